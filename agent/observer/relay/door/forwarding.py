@@ -40,6 +40,7 @@ _MOST_A_TURN: Final = 1_000
 BEYOND_S: Final = 1.0
 """Seconds more for a rank on another host."""
 
+
 class Beyond(Protocol):
     """The ranks on other hosts; see `agent.observer.relay.hosts.beyond`."""
 

@@ -7,7 +7,7 @@ from typing import Final
 from ddptop.agent.observer.orders.far import LINK
 
 PREFIX: Final = LINK
-"""No onlooker of a door is called so: ZeroMQ makes up names that begin with a zero byte, and the door refuses others."""
+"""No onlooker of a door is called so: the door refuses that, and names that ZeroMQ makes up begin with a zero byte."""
 
 
 def named(peer: bytes, asker: bytes) -> bytes:

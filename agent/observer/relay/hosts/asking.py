@@ -14,8 +14,8 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
+from ddptop.agent.observer.hosts.frames import COMMAND
 from ddptop.agent.observer.orders.far import Then
-from ddptop.agent.observer.relay.hosts.links import COMMAND
 
 _log = logging.getLogger("ddptop.observer")
 

@@ -14,8 +14,9 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
+from ddptop.agent.observer.hosts.frames import ANSWER, COMMAND, PUBLICATION
+from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.relay.hosts import askers
-from ddptop.agent.observer.relay.hosts.links import ANSWER, COMMAND, PUBLICATION, Link
 
 _FORWARDED: Final = b"f"
 """Asker of the commands to single ranks, whose numbers tell them apart."""
@@ -139,7 +140,8 @@ class Beyond:
     def answer(self, asker: bytes, frames: tuple[bytes, ...]) -> bool | None:
         """Answer somebody at another host: True once sent, None where there is no room now, False without a link."""
         peer, name = _parts(asker)
-        if self.link is None or peer not in self.link.peers:
+        to = None if self.link is None else self.link.peers.get(peer)
+        if to is None or not to.is_connected:
             return False
         self.before()
         return self._send(peer, ANSWER, name, *frames) or None

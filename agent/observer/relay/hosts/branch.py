@@ -15,28 +15,26 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.end import parting
+from ddptop.agent.observer.hosts.frames import (
+    ANSWER,
+    COMMAND,
+    DECISION,
+    MEMBERS,
+    PUBLICATION,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+)
+from ddptop.agent.observer.hosts.link import Link
+from ddptop.agent.observer.hosts.peer import Peer
 from ddptop.agent.observer.orders.far import HEAD, LINKED, SILENT
 from ddptop.agent.observer.orders.mirror import Received
 from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.hosts.asking import Asking
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
-from ddptop.agent.observer.relay.hosts.links import (
-    ANSWER,
-    COMMAND,
-    DECISION,
-    HELLO,
-    MEMBERS,
-    PUBLICATION,
-    REFUSED,
-    SUBSCRIBE,
-    UNSUBSCRIBE,
-    Link,
-)
 from ddptop.agent.observer.relay.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
 from ddptop.agent.observer.relay.hosts.windows import WATCHED
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.records import Member
-from ddptop.agent.text import clean_line
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import HostState
 
@@ -73,8 +71,9 @@ class Branch:
         self._clock = clock
         self._head: bytes | None = None
         """The peer, while linked."""
-        self._hello: wire.HostHello | None = None
-        """The last of the head."""
+        self._session = -1
+        self.host = ""
+        """The host of the head, once it was heard."""
         self._members: dict[int, Member] = {}
         self._hosts: tuple[HostState, ...] = ()
         self._subscriptions: Subscriptions | None = None
@@ -82,11 +81,9 @@ class Branch:
         self._under_way: dict[tuple[bytes, int, int], None] = {}
         """Commands of onlookers that the head has: asker, rank or -1, and number."""
         self._was_linked = False
-        self._told_refusal = ""
         self._received = Received(
             Decisions(parts.directory.path),
-            lambda serial, content: self._head is not None
-            and link.send(self._head, DECISION, b"%d" % serial, content),
+            lambda serial, content: self._head is not None and link.send(self._head, DECISION, b"%d" % serial, content),
         )
         self.asking = Asking(parts.wake, self._peer_of, link.send)
         beyond.link = link
@@ -112,54 +109,38 @@ class Branch:
 
     def arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
         """Take in a message of the head."""
+        take = self._each.get(kind)
+        if self._head is None or take is None:
+            self.refused += 1
+            return
         try:
-            if kind == HELLO:
-                (payload,) = frames
-                self._hello = wire.read_host_hello(payload)
-                self._settle(peer)
-            elif kind == REFUSED:
-                self._note_refusal(frames)
-            elif self._head is not None and kind in self._each:
-                self._each[kind](frames)
-            else:
-                self.refused += 1
+            take(frames)
         except (ValueError, wire.Unreadable):
             self.refused += 1
 
-    def changed(self, peer: bytes) -> None:
-        """Take note that the head is heard, silent or gone."""
-        self._settle(peer)
-
-    def _note_refusal(self, frames: list[bytes]) -> None:
-        text = clean_line(frames[0].decode(errors="replace"), 200)
-        if text != self._told_refusal:
-            self._told_refusal = text
-            self._parts.say(f"not linked to the host of rank 0: {text}", "error")
-
-    def _settle(self, peer: bytes) -> None:
-        found = self._link.peers.get(peer)
-        is_heard = found is not None and not found.silent and self._hello is not None
-        if is_heard and self._head is None:
-            self._begin(peer)
-        elif not is_heard and self._head == peer:
+    def changed(self, name: bytes) -> None:
+        """Take note that the head is heard, silent or gone, or another process."""
+        peer = self._link.peers.get(name)
+        is_heard = peer is not None and peer.is_linked
+        if self._head is not None and (not is_heard or peer is None or peer.session != self._session):
             self._end()
+        if is_heard and peer is not None and self._head is None:
+            self._begin(peer)
 
-    def _begin(self, peer: bytes) -> None:
+    def _begin(self, peer: Peer) -> None:
         """Become a window of the head's."""
-        assert self._hello is not None
         parts = self._parts
-        again, self._was_linked, self._told_refusal = self._was_linked, True, ""
-        self._head = peer
-        self._subscriptions, self._mirror = Subscriptions(self._link, peer), Mirror(self._link, peer)
+        again, self._was_linked, self._session, self.host = self._was_linked, True, peer.session, peer.host
+        self._head = peer.name
+        self._subscriptions, self._mirror = Subscriptions(self._link, peer.name), Mirror(self._link, peer.name)
         self._received.begin()
         self._mirror.send(self._local.members)
         parts.judge_here(False)
-        parts.door.become_window(True)
         parts.hanging.unheard = frozenset()
+        parts.door.become_window(True)
         self.want()
-        host = self._hello.host
         verb = "is heard again" if again else "is linked"
-        parts.say(f"{host}, the host of rank 0, {verb}: {self._local.host} shows the ranks of all hosts")
+        parts.say(f"{self.host}, the host of rank 0, {verb}: {self._local.host} shows the ranks of all hosts")
 
     def _end(self) -> None:
         """Serve this host by itself."""
@@ -171,7 +152,7 @@ class Branch:
         self.asking.lose(peer)
         parts.judge_here(True)
         parts.hanging.unheard = frozenset(self._members)
-        host = self._hello.host if self._hello is not None else ""
+        host = self.host
         here = f"this is the view of {self._local.host} alone, {parting.ranks(self._local.members)}"
         parts.say(f"{host}, the host of rank 0, is not heard: {here}", "warning")
         under_way, self._under_way = self._under_way, {}
@@ -217,9 +198,6 @@ class Branch:
             self._mirror.send(self._local.members)
             self.want()
 
-    def lose(self, rank: int) -> None:
-        """Take note that a rank here is gone; the hello tells it."""
-
     def members(self) -> dict[int, Member]:
         """Return the records of the ranks on other hosts, as the head has sent them."""
         newest = max((each.generation for each in self._members.values()), default=0)
@@ -255,7 +233,7 @@ class Branch:
     def _take_command(self, frames: list[bytes]) -> None:
         assert self._head is not None
         asker, *rest = frames
-        ahead_s = self._link.peers[self._head].offset_s if self._head in self._link.peers else None
+        ahead_s = self._link.peers[self._head].offset_s
         self._parts.commands.carry_out(askers.named(self._head, asker), rest, ahead_s)
 
     def _take_answer(self, frames: list[bytes]) -> None:
@@ -296,7 +274,7 @@ class Branch:
         self._received.take(int(serial), content)
 
     def _peer_of(self, host: str) -> bytes | None:
-        if host == HEAD or (self._hello is not None and host == self._hello.host):
+        if host in (HEAD, self.host):
             return self._head
         return None
 

@@ -10,24 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from ddptop.agent import wire
+from ddptop.agent.observer.hosts.frames import (
+    ANSWER,
+    COMMAND,
+    DECISION,
+    MEMBERS,
+    PUBLICATION,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+)
+from ddptop.agent.observer.hosts.link import Link
+from ddptop.agent.observer.hosts.peer import Peer
 from ddptop.agent.observer.orders.far import GONE, LINKED, SILENT
 from ddptop.agent.observer.orders.mirror import Sent
 from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.hosts.asking import Asking
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
-from ddptop.agent.observer.relay.hosts.links import (
-    ANSWER,
-    COMMAND,
-    DECISION,
-    HELLO,
-    MEMBERS,
-    PUBLICATION,
-    SUBSCRIBE,
-    UNSUBSCRIBE,
-    Link,
-    Peer,
-)
 from ddptop.agent.observer.relay.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
 from ddptop.agent.observer.relay.hosts.windows import WATCHED
 from ddptop.agent.run.decisions import Decisions
@@ -42,8 +43,8 @@ _SMALL: Final = (
 )  # fmt: skip
 _LARGE: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_CHECKSUMS)
 """In a large group the newest of all ranks of a host comes together, once a second."""
-HEARD_S: Final = 2.0
-"""A branch that was heard within so many seconds keeps its ranks, whoever else claims them."""
+GONE_S: Final = 10.0
+"""Seconds after the end of its connection in which a host may come back before it counts as gone."""
 _RATE: Final = 50
 """Messages of each rank in a second, which is more than it publishes."""
 _RATE_BYTES: Final = 1 << 20
@@ -52,15 +53,13 @@ _COMMANDS: Final = 2_000
 """Commands of a branch in a second: to each of a thousand ranks two."""
 _BURST_S: Final = 10.0
 """So much may come at once, after so many seconds without."""
-_FORGET_S: Final = 3600.0
-"""Seconds after which a host that is gone is not told any more, where other hosts have its ranks."""
 
 
 @dataclass
 class _Allowance:
     """What a branch may send: messages, bytes or commands, by the second."""
 
-    rate: float
+    rate: float = 0.0
     left: float = -1.0
     at: float = 0.0
 
@@ -80,22 +79,24 @@ class _Allowance:
 class _Branch:
     """Another host of the run."""
 
-    hello: wire.HostHello
+    peer: Peer
     subscriptions: Subscriptions
     mirror: Mirror
-    messages: _Allowance
-    bytes: _Allowance
-    commands: _Allowance
+    messages: _Allowance = field(default_factory=_Allowance)
+    bytes: _Allowance = field(default_factory=_Allowance)
+    commands: _Allowance = field(default_factory=lambda: _Allowance(_COMMANDS))
+    session: int = -1
     members: dict[int, Member] = field(default_factory=dict)
     ranks: frozenset[int] = frozenset()
     """Those of its ranks that are taken for its own."""
     summaries: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By rank, generation and number of its newest summary."""
-    gone_at: float | None = None
-    """When its connection ended."""
-    state: str = LINKED
-    last: HostState | None = None
+    state: str = ""
     refused: int = 0
+
+    def allow(self, ranks: int) -> None:
+        """Take so much of it as so many ranks may publish."""
+        self.messages.rate, self.bytes.rate = 200 + _RATE * ranks, (8 << 20) + _RATE_BYTES * ranks
 
 
 class Head:
@@ -117,6 +118,8 @@ class Head:
         self._world = parts.run.world
         self._branches: dict[bytes, _Branch] = {}
         self._followed: dict[int, tuple[int, Process]] = {}
+        self._in_sight: frozenset[int] = frozenset()
+        """Ranks of a large group whose records are wanted at once."""
         self._lost: set[int] = set()
         """Ranks on other hosts whose process is gone."""
         self._decisions = Sent(
@@ -142,15 +145,12 @@ class Head:
 
     def arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
         """Take in a message of a branch."""
-        if kind == HELLO:
-            self._meet(peer, frames)
-            return
         branch, take = self._branches.get(peer), self._each.get(kind)
         if branch is None or take is None:
             self.refused += 1
             return
         try:
-            take(peer, branch, frames)
+            take(branch, frames)
         except (ValueError, wire.Unreadable):
             self._refuse(branch)
 
@@ -158,109 +158,77 @@ class Head:
         self.refused += 1
         branch.refused += 1
         if branch.refused == 1:
-            self._parts.say(f"{branch.hello.host} sends what cannot be true, or too much: it is left out", "warning")
+            self._parts.say(f"{branch.peer.host} sends what cannot be true, or too much: it is left out", "warning")
 
-    def _meet(self, peer: bytes, frames: list[bytes]) -> None:
-        try:
-            (payload,) = frames
-            hello = wire.read_host_hello(payload)
-        except (ValueError, wire.Unreadable):
-            self.refused += 1
+    def changed(self, name: bytes) -> None:
+        """Take note that a branch came, fell silent, is heard again, has other ranks, or is gone."""
+        peer, branch = self._link.peers.get(name), self._branches.get(name)
+        if peer is None:
+            if branch is not None:
+                self._forget(branch)
+                del self._branches[name]
+        elif branch is None:
+            branch = self._branches[name] = _Branch(peer, Subscriptions(self._link, name), Mirror(self._link, name))
+            self._decisions.meet(name)
+        elif branch.session != peer.session:
+            # It may be another process, and knows nothing.
+            self._forget(branch)
+            branch.subscriptions, branch.mirror = Subscriptions(self._link, name), Mirror(self._link, name)
+            self._decisions.meet(name)
+        elif not peer.is_connected:
+            self._forget(branch)
+        if peer is None or branch is None:
+            self._settle()
             return
-        branch = self._branches.get(peer)
-        if branch is None and len(self._branches) >= wire.MOST_HOSTS:
-            self._forget_oldest()
-        if branch is None and len(self._branches) >= wire.MOST_HOSTS:
-            self.refused += 1
-            return
-        many = max(1, min(len(hello.ranks), self._world))
-        if branch is None:
-            self._branches[peer] = branch = _Branch(
-                hello,
-                Subscriptions(self._link, peer),
-                Mirror(self._link, peer),
-                _Allowance(200 + _RATE * many),
-                _Allowance((8 << 20) + _RATE_BYTES * many),
-                _Allowance(_COMMANDS),
-            )
-            self._decisions.meet(peer)
-        elif branch.gone_at is not None or branch.hello.at_ns == 0:
-            self._renew(peer, branch)
-        branch.hello, branch.gone_at = hello, None
-        branch.messages.rate, branch.bytes.rate = 200 + _RATE * many, (8 << 20) + _RATE_BYTES * many
+        was_away = branch.state != LINKED or branch.session != peer.session
+        branch.session = peer.session
+        branch.allow(max(1, min(len(peer.ranks), self._world)))
         self._settle()
-        if len(branch.ranks) < len(set(hello.ranks)) and hello.generation <= self._parts.intake.generation:
-            self._refuse(branch)
-        self._subscribe_at(branch)
-
-    def _renew(self, peer: bytes, branch: _Branch) -> None:
-        """Begin anew with a branch that was away: it may be another process, which knows nothing."""
-        branch.subscriptions, branch.mirror = Subscriptions(self._link, peer), Mirror(self._link, peer)
-        self._parts.door.windows.forget(peer)
-        self._decisions.meet(peer)
-
-    def changed(self, peer: bytes) -> None:
-        """Take note that a branch fell silent, is heard again, or is gone."""
-        branch = self._branches.get(peer)
-        if branch is None:
+        if branch.state != LINKED:
             return
-        if peer not in self._link.peers:
-            if branch.gone_at is None:
-                branch.gone_at = self._clock()
-                self.asking.lose(peer)
-                self._decisions.forget(peer)
-                self._parts.door.windows.forget(peer)
-        before = branch.state
-        self._settle()
-        if before != LINKED and branch.state == LINKED:
+        self._subscribe_at(branch, again=was_away)
+        if was_away:
             # What was published meanwhile did not arrive.
-            self._renew_subscriptions(branch)
             for rank in branch.ranks:
                 self._parts.intake.look_for_gap(rank)
 
-    def _renew_subscriptions(self, branch: _Branch) -> None:
-        branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_RANKS,))
-
-    def _forget_oldest(self) -> None:
-        gone = [(each.gone_at, peer) for peer, each in self._branches.items() if each.gone_at is not None]
-        if gone:
-            del self._branches[min(gone)[1]]
+    def _forget(self, branch: _Branch) -> None:
+        """Forget what a branch has asked for."""
+        self.asking.lose(branch.peer.name)
+        self._decisions.forget(branch.peer.name)
+        self._parts.door.windows.forget(branch.peer.name)
 
     def _settle(self) -> None:
         """Find out which ranks are on which host, and take in those that are new."""
-        now, generation = self._clock(), self._parts.intake.generation
-        here = self._local.members
-        owners: dict[int, bytes] = {}
-        order = sorted(self._branches.items(), key=lambda each: (self._is_away(each[0], now), -each[1].hello.generation))
-        for peer, branch in order:
-            claimed = {rank for rank in branch.hello.ranks if rank < self._world and rank not in here}
+        generation, here = self._parts.intake.generation, self._local.members
+        owners: dict[int, _Branch] = {}
+        order = sorted(self._branches.values(), key=lambda each: (not each.peer.is_linked, -each.peer.hello.generation))
+        for branch in order:
+            claimed = {rank for rank in branch.peer.ranks if rank < self._world and rank not in here}
             branch.ranks = frozenset(claimed - owners.keys())
-            owners |= dict.fromkeys(branch.ranks, peer)
-        self._beyond.owners = owners
-        for rank, peer in owners.items():
-            member = self._branches[peer].members.get(rank)
+            owners |= dict.fromkeys(branch.ranks, branch)
+        self._beyond.owners = {rank: branch.peer.name for rank, branch in owners.items()}
+        for rank, branch in owners.items():
+            member = branch.members.get(rank)
             # Of the next generation once this host has seen it itself: one host may claim anything.
-            if member is not None and member.generation == generation:
-                if self._followed.get(rank) != (generation, member.process):
-                    self._followed[rank] = generation, member.process
-                    self._lost.discard(rank)
-                    self._parts.follow_afar(member)
+            if member is None or member.generation != generation:
+                continue
+            if self._followed.get(rank) != (generation, member.process):
+                self._followed[rank] = generation, member.process
+                self._lost.discard(rank)
+                self._parts.follow_afar(member)
         for branch in self._branches.values():
-            for rank in branch.ranks.intersection(branch.hello.gone) - self._lost:
-                if self._followed.get(rank, (-1,))[0] == generation == branch.hello.generation:
+            for rank in branch.ranks.intersection(branch.peer.hello.gone) - self._lost:
+                if self._followed.get(rank, (-1,))[0] == generation == branch.peer.hello.generation:
                     self._lost.add(rank)
                     self._parts.lose_afar(rank)
         self._note_states()
 
-    def _is_away(self, peer: bytes, now: float) -> bool:
-        found = self._link.peers.get(peer)
-        return found is None or found.silent or now - found.heard_at > HEARD_S
-
     def _note_states(self) -> None:
         unheard: set[int] = set()
-        for peer, branch in self._branches.items():
-            found = self._link.peers.get(peer)
-            branch.state = GONE if found is None else SILENT if found.silent else LINKED
+        for branch in self._branches.values():
+            peer = branch.peer
+            branch.state = LINKED if peer.is_linked else SILENT if peer.is_connected else self._state_of_lost(branch)
             if branch.state != LINKED:
                 unheard |= branch.ranks
         unheard -= self._lost
@@ -272,8 +240,10 @@ class Head:
             for rank in newly:
                 self._parts.forwarding.lose_afar(rank)
 
-    def lose(self, rank: int) -> None:
-        """Take note that a rank on this host is gone."""
+    def _state_of_lost(self, branch: _Branch) -> str:
+        """Return the state of a host whose connection has ended: it may come back within seconds."""
+        is_over = bool(branch.ranks) and branch.ranks <= self._lost
+        return GONE if is_over or self._clock() - branch.peer.since > GONE_S else SILENT
 
     def _topics(self, branch: _Branch) -> set[bytes]:
         topics = set(_SMALL if self._world <= EACH_RECORD else _LARGE)
@@ -283,14 +253,12 @@ class Head:
             topics |= {wire.topic_of(wire.TOPIC_STEPS, rank) for rank in self._in_sight & branch.ranks}
         return topics
 
-    _in_sight: frozenset[int] = frozenset()
-
     def look_at(self, ranks: frozenset[int]) -> None:
         """Have the records of these ranks of a large group at once, as far as they are on other hosts."""
         self._in_sight = ranks
 
-    def _subscribe_at(self, branch: _Branch) -> None:
-        branch.subscriptions.want(self._topics(branch))
+    def _subscribe_at(self, branch: _Branch, *, again: bool = False) -> None:
+        branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_RANKS,) if again else ())
 
     def turn(self) -> None:
         """Do what was left for want of room, and what was asked for by the main thread."""
@@ -305,9 +273,6 @@ class Head:
             if branch.state == LINKED:
                 self._subscribe_at(branch)
                 branch.mirror.send({rank: each for rank, each in known.items() if rank not in branch.ranks})
-        for peer, branch in list(self._branches.items()):
-            if branch.gone_at is not None and not branch.ranks and self._clock() - branch.gone_at > HEARD_S:
-                del self._branches[peer]
 
     def members(self) -> dict[int, Member]:
         """Return the records of the ranks on other hosts."""
@@ -319,7 +284,7 @@ class Head:
             if rank in branch.ranks and member.generation == generation
         }
 
-    def _take_publication(self, peer: bytes, branch: _Branch, frames: list[bytes]) -> None:
+    def _take_publication(self, branch: _Branch, frames: list[bytes]) -> None:
         topic, payload = frames
         now = self._clock()
         if not (branch.messages.take(1, now) and branch.bytes.take(len(payload), now)):
@@ -335,6 +300,8 @@ class Head:
                 self._take_summary(branch, bytes(part))
         elif topic.startswith(wire.TOPIC_SUMMARY):
             self._take_summary(branch, payload)
+        elif topic == wire.TOPIC_EVENT:
+            intake.take_from_afar(_named(payload, branch.peer.host), branch.ranks)
         else:
             intake.take_from_afar(payload, branch.ranks)
         if intake.refused != before:
@@ -353,53 +320,52 @@ class Head:
                 branch.summaries[summary.rank] = newest
             self._parts.intake.take_from_afar(payload, branch.ranks)
 
-    def _take_command(self, peer: bytes, branch: _Branch, frames: list[bytes]) -> None:
+    def _take_command(self, branch: _Branch, frames: list[bytes]) -> None:
         asker, *rest = frames
         if not branch.commands.take(1, self._clock()):
             # Whoever asks gets no answer in time, as of one that is overloaded.
             self._refuse(branch)
             return
-        found = self._link.peers.get(peer)
-        self._parts.commands.carry_out(askers.named(peer, asker), rest, None if found is None else found.offset_s)
+        self._parts.commands.carry_out(askers.named(branch.peer.name, asker), rest, branch.peer.offset_s)
 
-    def _take_answer(self, peer: bytes, branch: _Branch, frames: list[bytes]) -> None:
+    def _take_answer(self, branch: _Branch, frames: list[bytes]) -> None:
         if len(frames) == 2:
-            if not (self.asking.is_own(frames[0]) and self.asking.answered(peer, frames[1])):
+            if not (self.asking.is_own(frames[0]) and self.asking.answered(branch.peer.name, frames[1])):
                 self._refuse(branch)
             return
-        reply = self._beyond.answered(peer, frames)
+        reply = self._beyond.answered(branch.peer.name, frames)
         if reply is not None:
             self._parts.forwarding.take_from_beyond(int(frames[1]), reply)
 
-    def _subscribe(self, peer: bytes, branch: _Branch, frames: list[bytes]) -> None:
+    def _subscribe(self, branch: _Branch, frames: list[bytes]) -> None:
         (topic,) = frames
-        if not (self._parts.door.may_subscribe(topic) and self._parts.door.windows.subscribe(peer, topic)):
+        if not (self._parts.door.may_subscribe(topic) and self._parts.door.windows.subscribe(branch.peer.name, topic)):
             self._refuse(branch)
             return
         self._parts.greeting.greet({topic})
 
-    def _unsubscribe(self, peer: bytes, branch: _Branch, frames: list[bytes]) -> None:
-        self._parts.door.windows.unsubscribe(peer, frames[0])
+    def _unsubscribe(self, branch: _Branch, frames: list[bytes]) -> None:
+        self._parts.door.windows.unsubscribe(branch.peer.name, frames[0])
 
-    def _take_members(self, peer: bytes, branch: _Branch, frames: list[bytes]) -> None:
+    def _take_members(self, branch: _Branch, frames: list[bytes]) -> None:
         if not branch.bytes.take(len(frames[0]), self._clock()):
             self._refuse(branch)
             return
         found = read_members(frames[0], self._world)
-        claimed = set(branch.hello.ranks)
+        claimed = set(branch.peer.ranks)
         if any(member.rank not in claimed for member in found):
             self._refuse(branch)
         branch.members.update((member.rank, member) for member in found if member.rank in claimed)
         self._settle()
 
-    def _take_decision(self, peer: bytes, branch: _Branch, frames: list[bytes]) -> None:
+    def _take_decision(self, branch: _Branch, frames: list[bytes]) -> None:
         serial, _ = frames
-        self._decisions.heard(peer, int(serial))
+        self._decisions.heard(branch.peer.name, int(serial))
 
     def _peer_of(self, host: str) -> bytes | None:
-        for peer, branch in self._branches.items():
-            if branch.hello.host == host and branch.state == LINKED:
-                return peer
+        for name, branch in self._branches.items():
+            if branch.peer.host == host and branch.state == LINKED:
+                return name
         return None
 
     def states(self) -> tuple[HostState, ...]:
@@ -409,28 +375,15 @@ class Head:
             own.host, LINKED, tuple(own.members), time.time_ns(), 0.0, 0.0, 0.0, VERSION,
             gone=tuple(sorted(own.gone)), node=self._parts.run.node,
         )  # fmt: skip
-        return here, *(self._state_of(peer, branch) for peer, branch in self._branches.items() if branch.ranks)
+        return here, *(self._state_of(branch) for branch in self._branches.values() if branch.ranks)
 
-    def _state_of(self, peer: bytes, branch: _Branch) -> HostState:
-        found = self._link.peers.get(peer)
-        if found is None and branch.last is not None:
-            heard, offset, error, rtt = (
-                branch.last.heard_at_ns, branch.last.offset_ms, branch.last.offset_error_ms, branch.last.rtt_ms
-            )  # fmt: skip
-        elif found is None:
-            heard = offset = error = rtt = None
-        else:
-            heard = time.time_ns() - int((self._clock() - found.heard_at) * 1e9)
-            offset, error, rtt = _ms(found.offset_s), _ms(found.offset_error_s), _ms(found.rtt_s)
-        ranks = tuple(sorted(branch.ranks))
-        branch.last = HostState(
-            branch.hello.host, branch.state, ranks, heard, offset, error, rtt, branch.hello.agent_version,
+    def _state_of(self, branch: _Branch) -> HostState:
+        peer = branch.peer
+        return HostState(
+            peer.host, branch.state, tuple(sorted(branch.ranks)), peer.heard_at_ns, _ms(peer.offset_s),
+            _ms(peer.offset_error_s), _ms(peer.rtt_s), peer.hello.agent_version,
             gone=tuple(sorted(branch.ranks & self._lost)),
         )  # fmt: skip
-        return branch.last
-
-    def end_events(self) -> None:
-        """Nothing is told of the end: the main thread does it."""
 
     def close(self) -> None:
         """Take no more questions."""
@@ -439,8 +392,13 @@ class Head:
             self._parts.door.windows.forget(peer)
 
 
+def _named(payload: bytes, host: str) -> bytes:
+    """Return an event with the name of its host, where it is of no rank."""
+    event = wire.read_telemetry(payload)
+    if not isinstance(event, wire.Event) or event.rank is not None or event.action or host in event.text:
+        return payload
+    return wire.encode(msgspec.structs.replace(event, text=f"{host}: {event.text}"))
+
+
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1e3 * seconds
-
-
-__all__ = ["Head", "Peer"]

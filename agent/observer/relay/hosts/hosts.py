@@ -16,19 +16,25 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import parting
+from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.orders.far import Then
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
 from ddptop.agent.observer.relay.hosts.branch import FIRST_S, Branch
 from ddptop.agent.observer.relay.hosts.head import Head
-from ddptop.agent.observer.relay.hosts.links import Calls, Link, OpenBranch, OpenHead
+from ddptop.agent.observer.relay.hosts.links import Calls, Find, OpenBranch, OpenHead, find, open_branch, open_head
 from ddptop.agent.observer.relay.hosts.parts import Local, Parts
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import FarRanks, Listen
-from ddptop.agent.run.rundir import Member, Run
+from ddptop.agent.run.rundir import Member
 from ddptop.agent.run.states import ranks_here
+from ddptop.agent.text import Complaint
 from ddptop.agent.wire import HostState
 
 _log = logging.getLogger("ddptop.observer")
+
+Opening = tuple[OpenHead, OpenBranch, Find]
+"""How a link is opened at either side, and found."""
+OPENING: Final[Opening] = (open_head, open_branch, find)
 
 _ALL_COME_S: Final = 30.0
 """Seconds within which the ranks of this host come, where nobody has told their number: the others are elsewhere."""
@@ -42,23 +48,21 @@ class OtherHosts:
 
     def __init__(
         self,
-        run: Run,
+        parts: Parts,
         beyond: Beyond,
-        open_head: OpenHead,
-        open_branch: OpenBranch,
+        opening: Opening = OPENING,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look for nobody before `begin`."""
+        """Look for nobody before the first turn."""
         self.role = "alone"
-        self._run = run
+        self._parts = parts
+        self._run = parts.run
+        self._local = Local(parts.directory, parts.run)
         self._beyond = beyond
-        self._open_head = open_head
-        self._open_branch = open_branch
+        self._open_head, self._open_branch, self._find = opening
         self._clock = clock
         self._began = clock()
         self._due = 0.0
-        self._parts: Parts | None = None
-        self._local: Local | None = None
         self._side: Head | Branch | None = None
         self._link: Link | None = None
         self._listen: Listen | None = None
@@ -70,15 +74,10 @@ class OtherHosts:
         self._written: tuple[Any, float] = ((), 0.0)
         self._closed = False
 
-    def begin(self, parts: Parts) -> None:
-        """Know the parts of the relay."""
-        self._parts, self._local = parts, Local(parts.directory, self._run)
-
     def hosts(self) -> tuple[HostState, ...]:
         """Return what is known of the other hosts."""
-        states, local = self._states, self._local
-        here = set(local.members) if local is not None else set()
-        return tuple(each for each in states if here.isdisjoint(each.ranks))
+        here = set(self._local.members)
+        return tuple(each for each in self._states if here.isdisjoint(each.ranks))
 
     def ask(self, host: str, command: wire.Command, timeout_s: float, then: Then) -> None:
         """Send a command to the observer of a host; `then` is called once, with its reply or None."""
@@ -91,7 +90,8 @@ class OtherHosts:
     @property
     def refused(self) -> int:
         """Messages of other hosts that could not be read, or cannot be true."""
-        return sum(each.refused for each in (self._side, self._link, self._beyond) if each is not None)
+        of_link = 0 if self._link is None else sum(self._link.refused.values())
+        return of_link + self._beyond.refused + (0 if self._side is None else self._side.refused)
 
     @property
     def judges(self) -> bool:
@@ -108,8 +108,11 @@ class OtherHosts:
 
     @property
     def pause_s(self) -> float | None:
-        """Seconds until something has to be given up; None where nothing is under way."""
-        return None if self._side is None else self._side.asking.pause_s
+        """Seconds until the next `turn` is due, if nothing arrives; None where there is no link."""
+        if self._side is None or self._link is None:
+            return None
+        asking_s = self._side.asking.pause_s
+        return self._link.pause_s if asking_s is None else min(asking_s, self._link.pause_s)
 
     def pass_up(self, asker: bytes, rank: int | None, command: wire.Command) -> bool:
         """Hand a question of an onlooker here to the head; return False where it is to be answered here."""
@@ -129,13 +132,13 @@ class OtherHosts:
 
     def lose(self, rank: int) -> None:
         """Take note that the process of a rank on this host is gone."""
-        if self._local is not None and rank in self._local.members:
+        if rank in self._local.members:
             self._local.gone.add(rank)
             self._announce()
 
     def turn(self) -> None:
         """Take in what other hosts have sent, and once a second do what is due."""
-        if self._closed or self._parts is None:
+        if self._closed:
             return
         if self._link is not None:
             self._link.turn()
@@ -150,7 +153,7 @@ class OtherHosts:
 
     def _is_several(self) -> bool:
         """Say whether the run has ranks on other hosts."""
-        run, here = self._run, 0 if self._local is None else len(self._local.members)
+        run, here = self._run, len(self._local.members)
         if run.nodes is not None and run.nodes > 1:
             return True
         if run.local_world is None and (run.launched or self._clock() - self._began < _ALL_COME_S):
@@ -158,7 +161,6 @@ class OtherHosts:
         return ranks_here(run, here) < run.world
 
     def _each_second(self) -> None:
-        assert self._local is not None and self._parts is not None
         if self._local.read():
             self._announce()
         if self._side is None or isinstance(self._side, Branch):
@@ -173,10 +175,9 @@ class OtherHosts:
 
     def _announce(self) -> None:
         if self._link is not None:
-            self._link.announce()
+            self._link.update(self._local.hello())
 
     def _take_side(self) -> None:
-        assert self._local is not None and self._parts is not None
         members = self._local.members
         if not members:
             return
@@ -185,33 +186,41 @@ class OtherHosts:
                 self._leave()
             self._open(None)
         elif not (isinstance(self._side, Branch) and self._side.is_linked):
-            listen = hosts.read_listen(self._parts.directory.path, hosts.HEAD)
-            if listen is not None and listen != self._listen and listen.run_id == self._run.run_id:
+            try:
+                listen = self._find(self._parts.directory, self._run, members)
+            except (Complaint, OSError, ValueError) as problem:
+                self._complain(problem)
+                return
+            if listen is not None and listen != self._listen:
                 self._leave()
                 self._open(listen)
 
     def _open(self, listen: Listen | None) -> None:
         """Listen as the head, or connect to it."""
-        assert self._local is not None and self._parts is not None
         parts, local = self._parts, self._local
-        calls = Calls(self._arrived, self._changed, local.hello)
+        calls, hello = Calls(self._arrived, self._changed, parts.say), local.hello()
         try:
             if listen is None:
-                self._link, told = self._open_head(parts.context, self._run, calls)
+                self._link, told = self._open_head(
+                    parts.context, parts.directory, self._run, hello, local.members, calls
+                )
                 self._side = Head(parts, local, self._beyond, self._link)
                 hosts.write_listen(parts.directory.path, hosts.LISTEN, told)
             else:
                 self._listen = listen
-                self._link = self._open_branch(parts.context, listen, calls)
+                self._link = self._open_branch(parts.context, listen, hello, calls)
                 self._side = Branch(parts, local, self._beyond, self._link)
-        except (OSError, ValueError, zmq.ZMQError) as error:
+        except (Complaint, OSError, ValueError, zmq.ZMQError) as problem:
             self._leave()
-            problem = f"other hosts are not linked: {error}"
-            if problem != self._problem:
-                self._problem = problem
-                parts.say(problem, "error")
+            self._complain(problem)
             return
         self._find_role()
+
+    def _complain(self, problem: Exception) -> None:
+        text = f"other hosts are not linked: {problem}"
+        if text != self._problem:
+            self._problem = text
+            self._parts.say(text, "error")
 
     def _arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
         if self._side is not None:
@@ -229,7 +238,7 @@ class OtherHosts:
     def _leave(self) -> None:
         """End the link."""
         side, self._side = self._side, None
-        if isinstance(side, Head) and self._parts is not None:
+        if isinstance(side, Head):
             with contextlib.suppress(OSError):
                 (self._parts.directory.path / "hosts" / hosts.LISTEN).unlink()
         if side is not None:
@@ -243,7 +252,7 @@ class OtherHosts:
     def _tell(self) -> None:
         """Publish and write down what is known of the hosts and of the ranks there."""
         side, parts = self._side, self._parts
-        if side is None or parts is None:
+        if side is None:
             return
         self._states = side.states()
         if isinstance(side, Head) or not side.is_linked:
@@ -265,7 +274,7 @@ class OtherHosts:
     def _tell_alone(self) -> None:
         """Say once that there is no link, where the head is known and does not answer."""
         side, local, parts = self._side, self._local, self._parts
-        if self._told_alone or local is None or parts is None or self._clock() - self._began < FIRST_S:
+        if self._told_alone or self._clock() - self._began < FIRST_S:
             return
         if isinstance(side, Branch) and not side.was_linked and self._listen is not None:
             self._told_alone = True

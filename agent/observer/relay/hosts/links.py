@@ -1,102 +1,82 @@
-"""The link as the relay uses it, and how it is opened; `agent.observer.hosts` has the connections themselves."""
+"""How a link is opened: where the head listens and with which keys, and by what a branch finds it."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+import psutil
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.observer.hosts import addresses, agreed, branch, head, keys
+from ddptop.agent.observer.hosts.link import Arrived, Changed, Link, Say
+from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Listen
-from ddptop.agent.run.rundir import Run
+from ddptop.agent.run.rundir import Member, Run, RunDir, is_alive
 
-SUBSCRIBE: Final = b"S"
-UNSUBSCRIBE: Final = b"U"
-PUBLICATION: Final = b"P"
-COMMAND: Final = b"C"
-ANSWER: Final = b"A"
-HELLO: Final = b"H"
-REFUSED: Final = b"X"
-MEMBERS: Final = b"M"
-DECISION: Final = b"K"
-
-
-class Peer(Protocol):
-    """The other side of one connection."""
-
-    @property
-    def heard_at(self) -> float:
-        """Time of its last sign of life, by `time.monotonic`."""
-        ...
-
-    @property
-    def silent(self) -> bool:
-        """Say whether nothing was heard of it for too long."""
-        ...
-
-    @property
-    def rtt_s(self) -> float | None:
-        """Seconds to it and back."""
-        ...
-
-    @property
-    def offset_s(self) -> float | None:
-        """Seconds by which its wall clock is ahead."""
-        ...
-
-    @property
-    def offset_error_s(self) -> float | None:
-        """The true offset is at most so far from that."""
-        ...
-
-
-class Link(Protocol):
-    """The connections of a head to its branches, or that of a branch to the head."""
-
-    @property
-    def sockets(self) -> list[zmq.Socket[bytes]]:
-        """The sockets on which something may arrive."""
-        ...
-
-    @property
-    def peers(self) -> Mapping[bytes, Peer]:
-        """Those who are connected, and whose hello was accepted."""
-        ...
-
-    @property
-    def refused(self) -> int:
-        """Messages and connections that were refused."""
-        ...
-
-    def turn(self) -> object:
-        """Take in what has arrived, and say that this side lives."""
-
-    def send(self, peer: bytes, kind: bytes, *frames: bytes) -> bool:
-        """Send a message; return False where there is no room, or no connection."""
-        ...
-
-    def announce(self) -> None:
-        """Send the own hello again, because it has changed."""
-
-    def close(self) -> None:
-        """End the connections, after what waits was sent."""
+_OF_RANKS: Final = (addresses.LISTEN_VARIABLE, addresses.MASTER_VARIABLE, keys.KEY_FILE_VARIABLE)
+"""Variables that a rank has and its observer may lack: another process may have started that."""
 
 
 @dataclass(frozen=True)
 class Calls:
     """What a link calls, all of it on the thread that calls `turn`."""
 
-    arrived: Callable[[bytes, bytes, list[bytes]], None]
-    """Takes a message: peer, kind and frames."""
-    changed: Callable[[bytes], None]
-    """Takes note that a peer was accepted, fell silent, is heard again, or is gone."""
-    hello: Callable[[], wire.HostHello]
-    """Returns the own hello."""
+    arrived: Arrived
+    changed: Changed
+    say: Say
 
 
-OpenHead = Callable[["zmq.Context[Any]", Run, Calls], tuple[Link, Listen]]
-"""Listens; returns the link, and what the branches need to connect. Raises `OSError` or `zmq.ZMQError`."""
-OpenBranch = Callable[["zmq.Context[Any]", Listen, Calls], Link]
-"""Connects; raises `zmq.ZMQError`."""
+OpenHead = Callable[["zmq.Context[Any]", RunDir, Run, wire.HostHello, Mapping[int, Member], Calls], tuple[Link, Listen]]
+"""Listens; returns the link, and what the branches need to connect.
+
+Raises `Complaint`, `OSError` or `zmq.ZMQError`."""
+OpenBranch = Callable[["zmq.Context[Any]", Listen, wire.HostHello, Calls], Link]
+"""Connects; raises `ValueError` or `zmq.ZMQError`."""
+Find = Callable[[RunDir, Run, Mapping[int, Member]], "Listen | None"]
+"""Returns where the head listens, None where that is not known yet; raises `Complaint`."""
+
+
+def open_head(
+    context: zmq.Context[Any],
+    directory: RunDir,
+    run: Run,
+    hello: wire.HostHello,
+    members: Mapping[int, Member],
+    calls: Calls,
+) -> tuple[Link, Listen]:
+    """Listen over the interface by which other hosts reach the training; see `OpenHead`."""
+    environment = _environment(members)
+    pairs = agreed.pairs(environment, run.run_id) or keys.generate()
+    place = addresses.choose(environment)
+    link = head.Head(pairs, place, hello, arrived=calls.arrived, changed=calls.changed, say=calls.say)
+    return link, link.listen
+
+
+def open_branch(context: zmq.Context[Any], listen: Listen, hello: wire.HostHello, calls: Calls) -> Link:
+    """Connect to the head; see `OpenBranch`."""
+    return branch.Branch(context, listen, hello, arrived=calls.arrived, changed=calls.changed, say=calls.say)
+
+
+def find(directory: RunDir, run: Run, members: Mapping[int, Member]) -> Listen | None:
+    """Return where the head listens, as an agent of this host has found it, or as all hosts were told; see `Find`."""
+    found = hosts.read_listen(directory.path, hosts.HEAD)
+    if found is not None and found.run_id == run.run_id:
+        return found
+    return agreed.listen(_environment(members), run.run, run.run_id)
+
+
+def _environment(members: Mapping[int, Member]) -> dict[str, str]:
+    """Return the variables that say how hosts find each other: those of the first rank here, and of this process."""
+    found = {name: os.environ[name] for name in _OF_RANKS if name in os.environ}
+    for _, member in sorted(members.items()):
+        with contextlib.suppress(psutil.Error, OSError):
+            if is_alive(member.process):
+                theirs = psutil.Process(member.process.pid).environ()
+                found |= {name: theirs[name] for name in _OF_RANKS if theirs.get(name)}
+                break
+    return found

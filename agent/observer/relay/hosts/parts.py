@@ -14,15 +14,13 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.inspection.inspections import Inspections
+from ddptop.agent.observer.hosts.frames import MEMBERS, SUBSCRIBE, UNSUBSCRIBE
+from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.relay.door.commands import Commands
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.forwarding import Forwarding
 from ddptop.agent.observer.relay.door.greeting import Greeting
-from ddptop.agent.observer.relay.door.requests import Requests
-from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.hanging import Hanging
-from ddptop.agent.observer.relay.hosts.links import MEMBERS, SUBSCRIBE, UNSUBSCRIBE, Link
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.run import records
 from ddptop.agent.run.hosts import FarRanks
@@ -52,10 +50,7 @@ class Parts:
     door: Door
     greeting: Greeting
     commands: Commands
-    requests: Requests
     forwarding: Forwarding
-    inspections: Inspections
-    fills: Fills
     intake: Intake
     hanging: Hanging
     say: Say
@@ -109,7 +104,7 @@ class Local:
         """Return how this host introduces itself."""
         return wire.HostHello(
             wire.PROTOCOL, VERSION, self.run.run, self.run.run_id, self.host, self.run.world, self.generation,
-            tuple(self.members), time.time_ns(), tuple(sorted(self.gone)),
+            tuple(self.members), time.time_ns(), gone=tuple(sorted(self.gone)),
         )  # fmt: skip
 
 
