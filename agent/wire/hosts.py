@@ -52,6 +52,8 @@ class HostState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     agent_version: Name = ""
     node: Count | None = None
     """Number of the host in its run, from 0, where the launcher has told it."""
+    gone: _Ranks = ()
+    """Those of its ranks whose process is gone."""
 
 
 class Hosts(Message, frozen=True, tag="hosts"):
