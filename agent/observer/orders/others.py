@@ -1,4 +1,4 @@
-"""The end of a run over several hosts: what the others tell of theirs, how long they are waited for, what they are told.
+"""The end of a run over several hosts: what the others tell of theirs, how long they are awaited, what they are told.
 
 The run is over when each host's part is over.  The head waits for branches and tells them how it ended, so that the
 records on all hosts say the same; of a host that is not heard for some seconds after that, the end is not known.
