@@ -254,8 +254,8 @@ def kill(
     if command.rank is not None:
         if command.rank not in members and (there := hosts.far_members(directory.path).get(command.rank)) is not None:
             raise escalation.NotOurs(
-                f"rank {command.rank}: runs on {clean_line(there.host, 60)}, and the observer here, which would pass it "
-                f"on, does not answer; `ddptop kill {run.run}` has to be run there"
+                f"rank {command.rank}: runs on {clean_line(there.host, 60)}, and the observer here, which would pass "
+                f"it on, does not answer; `ddptop kill {run.run}` has to be run there"
             )
         outcome = escalation.end_rank(directory, run, command.rank, command.grace_s, progress, countdown)
         return _ended(run, outcome, f"rank {command.rank}: {outcome.text}")
