@@ -18,7 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent.run import hosts, states
 from ddptop.agent.run.files import private
+from ddptop.agent.run.rundir import RunDir, RunDirError
 
 _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
 _PROPOSAL: Final = re.compile(r"\.proposed-([1-9][0-9]{0,17})")
@@ -27,6 +29,15 @@ RETAINED: Final = 256
 """Newest decisions that stay on disk, for ranks that read late."""
 LARGEST: Final = 2048
 """Bytes of a decision at most."""
+
+
+def are_made_elsewhere(directory: RunDir) -> bool:
+    """Say whether the decisions of a run are made on another host: that of rank 0; False where nobody knows."""
+    with contextlib.suppress(OSError, RunDirError):
+        run, far = directory.read(), hosts.far_members(directory.path)
+        # Of a run on one host, the records of its ranks are not read: there may be a thousand.
+        return states.has_other_hosts(run, far) and states.is_branch(run, directory.members(), far)
+    return False
 
 
 class Decisions:

@@ -7,6 +7,7 @@ on another host before, forgets the rest.  For use from the thread of the relay.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -14,24 +15,34 @@ from ddptop.agent.run.decisions import LARGEST, RETAINED, Decisions
 
 _MOST_AT_ONCE: Final = RETAINED
 """Decisions sent in one turn at most."""
+_UNDER_WAY_S: Final = 2.0
+"""Seconds after which a decision that a branch does not have was lost on its way."""
 
 
 class Sent:
     """The side of the head."""
 
-    def __init__(self, decisions: Decisions, send: Callable[[bytes, int, bytes], bool]) -> None:
+    def __init__(
+        self,
+        decisions: Decisions,
+        send: Callable[[bytes, int, bytes], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Know no branch.
 
         Args:
             decisions: those of the run.
             send: sends a branch a number and a content; returns False where there is no room now.
+            clock: a monotonic clock.
         """
         self.refused = 0
         """Numbers of branches that cannot be true."""
         self._decisions = decisions
         self._send = send
+        self._clock = clock
         self._next: dict[bytes, int] = {}
         """By branch, the number of the decision to be sent next."""
+        self._sent_at: dict[bytes, float] = {}
 
     def meet(self, peer: bytes) -> None:
         """Take note of a branch that is linked; it is sent nothing before it has said what it has."""
@@ -46,14 +57,15 @@ class Sent:
         if serial < 0:
             self.refused += 1
             return
-        if peer in self._next and serial < self._next[peer]:
-            # What was sent meanwhile is under way: a branch says this after each one.
+        if serial + 1 < self._next.get(peer, 0) and self._clock() < self._sent_at.get(peer, 0.0) + _UNDER_WAY_S:
+            # What was sent since is under way: a branch says this after each one.
             return
         newest = self._decisions.newest()
         if serial > newest:
             # An empty content: there is nothing after this number.
             if self._send(peer, newest, b""):
                 self._next[peer] = newest + 1
+                self._sent_at[peer] = self._clock()
             return
         # Those before are not on the disk any more, and concern nobody.
         self._next[peer] = max(serial + 1, newest - RETAINED + 1)
@@ -71,6 +83,7 @@ class Sent:
             if content is None or not self._send(peer, serial, content):
                 return
             self._next[peer] = serial + 1
+            self._sent_at[peer] = self._clock()
 
 
 class Received:
@@ -84,7 +97,7 @@ class Received:
         self._send = send
 
     def begin(self) -> None:
-        """Say what is here, because the link was made."""
+        """Say what is here: once the link is made, and again once a second, because what was sent may be lost."""
         self._send(self._decisions.newest(), b"")
 
     def take(self, serial: int, content: bytes) -> None:

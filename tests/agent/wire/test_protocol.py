@@ -51,7 +51,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Verdicts: "verdicts: at_ns verdicts",
     wire.Ranks: "ranks: at_ns hellos beats summaries bundles",
     wire.Bundle: "bundle: messages",
-    wire.HostState: "host state ranks heard_at_ns offset_ms offset_error_ms rtt_ms agent_version node",
+    wire.HostState: "host state ranks heard_at_ns offset_ms offset_error_ms rtt_ms agent_version node gone",
     wire.Hosts: "hosts: at_ns hosts",
     wire.HostHello: "host_hello: protocol agent_version run run_id host world generation ranks at_ns",
     wire.Decide: "decide: id serial content",
