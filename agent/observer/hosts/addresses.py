@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from ddptop.agent.text import Complaint
+from ddptop.agent.text import Complaint, clean_line
 
 LISTEN_VARIABLE: Final = "DDPTOP_LISTEN"
 MASTER_VARIABLE: Final = "MASTER_ADDR"
@@ -59,7 +59,7 @@ def parse(text: str, source: str = LISTEN_VARIABLE) -> tuple[str, int]:
     """
     found = _FORM.fullmatch(text.strip())
     if found is None or int(found[3] or 0) > 65_535:
-        raise Complaint(f"{source}={text!r}: no address; {_CURE}")
+        raise Complaint(f"{source}={_quoted(text)}: no address; {_CURE}")
     return found[1] or found[2], int(found[3] or 0)
 
 
@@ -89,6 +89,10 @@ def told_to_others(place: Place) -> tuple[str, ...]:
     return tuple(endpoint(address, place.port) for address in own[:MOST])
 
 
+def _quoted(text: str) -> str:
+    return repr(clean_line(text, 100))
+
+
 def _own(host: str, told: str) -> str:
     """Return the address of this host that a name or an address stands for."""
     problem = "it cannot be resolved"
@@ -97,13 +101,13 @@ def _own(host: str, told: str) -> str:
             probe.bind(_socket_address(address, 0))
             return address
         problem = f"{address} is no address of this host"
-    raise Complaint(f"{LISTEN_VARIABLE}={told!r}: {problem}; {_CURE}")
+    raise Complaint(f"{LISTEN_VARIABLE}={_quoted(told)}: {problem}; {_CURE}")
 
 
 def _toward(master: str) -> str:
     resolved = list(_resolve(master))
     if not resolved:
-        raise Complaint(f"{MASTER_VARIABLE}={master!r} cannot be resolved; {_CURE}")
+        raise Complaint(f"{MASTER_VARIABLE}={_quoted(master)} cannot be resolved; {_CURE}")
     # A host is often its own name's loopback address (127.0.1.1 on Debian), which no other host reaches.
     loopback = [address for address, _ in resolved if _ip(address).is_loopback]
     if loopback and not _says_loopback(master):
@@ -113,7 +117,7 @@ def _toward(master: str) -> str:
         for address, family in resolved:
             if source := _source(address, family):
                 return source
-    raise Complaint(f"no interface of this host leads to {MASTER_VARIABLE}={master!r}; {_CURE}")
+    raise Complaint(f"no interface of this host leads to {MASTER_VARIABLE}={_quoted(master)}; {_CURE}")
 
 
 def _says_loopback(master: str) -> bool:

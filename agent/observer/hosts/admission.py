@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import hmac
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 import zmq
@@ -21,31 +23,37 @@ SPARE: Final = 200
 """Connections at most that are no branch's: those whose handshake is not finished, and strangers."""
 DOMAIN: Final = b"ddptop"
 _MOST_A_TURN: Final = 5_000
-_FAILED: Final = {
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "handshake",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "handshake",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "key",
-}
+_YOUNG_S: Final = 4.0
+"""Seconds after which ZeroMQ has ended each connection whose handshake is not finished."""
+_WATCHED: Final = (
+    zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 
 
 class Admission:
     """Answers of ZAP, and the count of connections; for use from one thread."""
 
-    def __init__(self, context: zmq.Context[Any], client: str, refused: Counter[str]) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], client: str, refused: Counter[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Admit the holder of this public key, in Z85.
 
         Args:
             context: of the socket that listens, and of no other that listens.
             client: the key.
-            refused: takes the count of refused connections, as `key` and `handshake`.
+            refused: takes the count of refused connections, as `key` and `handshake`, and of times that there were
+                too many, as `crowd`.
+            clock: in seconds.
 
         Raises:
             zmq.ZMQError: the context has such an answer already.
         """
         self._client = z85.decode(client)
         self._refused = refused
-        self._open: set[int] = set()
-        """File descriptors of all connections, admitted ones and others."""
+        self._clock = clock
+        self._open: dict[int, float] = {}
+        """File descriptors of all connections, admitted ones and others, and the time at which each began."""
+        self._accepted = self._admitted = 0
         self.last_stranger = ""
         """Address of the last one with a wrong key."""
         self._zap = context.socket(zmq.REP)
@@ -61,7 +69,7 @@ class Admission:
         """Watch the connections of a socket that is not bound yet."""
         router.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
         router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        self._monitor = watch(router, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | sum(_FAILED))
+        self._monitor = watch(router, _WATCHED)
 
     @property
     def sockets(self) -> list[zmq.Socket[Any]]:
@@ -77,6 +85,7 @@ class Admission:
         if self._monitor is not None:
             for event, value in events(self._monitor, _MOST_A_TURN):
                 self._note(event, value)
+        self._count()
         # Of those that it lets in no more than half remain unfinished when it opens again.
         most = branches + (SPARE if port.is_open else SPARE // 2)
         if port.is_open and len(self._open) > most:
@@ -87,11 +96,23 @@ class Admission:
 
     def _note(self, event: int, value: int) -> None:
         if event == zmq.EVENT_ACCEPTED:
-            self._open.add(value)
+            self._accepted += 1
+            self._open[value] = self._clock()
         elif event == zmq.EVENT_DISCONNECTED:
-            self._open.discard(value)
-        elif event in _FAILED:
-            self._refused[_FAILED[zmq.Event(event)]] += 1
+            self._open.pop(value, None)
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._admitted += 1
+        else:
+            self._refused["key"] += 1
+
+    def _count(self) -> None:
+        # ZeroMQ tells neither which connection was admitted, nor of one that ends with its first bytes more than that
+        # it has ended: refused are those that are neither admitted nor possibly still in their handshake.
+        left = self._accepted - self._admitted - self._refused["key"] - self._refused["handshake"]
+        if left:
+            since = self._clock() - _YOUNG_S
+            left -= sum(began > since for began in self._open.values())
+            self._refused["handshake"] += max(0, left)
 
     def _answer(self, question: list[bytes]) -> list[bytes]:
         number = question[1] if len(question) > 1 else b""

@@ -8,7 +8,7 @@ from ddptop.agent.observer.hosts import addresses, keys
 from ddptop.agent.observer.hosts.addresses import LISTEN_VARIABLE
 from ddptop.agent.observer.hosts.keys import KEY_FILE_VARIABLE, Pair
 from ddptop.agent.run.hosts import Listen
-from ddptop.agent.text import Complaint
+from ddptop.agent.text import Complaint, clean_line
 
 
 def pairs(environment: Mapping[str, str], run_id: str) -> tuple[Pair, Pair] | None:
@@ -34,9 +34,10 @@ def listen(environment: Mapping[str, str], run: str, run_id: str) -> Listen | No
     told = environment.get(LISTEN_VARIABLE, "")
     host, port = addresses.parse(told) if told else ("", 0)
     if not port:
+        quoted = clean_line(told, 100)
         raise Complaint(
-            f"{LISTEN_VARIABLE}={told!r}: with {KEY_FILE_VARIABLE} it has to name host and port of the observer on the "
-            "host of rank 0, the same on all hosts, such as 10.0.0.1:4321"
+            f"{LISTEN_VARIABLE}={quoted!r}: with {KEY_FILE_VARIABLE} it has to name host and port of the "
+            "observer on the host of rank 0, the same on all hosts, such as 10.0.0.1:4321"
         )
     return Listen(
         run=run,

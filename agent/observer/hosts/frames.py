@@ -49,24 +49,26 @@ _BOUNDS: Final[dict[bytes, tuple[tuple[int, ...], ...]]] = {
     SUBSCRIBE: ((_TOPIC,),),
     UNSUBSCRIBE: ((_TOPIC,),),
     PUBLICATION: ((_TOPIC, wire.MAX_MESSAGE_BYTES),),
-    COMMAND: ((MOST_ASKER, wire.MAX_COMMAND_BYTES), (MOST_ASKER, _RANK, wire.MAX_COMMAND_BYTES)),
+    COMMAND: ((MOST_ASKER, wire.MAX_MESSAGE_BYTES), (MOST_ASKER, _RANK, wire.MAX_COMMAND_BYTES)),
     ANSWER: ((MOST_ASKER, wire.MAX_MESSAGE_BYTES), (MOST_ASKER, _RANK, wire.MAX_MESSAGE_BYTES)),
     HELLO: ((_HELLO,),),
     REFUSED: ((_TEXT,),),
     MEMBERS: ((wire.MAX_MESSAGE_BYTES,),),
     DECISION: ((_SERIAL, MOST_DECISION),),
-    PING: ((PINGED.size,),),
-    PONG: ((PONGED.size,),),
 }
 """By kind, the bytes of each frame at most, for each number of frames that there may be."""
+
+_FIXED: Final = {PING: PINGED.size, PONG: PONGED.size}
 
 
 def fault(kind: bytes, frames: list[bytes]) -> str | None:
     """Return what is wrong with a message, in one word to count it by; None where nothing is."""
+    if kind in _FIXED:
+        return None if len(frames) == 1 and len(frames[0]) == _FIXED[kind] else "size"
     forms = _BOUNDS.get(kind)
     if forms is None:
         return "kind"
     for bounds in forms:
         if len(bounds) == len(frames):
-            return None if all(len(frame) <= most for frame, most in zip(frames, bounds, strict=True)) else "long"
+            return None if all(len(frame) <= most for frame, most in zip(frames, bounds, strict=True)) else "size"
     return "frames"

@@ -67,7 +67,7 @@ class Head(Side):
         self._told_at = -_TELL_S
         try:
             server, client = keys
-            self._admission = Admission(self._context, client.public, self.refused)
+            self._admission = Admission(self._context, client.public, self.refused, clock)
             self._socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
             prepare(self._socket)
             self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

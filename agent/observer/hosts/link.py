@@ -30,6 +30,7 @@ LINGER_MS: Final = 1_000
 """Time that what was sent last has to leave when a link is closed."""
 _UNREAD: Final = 1_000
 _MOST_A_TURN: Final = 2_000
+_MOST_BYTES_A_TURN: Final = 8 << 20
 _REST_S: Final = 0.02
 """Seconds without reading after a turn with so many messages: who floods takes at most a part of a core."""
 SOONEST_S: Final = 0.002
@@ -94,7 +95,7 @@ class Side(abc.ABC):
         self.peers: dict[bytes, Peer] = {}
         """The other sides by name, from their first hello on; one whose connection has ended stays."""
         self.refused: Counter[str] = Counter()
-        """What was refused: `key`, `handshake`, `crowd` (connections), `kind`, `frames`, `long`, `hello`, `run`,
+        """What was refused: `key`, `handshake`, `crowd` (connections), `kind`, `frames`, `size`, `hello`, `run`,
         `unknown` (no hello before), `pong`, `direction`."""
         self._hello = hello
         self._arrived = arrived
@@ -126,15 +127,14 @@ class Side(abc.ABC):
             self._each_second()
 
     def send(self, peer: bytes, kind: bytes, *content: bytes) -> bool:
-        """Send a message, now or when there is room; return False where it is dropped."""
+        """Send a message, now or when there is room; return False where it is dropped, as all is to a silent host."""
         to = self.peers.get(peer)
-        if to is None or not to.is_connected:
+        if to is None or not to.is_linked:
             return False
         message = (kind, *content)
         size = sum(map(len, content))
         if not to.waiting and to.fits(size):
-            # Nothing is published into a silence: it would be old when it is read.
-            sent = None if kind == frames.PUBLICATION and to.is_silent else self._pass(to, message, size)
+            sent = self._pass(to, message, size)
             if sent is not None:
                 return sent
         if kind == frames.PUBLICATION:
@@ -189,8 +189,13 @@ class Side(abc.ABC):
 
     def _receive(self) -> None:
         with contextlib.suppress(zmq.Again):
+            size = 0
             for _ in range(_MOST_A_TURN):
-                self._take(*self._read())
+                name, message = self._read()
+                size += sum(map(len, message))
+                self._take(name, message)
+                if size > _MOST_BYTES_A_TURN:
+                    break
             self._read_at = self._clock() + _REST_S
         for peer in tuple(self.peers.values()):
             if peer.received - peer.told >= _TOLD_AT:
