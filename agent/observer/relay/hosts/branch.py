@@ -196,6 +196,7 @@ class Branch:
         """Send what has changed here."""
         if self._mirror is not None and self._head is not None:
             self._mirror.send(self._local.members)
+            self._received.begin()
             self.want()
 
     def members(self) -> dict[int, Member]:
