@@ -32,7 +32,7 @@ from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.rank.script import Script
-from ddptop.agent.run import checking
+from ddptop.agent.run import checking, decisions
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
@@ -69,7 +69,8 @@ class Session:
         self.faults = Faults()
         self.stamps = Stamps()
         self.gate = Gate()
-        self.follower = Follower(self.gate, Decisions(directory.path), self.faults)
+        made_elsewhere = functools.partial(decisions.are_made_elsewhere, directory)
+        self.follower = Follower(self.gate, Decisions(directory.path), self.faults, made_elsewhere)
         self.health = Health()
         self.notices: deque[Event] = deque(maxlen=_MOST_NOTICES)
         """Events of this rank that are to be published."""

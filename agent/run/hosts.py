@@ -132,6 +132,14 @@ def write_hosts(run: Path, hosts: tuple[HostState, ...]) -> None:
     _write(run, _HOSTS, _Hosts(hosts))
 
 
+def may_train(member: Member, known: tuple[HostState, ...]) -> bool:
+    """Say whether a rank on another host may still train, by its record and by what is known of the hosts."""
+    if member.ended is not None:
+        return False
+    # None of the hosts has a rank of which nobody has told the observer yet.
+    return not any(member.rank in (each.ranks if each.state == "gone" else each.gone) for each in known)
+
+
 def _read(run: Path, name: str, kind: type[_Kind]) -> _Kind | None:
     with contextlib.suppress(OSError, ValueError):
         return records.decode(private.read(run / _FOLDER / name), kind)
