@@ -34,6 +34,9 @@ _TOOLS: Final = ("ip", "nsenter", "setpriv", "unshare")
 _NETWORK: Final = "10.78.0"
 """The same in every cluster: no packet leaves it."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MORTAL: Final = ("setpriv", "--pdeathsig", "KILL")
+"""Before a command: the kernel ends it with the thread that has started it."""
+_UNSHARE: Final = ("unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "--kill-child=KILL")
 _SETUP_S: Final = 60.0
 
 Arguments = Sequence[str | Path]
@@ -101,7 +104,7 @@ class Host:
         }
         enter = ["nsenter", "-t", str(self.pid), "-a", f"--wd={self.root}{cwd or self._cluster.shared}"]
         kept = [f"{name}={value}" for name, value in told.items()]
-        return [*enter, "setpriv", "--pdeathsig", "KILL", "env", "-i", *kept, *map(str, arguments)]
+        return [*enter, *_MORTAL, "env", "-i", *kept, *map(str, arguments)]
 
     def run(
         self,
@@ -192,8 +195,7 @@ class Host:
         told = state / f"{self.name}.pid"
         with (state / f"{self.name}.log").open("wb") as log:
             self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork"]
-                + ["--kill-child=KILL", "bash", str(_INIT), str(told), self.name, str(state / "etc"), *seen],
+                [*_MORTAL, *_UNSHARE, "bash", str(_INIT), str(told), self.name, str(state / "etc"), *seen],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -259,9 +261,7 @@ class Cluster:
         # Hosts cannot write beside the modules: each process there would compile what is not compiled yet.
         compiled = [sys.executable, "-m", "compileall", "-q", *(REPOSITORY / name for name in ("agent", "tui"))]
         subprocess.run(compiled, check=True)
-        self._switch = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"], stdin=subprocess.DEVNULL
-        )
+        self._switch = subprocess.Popen([*_MORTAL, "unshare", "--net", "sleep", "infinity"], stdin=subprocess.DEVNULL)
         outside, inside = Path("/proc/self/ns/net"), Path(f"/proc/{self._switch.pid}/ns/net")
         until(lambda: os.readlink(inside) != os.readlink(outside), "a network for the bridge")
         self.link("add", "bridge", "type", "bridge")
