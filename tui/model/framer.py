@@ -16,7 +16,7 @@ from ddptop.agent.run import states
 from ddptop.agent.text import clean
 from ddptop.agent.wire import Beat
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame, Ranks
-from ddptop.tui.model.hosts import NO_HOSTS, HostFrame, HostFrames, is_on_several
+from ddptop.tui.model.hosts import NO_HOSTS, UNREPORTED, HostFrame, HostFrames, is_on_several
 from ddptop.tui.model.ranks.group import WAIT
 from ddptop.tui.model.ranks.rank import RankModel
 from ddptop.tui.model.situation import Situation
@@ -266,7 +266,7 @@ def _placed(rank: RankFrame, host: HostFrame | None, *, is_known: bool) -> RankF
     if rank.state == "silent" and host is not None and host.is_unheard:
         activity = host.told
     elif not is_known and rank.state in ("starting", "silent"):
-        activity = "not reported yet" if host is None else f"starting on {host.host}"
+        activity = UNREPORTED if host is None else f"starting on {host.host}"
     return replace(rank, host=rank.host if host is None else host.host, activity=activity)
 
 

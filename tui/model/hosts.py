@@ -20,6 +20,8 @@ UNHEARD: Final = frozenset({"silent", "gone"})
 """States of a host of which nothing is heard."""
 ALONE: Final = "alone"
 """State of a host that shows its own ranks only, because no link to the others could be made."""
+UNREPORTED: Final = "not reported yet"
+"""What is told of a rank on another host, nobody knows which, that has not come."""
 _TOLD_S: Final = 2.0
 """A host is told to be silent at most so long after its ranks seem to be."""
 _MOVED_S: Final = 0.005

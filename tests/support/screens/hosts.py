@@ -16,7 +16,7 @@ from support.screens.frames import NOW, MovingSource, frame
 
 
 def hosts_of(count: int, each: int, silent: Collection[int] = (), *, compared: bool = True) -> HostFrames:
-    """Return so many hosts with `each` so many ranks; the clocks of the others are `compared` with that of the first."""
+    """Return so many hosts with `each` so many ranks; their clocks are `compared` with that of the first."""
     return HostFrames(
         [
             HostFrame(

@@ -23,6 +23,7 @@ BELOW: Final = 3
 _TICK: Final = 20
 BETWEEN: Final = "╌"
 """Fills the line between two hosts."""
+_DIGITS: Final = "0123456789"
 _MANY: Final = 20
 """Hosts from which on a row may be several of them."""
 _LONGEST: Final = 16
@@ -80,8 +81,9 @@ def names_width(hosts: HostFrames, width: int) -> int:
     """Return the cells that the names of hosts take before those numbers, in a map of `width` cells."""
     if not hosts.several:
         return 0
-    longest = max(len(host.host) for host in hosts) + (4 if len(hosts) > _MANY else 0)
-    return 1 + min(longest, _LONGEST if width >= _ROOMY else _SHORTEST)
+    several = len(hosts) > _MANY
+    longest = max(len(host.host) for host in hosts) + (4 if several else 0)
+    return 1 + min(longest, _LONGEST if width >= _ROOMY else _SHORTEST + 4 if several else _SHORTEST)
 
 
 def heat_row(heat: HeatCells | None, sight: Sight, line: int, width: int, ink: Ink) -> Row:
@@ -153,10 +155,17 @@ def _name(heat: HeatCells, sight: Sight, line: int, ink: Ink) -> Row:
     if number >= len(hosts):
         return [Segment(units.fit("?", sight.before), ink["faint"])]
     shared = min(heat.bands.shared, len(hosts) - number)
-    more = f" +{shared - 1}" if shared > 1 else ""
     unheard = any(host.is_unheard for host in hosts[number : number + shared])
-    name = units.shorten(hosts[number].host, sight.before - 1 - len(more)) + more
+    name = units.shorten(_range(hosts[number].host, hosts[number + shared - 1].host), sight.before - 1)
     return [Segment(f"{name:<{sight.before}}", ink["bold state-silent" if unheard else "label"])]
+
+
+def _range(first: str, last: str) -> str:
+    """Return two names as one: `node0-11`."""
+    if first == last:
+        return first
+    stem = first.rstrip(_DIGITS)
+    return f"{first}-{last.removeprefix(stem)}" if stem and last.startswith(stem) else f"{first}, …"
 
 
 def _look(upper: int, lower: int, sight: Sight, ink: Ink) -> tuple[str, Style]:

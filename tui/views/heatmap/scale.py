@@ -109,14 +109,10 @@ def arrange_hosts(sizes: Sequence[int], lines: int, *, halves: bool = True) -> B
         return Bands(largest, whole.rows, whole.thickness, begins, tuple(pairs), names, whole.group)
     for group in itertools.count(1):
         rows = [math.ceil(size / group) for size in sizes]
-        for thickness in range(THICKEST, 0, -2) if group == 1 else (2,):
-            for between in (1, 0):
-                if sum(row * thickness // 2 for row in rows) + between * (len(sizes) - 1) <= lines:
-                    return _laid(sizes, group, thickness, between)
-        if halves:
-            for between in (1, 0):
-                if sum(-(-row // 2) for row in rows) + between * (len(sizes) - 1) <= lines:
-                    return _laid(sizes, group, 1, between)
+        thick = [(each, between) for between in (1, 0) for each in range(THICKEST if group == 1 else 2, 0, -2)]
+        for thickness, between in [*thick, *(((1, 1), (1, 0)) if halves else ())]:
+            if sum(-(-row * thickness // 2) for row in rows) + between * (len(sizes) - 1) <= lines:
+                return _laid(sizes, group, thickness, between)
     raise AssertionError("a host takes a line at least")
 
 
