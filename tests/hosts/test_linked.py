@@ -8,19 +8,17 @@ from __future__ import annotations
 import json
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cluster import Cluster
-from support.cluster.jobs import Job, accusations, events, on_all, run_of, runs, status
+from support.cluster.jobs import CYCLES, Job, accusations, events, on_all, run_of, runs, status
 from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record.recording import read_steps
 from ddptop.agent.run import hosts as known
 
-CYCLES = Path(__file__).parents[1] / "support/cluster/cycles.py"
 CYCLES_A_HOST = 5
 SEEN_S = 5.0
 """Seconds after the first step within which all ranks are shown on all hosts."""

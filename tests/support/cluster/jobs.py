@@ -18,6 +18,8 @@ from support.cluster import Cluster, Host
 from support.harness import until
 
 TRAIN: Final = Path(__file__).with_name("train.py")
+CYCLES: Final = Path(__file__).with_name("cycles.py")
+"""Pauses, steps and resumes a run from the host on which it is started."""
 TORCHRUN: Final = (sys.executable, "-m", "torch.distributed.run")
 COLD_S: Final = 240.0
 """How long ranks may take to their first step: torch is imported by all of them at once."""
