@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections import deque
@@ -144,10 +145,8 @@ class Hosts(RuleBasedStateMachine):
         for host in self.hosts:
             if host.number == 0 or host.linked:
                 host.rank.follower.start_afresh()
-                try:
+                with contextlib.suppress(GateError):
                     host.rank.gate.promise(f"t{self.tokens}", LEASE_S)
-                except GateError:
-                    pass
 
     @rule(where=ANY, kind=st.sampled_from(["keep", "resume", "advance", "lapse"]))
     def decide(self, where: int, kind: str) -> None:
