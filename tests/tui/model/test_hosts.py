@@ -43,12 +43,9 @@ def told(*hosts: wire.HostState, at: float = NOW) -> wire.Hosts:
     return wire.Hosts(round(at * 1e9), hosts)
 
 
-def beat(rank: int, at: float, step: int = 5, **changes: Any) -> wire.Beat:
-    values: dict[str, Any] = {
-        "rank": rank, "at_ns": round(at * 1e9), "state": "running", "step": step, "seq": step,
-        "step_at_ns": round(at * 1e9), **changes,
-    }  # fmt: skip
-    return wire.Beat(**{name: value for name, value in values.items() if name in wire.Beat.__struct_fields__})
+def beat(rank: int, at: float, step: int = 5) -> wire.Beat:
+    at_ns = round(at * 1e9)
+    return wire.Beat(rank, at_ns, "running", "forward", step, at_ns, step)
 
 
 def two(state: str = "linked", **changes: Any) -> wire.Hosts:
@@ -81,7 +78,7 @@ def test_a_silent_rank_of_a_host_that_is_heard_is_an_event() -> None:
     for rank in range(4):
         store.apply(beat(rank, NOW), NOW)
     frame_at(store, NOW)
-    for later in range(1, 8):
+    for later in range(1, 15):
         for rank in (0, 1, 2):
             store.apply(beat(rank, NOW + later), NOW + later)
         shown = frame_at(store, NOW + later)
@@ -189,14 +186,16 @@ def test_splits_over_hosts_need_the_offsets_of_their_clocks() -> None:
             end = round((NOW + 0.02) * 1e9) + (5_000_000 if rank else 0)
             call = wire.Collective("all_reduce", (10 + late_ms) * 1_000_000, (8 - late_ms) * 1_000_000, 8, 1)
             record = wire.Step(1, 1, end, 20_000_000, 0, 0, 0, 0, 0, 0, None, 1, (call,))
-            store.apply(wire.Steps(rank, 0, (record,)), NOW)
+            store.apply(wire.Steps(rank, (record,)), NOW)
         shown = frame_at(store, NOW)
         waits.append([rank.allreduce_wait_ms for rank in shown.ranks])
     assert waits == [[None, None], [3.0, 0.0]]
 
 
 def test_a_thousand_ranks_on_many_hosts_are_no_more_work_than_on_one(monkeypatch: Any) -> None:
-    """Counted in frames of ranks that are made in a second of four frames; hosts are worked out once in it."""
+    """Counted in frames of ranks that are made in a second of four frames, in which each rank in sight is drawn once,
+    and the times of hosts are worked out once.
+    """
     counted: dict[str, int] = {}
 
     def count(name: str, original: Any) -> Any:
@@ -230,7 +229,7 @@ def test_a_thousand_ranks_on_many_hosts_are_no_more_work_than_on_one(monkeypatch
             assert [rank.state for rank in shown.ranks[:40]] == ["running"] * 40
             assert len(shown.values("host")) == 1024
         found.append(dict(counted))
-    assert found[0] == found[1] == {"ranks": 40 * 4, "hosts": 1}
+    assert found[0] == found[1] == {"ranks": 40, "hosts": 1}
 
 
 def test_the_host_of_a_rank_is_named_once() -> None:
