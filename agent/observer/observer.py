@@ -30,6 +30,8 @@ from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.engine import launcher
 from ddptop.agent.observer.engine.foreign import Foreign
 from ddptop.agent.observer.engine.launcher import Torchrun
+from ddptop.agent.observer.engine.meeting import Awaited
+from ddptop.agent.observer.engine.scheduler import Scheduler
 from ddptop.agent.observer.orders import Orders
 from ddptop.agent.observer.rank_ends import RankEnds
 from ddptop.agent.observer.relay.relay import Relay
@@ -98,14 +100,16 @@ class Observer:
         self._generation = 0
         self._look_due = 0.0
         self._exits = Exits()
+        self._awaited = Awaited(run)
+        self._scheduler = Scheduler(run)
         self._relay = Relay(context, directory, run)
         self._say = self._relay.say
         self._orders = Orders(directory, self._relay.requests, self._say, self._relay.add)
         self._ends = RankEnds(directory, self._exits, self._orders, self._say)
 
     def leave(self, *_: object) -> None:
-        """Leave the run unobserved, as it is."""
-        self._leaving = True
+        """Leave the run unobserved, as it is; end it where it is a scheduler's, who wants all of it to end."""
+        self._leaving = not self._scheduler.end()
         self._relay.requests.arrived.set()
 
     @property
@@ -135,6 +139,8 @@ class Observer:
             self._find_ranks()
             self._note_exits()
             self._ends.turn()
+            if (kill := self._scheduler.turn(self._members.values())) is not None:
+                self._relay.requests.put(b"", kill)
             self._orders.turn(self._run)
             self._presence.tick()
             if self._orders.ending:
@@ -155,6 +161,7 @@ class Observer:
 
     def _close(self) -> None:
         self._exits.close()
+        self._scheduler.close()
         self._orders.close()
         self._relay.close()
 
@@ -399,6 +406,8 @@ class Observer:
             cause=self._cause,
             refused=self._relay.refused,
             ending=self._orders.countdown,
+            ends_at_ns=self._scheduler.ends_at_ns,
+            awaits=self._awaited.text(leader, reported=bool(self._members)),
         )
 
 

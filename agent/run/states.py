@@ -239,5 +239,5 @@ def ranks_here(run: Run, known: int) -> int:
     then the ranks that have reported count as all.
     """
     if run.launched:
-        return run.world
+        return min(run.world, run.local_world or run.world)
     return min(run.world, run.local_world or max(1, known))

@@ -1,4 +1,4 @@
-"""The removal of a run directory: only with our mark, under the claim on it, and while no process uses it.
+"""The removal of a run directory, or of its name: only with our mark, under the claim on it, and while no process uses it.
 
 The folder is renamed first, so that no reader meets half a run, and loses its mark last, so that the remains of an
 interrupted removal are recognized as ours and removed by the next one.
@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.files.marks import Mark
@@ -87,6 +89,27 @@ def remove(directory: Directory, run_id: str, patience_s: float = 0.0) -> None:
                 )
     except OSError as error:
         raise RunDirError(f"run {name}: {path} could not be removed ({error.strerror}); see its permissions") from error
+
+
+def set_aside(directory: Directory, name: str) -> None:
+    """Give an ended run another name, which is not in use, so that a new run can have its own.
+
+    Raises:
+        RunDirError: a process looks after it or uses it, or it cannot be renamed.
+    """
+    path = directory.path.with_name(name)
+    try:
+        claim = Claim.acquire(directory.path, to_remove=True)
+        if claim is None:
+            raise RunDirError(f"run {directory.name}: somebody still looks after it; choose another --name")
+        with claim:
+            if not claim.excludes_all(directory.path):
+                raise RunDirError(f"run {directory.name}: a process of it still lives; choose another --name")
+            run = directory.read_own()
+            directory.path.rename(path)
+            private.replace(path / "run.json", msgspec.json.encode(msgspec.structs.replace(run, run=name)))
+    except OSError as error:
+        raise RunDirError(f"run {directory.name}: cannot be renamed ({error.strerror}); choose a --name") from error
 
 
 def empty(folder: Path) -> OSError | None:
