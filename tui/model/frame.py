@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
+from ddptop.tui.drawing.units import duration
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
@@ -255,6 +256,11 @@ class Frame:
     """Whose run it is, where it is somebody else's."""
     ending: str = ""
     """While something is being ended: the processes that are left, and when the escalation goes on."""
+    ends_at: float | None = None
+    """When the scheduler takes the machine back, in seconds since the epoch; None where nobody does, or it is not
+    known."""
+    awaits: str = ""
+    """Before any rank has reported: what the start waits for."""
     waiting: str = ""
     """While an action of this dashboard waits for ranks: what it waits for."""
     restarts: tuple[Restart, ...] = ()
@@ -326,6 +332,18 @@ def unobserved(frame: Frame, gone: str) -> str:
     if not frame.supervised and (frame.state != "starting" or silent is not None):
         return f"its observer is gone: {gone}{as_of}"
     return f"its observer does not answer{as_of}" if silent is not None else ""
+
+
+def time_left(frame: Frame) -> str:
+    """Return how long the scheduler leaves the machine to the run, `ends in 3:12:05`; empty where that is not known."""
+    return "" if frame.ends_at is None else f"ends in {duration(max(0.0, frame.ends_at - frame.at)).strip()}"
+
+
+def waits_for(frame: Frame) -> str:
+    """Return what a start waits for and for how long; empty where that is nothing, or not known."""
+    if not frame.awaits or frame.started_at is None:
+        return ""
+    return f"waits for {frame.awaits}, for {duration(max(0.0, frame.at - frame.started_at)).strip()}"
 
 
 def lasting(frame: Frame) -> str:

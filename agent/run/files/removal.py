@@ -1,4 +1,4 @@
-"""The removal of a run directory, or of its name: only with our mark, under the claim on it, and while no process uses it.
+"""The removal of a run directory: only with our mark, under the claim on it, and while no process uses it.
 
 The folder is renamed first, so that no reader meets half a run, and loses its mark last, so that the remains of an
 interrupted removal are recognized as ours and removed by the next one.

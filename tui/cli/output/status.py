@@ -43,6 +43,8 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "cause": frame.cause,
         "note": frame.note,
         "injected": frame.injected,
+        "ends_at": _number(frame.ends_at),
+        "awaits": frame.awaits or None,
         "refused": frame.refused,
         "ranks": [_rank_json(rank) for rank in frame.ranks],
         "verdict": None if frame.verdict is None else _verdict_json(frame.verdict),

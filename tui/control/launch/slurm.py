@@ -178,9 +178,8 @@ def line(request: Request) -> tuple[str, ...]:
         value = getattr(request, option.key)
         if value != option.default:
             given = value if option.repeats else (value,)
-            words += [
-                f"{option.flag}={each:g}" if isinstance(each, float) else f"{option.flag}={each}" for each in given
-            ]
+            # In one word each: a value may begin with a dash.
+            words += [f"{option.flag}={each}" for each in given]
     words += ["-m", request.program] if request.as_module else [request.program]
     return (*words, *(("--", *request.arguments) if request.arguments else ()))
 
@@ -233,9 +232,8 @@ class Step:
     def terminate(self) -> None:
         """Send SIGTERM to its tasks: one to srun itself would reach them as an order to end at once."""
         with contextlib.suppress(RequestError):
-            for each in _told(
-                ["squeue", "--noheader", "--steps", f"--jobs={self._job}", "--format=%i %j"]
-            ).splitlines():
+            listed = _told(["squeue", "--noheader", "--steps", f"--jobs={self._job}", "--format=%i %j"])
+            for each in listed.splitlines():
                 number, _, name = each.strip().partition(" ")
                 if name.strip() == self._name and re.fullmatch(r"[0-9_+.]{1,40}", number):
                     subprocess.run(["scancel", "--signal=TERM", number], check=False, timeout=_ANSWER_S)
