@@ -100,9 +100,7 @@ def _ranks_here(request: Request, least: int, most: int) -> int:
     here, left = divmod(request.world, most)
     if left or not here:
         near = " or ".join(str(most * each) for each in (here, here + 1) if each)
-        raise ValueError(
-            f"--world {request.world}: {plural(most, 'host')} get the same number of ranks each: say {near}"
-        )
+        raise ValueError(f"--world {request.world}: {plural(most, 'host')} get as many ranks each: say {near}")
     if request.nproc_per_node not in (None, here):
         raise ValueError(
             f"--world {request.world}: {plural(most, 'host')} with {request.nproc_per_node} ranks each have "
