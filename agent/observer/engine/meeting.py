@@ -15,6 +15,8 @@ from typing import Final
 from ddptop.agent.run.records import ENGINE, Process, Run
 
 _LOOK_S: Final = 1.0
+_LOADS_S: Final = 30.0
+"""Seconds that torchrun may take until it asks for the first time: it loads torch before that."""
 _OPTION: Final = "--rdzv-endpoint="
 _ESTABLISHED: Final = "01"
 _TABLES: Final = ("tcp", "tcp6")
@@ -42,6 +44,7 @@ class Awaited:
     def __init__(self, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self._endpoint = endpoint(run)
         self._clock = clock
+        self._began = clock()
         self._due = 0.0
         self._told = ""
 
@@ -57,12 +60,15 @@ class Awaited:
         if self._clock() >= self._due:
             self._due = self._clock() + _LOOK_S
             answers = is_connected(torchrun.pid, port_of(self._endpoint))
-            self._told = {
-                True: f"the other hosts, which meet at {self._endpoint}",
-                False: f"the rendezvous at {self._endpoint}, which does not answer",
-                None: f"the rendezvous at {self._endpoint}",
-            }[answers]
+            self._told = self._say(answers, self._endpoint)
         return self._told
+
+    def _say(self, answers: bool | None, endpoint: str) -> str:
+        if answers:
+            return f"the other hosts, which meet at {endpoint}"
+        if answers is None or self._clock() - self._began < _LOADS_S:
+            return f"the rendezvous at {endpoint}"
+        return f"the rendezvous at {endpoint}, which does not answer"
 
 
 def is_connected(pid: int, port: int) -> bool | None:

@@ -178,7 +178,7 @@ class Scheduler:
 
     def _who(self) -> str:
         if self._told_to_end:
-            return "a SIGTERM to its observer"
+            return "a SIGTERM from outside"
         holder = self._run.holder
         if holder is None or is_alive(holder):
             return ""
