@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Final
 
 from ddptop.agent.run.records import ENGINE, Process, Run
@@ -28,7 +29,8 @@ def endpoint(run: Run) -> str | None:
     """Return `HOST:PORT` at which the torchruns of a launched run meet; None of a run on one host."""
     if not run.launched or ENGINE not in run.command:
         return None
-    ours = run.command[run.command.index(ENGINE) + 1 :]
+    # Behind the options stands the program, with options of its own.
+    ours = takewhile(lambda word: word.startswith("-"), run.command[run.command.index(ENGINE) + 1 :])
     return next((word.removeprefix(_OPTION) for word in ours if word.startswith(_OPTION)), None)
 
 
