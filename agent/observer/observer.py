@@ -14,6 +14,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -32,7 +33,9 @@ from ddptop.agent.observer.engine.foreign import Foreign
 from ddptop.agent.observer.engine.launcher import Torchrun
 from ddptop.agent.observer.engine.meeting import Awaited
 from ddptop.agent.observer.engine.scheduler import Scheduler
-from ddptop.agent.observer.orders import Orders
+from ddptop.agent.observer.orders.far import FarHosts, Nobody
+from ddptop.agent.observer.orders.orders import Orders
+from ddptop.agent.observer.orders.others import Others
 from ddptop.agent.observer.rank_ends import RankEnds
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import states
@@ -82,7 +85,9 @@ def start(directory: RunDir) -> None:
 class Observer:
     """Looks after one run until its end, or until a signal tells it to leave."""
 
-    def __init__(self, directory: RunDir, run: Run, context: zmq.Context[Any], claim: Claim) -> None:
+    def __init__(
+        self, directory: RunDir, run: Run, context: zmq.Context[Any], claim: Claim, hosts: FarHosts | None = None
+    ) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self._directory = directory
         self._run = run
@@ -104,8 +109,13 @@ class Observer:
         self._scheduler = Scheduler(run)
         self._relay = Relay(context, directory, run)
         self._say = self._relay.say
-        self._orders = Orders(directory, self._relay.requests, self._say, self._relay.add)
-        self._ends = RankEnds(directory, self._exits, self._orders, self._say)
+        self._host = socket.gethostname()
+        self._hosts: FarHosts = hosts or Nobody()
+        self._others = Others(self._host, self._hosts, self._say)
+        requests, add = self._relay.requests, self._relay.add
+        self._orders = Orders(directory, requests, self._say, add, self._hosts, self._take_from_host, self._host)
+        self._orders.know_ended(self._others.ended)
+        self._ends = RankEnds(directory, self._exits, self._orders, self._say, self._hosts, self._others.parts)
 
     def leave(self, *_: object) -> None:
         """Leave the run unobserved, as it is; end it where it is a scheduler's, who wants all of it to end."""
@@ -118,8 +128,11 @@ class Observer:
         return self._relay.is_stuck
 
     def pass_on(self, number: int, _frame: object) -> None:
-        """Pass a signal on to torchrun, which passes it on to its ranks; the observer stays."""
-        if self._run.torchrun is not None:
+        """Pass a signal on to torchrun, which passes it on to its ranks; the observer stays.
+
+        What started a job by hand gets the signals of its scheduler itself.
+        """
+        if self._run.torchrun is not None and self._run.launched:
             processes.send(self._run.torchrun, number)
 
     def run(self, predecessor: Run | None = None) -> None:
@@ -142,6 +155,7 @@ class Observer:
             if (kill := self._scheduler.turn(self._members.values())) is not None:
                 self._relay.requests.put(b"", kill)
             self._orders.turn(self._run)
+            self._look_at_hosts()
             self._presence.tick()
             if self._orders.ending:
                 self._state = "killing"
@@ -216,7 +230,31 @@ class Observer:
         self._ends.resume(self._generation)
         self._note_start()
 
+    def _look_at_hosts(self) -> None:
+        """Notice which hosts are lost or heard again, and tell the head of the ends on this one."""
+        if self._others.turn(self._generation, self._ends.seen, self._members) and self._cause is not None:
+            self._cause = self._ends.first_cause(self._run, self._members, None).cause
+
+    def _take_from_host(self, message: wire.HostEnd | wire.Conclude) -> str | None:
+        """Take what another observer tells of the end of the run, or return why not."""
+        refusal = self._others.take(message, self._generation)
+        if refusal is None and isinstance(message, wire.HostEnd) and self._orders.killed_by is None:
+            self._ends.record()
+            judgement = self._ends.first_cause(self._run, self._members, None)
+            if judgement.state == "failed":
+                self._cause = judgement.cause
+        return refusal
+
     def _is_over(self) -> bool:
+        """Say whether the run is over: here, and as far as can be known on the other hosts."""
+        over = self._part_is_over()
+        if over and self._orders.killed_by is not None:
+            return True
+        # The head has waited long enough for a launcher that starts nothing any more.
+        concluded = self._others.conclusion is not None and not self._exits.alive() and not self._orders.ending
+        return not self._others.are_awaited(over=over) or concluded
+
+    def _part_is_over(self) -> bool:
         assert self._engine is not None
         self._exits.watch_leader(self._engine.process)
         over = self._engine.is_over()
@@ -339,6 +377,7 @@ class Observer:
             # The processes that outlive another launcher's job are that launcher's.
             self._clear_up()
         judgement = self._judge(problem)
+        self._others.conclude(judgement, killed=self._orders.killed_by is not None)
         if judgement.warning:
             self._say(judgement.warning, "warning")
         self._say(*cause.describe_end_of_run(judgement.state, judgement.cause))
@@ -383,9 +422,10 @@ class Observer:
         if problem is not None:
             return cause.Judgement("failed", 1, clean_line(problem))
         if self._orders.killed_by is not None:
-            outcome = self._orders.outcome
-            left = f"; {len(outcome.survivors)} left, see its events" if outcome and outcome.survivors else ""
-            return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}{left}")
+            why = f"killed by {self._orders.killed_by}{self._orders.left}"
+            return cause.Judgement("killed", 128 + signal.SIGTERM, why)
+        if (told := self._others.conclusion) is not None:
+            return cause.Judgement(told.state, told.exit_code, told.cause, told.cause_rank, kind=told.cause_kind)
         return self._ends.first_cause(self._run, self._directory.members(), self._exit_code)
 
     def _write(self, **changes: object) -> None:

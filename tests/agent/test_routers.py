@@ -18,7 +18,7 @@ from support.hostile import announce, foreign, marks, texts_in, value_of
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import escalation
-from ddptop.agent.observer.orders import Orders
+from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.rank.session import Session
