@@ -33,7 +33,7 @@ from ddptop.agent.observer.engine.foreign import Foreign
 from ddptop.agent.observer.engine.launcher import Torchrun
 from ddptop.agent.observer.engine.meeting import Awaited
 from ddptop.agent.observer.engine.scheduler import Scheduler
-from ddptop.agent.observer.orders.far import FarHosts, Nobody
+from ddptop.agent.observer.orders.far import FarHosts
 from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.observer.orders.others import Others
 from ddptop.agent.observer.rank_ends import RankEnds
@@ -110,7 +110,7 @@ class Observer:
         self._relay = Relay(context, directory, run)
         self._say = self._relay.say
         self._host = socket.gethostname()
-        self._hosts: FarHosts = hosts or Nobody()
+        self._hosts: FarHosts = hosts or self._relay.far
         self._others = Others(self._host, self._hosts, self._say)
         requests, add = self._relay.requests, self._relay.add
         self._orders = Orders(directory, requests, self._say, add, self._hosts, self._take_from_host, self._host)
