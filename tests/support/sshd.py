@@ -1,4 +1,4 @@
-"""A real sshd on the loopback with keys of its own, and an `ssh` that knows it as `node1`: another machine for a test."""
+"""A real sshd on the loopback with its own keys, and an `ssh` that knows it as `node1`: another machine of a test."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Machine:
         """Write the configuration of ssh, with other options of the host."""
         usual: dict[str, object] = {
             "HostName": "127.0.0.1", "Port": self.port, "User": getpass.getuser(), "IdentitiesOnly": "yes",
-            "IdentityFile": self.folder / "key", "UserKnownHostsFile": self.folder / "known", "GlobalKnownHostsFile": "none",
+            "IdentityFile": self.folder / "key", "UserKnownHostsFile": self.folder / "known",
+            "GlobalKnownHostsFile": "none",
         }  # fmt: skip
         lines = [f"  {name} {value}" for name, value in (usual | options).items()]
         (self.folder / "config").write_text("\n".join([f"Host {HOST}", *lines, ""]))

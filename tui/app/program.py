@@ -40,7 +40,8 @@ def run_dashboard(
     """Show the dashboard until the user leaves it; for `fleet` and `listed` see `DdptopApp`.
 
     Returns:
-        0 when the user left, `UNREACHABLE` where the run is on another machine and the connection to it has ended, 128 + the number of the signal that ended it, `FAILED` after an error of its own.
+        0 when the user left, 128 + the number of the signal that ended it, `FAILED` after an error of its own,
+        `UNREACHABLE` where the connection to the machine of the run has ended.
     """
     if settings.look.glyphs == "auto" and not locale_is_unicode():
         look = msgspec.structs.replace(settings.look, glyphs="ascii")

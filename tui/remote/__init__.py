@@ -1,4 +1,4 @@
-"""Runs on other machines, over OpenSSH: nothing of ddptop listens for it, and all that is needed is `ssh` and ddptop there.
+"""Runs on other machines, over OpenSSH: nothing of ddptop listens for it; `ssh` here and ddptop there are all it needs.
 
 unreachable  a run that cannot be reached, in one line
 target       `HOST:RUN`, as a person writes it

@@ -55,13 +55,10 @@ def _copy(target: sqlite3.Connection, *, whole: bool) -> None:
             continue
         target.execute(schema)
         if whole or not _STEPS.fullmatch(name):
-            # Of a live run the newest events alone; all else but the steps is a row for each rank or verdict.
-            newest = f" LIMIT {_MOST_EVENTS}" if name == "events" and not whole else ""
-            target.execute(
-                f"INSERT INTO main.{name} SELECT * FROM (SELECT * FROM run.{name} ORDER BY at_ns DESC{newest}) ORDER BY 1"
-                if newest
-                else f"INSERT INTO main.{name} SELECT * FROM run.{name}"
-            )
+            rows = f"SELECT * FROM run.{name}"
+            if name == "events" and not whole:
+                rows = f"SELECT * FROM ({rows} ORDER BY at_ns DESC LIMIT {_MOST_EVENTS}) ORDER BY at_ns"
+            target.execute(f"INSERT INTO main.{name} {rows}")
     target.commit()
 
 

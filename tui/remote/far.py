@@ -151,7 +151,7 @@ class _Serving:
             self._send_logs()
 
     def _send_records(self) -> None:
-        """Send what has changed of the small files; the record of the run last, because it says that the rest is new."""
+        """Send what has changed of the small files; the run's own record last, as it says that the rest is new."""
         there: dict[str, tuple[int, int]] = {}
         for folder in ("ranks", "hosts", ""):
             with contextlib.suppress(OSError), os.scandir(self._directory.path / folder) as entries:

@@ -68,7 +68,7 @@ class FarControl:
     """The `Control` of a run on another machine: each action is carried out there, by the same code."""
 
     def __init__(self, near: Near, count_down: Callable[[str], None] = lambda line: None) -> None:
-        """Act on the run of a connection; `count_down` takes what is left of an end that goes on without an observer."""
+        """Act on the run of a connection; `count_down` takes what is left of an end that no observer sees to."""
         self._near = near
         self._count_down = count_down
 

@@ -1,7 +1,7 @@
-"""The near end of a connection: a private copy of the run's small files, kept as they are there, and questions about it.
+"""The near end of a connection: a private copy of the run's small files, kept as they are there, and questions.
 
-A thread takes in all that comes.  What comes is hostile until it is clean: names are those of a run directory, sizes are
-bounded, and text is cleaned before anybody sees it.
+A thread takes in all that comes.  What comes is hostile until it is clean: names are those of a run directory, sizes
+are bounded, and text is cleaned before anybody sees it.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ MOST_BYTES: Final = 512 << 20
 _APART_S: Final = 2.0
 """From so many seconds on that two clocks are apart, it is told."""
 _LOOK_S: Final = 0.05
+_END_S: Final = 2.0
 _LONGEST_LINE: Final = 64 << 10
 _RECORD: Final = re.compile(r"(?:run|frozen)\.json|ranks/\d{1,5}\.json|hosts/(?:far|hosts)\.json")
 _FILE: Final = re.compile(r"run\.db|logs/(?:rank-\d{1,5}|torchrun)\.log")
@@ -105,6 +106,7 @@ class Near:
         """Why nothing comes any more, where the other side has said so."""
         self._is_closed = False
         self._ready = threading.Event()
+        self._threads: list[threading.Thread] = []
         self._opened: messages.Opened | None = None
         self._missing: messages.Missing | None = None
         self._connection = ssh.Connection(target, ssh.line(self._command, ["--far"], otherwise="--version"))
@@ -125,8 +127,12 @@ class Near:
         stdout, stderr = self._connection.process.stdout, self._connection.process.stderr
         assert stdout is not None
         assert stderr is not None
-        for work in ((self._listen, stdout), (self._take_errors, stderr)):
-            threading.Thread(target=work[0], args=(work[1],), name="ssh", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=work, args=(stream,), name="ssh", daemon=True)
+            for work, stream in ((self._listen, stdout), (self._take_errors, stderr))
+        ]
+        for thread in self._threads:
+            thread.start()
         give_up = time.monotonic() + (ASKED_S if ssh.has_terminal() else PATIENCE_S)
         self._await(lambda: self._greeting is not None, give_up, "it does not answer; what does `ssh {host} true` do?")
         self._compare()
@@ -161,14 +167,17 @@ class Near:
         its = clean_line(greeting.version, 40)
         if (greeting.form, greeting.protocol) != (messages.FORM, wire.PROTOCOL):
             raise Unreachable(
-                f"{host}: has ddptop {its}, here is {VERSION}, and they do not understand each other: install the same on "
-                f"both, or look at it there: ssh -t {host} ddptop attach {self.target.run}".rstrip()
+                f"{host}: has ddptop {its}, here is {VERSION}, and they do not understand each other: {self._same()}"
             )
         if its != VERSION:
             self.notes.append(f"{host} has ddptop {its}, here is {VERSION}; they understand each other")
         apart = time.time() - greeting.at
         if abs(apart) > _APART_S:
             self.notes.append(f"the clock of {host} is {abs(apart):.0f} s {'behind' if apart > 0 else 'ahead'}")
+
+    def _same(self) -> str:
+        there = f"ssh -t {self.target.host} {self._command} attach {self.target.run}".rstrip()
+        return f"install the same on both, or look at it there: `{there}`"
 
     def _told_missing(self, missing: messages.Missing) -> str:
         runs = ", ".join(clean_line(each, 80) for each in missing.runs[:5])
@@ -187,10 +196,7 @@ class Near:
         if code == ssh.NO_COMMAND:
             return ssh.missing_command(self.target, self._command)
         if told := next((each for each in self._before if re.fullmatch(r"ddptop \d[\w.+-]*", each)), ""):
-            return (
-                f"{host}: has {told}, here is {VERSION}: that one cannot be looked at from elsewhere; install the same on "
-                f"both, or look at it there: ssh -t {host} ddptop attach {self.target.run}".rstrip()
-            )
+            return f"{host}: has {told}, here is {VERSION}: that one cannot be looked at from elsewhere; {self._same()}"
         if code == ssh.FAILED and (why := ssh.explained(self.target, self._connection.log)):
             return why
         last = next((each for each in reversed(self._stderr) if each), "") or next(reversed(self._before), "")
@@ -368,6 +374,11 @@ class Near:
             self._is_closed = True
             atexit.unregister(self.close)
             self._connection.close()
+            for thread in self._threads:
+                thread.join(_END_S)
+            for stream in (self._connection.process.stdout, self._connection.process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
 class FarDir(RunDir):

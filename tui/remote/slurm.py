@@ -56,9 +56,8 @@ def job(number: str) -> Job:
     if user != actor.user():
         raise Unreachable(f"--slurm {number}: it is a job of {clean_line(user, 40)}; only its user may look into it")
     if state != "RUNNING":
-        raise Unreachable(
-            f"--slurm {number}: it does not run ({clean_line(state.lower(), 40)}); `squeue -j {number}` tells more"
-        )
+        now = clean_line(state.lower(), 40)
+        raise Unreachable(f"--slurm {number}: it does not run ({now}); `squeue -j {number}` tells more")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", node):
         raise Unreachable(f"--slurm {number}: its first node is not known ({clean_line(nodes, 100)})")
     return Job(number, node)
@@ -84,8 +83,7 @@ def attach(number: str, arguments: Sequence[str], command: str | None = None) ->
         code = subprocess.call(words)
     except KeyboardInterrupt:
         return 130
-    if code == ssh.NO_COMMAND or code == 2 and not shutil.which(started[0]):
-        raise Unreachable(
-            f"--slurm {number}: no `{started[0]}` on {found.node}; name it: --remote-command, or set {ssh.COMMAND_VARIABLE}"
-        )
+    if code == ssh.NO_COMMAND:
+        advice = f"name it: --remote-command, or set {ssh.COMMAND_VARIABLE}"
+        raise Unreachable(f"--slurm {number}: no `{started[0]}` on {found.node}; {advice}")
     return code

@@ -23,6 +23,7 @@ from ddptop.agent.run.files.private import Hold
 from ddptop.agent.text import clean_line
 from ddptop.tui.remote.target import Target
 from ddptop.tui.remote.unreachable import Unreachable
+from ddptop.tui.settings import load_or_default
 
 COMMAND_VARIABLE: Final = "DDPTOP_REMOTE"
 """Environment variable with the command that is ddptop on other machines."""
@@ -36,15 +37,15 @@ _FORWARD_S: Final = 15.0
 _END_S: Final = 3.0
 _LONGEST_PATH: Final = 107
 _OPTIONS: Final = (
-    "ControlPersist=no", "ConnectTimeout=15", "ServerAliveInterval=5", "ServerAliveCountMax=3", "ClearAllForwardings=yes",
-    "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no", "RemoteCommand=none", "StreamLocalBindMask=0177",
-    "StreamLocalBindUnlink=yes", "LogLevel=ERROR",
+    "ControlPersist=no", "ConnectTimeout=15", "ServerAliveInterval=5", "ServerAliveCountMax=3",
+    "ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no", "RemoteCommand=none",
+    "StreamLocalBindMask=0177", "StreamLocalBindUnlink=yes", "LogLevel=ERROR",
 )  # fmt: skip
 """A connection that is cut is noticed after 15 s; nothing of the user's own forwarding is set up again by it."""
 
 
 class Folder:
-    """A private folder of one connection, which goes with it; one that was left by a killed process goes with the next."""
+    """A private folder of one connection, which goes with it; what a killed process has left goes with the next one."""
 
     def __init__(self) -> None:
         """Make it.
@@ -103,7 +104,7 @@ def has_terminal() -> bool:
 
 def remote(command: str | None) -> str:
     """Return what starts ddptop on the other machine: a piece of a command line for the shell there."""
-    return command or os.environ.get(COMMAND_VARIABLE) or "ddptop"
+    return command or os.environ.get(COMMAND_VARIABLE) or load_or_default()[0].remote.command
 
 
 def line(command: str, arguments: list[str], otherwise: str = "") -> str:
@@ -156,11 +157,12 @@ def explained(target: Target, log: Path) -> str:
 
 _ADVICE: Final = (
     ("HOST IDENTIFICATION HAS CHANGED",
-     "its host key is another one than before: find out why; if that is right, ssh-keygen -R {address}, and connect once "
-     "by ssh {host}"),
+     "its host key is another one than before: find out why; if that is right, `ssh-keygen -R {address}`, and connect "
+     "once by `ssh {host}`"),
     ("Host key verification failed",
      "its host key is not known here: connect once by `ssh {host}`, and compare the key"),
-    ("Permission denied", "it refuses your key: `ssh {host}` has to work first; ssh-copy-id {host} brings your key there"),
+    ("Permission denied",
+     "it refuses your key: `ssh {host}` has to work first; `ssh-copy-id {host}` brings your key there"),
     ("Too many authentication failures", "it refuses your keys: name the right one in ~/.ssh/config (IdentityFile)"),
     ("Could not resolve hostname", "no such host; check its name, or its alias in ~/.ssh/config"),
     ("Connection refused", "nothing listens for ssh there; check the host and its port (~/.ssh/config)"),
@@ -218,11 +220,10 @@ class Connection:
             raise Unreachable(f"{host}: its sockets cannot be forwarded ({why}); its sshd may forbid it")
 
     def close(self) -> None:
-        """End it, and remove its folder; a second call does nothing."""
-        for stream in (self.process.stdin,):
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
+        """End it, and remove its folder; who reads what comes from there is to end by that."""
+        with contextlib.suppress(OSError):
+            if self.process.stdin is not None:
+                self.process.stdin.close()
         if self.process.poll() is None:
             self.process.terminate()
             try:
