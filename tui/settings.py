@@ -87,6 +87,19 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ALL_BYTES >> 20
 
 
+class Remote(Struct, frozen=True, forbid_unknown_fields=True):
+    """Runs of other machines."""
+
+    command: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=1000,
+            description="What starts ddptop on other machines: a piece of a command line for the shell there.",
+        ),
+    ] = "ddptop"
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -94,6 +107,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     plain: Plain = Plain()
     thresholds: Thresholds = Thresholds()
     storage: Storage = Storage()
+    remote: Remote = Remote()
     keys: Mapping[str, str | Mapping[str, str]] = {}
 
     @property
@@ -168,7 +182,7 @@ def as_toml(settings: Settings, keys: Iterable[tuple[str, str, str, str]]) -> It
         keys: id, key now, default key and meaning of every action.
     """
     default = Settings()
-    for section in ("look", "plain", "thresholds", "storage"):
+    for section in ("look", "plain", "thresholds", "storage", "remote"):
         now, usual = getattr(settings, section), getattr(default, section)
         yield f"[{section}]"
         for name, hint in get_type_hints(type(now), include_extras=True).items():
@@ -206,4 +220,4 @@ def _choices(hint: Any) -> str:
     if allowed:
         return f" One of {', '.join(allowed)}."
     meta = hint.__metadata__[0]
-    return f" From {meta.ge:,} to {meta.le:,}."
+    return "" if meta.ge is None else f" From {meta.ge:,} to {meta.le:,}."

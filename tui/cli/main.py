@@ -51,6 +51,15 @@ def main() -> None:
         from ddptop.tui.cli import completion
 
         completion.answer(_parser)
+    if "DDPTOP_FROM" in os.environ:
+        from ddptop.tui.remote import verbs
+
+        verbs.begin_here()
+    if sys.argv[1:] == ["--far"]:
+        # The other end of a connection, which is no person: no verb of its own.
+        from ddptop.tui.cli.elsewhere import serve
+
+        serve()
     arguments, program_arguments = _split(sys.argv[1:])
     if arguments == ["--version"]:
         print(f"ddptop {VERSION}")
@@ -60,6 +69,7 @@ def main() -> None:
     if program_arguments and options.verb != "launch":
         parser.error(f"nothing can follow -- for {options.verb}")
     options.arguments = tuple(program_arguments)
+    options.line = arguments
     try:
         code = _run(options)
     except BrokenPipeError:
@@ -109,6 +119,18 @@ def _home(options: argparse.Namespace) -> int:
     return watching.home(options)
 
 
+def _carried_out(options: argparse.Namespace) -> int:
+    if not any(":" in each for each in options.line):
+        return int(options.carry(options))
+    from ddptop.tui.cli import elsewhere
+
+    try:
+        code = elsewhere.carried_out(options, lambda line: _parser(options.verb).parse_args(line))
+        return int(options.carry(options)) if code is None else code
+    finally:
+        elsewhere.close()
+
+
 def _run(options: argparse.Namespace) -> int:
     if options.version:
         print(f"ddptop {VERSION}")
@@ -124,12 +146,13 @@ def _run(options: argparse.Namespace) -> int:
 
         glyphs.let_print()
     try:
-        return int(options.carry(options))
+        return _carried_out(options)
     except Complaint as problem:
         from ddptop.agent.run.rundir import RunDirError
+        from ddptop.tui.remote.unreachable import Unreachable
         from ddptop.tui.settings import SettingsError
 
-        if not isinstance(problem, RunDirError | SettingsError):
+        if not isinstance(problem, RunDirError | SettingsError | Unreachable):
             raise
         return complain(problem, 2)
 

@@ -24,7 +24,7 @@ from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Home, Refused, Source, frame_now
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame, lasting
-from ddptop.tui.settings import Settings
+from ddptop.tui.settings import Settings, Thresholds
 
 BEGUN_S: Final = 10.0
 """Seconds after which a script counts as one that has begun; most fail of their options before that, if at all."""
@@ -41,7 +41,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     actor = who("dashboard")
 
     def shown(run: RunDir) -> Link:
-        return Link(run, actor, settings.thresholds, looks_back=True)
+        return connected(run, actor, settings.thresholds, looks_back=True)
 
     source: Source
     if directory is None:
@@ -54,14 +54,18 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     # What is imported stays: to look through all of it for garbage takes a tenth of the time.
     gc.disable()
     try:
-        from ddptop.tui.app.program import run_dashboard
+        from ddptop.tui.app.program import UNREACHABLE, run_dashboard
         from ddptop.tui.link.runs import Runs
     finally:
         gc.enable()
 
     # Closes the source when it ends; the last frame is still there.
-    fleet = Runs(lambda other: Link(other, actor, settings.thresholds), actor)
+    # Beside a run of another machine the runs of this one would mislead.
+    here = directory is None or type(directory) is RunDir
+    fleet = Runs(lambda other: Link(other, actor, settings.thresholds), actor) if here else None
     code = run_dashboard(source, settings=settings, fleet=fleet, listed=listed)
+    if code == UNREACHABLE:
+        return code
     frame = frame_now(source)
     if not frame.run:
         return code
@@ -70,12 +74,23 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     return code or (exit_code(frame) if frame.state in ENDED else 0)
 
 
+def connected(directory: RunDir, who: str, thresholds: Thresholds, *, looks_back: bool = False) -> Link:
+    """Return a run as a source, for whoever looks at it."""
+    if type(directory) is not RunDir:
+        from ddptop.tui.remote.link import FarLink
+        from ddptop.tui.remote.near import FarDir
+
+        assert isinstance(directory, FarDir)
+        return FarLink(directory, who, thresholds, looks_back=looks_back)
+    return Link(directory, who, thresholds, looks_back=looks_back)
+
+
 def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int:
     """Write a frame a line until the run has ended, or `count` of them; return the exit code.
 
     The first is written once the live ranks have been heard, the last when the run is over.
     """
-    link = Link(directory, who("shell"), settings.thresholds)
+    link = connected(directory, who("shell"), settings.thresholds)
     try:
         frame = look.heard([link], settings.thresholds.silent_s)[0]
         due = time.monotonic()
@@ -149,7 +164,7 @@ def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], setting
     from ddptop.tui.app import snapshot
     from ddptop.tui.app.program import FAILED
 
-    link = Link(directory, who("shell"), settings.thresholds, looks_back=True)
+    link = connected(directory, who("shell"), settings.thresholds, looks_back=True)
     try:
         file.write_text(snapshot.take(link, size, settings), encoding="utf-8")
     except OSError as problem:
@@ -200,7 +215,7 @@ def exit_code(frame: Frame) -> int:
 
 def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
-    link = Link(directory, who("shell"), settings.thresholds)
+    link = connected(directory, who("shell"), settings.thresholds)
     view = plain.PlainView(link, sys.stdout, settings.plain.interval_s, partial(_ending_report, link))
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     try:

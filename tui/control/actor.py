@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import getpass
 import os
+import socket
 
 from ddptop.agent.text import clean_line
+
+asked_by: str | None = None
+"""Who has had this process do something from another machine, `ada@laptop`; None for a user of this one."""
 
 
 def who(place: str) -> str:
@@ -13,12 +17,31 @@ def who(place: str) -> str:
 
     `ada (dashboard, pts/3)`; of a script or a service: `ada (non-interactive shell)`.
     """
+    if asked_by is not None:
+        return f"{clean_line(asked_by, 64)} ({place}, ssh)"
+    return f"{user()} ({_where(place)})"
+
+
+def elsewhere(place: str) -> str:
+    """Say who acts from this machine on a run of another one: `ada@laptop (dashboard, ssh)`."""
+    return f"{asker()} ({place}, ssh)"
+
+
+def asker() -> str:
+    """Return the user and the machine, as the other machine is told: `ada@laptop`."""
+    return clean_line(f"{user()}@{socket.gethostname().partition('.')[0]}", 64)
+
+
+def user() -> str:
+    """Return the name of the user."""
     try:
-        user = getpass.getuser()
+        return clean_line(getpass.getuser(), 64)
     except (KeyError, OSError):
-        user = f"user {os.getuid()}"
+        return f"user {os.getuid()}"
+
+
+def _where(place: str) -> str:
     try:
-        at = f"{place}, {os.ttyname(0).removeprefix('/dev/')}"
+        return clean_line(f"{place}, {os.ttyname(0).removeprefix('/dev/')}", 32)
     except OSError:
-        at = "non-interactive shell" if place == "shell" else place
-    return f"{clean_line(user, 64)} ({clean_line(at, 32)})"
+        return "non-interactive shell" if place == "shell" else place

@@ -27,7 +27,7 @@ from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.inspection import RunInspector
 from ddptop.tui.link.replay import Replay
 from ddptop.tui.link.sockets import START_S, Sockets
-from ddptop.tui.link.source import DRAIN_S, Refused
+from ddptop.tui.link.source import DRAIN_S, Control, Inspector, Refused
 from ddptop.tui.link.turns import Turns
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import Framer
@@ -93,15 +93,7 @@ class Link:
         self._brief = self._run.world > EACH_RECORD and self._run.state not in ENDED_STATES
         self.store = Store(self._run, self._thresholds, brief=self._brief)
         self._framer = Framer(self.store, logs)
-        self.control = RunControl(
-            directory,
-            self._run,
-            self._who,
-            count_down=self.store.count_down,
-            restarted=partial(self._show_next, directory),
-            acting=self._acting,
-        )
-        self.inspector = RunInspector(directory, self._run)
+        self.control, self.inspector = self._controls()
         self._sockets = Sockets(directory, self._run.world, self.store, self._clock, self._is_same, brief=self._brief)
         self._members: dict[int, Member] = {}
         """Those of this host: no other process is looked up here."""
@@ -124,6 +116,18 @@ class Link:
         self._replay = Replay(self._database, self.store, self._clock, ended=self._has_ended)
         if self._has_ended:
             self._look_into_record()
+
+    def _controls(self) -> tuple[Control, Inspector]:
+        """Return what acts on the run, and what asks its ranks."""
+        control = RunControl(
+            self.directory,
+            self._run,
+            self._who,
+            count_down=self.store.count_down,
+            restarted=partial(self._show_next, self.directory),
+            acting=self._acting,
+        )
+        return control, RunInspector(self.directory, self._run)
 
     def report(self) -> Report:
         """Return the report on the run; see `Source.report`."""
@@ -300,7 +304,7 @@ class Link:
             heard = self.store.heard(at, HEARD_S) if self._brief else frozenset()
             spared = self._spared(heard, at)
             found = self._meet(self.directory, self._members, heard | spared)
-            self.store.know_liveness(_liveness(self.directory, found, at, spared))
+            self.store.know_liveness(liveness(self.directory, found, at, spared))
             self._surveyed = self._members
         except RunDirError:
             return
@@ -336,7 +340,8 @@ def _history(world: int) -> History:
     return History(world, Asked(world))
 
 
-def _liveness(directory: RunDir, found: survey.Survey, at: float, spared: frozenset[int]) -> Liveness:
+def liveness(directory: RunDir, found: survey.Survey, at: float, spared: frozenset[int] = frozenset()) -> Liveness:
+    """Return who of a run is alive, by a look at its processes."""
     return Liveness(
         state=found.state,
         supervised=found.supervised,

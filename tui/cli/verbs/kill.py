@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import RUN_HELP, Verbs, add_verb, chosen, live_runs, seconds
+from ddptop.tui.cli.verbs.options import RUN_HELP, Verbs, add_remote, add_verb, chosen, live_runs, seconds
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Run, RunDir
@@ -28,6 +28,7 @@ def add(verbs: Verbs) -> None:
         {0: "ended, or signal sent", 1: "refused, or something is left", 2: "wrong options, or no such run"},
     )  # fmt: skip
     kill.add_argument("run", metavar="RUN", help=RUN_HELP)
+    add_remote(kill)
     part = kill.add_mutually_exclusive_group()
     part.add_argument(
         "--rank", type=int, metavar="N", help="end this rank only; the others fail at their next collective"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import PRINTED, Verbs, add_run, add_verb, chosen, print_json
+from ddptop.tui.cli.verbs.options import PRINTED, Verbs, add_remote, add_run, add_verb, chosen, print_json
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
@@ -28,11 +28,14 @@ def add(verbs: Verbs) -> None:
         """
         ddptop ps
         sudo ddptop ps --all  # of all users
+        ddptop ps node1:      # of another machine, over ssh
         """,
         PRINTED,
     )  # fmt: skip
     ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     ps.add_argument("--all", action="store_true", help="runs of all users (root only)")
+    ps.add_argument("run", metavar="HOST:", nargs="?", help="the runs of another machine, over ssh")
+    add_remote(ps)
     ps.set_defaults(carry=_ps)
 
     status = add_verb(
@@ -147,6 +150,8 @@ def _ps(options: argparse.Namespace) -> int:
     from ddptop.agent.text import clean_line
     from ddptop.tui.cli.output import status
 
+    if options.run is not None:
+        return complain(f"ps: {options.run!r}: a host is named with a colon: `ddptop ps {options.run}:`", 2)
     thresholds = _thresholds()
     others: list[Frame] = []
     if options.all and os.getuid() != 0:
@@ -175,7 +180,13 @@ def _status(options: argparse.Namespace) -> int:
     from ddptop.tui.cli.output import card, status
 
     directory = chosen(options.run, last=True)
-    shown = _frames([directory], _thresholds(), measured=False)
+    thresholds = _thresholds()
+    if getattr(options, "far", None) is not None:
+        from ddptop.tui.cli import elsewhere
+
+        shown = [elsewhere.frame(directory, thresholds)]
+    else:
+        shown = _frames([directory], thresholds, measured=False)
     if not shown:
         return complain(f"run {directory.name} was removed just now", 1)
     if options.json:

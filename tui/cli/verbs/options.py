@@ -36,7 +36,7 @@ LAUNCHED: Final = {
 }
 """The exit codes of a verb that starts a run."""
 
-RUN_HELP: Final = "name of the run, its beginning, or its last 4 digits"
+RUN_HELP: Final = "name of the run, its beginning, or its last 4 digits; HOST:RUN for one of another machine, over ssh"
 
 
 def add_verb(verbs: Verbs, name: str, title: str, text: str, examples: str, codes: Mapping[Any, str] = DONE) -> Parser:
@@ -63,6 +63,16 @@ def add_run(verb: argparse.ArgumentParser, *, last: bool = False) -> None:
     """Let the verb take the name of a run; without one it takes the only live run, or the `last` where none is."""
     left_out = "without it the only live run, or the last one" if last else "may be left out when only one is alive"
     verb.add_argument("run", metavar="RUN", nargs="?", help=f"{RUN_HELP}; {left_out}")
+    add_remote(verb)
+
+
+def add_remote(verb: argparse.ArgumentParser) -> None:
+    """Let the verb be told what ddptop is called on another machine."""
+    verb.add_argument(
+        "--remote-command",
+        metavar="COMMAND",
+        help="with HOST:RUN, what starts ddptop there ($DDPTOP_REMOTE, or `ddptop`)",
+    )
 
 
 def add_view(verb: argparse.ArgumentParser) -> None:
@@ -175,6 +185,22 @@ def _named(name: str, *, looks: bool) -> RunDir:
     raise rundir.RunDirError(f"run {name!r}: could be {listed}; give more of the name")
 
 
+def _of_this_job(live: list[RunDir]) -> list[RunDir]:
+    """Return the runs of the Slurm job that this process belongs to, as of an overlapping step of it."""
+    import os
+
+    from ddptop.agent.run.identity import carries
+
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return []
+    return [
+        run
+        for run in live
+        if any(carries(member.process.pid, "SLURM_JOB_ID", job) for member in run.members().values())
+    ]
+
+
 def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> RunDir:
     """Return the run that is meant.
 
@@ -188,11 +214,17 @@ def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> RunD
     """
     from ddptop.agent.run import rundir
 
+    if name is not None and ":" in name:
+        from ddptop.tui.cli import elsewhere
+
+        return elsewhere.found(name, last=last)
     if name is not None:
         return _named(name, looks=looks or last)
     live = live_runs()
     if len(live) == 1:
         return live[0]
+    if len(own := _of_this_job(live)) == 1:
+        return own[0]
     if live:
         names = ", ".join(run.name for run in live)
         raise rundir.RunDirError(f"{len(live)} runs are alive: name one of {names}")

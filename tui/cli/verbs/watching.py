@@ -34,6 +34,7 @@ def add(verbs: Verbs) -> None:
         ddptop attach                       # the only live run
         ddptop attach resnet-7f --view heatmap
         ddptop attach 7f3a --screenshot a.svg  # its last 4 digits
+        ddptop attach ada@node1:resnet-7f      # of another machine, over ssh
         """,
         RUNS_OWN,
     )  # fmt: skip
@@ -42,6 +43,7 @@ def add(verbs: Verbs) -> None:
     attach.add_argument("--view", choices=VIEWS, help="the first view of the ranks")
     attach.add_argument("--screenshot", type=Path, metavar="FILE", help="write a snapshot (SVG) and return at once")
     attach.add_argument("--size", type=_size, default=(120, 40), metavar="WxH", help="of the snapshot (120x40)")
+    attach.add_argument("--slurm", metavar="JOB", help="the run of this job, by an overlapping step on its first node")
     attach.set_defaults(carry=_attach)
 
     watch = add_verb(
@@ -93,6 +95,10 @@ def home(options: argparse.Namespace) -> int:
 
 def _attach(options: argparse.Namespace) -> int:
     settings = configured(options)
+    if options.slurm is not None:
+        from ddptop.tui.cli import elsewhere
+
+        return elsewhere.attach_to_job(options)
     if options.run is None and options.screenshot is None and on_terminal(options):
         live = live_runs()
         if len(live) > 1:
