@@ -44,7 +44,7 @@ dist.destroy_process_group()
 EXITS: Final = 40
 """Scripts that end; by hand 200 were tried."""
 ENDS: Final = '''
-"""Reads a store's key in a thread of the agent while the store dies, and while the interpreter ends, again and again."""
+"""Reads a key in a thread of the agent while the store dies, and while the interpreter ends, again and again."""
 import os, sys, threading, time
 import torch
 from torch.distributed import TCPStore
