@@ -46,6 +46,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import observing
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.decisions import LARGEST
+from ddptop.agent.run.files import private
 from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import Run, RunDir, identify, is_alive
 
@@ -403,13 +404,16 @@ def started(given: Any) -> Iterator[Group]:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     world = given.hosts * given.ranks
     with tempfile.TemporaryDirectory(prefix="dh-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        os.environ |= {rundir.BASE_VARIABLE: folder, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+        os.environ |= {rundir.BASE_VARIABLE: folder}
         run = Run(
             run=f"hosts-{secrets.token_hex(3)}", run_id=secrets.token_hex(8), program="load", arguments=(),
             world=world, backend="gloo", device="cpu", created_at_ns=time.time_ns(), launched=False,
             torchrun=identify(os.getpid()), owner=os.getuid(), local_world=given.ranks, nodes=given.hosts, node=0,
         )  # fmt: skip
         directory = rundir.create(run)
+        # As the agents of its ranks write it: the observer has nothing of their environment.
+        (directory.path / "hosts").mkdir(mode=0o700)
+        private.replace(directory.path / "hosts" / "meeting.json", msgspec.json.encode({"master": "127.0.0.1"}))
         environment = {**os.environ, rundir.MARKER: run.run_id, rundir.DIRECTORY_VARIABLE: str(directory.path)}
         group, processes = Group(directory, given), []
         try:
