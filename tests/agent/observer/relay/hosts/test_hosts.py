@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 from support.fakes.onlookers import Onlooker
-from support.fakes.ranks import beat, steps
+from support.fakes.ranks import beat, steps, summary
 from support.fakes.relays import Host, NoJudge, hostile, several
 from support.harness import until
 from support.values.messages import read_reply
@@ -74,6 +74,8 @@ def test_both_doors_show_all_ranks(runtime: Path, look: Look) -> None:
         for looker in lookers:
             looker.await_all(*expected)
         until(lambda: all(_records(one.directory, rank) == [0, 1] for rank in range(4)), "the record of the head")
+        branch.say("its own word")
+        until(lambda: "node2: its own word" in _events(one), "the event of the branch in the record of the head")
         assert head.far.role == "head"
         assert {each.host: each.ranks for each in hosts.read_hosts(one.directory.path)} == {
             "node1": (0, 1), "node2": (2, 3)
@@ -135,48 +137,55 @@ def test_verdicts_are_the_head_s_at_both_doors(runtime: Path, look: Look) -> Non
         def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
             return (wire.Verdict(1, "slow_rank", f"by {len(self.heard)}", 1, rank=1),) if self.heard else ()
 
-    with several(runtime, 1, 1) as (one, two):
-        with one.observed(judge=lambda *_: Judge("one")), two.observed(judge=lambda *_: Judge("two")) as branch:
-            two.find(one)
-            _linked(branch)
-            _met(one, two)
-            lookers = [look(each, wire.TOPIC_VERDICTS) for each in (one, two)]
-            for host in (one, two):
-                host.ranks[0].publish(wire.TOPIC_STEPS, steps(host.ranks[0].rank, 0))
-            until(lambda: judged.get("one") == {0, 1}, "the judge of the head to hear all")
+    with (
+        several(runtime, 1, 1) as (one, two),
+        one.observed(judge=lambda *_: Judge("one")),
+        two.observed(judge=lambda *_: Judge("two")) as branch,
+    ):
+        two.find(one)
+        _linked(branch)
+        _met(one, two)
+        lookers = [look(each, wire.TOPIC_VERDICTS) for each in (one, two)]
+        for host in (one, two):
+            host.ranks[0].publish(wire.TOPIC_STEPS, steps(host.ranks[0].rank, 0))
+        until(lambda: judged.get("one") == {0, 1}, "the judge of the head to hear all")
 
-            def last(looker: Onlooker) -> bytes | None:
-                found = [payload for _, payload in looker.listen() if b"by 2" in payload]
-                return found[-1] if found else None
+        def last(looker: Onlooker) -> bytes | None:
+            found = [payload for _, payload in looker.listen() if b"by 2" in payload]
+            return found[-1] if found else None
 
-            until(lambda: all(map(last, lookers)), "the verdict at both doors")
-            told = [{payload for _, payload in looker.heard if b"by 2" in payload} for looker in lookers]
-            assert told[0] & told[1]
-        assert "two" not in judged
+        until(lambda: all(map(last, lookers)), "the verdict at both doors")
+        told = [{payload for _, payload in looker.heard if b"by 2" in payload} for looker in lookers]
+        assert told[0] & told[1]
+    assert "two" not in judged
 
 
 def test_what_was_published_into_a_cut_is_recorded_once_and_in_order(runtime: Path) -> None:
     """The head asks for the gap when the cable is mended; meanwhile the host is silent, and its ranks are not asked."""
-    with several(runtime, 1, 1) as (one, two), one.observed() as head:
-        with two.cable(one) as cable, two.observed() as branch:
-            _linked(branch)
-            _met(one, two)
-            (rank,) = two.ranks
-            rank.publish(wire.TOPIC_STEPS, steps(1, 0, 1))
-            until(lambda: _records(one.directory, 1) == [0, 1], "the first steps")
-            cable.cut()
-            until(lambda: branch.far.role == "alone", "the branch to notice")
-            until(lambda: head.far.hosts()[0].state == "silent", "the head to notice")
-            rank.publish(wire.TOPIC_STEPS, steps(1, 2, 3))
-            until(lambda: _records(two.directory, 1)[-2:] == [2, 3], "the record of the branch")
-            cable.mend()
-            _linked(branch)
-            fill = rank.fill(2, 3)
-            assert fill.first_seq == 2
-            rank.publish(wire.TOPIC_STEPS, steps(1, 4))
-            until(lambda: _records(one.directory, 1)[-1] == 4, "the last step")
-            assert _records(one.directory, 1) == [0, 1, 2, 3, 4]
-            assert any("is not heard: this is the view of node2 alone, rank 1" in each for each in _events(two))
+    with (
+        several(runtime, 1, 1) as (one, two),
+        one.observed() as head,
+        two.cable(one) as cable,
+        two.observed() as branch,
+    ):
+        _linked(branch)
+        _met(one, two)
+        (rank,) = two.ranks
+        rank.publish(wire.TOPIC_STEPS, steps(1, 0, 1))
+        until(lambda: _records(one.directory, 1) == [0, 1], "the first steps")
+        cable.cut()
+        until(lambda: branch.far.role == "alone", "the branch to notice")
+        until(lambda: head.far.hosts()[0].state == "silent", "the head to notice")
+        rank.publish(wire.TOPIC_STEPS, steps(1, 2, 3))
+        until(lambda: _records(two.directory, 1)[-2:] == [2, 3], "the record of the branch")
+        cable.mend()
+        _linked(branch)
+        fill = rank.fill(2, 3)
+        assert fill.first_seq == 2
+        rank.publish(wire.TOPIC_STEPS, steps(1, 4))
+        until(lambda: _records(one.directory, 1)[-1] == 4, "the last step")
+        assert _records(one.directory, 1) == [0, 1, 2, 3, 4]
+        assert any("is not heard: this is the view of node2 alone, rank 1" in each for each in _events(two))
 
 
 def test_a_branch_serves_its_ranks_while_the_head_is_away_and_finds_the_next_head(runtime: Path, look: Look) -> None:
@@ -249,7 +258,7 @@ def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
             assert not any(wire.read_telemetry(payload).step == 666 for _, payload in looker.heard)  # type: ignore[union-attr]
             foe.flood(wire.TOPIC_BEAT, beat(2, 2), 20_000)
             other = two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 5))[0]
-            until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 1), other) in looker.listen(), "the other branch", timeout=5)
+            until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 1), other) in looker.listen(), "the other branch")
             until(lambda: head.refused > refused + 5_000, "most of the flood to be refused")
 
 
@@ -274,3 +283,26 @@ def test_the_main_threads_ask_each_other(runtime: Path) -> None:
         assert answers.get(timeout=10) is None
         head.far.ask("nobody", wire.Note(43, wire.Event(1, "x")), 5.0, answers.put)
         assert answers.get(timeout=10) is None
+
+
+def test_of_a_large_group_the_newest_comes_together_and_steps_of_ranks_in_sight(runtime: Path, look: Look) -> None:
+    """Nobody is sent all records of a large group; those of a rank that somebody looks at come as they are made."""
+    with several(runtime, 1, 1, world=70) as (one, two), one.observed(), two.observed() as branch:
+        two.find(one)
+        _linked(branch)
+        looker = look(one, wire.TOPIC_RANKS, wire.topic_of(wire.TOPIC_STEPS, 1))
+        near, afar = one.ranks[0], two.ranks[0]
+        afar.meet(wire.TOPIC_BATCH)
+        afar.fill()
+        afar.publish(wire.TOPIC_SUMMARY, summary(1, 1))
+        afar.publish(wire.TOPIC_BEAT, beat(1, 4))
+
+        def newest() -> set[int]:
+            told = [wire.read_telemetry(payload) for topic, payload in looker.listen() if topic == wire.TOPIC_RANKS]
+            return {each.rank for part in told if isinstance(part, wire.Ranks) for each in part.summaries}
+
+        until(lambda: 1 in newest(), "the summary of the far rank")
+        assert near.rank == 0
+        afar.meet(wire.TOPIC_STEPS)
+        sent = afar.publish(wire.TOPIC_STEPS, steps(1, 7))[0]
+        until(lambda: (wire.topic_of(wire.TOPIC_STEPS, 1), sent) in looker.listen(), "the records in sight")
