@@ -204,7 +204,7 @@ class Observer:
 
     def _take_from_host(self, message: wire.HostEnd | wire.Conclude) -> str | None:
         """Take what another observer tells of the end of the run, or return why not."""
-        refusal = self._others.take(message, self._generation)
+        refusal = self._others.take(message)
         if refusal is None and isinstance(message, wire.HostEnd) and self._orders.killed_by is None:
             self._ends.record()
             judgement = self._ends.first_cause(self._run, self._members, None)

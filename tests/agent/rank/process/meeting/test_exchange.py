@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import tempfile
 import threading
@@ -122,13 +123,18 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+def has_found(folder: Path, listen: Listen) -> bool:
+    """Say whether a host has found this head."""
+    return hosts.read_listen(folder, hosts.HEAD) == listen
+
+
 def test_the_address_gets_from_the_head_to_another_host(place: Place, folders: list[Path], begun: Any) -> None:
     """Whichever of the two comes first, and again when another observer has taken over."""
     _, told = begun(folders[1], head=False)
     _, told_at_head = begun(folders[0], head=True)
-    for port in (1, 2):
-        hosts.write_listen(folders[0], hosts.LISTEN, listens(port))
-        until(lambda port=port: hosts.read_listen(folders[1], hosts.HEAD) == listens(port))
+    for listen in (listens(1), listens(2)):
+        hosts.write_listen(folders[0], hosts.LISTEN, listen)
+        until(functools.partial(has_found, folders[1], listen))
     assert (folders[1] / "hosts" / hosts.HEAD).stat().st_mode & 0o777 == 0o600
     assert told == told_at_head == []
 

@@ -60,7 +60,7 @@ FILE = SimpleNamespace(underlying_store=SimpleNamespace(path="/tmp/x"))
 
 
 def participant(
-    directory: RunDir, standing: Standing, told: list[str] | None = None, **environment: str
+    directory: RunDir, standing: Standing, environment: dict[str, str], told: list[str] | None = None
 ) -> Participant:
     """Return one that notes its events in `told`."""
     heard: list[str] = [] if told is None else told
@@ -83,7 +83,7 @@ def test_who_meets(
     directory: RunDir, spy: type[Spy], standing: Standing, environment: dict[str, str], meets: bool
 ) -> None:
     """The first rank of each host, in the store of its group; the others leave no trace."""
-    rank = participant(directory, standing, **environment)
+    rank = participant(directory, standing, environment)
     rank.begin()
     assert (hosts.read_meeting(directory.path) is not None) is meets
     rank.joined(torch_with(TCP))
@@ -98,15 +98,15 @@ def test_who_meets(
 
 def test_the_store_of_torchrun_serves_before_the_ranks_meet(directory: RunDir, spy: type[Spy]) -> None:
     """It exists as soon as the ranks do."""
-    participant(directory, SPREAD, **ADDRESS).prepare(torch_with(None))
+    participant(directory, SPREAD, ADDRESS).prepare(torch_with(None))
     assert spy.made == []
-    participant(directory, SPREAD, **ADDRESS, TORCHELASTIC_USE_AGENT_STORE="True").prepare(torch_with(None))
+    participant(directory, SPREAD, {**ADDRESS, "TORCHELASTIC_USE_AGENT_STORE": "True"}).prepare(torch_with(None))
     assert [each["where"] for each in spy.made] == [("node1", 29400)]
 
 
 def test_ranks_that_are_all_here_do_not_meet(directory: RunDir, spy: type[Spy]) -> None:
     """Where the launcher does not tell how many there are, all that have joined the group have enrolled."""
-    rank = participant(directory, Standing(0, 0, 2), **ADDRESS)
+    rank = participant(directory, Standing(0, 0, 2), ADDRESS)
     for number in range(2):
         process = Process(1, time.time())
         directory.write_member(Member(number, 0, 2, process, "node1", 0, "", "", None))
@@ -117,7 +117,7 @@ def test_ranks_that_are_all_here_do_not_meet(directory: RunDir, spy: type[Spy]) 
 def test_what_the_observer_needs_is_written_down(directory: RunDir) -> None:
     """It is started with another environment."""
     told = {"DDPTOP_LISTEN": "10.0.0.1:4000", "DDPTOP_KEY_FILE": "/etc/key"}
-    participant(directory, SPREAD, **ADDRESS, **told).begin()
+    participant(directory, SPREAD, {**ADDRESS, **told}).begin()
     found = hosts.read_meeting(directory.path)
     assert found == Meeting("node1", "10.0.0.1:4000", "/etc/key")
     assert found.environment == {"MASTER_ADDR": "node1", **told}
@@ -127,7 +127,7 @@ def test_what_the_observer_needs_is_written_down(directory: RunDir) -> None:
 def test_a_group_without_a_tcp_store(directory: RunDir, spy: type[Spy], key: str) -> None:
     """The key file serves; without one it is told once, as an event and in the directory, that there is no link."""
     told: list[str] = []
-    rank = participant(directory, SPREAD, told, **ADDRESS, DDPTOP_KEY_FILE=key)
+    rank = participant(directory, SPREAD, {**ADDRESS, "DDPTOP_KEY_FILE": key}, told)
     rank.begin()
     rank.joined(torch_with(FILE))
     why = "" if key else "its ranks do not meet in a TCPStore, and there is no DDPTOP_KEY_FILE"
