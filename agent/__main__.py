@@ -29,6 +29,7 @@ from ddptop.agent.rank.commands import preemption
 from ddptop.agent.rank.hooks import patches
 from ddptop.agent.rank.process import ancestry, ending, enrolment
 from ddptop.agent.rank.process.output import Output, flush, say, say_unobserved
+from ddptop.agent.rank.process.standing import Standing
 from ddptop.agent.rank.session import Session, open_session
 from ddptop.agent.run import checking, injection
 from ddptop.agent.run.rundir import MARKER, RunDirError
@@ -88,7 +89,7 @@ def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
             enrolment.enrol_and_restart(program, arguments)
             return None
         run = directory.read()
-        rank = enrolment.Standing.from_environment(os.environ).rank
+        rank = Standing.from_environment(os.environ, program).rank
         output = enrolment.redirect(directory, rank) if run.launched else Output()
     except Exception as error:  # the training goes on, whatever the error is
         say_unobserved(str(error) if isinstance(error, RunDirError) else error)

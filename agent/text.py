@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Final
 
 _KIB: Final = 1024.0
@@ -124,3 +125,20 @@ def _visible(char: str) -> str:
     if char.isprintable():
         return char
     return " " if char.isspace() else ""
+
+
+_MOST_SPANS: Final = 8
+
+
+def ranks_in_spans(ranks: Iterable[int]) -> str:
+    """Return `rank 4`, or `ranks 4-7, 12`; of many spans the first and how many more."""
+    found: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in found]
+    single = len(found) == 1 and found[0][0] == found[0][1]
+    more = f" and {len(texts) - _MOST_SPANS} more" if len(texts) > _MOST_SPANS else ""
+    return f"rank{'' if single else 's'} {', '.join(texts[:_MOST_SPANS])}{more}"

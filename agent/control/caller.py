@@ -1,26 +1,35 @@
 """The connection of a controller to the ranks of a run, through its observer, and to the run's decisions.
 
-A rank that acts on its own group, because its scheduler told it to, asks the others without the observer.
+A rank that acts on its own group, because its scheduler told it to, asks the others without the observer, unless some
+are on other hosts.  Where decisions are made on another host, the observer passes on what is to be decided.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Hashable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Collection, Hashable, Mapping
+from itertools import count
+from typing import Final, Protocol, TypeVar
 
 import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.controller import Refused
-from ddptop.agent.run.decisions import Decisions
+from ddptop.agent.control.polled import named
+from ddptop.agent.run import hosts
+from ddptop.agent.run.decisions import Decisions, are_made_elsewhere
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.identity import may_live
-from ddptop.agent.run.rundir import ENDED_STATES, RunDir, RunDirError
+from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
 
 Peer = TypeVar("Peer", bound=Hashable)
+
+
+_DECIDE_S: Final = 3.0
+"""Seconds for a decision that is made on another host."""
 
 
 class Caller:
@@ -108,6 +117,38 @@ class Relayed:
                     replies[rank] = answer
         return replies
 
+    def decide(self, serial: int, content: bytes, timeout_s: float) -> bool:
+        """Have decision `serial` made where this run decides; return False where another was made with that number.
+
+        Raises:
+            Refused: nobody answered in time, so that it is not known whether it was made; or it was refused.
+        """
+        number = next(_ids)
+        self._socket.sndtimeo = int(timeout_s * 1000)
+        give_up = time.monotonic() + timeout_s
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(wire.encode(wire.Decide(number, serial, content)))
+            while (left := give_up - time.monotonic()) > 0:
+                if not self._socket.poll(int(left * 1000) + 1):
+                    continue
+                frames = self._socket.recv_multipart()
+                answer = readable(frames[0]) if len(frames) == 1 else None
+                if isinstance(answer, wire.Reply) and answer.id == number:
+                    if not answer.done and answer.text != DECIDED_ALREADY:
+                        raise Refused(answer.text)
+                    return answer.done
+        raise Refused(
+            f"the host of rank 0, which decides for all hosts, did not answer within {timeout_s:.0f} s; "
+            "look whether it was done, and try again"
+        )
+
+
+DECIDED_ALREADY: Final = "another decision was made with that number"
+"""The answer to a `Decide` that came too late."""
+
+_ids = count(1 << 32)
+"""Numbers that no command to a rank has."""
+
 
 def silence(rank: int) -> str:
     """Return the refusal with which the observer answers in place of a rank that does not."""
@@ -121,21 +162,41 @@ def of_rank(frames: list[bytes]) -> tuple[int, wire.Answer | None]:
     return int(frames[0]), readable(frames[1])
 
 
-class Calls(Protocol):
-    """The way to the ranks of a run."""
+class Asking(Protocol):
+    """Sends each rank its command, and returns the replies that come in time."""
 
-    def ask(self, commands: Mapping[int, wire.Command], timeout_s: float) -> dict[int, wire.Reply]:
-        """Send each rank its command and return the replies that come in time."""
+    def __call__(self, commands: Mapping[int, wire.Command], timeout_s: float) -> dict[int, wire.Reply]:
+        """Ask."""
         ...
 
-    def __exit__(self, *_: object) -> None: ...
+
+def _departed(directory: RunDir, members: Mapping[int, Member], here: Collection[int]) -> set[int]:
+    """Return the ranks whose script has ended or whose process is gone, here or on another host."""
+    known = hosts.read_hosts(directory.path) if len(here) < len(members) else ()
+    with contextlib.suppress(RunDirError):
+        if directory.read().state in ENDED_STATES:
+            return set(members)
+
+    def lives(rank: int, member: Member) -> bool:
+        return may_live(member.process) if rank in here else hosts.may_train(member, known)
+
+    return {rank for rank, member in members.items() if member.ended is not None or not lives(rank, member)}
+
+
+def _still_starting(run: Run, missing: list[int], here: int) -> str:
+    if run.local_world is not None and here >= run.local_world < run.world:
+        return (
+            f"{named(missing)}: on another host, of which nothing is heard here; an action is for all ranks or none; "
+            f"`ddptop status {run.run}` tells which hosts are linked"
+        )
+    return f"still starting: rank {missing[0]} has not reported yet; try again in a moment"
 
 
 class LiveGroup:
     """The live ranks of a run, for one action; a `controller.Group`."""
 
     def __init__(self, directory: RunDir, *, relayed: bool = True) -> None:
-        """Connect to the ranks through the observer, or without it where they are not to be `relayed`.
+        """Connect to the ranks through the observer, or without it where they are here and not to be `relayed`.
 
         Raises:
             Refused: the run is in a state in which not all of its ranks can be asked.
@@ -143,22 +204,24 @@ class LiveGroup:
         run = directory.read()
         if run.state in ENDED_STATES:
             raise Refused(f"run {run.run} is over ({run.state})")
-        members = directory.members()
+        here = directory.members()
+        members = {**hosts.far_members(directory.path), **here}
         missing = [rank for rank in range(run.world) if rank not in members]
         if missing:
-            raise Refused(f"still starting: rank {missing[0]} has not reported yet; try again in a moment")
-        alive = {
-            rank: directory.address(rank, "cmd")
-            for rank, member in members.items()
-            if member.ended is None and may_live(member.process)
-        }
+            raise Refused(_still_starting(run, missing, len(here)))
+        alive = sorted(members.keys() - _departed(directory, members, here))
         if not alive:
             raise Refused(f"no rank of run {run.run} is alive; `ddptop status {run.run}` tells how it ended")
-        self.ranks = sorted(alive)
+        self.ranks = alive
         self._directory = directory
         self._decisions = Decisions(directory.path)
-        self._caller: Calls = Relayed(directory) if relayed else Caller(alive)
-        self.ask = self._caller.ask
+        self._elsewhere = are_made_elsewhere(directory)
+        self._caller: Relayed | Caller
+        if relayed or self._elsewhere or any(rank not in here for rank in alive):
+            self._caller = Relayed(directory)
+        else:
+            self._caller = Caller({rank: directory.address(rank, "cmd") for rank in alive})
+        self.ask: Asking = self._caller.ask
 
     def __enter__(self) -> LiveGroup:
         return self
@@ -168,10 +231,9 @@ class LiveGroup:
 
     def departed(self) -> set[int]:
         """Return the ranks whose script has ended or whose process is gone."""
-        members = self._directory.members()
-        return {rank for rank in self.ranks if rank not in members or members[rank].ended is not None} | {
-            rank for rank, member in members.items() if not may_live(member.process)
-        }
+        here = self._directory.members()
+        members = {**hosts.far_members(self._directory.path), **here}
+        return {rank for rank in self.ranks if rank not in members} | _departed(self._directory, members, here)
 
     def newest(self) -> int:
         """Return the number of the last decision."""
@@ -181,8 +243,10 @@ class LiveGroup:
         """Make decision `serial`; return False where another process has already made it.
 
         Raises:
-            Refused: nothing can be written in the run directory.
+            Refused: nothing can be written in the run directory, or the host that decides cannot be reached.
         """
+        if isinstance(self._caller, Relayed) and self._elsewhere:
+            return self._caller.decide(serial, wire.encode(decision), _DECIDE_S)
         try:
             return self._decisions.decide(serial, wire.encode(decision))
         except OSError as error:

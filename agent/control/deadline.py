@@ -2,7 +2,8 @@
 
 The clock runs from the start of the machine, so that all its processes share it and
 nobody can set it; on Linux the time in which the machine sleeps counts.  A command without a deadline, as older
-onlookers send it, is never refused for its age.
+onlookers send it, is never refused for its age.  On its way to another machine a command bears the wall clock of its
+sender, of which the receiver knows how far it is ahead.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ import msgspec
 from ddptop.agent import wire
 
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+_FARTHEST_S: Final = 1e9
+"""Seconds that two clocks can be apart at most; what is beyond is no clock."""
+_MOST_NS: Final = (1 << 63) - 1
 
 _C = TypeVar("_C", bound=wire.Command)
 
@@ -31,6 +36,38 @@ def limited(command: _C, seconds: float) -> _C:
         return command
     now = now_ns()
     return msgspec.structs.replace(command, asked_ns=now, until_ns=now + int(seconds * 1e9))
+
+
+def departing(command: wire.Command) -> wire.Command:
+    """Return a command as it goes to another machine: its times are those of the wall clock here."""
+    return _shifted(command, time.time_ns() - now_ns())
+
+
+def arriving(command: wire.Command, ahead_s: float | None) -> wire.Command:
+    """Return a command that has come from another machine, with the times of this one.
+
+    Args:
+        command: as `departing` has made it there.
+        ahead_s: seconds by which the wall clock there is ahead of this one. None: not known; then the command is of
+            this moment, with the time that its sender has given it.
+    """
+    if not isinstance(command, wire.Expiring) or command.until_ns is None:
+        return command
+    if ahead_s is None or not abs(ahead_s) < _FARTHEST_S:
+        asked = command.until_ns if command.asked_ns is None else command.asked_ns
+        return _shifted(command, now_ns() - asked)
+    return _shifted(command, now_ns() - time.time_ns() - int(ahead_s * 1e9))
+
+
+def _shifted(command: wire.Command, ns: int) -> wire.Command:
+    if not isinstance(command, wire.Expiring) or command.until_ns is None:
+        return command
+    asked = None if command.asked_ns is None else _bounded(command.asked_ns + ns)
+    return msgspec.structs.replace(command, asked_ns=asked, until_ns=_bounded(command.until_ns + ns))
+
+
+def _bounded(ns: int) -> int:
+    return max(-_MOST_NS, min(_MOST_NS, ns))
 
 
 def lateness(command: wire.Command) -> str | None:

@@ -7,6 +7,7 @@ orders    commands to the observer
 rank_ends the ends of ranks: told, recorded, and judged by their cause
 relay     what the ranks tell: received once, repeated, recorded and judged
 inspection where ranks stand, by their agents or from outside
+hosts     the link between the observers of a run on several hosts
 judge     who holds the group back, and what else is wrong
 record    the recording of the run
 history   the numbers of the run over steps and time

@@ -9,14 +9,11 @@ A job that something else launched is only watched: unless it is told to, the ob
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import resource
 import signal
-import subprocess
+import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -27,10 +24,12 @@ from ddptop.agent import wire
 from ddptop.agent.observer import own_log
 from ddptop.agent.observer.end import cause, escalation, processes, reaper
 from ddptop.agent.observer.end.exits import Exits
-from ddptop.agent.observer.engine import launcher
 from ddptop.agent.observer.engine.foreign import Foreign
 from ddptop.agent.observer.engine.launcher import Torchrun
-from ddptop.agent.observer.orders import Orders
+from ddptop.agent.observer.engine.starting import DATA_ROOM_VARIABLE as DATA_ROOM_VARIABLE
+from ddptop.agent.observer.engine.starting import start as start
+from ddptop.agent.observer.orders.orders import Orders
+from ddptop.agent.observer.orders.others import Others
 from ddptop.agent.observer.rank_ends import RankEnds
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import states
@@ -48,33 +47,6 @@ _TURN_WHILE_ENDING_MS: Final = 50
 _TEARDOWN_S: Final = 0.5
 _LOOK_S: Final = 1.0
 """Seconds between two looks for further ranks of a job that something else launched, where some are there."""
-DATA_ROOM_VARIABLE: Final = "DDPTOP_DATA_ROOM"
-"""Environment variable with the soft limit on data, in bytes, before this process got a lower one; -1 for none."""
-
-
-def start(directory: RunDir) -> None:
-    """Start the observer of a run that was just created, detached from the terminal and from the caller."""
-    environment = dict(os.environ)
-    room = environment.pop(DATA_ROOM_VARIABLE, None)
-    if given := environment.get("PYTHONPATH"):
-        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
-    with directory.observer_log.open("ab") as log:
-        process = subprocess.Popen(
-            [*launcher.isolated("ddptop.agent.observer.observer"), str(directory.path)],
-            cwd=directory.path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    if room is not None:
-        with contextlib.suppress(OSError, ValueError):
-            # The bound on a tab's memory must not bound a training that is restarted from the tab.
-            _, most = resource.prlimit(process.pid, resource.RLIMIT_DATA)
-            resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(room), most))
-    # Without a thread that reads its exit status, it would stay a zombie as long as the caller lives.
-    threading.Thread(target=process.wait, name="observer-status", daemon=True).start()
 
 
 class Observer:
@@ -100,8 +72,12 @@ class Observer:
         self._exits = Exits()
         self._relay = Relay(context, directory, run)
         self._say = self._relay.say
-        self._orders = Orders(directory, self._relay.requests, self._say, self._relay.add)
-        self._ends = RankEnds(directory, self._exits, self._orders, self._say)
+        host, hosts = socket.gethostname(), self._relay.far
+        self._others = Others(host, hosts, self._say)
+        requests, add = self._relay.requests, self._relay.add
+        self._orders = Orders(directory, requests, self._say, add, hosts, self._take_from_host, host)
+        self._orders.know_ended(self._others.ended)
+        self._ends = RankEnds(directory, self._exits, self._orders, self._say, hosts, self._others.parts)
 
     def leave(self, *_: object) -> None:
         """Leave the run unobserved, as it is."""
@@ -114,8 +90,11 @@ class Observer:
         return self._relay.is_stuck
 
     def pass_on(self, number: int, _frame: object) -> None:
-        """Pass a signal on to torchrun, which passes it on to its ranks; the observer stays."""
-        if self._run.torchrun is not None:
+        """Pass a signal on to torchrun, which passes it on to its ranks; the observer stays.
+
+        What started a job by hand gets the signals of its scheduler itself.
+        """
+        if self._run.torchrun is not None and self._run.launched:
             processes.send(self._run.torchrun, number)
 
     def run(self, predecessor: Run | None = None) -> None:
@@ -136,6 +115,7 @@ class Observer:
             self._note_exits()
             self._ends.turn()
             self._orders.turn(self._run)
+            self._look_at_hosts()
             self._presence.tick()
             if self._orders.ending:
                 self._state = "killing"
@@ -209,7 +189,31 @@ class Observer:
         self._ends.resume(self._generation)
         self._note_start()
 
+    def _look_at_hosts(self) -> None:
+        """Notice which hosts are lost or heard again, and tell the head of the ends on this one."""
+        if self._others.turn(self._generation, self._ends.seen, self._members) and self._cause is not None:
+            self._cause = self._ends.first_cause(self._run, self._members, None).cause
+
+    def _take_from_host(self, message: wire.HostEnd | wire.Conclude) -> str | None:
+        """Take what another observer tells of the end of the run, or return why not."""
+        refusal = self._others.take(message)
+        if refusal is None and isinstance(message, wire.HostEnd) and self._orders.killed_by is None:
+            self._ends.record()
+            judgement = self._ends.first_cause(self._run, self._members, None)
+            if judgement.state == "failed":
+                self._cause = judgement.cause
+        return refusal
+
     def _is_over(self) -> bool:
+        """Say whether the run is over: here, and as far as can be known on the other hosts."""
+        over = self._part_is_over()
+        if over and self._orders.killed_by is not None:
+            return True
+        # The head has waited long enough for a launcher that starts nothing any more.
+        concluded = self._others.conclusion is not None and not self._exits.alive() and not self._orders.ending
+        return not self._others.are_awaited(over=over) or concluded
+
+    def _part_is_over(self) -> bool:
         assert self._engine is not None
         self._exits.watch_leader(self._engine.process)
         over = self._engine.is_over()
@@ -332,6 +336,7 @@ class Observer:
             # The processes that outlive another launcher's job are that launcher's.
             self._clear_up()
         judgement = self._judge(problem)
+        self._others.conclude(judgement, killed=self._orders.killed_by is not None)
         if judgement.warning:
             self._say(judgement.warning, "warning")
         self._say(*cause.describe_end_of_run(judgement.state, judgement.cause))
@@ -376,9 +381,10 @@ class Observer:
         if problem is not None:
             return cause.Judgement("failed", 1, clean_line(problem))
         if self._orders.killed_by is not None:
-            outcome = self._orders.outcome
-            left = f"; {len(outcome.survivors)} left, see its events" if outcome and outcome.survivors else ""
-            return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}{left}")
+            why = f"killed by {self._orders.killed_by}{self._orders.left}"
+            return cause.Judgement("killed", 128 + signal.SIGTERM, why)
+        if (told := self._others.conclusion) is not None:
+            return cause.Judgement(told.state, told.exit_code, told.cause, told.cause_rank, kind=told.cause_kind)
         return self._ends.first_cause(self._run, self._directory.members(), self._exit_code)
 
     def _write(self, **changes: object) -> None:

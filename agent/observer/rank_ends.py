@@ -1,7 +1,8 @@
 """The ends of the ranks of the present generation: told as they are noticed, recorded, and judged by their cause.
 
 A script may fail seconds before its process ends, and a process may end without a word of its own: what is known by
-the rank's record, by its exit status and by what the kernel has counted is brought together here.
+the rank's record, by its exit status and by what the kernel has counted is brought together here.  Of a run on several
+hosts the head judges over all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Mapping
 from ddptop.agent.observer.end import cause
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.memory import Found, MemoryKills
-from ddptop.agent.observer.orders import Orders, Say
+from ddptop.agent.observer.orders.far import FarHosts, Nobody
+from ddptop.agent.observer.orders.orders import Orders, Say
+from ddptop.agent.observer.orders.parts import Parts
 from ddptop.agent.run import ends, states
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import tail
@@ -27,7 +30,15 @@ _log = logging.getLogger("ddptop.observer")
 class RankEnds:
     """What was seen of the ends of ranks."""
 
-    def __init__(self, directory: RunDir, exits: Exits, orders: Orders, say: Say) -> None:
+    def __init__(
+        self,
+        directory: RunDir,
+        exits: Exits,
+        orders: Orders,
+        say: Say,
+        hosts: FarHosts | None = None,
+        parts: Parts | None = None,
+    ) -> None:
         """Know nothing yet.
 
         Args:
@@ -35,7 +46,11 @@ class RankEnds:
             exits: watches the processes of the ranks.
             orders: knows which ends were asked for.
             say: publishes an event.
+            hosts: the observers of other hosts.
+            parts: what those have told of their ends.
         """
+        self._hosts: FarHosts = hosts or Nobody()
+        self._parts = parts or Parts()
         self._directory = directory
         self._exits = exits
         self._orders = orders
@@ -52,6 +67,7 @@ class RankEnds:
     def resume(self, generation: int) -> None:
         """Take in what an earlier observer has recorded of the ends in the present generation."""
         self._generation = generation
+        # Those of ranks on other hosts, which the record has too, are told again by the observers there.
         self._seen = ends.read(self._directory.path, generation)
 
     def watch(self, rank: int, process: Process) -> None:
@@ -71,6 +87,7 @@ class RankEnds:
         self._seen = {}
         self._told.clear()
         self._memory_kills.forget()
+        self._parts.forget()
 
     def have_records_changed(self) -> bool:
         """Say whether a rank has written its record since the last call."""
@@ -139,31 +156,46 @@ class RankEnds:
         if self._orders.killed_by is not None:
             return
         try:
-            ends.write(self._directory.path, self._generation, self._seen.values())
+            ends.write(self._directory.path, self._generation, {**self._parts.deaths, **self._seen}.values())
         except OSError as error:
             _log.warning("record of the ends of ranks: %s", error)
+
+    @property
+    def seen(self) -> Mapping[int, Death]:
+        """By rank of this host, what was seen of the end of its process."""
+        return self._seen
 
     def first_cause(self, run: Run, members: Mapping[int, Member], exit_code: int | None) -> cause.Judgement:
         """Judge the end of the ranks; where the cause was killed on request, name the author of the kill.
 
         Args:
             run: the record of the run.
-            members: the records of its ranks.
+            members: the records of its ranks on this host; those of others are added.
             exit_code: that of torchrun, None where it is not known.
         """
+        # A branch and an observer without a link judge their own host.
+        parts = self._parts if self._hosts.role == "head" else Parts()
+        everyone = {**parts.members, **members}
+        at_ns = {**{rank: death.at_ns for rank, death in parts.deaths.items()}, **self._exits.at_ns}
+        lost = [cause.LostHost(*each) for each in parts.lost(self._hosts.hosts())]
+        heard = {rank for each in self._hosts.hosts() for rank in each.ranks} if self._hosts.role == "head" else set()
         killed_by = self._orders.ranks_killed_by
         judgement = cause.judge(
-            states.ranks_here(run, len(members)),
-            members,
+            min(run.world, states.ranks_here(run, len(members)) + len(heard - members.keys())),
+            everyone,
             exit_code,
             tail.end(self._directory.torchrun_log),
-            self._exits.at_ns,
+            at_ns,
             run.leader,
             killed_by,
             self._directory.rank_log,
-            self._seen,
+            {**parts.deaths, **self._seen},
+            lost,
+            elsewhere=parts.members.keys() | parts.deaths.keys(),
         )
+        judgement = cause.with_host(judgement, everyone)
         if judgement.rank is None or (who := killed_by.get(judgement.rank)) is None:
             return judgement
-        text = f"rank {judgement.rank} was killed by {who}"
+        where = cause.place(judgement.rank, everyone)
+        text = f"{where} was killed by {who}"
         return cause.Judgement("failed", judgement.exit_code, text, judgement.rank, kind="on_request")

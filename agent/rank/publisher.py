@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -45,6 +46,8 @@ class Rank(Commanded, Protocol):
     hello: wire.Hello
     stamps: Stamps
     health: Health
+    notices: deque[wire.Event]
+    """Events of the rank that are to be published."""
 
     def beat(self, seq: int, refused: int) -> wire.Beat:
         """Return a sign of life; may raise any exception where one of its values cannot be read."""
@@ -185,6 +188,8 @@ class Publisher:
     def _publish(self) -> None:
         self._try("publishing steps", self._send_steps)
         self._try("publishing checksums", self._send_checksums)
+        if self._session.notices:
+            self._try("publishing an event", self._send_notices)
         if time.monotonic() >= self._summary_due:
             self._try("publishing a summary", self._send_summary)
         self._session.tick()
@@ -205,6 +210,10 @@ class Publisher:
     def _send_checksums(self) -> None:
         for message in self._session.checks.take():
             self._send(wire.TOPIC_CHECKSUMS, wire.encode(message))
+
+    def _send_notices(self) -> None:
+        while self._session.notices:
+            self._send(wire.TOPIC_EVENT, wire.encode(self._session.notices.popleft()))
 
     def _send_batch(self) -> None:
         records, self._batch, self._batch_bytes = self._batch, [], 0

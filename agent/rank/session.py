@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -22,24 +23,26 @@ from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.process import ancestry, crashes, observing
 from ddptop.agent.rank.process.account import Account
-from ddptop.agent.rank.process.enrolment import Standing
+from ddptop.agent.rank.process.meeting.meeting import Participant
 from ddptop.agent.rank.process.output import Output, say_unobserved
+from ddptop.agent.rank.process.standing import Standing
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.rank.script import Script
-from ddptop.agent.run import checking
+from ddptop.agent.run import checking, decisions
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 from ddptop.agent.run.script import last_output
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
-from ddptop.agent.wire import PROTOCOL, Beat, Hello, Inspection
+from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
 
 _TICK_S: Final = 1.0
+_MOST_NOTICES: Final = 16
 
 
 class Session:
@@ -59,15 +62,19 @@ class Session:
         output: Output | None = None,
         standing: Standing | None = None,
     ) -> None:
-        standing = standing or Standing.from_environment(os.environ)
+        standing = standing or Standing.from_environment(os.environ, program)
         self.owner = os.getpid()
         """The process of this agent; a forked child has a copy of the session with the same owner."""
         self.rank = standing.rank
         self.faults = Faults()
         self.stamps = Stamps()
         self.gate = Gate()
-        self.follower = Follower(self.gate, Decisions(directory.path), self.faults)
+        made_elsewhere = functools.partial(decisions.are_made_elsewhere, directory)
+        self.follower = Follower(self.gate, Decisions(directory.path), self.faults, made_elsewhere)
         self.health = Health()
+        self.notices: deque[Event] = deque(maxlen=_MOST_NOTICES)
+        """Events of this rank that are to be published."""
+        self.meeting = Participant(directory, standing, os.environ, self.faults, self.notify)
         self.collectives = Collectives(self.stamps, self.faults)
         self.sees_forward = False
         """True once a forward pass of DDP or FSDP2 was observed; before that, all from data to backward is forward."""
@@ -146,6 +153,7 @@ class Session:
             Exception: nothing can be published; the record is written all the same.
         """
         self._presence.begin()
+        self.meeting.begin()
         # A forked child (a data worker) has neither our thread nor our sockets.
         os.register_at_fork(after_in_child=self._abandon)
         if self._output.problem is not None:
@@ -169,6 +177,7 @@ class Session:
             return
         self._ended = True
         crashes.end()
+        self.meeting.end()
         stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
         try:
             error = self._explained(exit_code, error)
@@ -255,6 +264,10 @@ class Session:
             self._checkpoint = save
         else:
             self.misused("on_checkpoint", TypeError(f"{type(save).__name__} cannot be called"))
+
+    def notify(self, text: str, level: str) -> None:
+        """Publish a line as an event of this rank, with one of the levels of `wire.Event`; called by any thread."""
+        self.notices.append(Event(time.time_ns(), text, self.rank, level))
 
     def misused(self, call: str, error: Exception) -> None:
         """Count a failed call of a function of `ddptop.agent`."""

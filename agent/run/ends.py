@@ -42,20 +42,32 @@ class _Deaths(msgspec.Struct, frozen=True):
     deaths: tuple[Death, ...]
 
 
+def encode(generation: int, deaths: Collection[Death]) -> bytes:
+    """Return the ends of a generation's ranks as a record, the earliest of too many."""
+    earliest = sorted(deaths, key=lambda death: death.at_ns)[:_MOST]
+    return msgspec.json.encode(_Deaths(generation, tuple(earliest)))
+
+
+def decode(content: bytes, generation: int) -> dict[int, Death]:
+    """Return the ends in a record, by rank; none where it is unreadable, or of another generation."""
+    with contextlib.suppress(ValueError):
+        found = records.decode(content, _Deaths)
+        if found.generation == generation:
+            return {death.rank: death for death in found.deaths}
+    return {}
+
+
 def write(folder: Path, generation: int, deaths: Collection[Death]) -> None:
     """Write the ends of a generation's ranks in place of those recorded before.
 
     Raises:
         OSError: they cannot be written.
     """
-    earliest = sorted(deaths, key=lambda death: death.at_ns)[:_MOST]
-    private.replace(folder / _FILE, msgspec.json.encode(_Deaths(generation, tuple(earliest))))
+    private.replace(folder / _FILE, encode(generation, deaths))
 
 
 def read(folder: Path, generation: int) -> dict[int, Death]:
     """Return the recorded ends of a generation's ranks, by rank; none where there is no readable record of them."""
-    with contextlib.suppress(OSError, ValueError):
-        found = records.decode(private.read(folder / _FILE), _Deaths)
-        if found.generation == generation:
-            return {death.rank: death for death in found.deaths}
+    with contextlib.suppress(OSError):
+        return decode(private.read(folder / _FILE), generation)
     return {}

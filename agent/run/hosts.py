@@ -16,12 +16,19 @@ from ddptop.agent.run import records
 from ddptop.agent.run.files import private
 from ddptop.agent.run.records import Member
 from ddptop.agent.wire import HostState
-from ddptop.agent.wire.incoming import Label, Name
+from ddptop.agent.wire.incoming import Label, Line, Name, Verbatim
 
 LISTEN: Final = "listen.json"
 """Where the head on this host listens, written by it."""
 HEAD: Final = "head.json"
 """Where the head on another host listens, written by an agent of this host that has found it."""
+KEY_FILE_VARIABLE: Final = "DDPTOP_KEY_FILE"
+"""Environment variable with a file of at least 32 bytes, alike on all hosts and readable by its owner only: the
+observers make their keys from it where the ranks do not meet in a TCPStore."""
+LISTEN_VARIABLE: Final = "DDPTOP_LISTEN"
+"""Environment variable with `HOST:PORT` or `HOST`, where the observer of rank 0's host listens. With a store it counts
+on that host only; with a key file all hosts need it, with a port."""
+_MEETING: Final = "meeting.json"
 _FAR: Final = "far.json"
 _HOSTS: Final = "hosts.json"
 _FOLDER: Final = "hosts"
@@ -52,6 +59,28 @@ class FarRanks(msgspec.Struct, frozen=True):
     members: tuple[Member, ...] = ()
 
 
+class Meeting(msgspec.Struct, frozen=True):
+    """How the observers of the hosts are to find each other, as the environment of a rank here tells it.
+
+    The observer has another environment: it may have been started by anybody who looks on.
+    """
+
+    master: Label = ""
+    """MASTER_ADDR: the host of rank 0, in the network of the training. Empty: not told."""
+    listen: Label = ""
+    """DDPTOP_LISTEN: `HOST:PORT` or `HOST` for the head. Empty: a free port, in the network of `master`."""
+    key_file: Verbatim = ""
+    """DDPTOP_KEY_FILE, an absolute path on this host. Empty: none."""
+    why: Line = ""
+    """The reason why this host has not found the head. Empty: none is known."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the rank that this record has, for what reads an environment."""
+        told = {"MASTER_ADDR": self.master, LISTEN_VARIABLE: self.listen, KEY_FILE_VARIABLE: self.key_file}
+        return {name: value for name, value in told.items() if value}
+
+
 class _Hosts(msgspec.Struct, frozen=True):
     hosts: tuple[HostState, ...] = ()
 
@@ -67,6 +96,16 @@ def read_listen(run: Path, name: str) -> Listen | None:
 def write_listen(run: Path, name: str, listen: Listen) -> None:
     """Write `LISTEN` or `HEAD`; raises `OSError`."""
     _write(run, name, listen)
+
+
+def read_meeting(run: Path) -> Meeting | None:
+    """Return how the observers are to meet; None where no rank of a run on several hosts has told it."""
+    return _read(run, _MEETING, Meeting)
+
+
+def write_meeting(run: Path, meeting: Meeting) -> None:
+    """Record how the observers are to meet; raises `OSError`."""
+    _write(run, _MEETING, meeting)
 
 
 def far_members(run: Path) -> dict[int, Member]:
@@ -91,6 +130,14 @@ def read_hosts(run: Path) -> tuple[HostState, ...]:
 def write_hosts(run: Path, hosts: tuple[HostState, ...]) -> None:
     """Record the hosts of a run; raises `OSError`."""
     _write(run, _HOSTS, _Hosts(hosts))
+
+
+def may_train(member: Member, known: tuple[HostState, ...]) -> bool:
+    """Say whether a rank on another host may still train, by its record and by what is known of the hosts."""
+    if member.ended is not None:
+        return False
+    # None of the hosts has a rank of which nobody has told the observer yet.
+    return not any(member.rank in (each.ranks if each.state == "gone" else each.gone) for each in known)
 
 
 def _read(run: Path, name: str, kind: type[_Kind]) -> _Kind | None:

@@ -232,12 +232,29 @@ def of_reports(run: Run, reported: Collection[int], at_ns: int) -> str:
     return "running" if reported and (late or len(reported) >= run.world) else "starting"
 
 
+def has_other_hosts(run: Run, far: Collection[int] = ()) -> bool:
+    """Say whether a run has ranks on other hosts, of which those in `far` are known."""
+    fewer = run.local_world is not None and run.local_world < run.world
+    return bool(far) or fewer or (run.nodes or 1) > 1
+
+
+def is_branch(run: Run, local: Collection[int], far: Collection[int]) -> bool:
+    """Say whether rank 0 of a run is on another host: the observer of that one decides for all.
+
+    Args:
+        run: its record.
+        local: the ranks on this host that have reported.
+        far: the ranks on other hosts that are known.
+    """
+    return 0 not in local and has_other_hosts(run, far)
+
+
 def ranks_here(run: Run, known: int) -> int:
     """Return how many ranks of a run report on this host, of which `known` have.
 
     The ranks that a job has on other hosts never do. A launcher other than torchrun may not tell how many those are;
     then the ranks that have reported count as all.
     """
-    if run.launched:
+    if run.launched and run.local_world is None:
         return run.world
     return min(run.world, run.local_world or max(1, known))

@@ -38,6 +38,7 @@ from ddptop.agent.wire.codec import Unreadable as Unreadable
 from ddptop.agent.wire.codec import encode as encode
 from ddptop.agent.wire.codec import read_answer as read_answer
 from ddptop.agent.wire.codec import read_command as read_command
+from ddptop.agent.wire.codec import read_encoded_ranks as read_encoded_ranks
 from ddptop.agent.wire.codec import read_history as read_history
 from ddptop.agent.wire.codec import read_host_hello as read_host_hello
 from ddptop.agent.wire.codec import read_numbers as read_numbers
@@ -61,7 +62,10 @@ from ddptop.agent.wire.commands import Resume as Resume
 from ddptop.agent.wire.commands import Save as Save
 from ddptop.agent.wire.hosts import MOST_HOSTS as MOST_HOSTS
 from ddptop.agent.wire.hosts import TOPIC_HOSTS as TOPIC_HOSTS
+from ddptop.agent.wire.hosts import Census as Census
+from ddptop.agent.wire.hosts import Conclude as Conclude
 from ddptop.agent.wire.hosts import Decide as Decide
+from ddptop.agent.wire.hosts import HostEnd as HostEnd
 from ddptop.agent.wire.hosts import HostHello as HostHello
 from ddptop.agent.wire.hosts import Hosts as Hosts
 from ddptop.agent.wire.hosts import HostState as HostState

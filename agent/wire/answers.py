@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 
 from ddptop.agent.wire.checksums import Checksums
+from ddptop.agent.wire.hosts import Census
 from ddptop.agent.wire.incoming import Label, Name
 from ddptop.agent.wire.inspection import Inspection
 from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Whole
@@ -44,6 +45,8 @@ class Reply(Message, frozen=True, tag="reply"):
     """`Inspect`: where the rank stands."""
     checksums: Checksums | None = None
     """`Check`: those at the end of the step."""
+    census: Census | None = None
+    """`Kill` of the run, from the observer of another host: what has ended there."""
 
 
 class Extent(Message, frozen=True, tag="extent"):

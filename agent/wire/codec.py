@@ -35,6 +35,7 @@ _numbers: msgspec.msgpack.Decoder[NumberedSteps] = msgspec.msgpack.Decoder(Numbe
 _command: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _history: msgspec.msgpack.Decoder[HistoryAnswer] = msgspec.msgpack.Decoder(HistoryAnswer)
+_encoded_ranks: msgspec.msgpack.Decoder[EncodedRanks] = msgspec.msgpack.Decoder(EncodedRanks)
 _host_hello: msgspec.msgpack.Decoder[HostHello] = msgspec.msgpack.Decoder(HostHello)
 
 # Most messages are steps, ten a second of every rank: the names in a step are checked together, and once.
@@ -108,6 +109,11 @@ def _cleaned_of_rank(message: _OfRank) -> _OfRank:
 def read_numbers(payload: bytes) -> NumberedSteps:
     """Decode the numbers of a `Steps` message; raises `Unreadable`, but not for what is wrong in the rest of it."""
     return _typed(_numbers, payload)
+
+
+def read_encoded_ranks(payload: bytes) -> EncodedRanks:
+    """Decode a `Ranks` message, but not its parts, each of which is to be read by `read_telemetry`."""
+    return _typed(_encoded_ranks, payload)
 
 
 def read_command(payload: bytes) -> Command:

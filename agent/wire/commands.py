@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from ddptop.agent.wire.hosts import Decide
+from ddptop.agent.wire.hosts import Conclude, Decide, HostEnd
 from ddptop.agent.wire.incoming import Label, Name
 from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Whole
 from ddptop.agent.wire.telemetry import Event
@@ -165,6 +165,8 @@ class Kill(Message, frozen=True, tag="kill"):
     """Send only this signal, instead of SIGTERM, a grace period and SIGKILL."""
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
+    host: Label = ""
+    """The host of process `pid`. Empty: that of the observer which is asked."""
 
 
 class History(Message, frozen=True, tag="history"):
@@ -195,5 +197,5 @@ decision, which every rank also reads by itself.
 
 Command = (
     Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History | Inspect
-    | Check | Decide
+    | Check | Decide | HostEnd | Conclude
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ddptop.agent.wire.incoming import Label, Name
+from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.message import Amount, Count, Message, Moment, Rank, Whole
 
 TOPIC_HOSTS: Final = b"hosts"
@@ -31,6 +31,10 @@ class HostHello(Message, frozen=True, tag="host_hello"):
     ranks: _Ranks = ()
     """The ranks of this host that were found."""
     at_ns: Moment = 0
+    session: Count = 0
+    """Number of the connection, by the side that has connected; the answer repeats it."""
+    gone: _Ranks = ()
+    """Those of them whose process is gone."""
 
 
 class HostState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -52,6 +56,8 @@ class HostState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     agent_version: Name = ""
     node: Count | None = None
     """Number of the host in its run, from 0, where the launcher has told it."""
+    gone: _Ranks = ()
+    """Those of its ranks whose process is gone."""
 
 
 class Hosts(Message, frozen=True, tag="hosts"):
@@ -70,3 +76,38 @@ class Decide(Message, frozen=True, tag="decide"):
     id: Whole
     serial: Count
     content: Annotated[bytes, msgspec.Meta(max_length=2048)]
+
+
+class Census(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The processes that a kill has ended on one host."""
+
+    ranks: Count = 0
+    helpers: Count = 0
+    left: Annotated[tuple[Line, ...], msgspec.Meta(max_length=1024)] = ()
+    """A text for each process that still lives: the process, and why."""
+
+
+class HostEnd(Message, frozen=True, tag="host_end"):
+    """From the observer of a branch to the head's: the ends of its ranks, again at each further one."""
+
+    id: Whole
+    host: Label
+    generation: Count = 0
+    deaths: Annotated[bytes, msgspec.Meta(max_length=1 << 19)] = b""
+    """What was seen of the ends of processes, as in `agent.run.ends`."""
+    members: Annotated[bytes, msgspec.Meta(max_length=1 << 19)] = b""
+    """The records of the ranks that have ended, as in `agent.run.hosts.FarRanks`."""
+    over: bool = False
+    """Nothing of the run is left on that host, and nothing is to come."""
+
+
+class Conclude(Message, frozen=True, tag="conclude"):
+    """From the head to a branch: the run is over, and this is its end."""
+
+    id: Whole
+    state: Name
+    exit_code: Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 32)] | None = None
+    cause: Line | None = None
+    cause_rank: Rank | None = None
+    cause_kind: Name = ""
+    ended_at_ns: Moment = 0

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.records import Member, without_foreign_end
 from ddptop.agent.run.script.last_output import explain, in_log, last_output
-from ddptop.agent.text import clean_line, plural
+from ddptop.agent.text import clean_line, plural, ranks_in_spans
 from ddptop.agent.wire import MOST_RANKS
 
 # Patterns are compiled at their first use: each look at a run imports this module, and few runs have failed.
@@ -62,6 +62,15 @@ class Judgement:
     """Name of the kind of a failure, as `kinds` has it; empty where it is none or not recognized."""
 
 
+class LostHost(NamedTuple):
+    """Another host that is not heard, with ranks of whose end nothing is known."""
+
+    host: str
+    ranks: tuple[int, ...]
+    heard_at_ns: int
+    """When it was heard last."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Suspect:
     rank: int
@@ -86,6 +95,8 @@ def judge(
     ended_on_request: Collection[int] = (),
     log_of: Callable[[int], Path] | None = None,
     deaths: Mapping[int, Death] | None = None,
+    lost: Sequence[LostHost] = (),
+    elsewhere: Collection[int] = frozenset(),
 ) -> Judgement:
     """Return the end of a run.
 
@@ -99,12 +110,15 @@ def judge(
         ended_on_request: ranks that were killed or signalled by themselves, on request of a user.
         log_of: returns the log of a rank, which tells why where nothing else does.
         deaths: by rank, what was seen of the end of its process.
+        lost: other hosts that are not heard, whose ranks have left no record of their end.
+        elsewhere: ranks of `members` on other hosts, of which this torchrun says nothing.
     """
     members = {rank: without_foreign_end(member) for rank, member in members.items()}
     deaths = deaths or {}
     # An observer that takes over sees all earlier ends at once; what was recorded of them is their time.
     died_at_ns = {**(died_at_ns or {}), **{rank: death.at_ns for rank, death in deaths.items()}}
-    codes = _summary(torchrun_log, members)
+    codes = _summary(torchrun_log, {rank: member for rank, member in members.items() if rank not in elsewhere})
+    codes = {rank: each for rank, each in codes.items() if rank not in elsewhere}
     code = None if exit_code is None else _positive(exit_code)
     own_codes = {rank: _own_code(member, deaths.get(rank)) for rank, member in members.items()}
     left = [rank for rank, member in members.items() if member.ended is not None or own_codes[rank] == 0]
@@ -122,11 +136,18 @@ def judge(
         return Judgement("finished", 0, warning=_late_trouble(late, exit_code, leader))
     if in_order and exit_code is None:
         return Judgement("ended", None, "every rank ended; the exit codes are unknown")
+    if lost and exit_code is None and members and not any(own_codes[rank] != 0 for rank in members):
+        silent = "; ".join(
+            f"{clean_line(each.host, 60)} did not answer: {plural(len(each.ranks), 'rank')} unknown" for each in lost
+        )
+        return Judgement("ended", None, f"every rank that is heard has finished; {silent}")
     signals = re.findall(_SIGNALLED, torchrun_log)
     if signals and not codes:
         name = signal_name(int(signals[-1])) if signals[-1].isdecimal() else signals[-1]
         return Judgement("failed", code, f"{leader} received {name}", kind="terminated")
-    if suspects := _suspects(members, codes, died_at_ns, deaths):
+    suspects = _suspects(members, codes, died_at_ns, deaths, elsewhere)
+    if suspects or lost:
+        suspects += map(_gone_with, lost)
         # Deaths seen in one look have one time; of these, only a death on request is known to be no consequence.
         first = min(
             suspects,
@@ -140,6 +161,8 @@ def judge(
 
         if first.rank in ended_on_request:
             return Judgement("failed", first.code or code or 1, first.text, first.rank, kind="on_request")
+        if first.kind == "host_gone":
+            return Judgement("failed", code or 1, first.text, None, kind=first.kind)
         seen = deaths.get(first.rank)
         told = parting.of_ranks(
             members,
@@ -218,14 +241,22 @@ def describe_end(member: Member, death: Death | None = None, *, on_request: bool
 
 def _summary(log: str, members: Mapping[int, Member]) -> dict[int, int]:
     codes = {}
-    # On one machine the local rank is the rank.
-    early = [(rank, code, pid) for code, rank, pid in re.findall(_FAILED, log)]
-    for rank, code, pid in early + re.findall(_FAILURE, log):
-        member = members.get(int(rank))
+    early = [(_rank_of(int(local), int(pid), members), code, pid) for code, local, pid in re.findall(_FAILED, log)]
+    late = [(int(rank), code, pid) for rank, code, pid in re.findall(_FAILURE, log)]
+    for rank, code, pid in early + late:
+        member = members.get(rank)
         # A script can print such lines too, but with another pid.
-        if int(rank) < MOST_RANKS and (member is None or member.process.pid == int(pid)):
-            codes[int(rank)] = int(code)
+        if 0 <= rank < MOST_RANKS and (member is None or member.process.pid == int(pid)):
+            codes[rank] = int(code)
     return codes
+
+
+def _rank_of(local_rank: int, pid: int, members: Mapping[int, Member]) -> int:
+    """Return the rank of a process of this host, -1 where it has no record; on one host the local rank is the rank."""
+    if all(each.local_rank == each.rank for each in members.values()):
+        return local_rank
+    known = (rank for rank, each in members.items() if each.local_rank == local_rank and each.process.pid == pid)
+    return next(known, -1)
 
 
 def _own_code(member: Member, death: Death | None) -> int | None:
@@ -244,6 +275,7 @@ def _suspects(
     summary: Mapping[int, int],
     died_at_ns: Mapping[int, int],
     deaths: Mapping[int, Death],
+    elsewhere: Collection[int],
 ) -> list[_Suspect]:
     from ddptop.agent.observer.end import kinds
 
@@ -267,14 +299,34 @@ def _suspects(
             text = f"rank {rank} {_silent(codes[rank], deaths.get(rank))}{after}"
             # After the failure of one rank, torchrun ends the others by SIGTERM, and those that ignore it by SIGKILL.
             taken_along = codes[rank] == -signal.SIGTERM and failures > 1
-            secondary = taken_along or bool(summary and rank not in summary)
+            secondary = taken_along or bool(summary and rank not in summary and rank not in elsewhere)
             unexplained = ended is None and codes[rank] not in _SAYS_ALL
             suspects.append(_Suspect(rank, died, secondary, text, _positive(codes[rank]), unexplained))
         elif ended is None and rank in died_at_ns and rank not in codes:
             # Where there is a summary without this rank, torchrun ended it because of the others.
             text = f"rank {rank} exited without reporting a cause (a signal, or out of memory)"
-            suspects.append(_Suspect(rank, died, bool(summary), text))
+            suspects.append(_Suspect(rank, died, bool(summary) and rank not in elsewhere, text))
     return suspects
+
+
+def _gone_with(host: LostHost) -> _Suspect:
+    # All its processes at once, or its network: what its ranks themselves say is not heard.
+    text = f"host {clean_line(host.host, 60)} gone ({ranks_in_spans(host.ranks)})"
+    return _Suspect(min(host.ranks), host.heard_at_ns, False, text, kind="host_gone")
+
+
+def place(rank: int, members: Mapping[int, Member]) -> str:
+    """Return `rank 5`, and where the run is on several hosts its host: `rank 5 on node2`."""
+    several = len({member.host for member in members.values()}) > 1
+    return f"rank {rank} on {clean_line(members[rank].host, 60)}" if several and rank in members else f"rank {rank}"
+
+
+def with_host(judgement: Judgement, members: Mapping[int, Member]) -> Judgement:
+    """Return the judgement with the host of the first cause in its text, where the run is on several."""
+    rank, text = judgement.rank, judgement.cause
+    if rank is None or text is None or not re.match(rf"rank {rank}\b", text):
+        return judgement
+    return replace(judgement, cause=place(rank, members) + text[len(f"rank {rank}") :])
 
 
 def _silent(code: int, death: Death | None = None) -> str:

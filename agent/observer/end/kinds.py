@@ -62,6 +62,12 @@ LOST_PEER: Final = Kind(
     r"|remote (process|server|error)|ncclRemoteError|aborted due to|heartbeat",
 )
 """The loss of a peer, in the words of gloo, NCCL and TCPStore."""
+HOST_GONE: Final = Kind(
+    "host_gone",
+    "a host was lost",
+    "Nothing of it is heard any more, and its ranks have left no word: look whether it is up, whether its scheduler "
+    "ended the job there, and at the network between the hosts.",
+)
 DATA_WORKER: Final = Kind(
     "data_worker",
     "a data worker was killed",
@@ -198,7 +204,7 @@ TABLE: Final[tuple[Kind, ...]] = (
     ),
 )
 """In the order in which they are tried."""
-ALL: Final = (*TABLE, LATE_ABORT, LEFT_EARLY, ON_REQUEST, EXCEPTION, UNKNOWN)
+ALL: Final = (*TABLE, LATE_ABORT, LEFT_EARLY, ON_REQUEST, HOST_GONE, EXCEPTION, UNKNOWN)
 FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals with which a process is ended by another one, or by the system."""
 

@@ -43,6 +43,7 @@ Forward = Callable[[bytes, int, wire.Command, Callable[[bytes, int, wire.Reply],
 @dataclass(eq=False)
 class _Question:
     members: dict[int, Member]
+    """Those on this host."""
     then: Then
     stacks: bool
     native: bool
@@ -87,6 +88,8 @@ class Inspections:
         self._clock = clock
         self._look = look
         self._members: dict[int, Member] = {}
+        self._afar: set[int] = set()
+        """Ranks on other hosts."""
         self._unseen: list[_Question] = []
         """Questions of which ranks have to be looked at, and are not yet."""
         self._watched: list[list[_Question]] = []
@@ -96,9 +99,15 @@ class Inspections:
         """Threads that look, those included that are not waited for any more."""
         self._ready: list[_Question] = []
 
-    def meet(self, member: Member) -> None:
-        """Take note of a rank, or of the process that has its place now."""
+    def meet(self, member: Member, *, afar: bool = False) -> None:
+        """Take note of a rank, or of the process that has its place now.
+
+        Args:
+            member: its record.
+            afar: it is on another host, where the observer looks at it from outside: here its process is another one.
+        """
         self._members[member.rank] = member
+        (self._afar.add if afar else self._afar.discard)(member.rank)
 
     def ask(
         self, ranks: Collection[int], then: Then, *, stacks: bool, native: bool = False, asker: bytes = _OBSERVER
@@ -116,9 +125,10 @@ class Inspections:
         """
         members = {rank: self._members[rank] for rank in ranks if rank in self._members}
         give_up = self._clock() + (NATIVE_S if native else ANSWER_S)
-        question = _Question(members, then, stacks, native, give_up, set(members))
+        near = {rank: member for rank, member in members.items() if rank not in self._afar}
+        question = _Question(near, then, stacks, native, give_up, set(members))
         for rank in members:
-            command = wire.Inspect(0, stacks)
+            command = wire.Inspect(0, stacks, native and rank in self._afar)
             self._forward(asker, rank, command, functools.partial(self._answered, question))
         if not members:
             self._finish(question)

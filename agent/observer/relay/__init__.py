@@ -3,6 +3,7 @@
 relay         the thread, and its interface for the observer's main thread
 following     which ranks are listened to, and whose sockets are tried again
 intake        what the ranks publish, in order and without gaps, for the record and for the judge
+repeating     what a rank has published, handed to onlookers, judge and history
 sound         which messages of a rank can be true
 fills         questions for earlier records, read as fast as there is room for the answers
 judging       the judge's verdicts, published and recorded
@@ -11,4 +12,5 @@ suspects      the records of ranks that may be slow, asked for where they would 
 looking_back  the history of the run: kept, saved, and asked for
 door          what onlookers have of it: two sockets, commands, the newest of each rank
 wakeup        wakes a thread that waits for sockets
+hosts         the other hosts of the run: the links to their observers
 """

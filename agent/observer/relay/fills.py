@@ -35,7 +35,30 @@ MOST_WAITING: Final = 65_536
 _PARTS: Final = 32
 """Parts of one answer that are taken in a row."""
 _REPLY: Final = b"\xa5reply"
-"""The tag of a `Reply`, after the byte that begins it."""
+"""The tag of a `Reply`, after the one or the three bytes that begin it."""
+
+
+class Conversation(Protocol):
+    """One question to a rank on another host, and the parts of its answer."""
+
+    def receive(self) -> bytes:
+        """Return the next part; raises `zmq.Again` where none has come, `EOFError` where none will come any more."""
+        ...
+
+    def close(self) -> None:
+        """Take no more parts."""
+
+
+class Beyond(Protocol):
+    """The ranks on other hosts; see `agent.observer.relay.hosts.beyond`."""
+
+    def has(self, rank: int) -> bool:
+        """Say whether a rank is on another host."""
+        ...
+
+    def ask(self, rank: int, payload: bytes) -> Conversation | None:
+        """Ask a rank there; return None where it cannot be reached."""
+        ...
 
 
 class Taker(Protocol):
@@ -62,6 +85,8 @@ class _Question:
     asker: Hashable
     taker: Taker
     socket: zmq.Socket[bytes] | None = None
+    afar: Conversation | None = None
+    """In place of the socket, where the rank is on another host."""
     give_up: float = 0.0
     no_room_since: float | None = None
 
@@ -69,10 +94,17 @@ class _Question:
 class Fills:
     """The questions that wait, and those under way; for use from one thread."""
 
-    def __init__(self, context: zmq.Context[Any], owner: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        owner: int,
+        clock: Callable[[], float] = time.monotonic,
+        beyond: Beyond | None = None,
+    ) -> None:
         self._context = context
         self._owner = owner
         self._clock = clock
+        self._beyond = beyond
         self._waiting: dict[Hashable, deque[_Question]] = {}
         """By asker; those of each are asked in order, and askers take turns."""
         self._under_way: list[_Question] = []
@@ -131,6 +163,14 @@ class Fills:
                     moved = True
 
     def _send(self, question: _Question) -> None:
+        if self._beyond is not None and self._beyond.has(question.rank):
+            question.afar = self._beyond.ask(question.rank, question.payload)
+            if question.afar is None:
+                self._finish(question, None)
+                return
+            question.give_up = self._clock() + FILL_S
+            self._under_way.append(question)
+            return
         try:
             check_socket(question.address, self._owner)
             question.socket = asking = self._context.socket(zmq.DEALER)
@@ -149,6 +189,8 @@ class Fills:
             self._under_way.remove(question)
         if question.socket is not None:
             question.socket.close(linger=0)
+        if question.afar is not None:
+            question.afar.close()
         question.taker.end(reply)
 
     @property
@@ -175,7 +217,6 @@ class Fills:
 
     def _take(self, question: _Question) -> int:
         """Take what has arrived of one answer; return how many parts."""
-        assert question.socket is not None
         now = self._clock()
         for taken in range(_PARTS):
             if not question.taker.has_room():
@@ -186,13 +227,16 @@ class Fills:
                 return taken
             question.no_room_since = None
             try:
-                payload = question.socket.recv(zmq.NOBLOCK)
+                payload = _next_part(question)
             except zmq.Again:
                 if now > question.give_up:
                     self._finish(question, None)
                 return taken
+            except EOFError:
+                self._finish(question, None)
+                return taken
             question.give_up = now + FILL_S
-            if payload[1:7] == _REPLY:
+            if is_reply(payload):
                 self._finish(question, payload)
                 return taken + 1
             if not question.taker.take(payload):
@@ -205,6 +249,18 @@ class Fills:
         self._waiting.clear()
         for question in list(self._under_way):
             self._finish(question, None)
+
+
+def is_reply(payload: bytes) -> bool:
+    """Say whether an answer is its last part, without reading it."""
+    return payload[1:7] == _REPLY or payload[3:9] == _REPLY
+
+
+def _next_part(question: _Question) -> bytes:
+    if question.afar is not None:
+        return question.afar.receive()
+    assert question.socket is not None
+    return question.socket.recv(zmq.NOBLOCK)
 
 
 def _is_onlooker(asker: Hashable) -> bool:

@@ -67,6 +67,8 @@ class Hanging:
         self._recorded: tuple[int, str, tuple[int, ...]] | None = None
         """The hang of which the inspections were recorded."""
         self._clock = clock
+        self.unheard: Collection[int] = ()
+        """Ranks of hosts that are not heard. As long as there are any no rank is accused: another may wait for them."""
         self._shown: Told | None = None
         """What was to be told at the last turn."""
 
@@ -102,7 +104,9 @@ class Hanging:
     def turn(self) -> bool:
         """Ask the ranks where that is due; return whether something else is to be told than at the last turn."""
         watch, now_ns = self._watch, self._clock()
-        if watch.stands(now_ns):
+        if self.unheard and (watch.told is None or watch.told.kind != "hang"):
+            watch.rest(now_ns)
+        elif not self.unheard and watch.stands(now_ns):
             # A freeze is somebody's wish, and what the ranks do in it says nothing.
             if frozen(self._directory) is not None:
                 watch.rest(now_ns)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -50,6 +50,11 @@ MOST_BEHIND: Final = 1000
 """Messages of a rank that may wait behind its earlier records."""
 _MOST_BEHIND_BYTES: Final = 64 << 20
 """Bytes of the messages of all ranks that may wait so."""
+
+_AFAR: Final = "link:"
+"""In place of the address of a rank on another host."""
+_OF_RANKS: Final = (wire.Steps, wire.Beat, wire.Summary, wire.Hello, wire.Event, wire.Checksums)
+"""What the observer of another host may repeat."""
 
 Steps = wire.Steps | wire.NumberedSteps
 Repeat = Callable[[wire.Telemetry, bytes], None]
@@ -133,6 +138,35 @@ class Intake:
             zmq.ZMQError: there cannot be a socket.
         """
         check_socket(member.pub, self._owner)
+        anew = self._begin(member)
+        # The ranks of a new generation have the addresses of the old ones.
+        if self._addresses.get(member.rank, ("", ""))[0] != member.pub:
+            self._all.connect(member.pub)
+        self._addresses[member.rank] = member.pub, member.cmd
+        if member.cmd:
+            self._refills[member.rank] = _Refill(self, member.rank)
+        return anew
+
+    def follow_afar(self, member: Member) -> bool:
+        """Take in what the observer of another host repeats of a rank there; return as `follow`."""
+        anew = self._begin(member)
+        if self._addresses.get(member.rank, ("", ""))[0]:
+            # It was on this host before the group was restarted.
+            self._all.disconnect(self._addresses[member.rank][0])
+            if member.rank in self._near_ranks:
+                self._near_ranks.discard(member.rank)
+                self._near.disconnect(self._addresses[member.rank][0])
+        self._addresses[member.rank] = "", _AFAR
+        self._refills[member.rank] = _Refill(self, member.rank)
+        return anew
+
+    def look_for_gap(self, rank: int) -> None:
+        """Ask a rank on another host for what it has published while that was not heard."""
+        if self._addresses.get(rank, ("", ""))[1] == _AFAR and rank not in self._refills:
+            self._asked_at.pop(rank, None)
+            self._refills[rank] = _Refill(self, rank)
+
+    def _begin(self, member: Member) -> bool:
         begins = member.generation != self.generation
         anew = begins or member.rank in self._addresses
         if begins:
@@ -142,10 +176,6 @@ class Intake:
             self._lacking.clear()
             self._asked_at.clear()
         self.recorder.follow(member.rank, member.generation)
-        # The ranks of a new generation have the addresses of the old ones.
-        if self._addresses.get(member.rank, ("", ""))[0] != member.pub:
-            self._all.connect(member.pub)
-        self._addresses[member.rank] = member.pub, member.cmd
         self._fills.forget(member.rank)
         if (refill := self._refills.get(member.rank)) is not None:
             self.end_refill(refill)
@@ -153,8 +183,6 @@ class Intake:
         self._next.pop(member.rank, None)
         self._reach.forget(member.rank)
         self._asked_at.pop(member.rank, None)
-        if member.cmd:
-            self._refills[member.rank] = _Refill(self, member.rank)
         return anew
 
     @property
@@ -171,7 +199,7 @@ class Intake:
         """Receive the records of these ranks of a large group at once."""
         if not self._is_large:
             return
-        wanted = {rank for rank in ranks if rank in self._addresses}
+        wanted = {rank for rank in ranks if self._addresses.get(rank, ("", ""))[0]}
         for rank in self._near_ranks - wanted:
             self._near.disconnect(self._addresses[rank][0])
         for rank in wanted - self._near_ranks:
@@ -234,8 +262,22 @@ class Intake:
                 self._take_steps(batch, payload)
             return
         message = wire.read_telemetry(payload)
-        if not self._is_sound(message, payload):
+        if self._is_sound(message, payload):
+            self._hand_on(message, payload)
+
+    def take_from_afar(self, payload: bytes, ranks: Container[int]) -> None:
+        """Take in what the observer of another host repeats of its ranks: only of these."""
+        try:
+            message = wire.read_telemetry(payload)
+        except wire.Unreadable:
+            self.refused += 1
             return
+        if not isinstance(message, _OF_RANKS) or not (message.rank in ranks or _is_of_nobody(message)):
+            self.refused += 1
+        elif self._is_sound(message, payload):
+            self._hand_on(message, payload)
+
+    def _hand_on(self, message: wire.Telemetry, payload: bytes) -> None:
         self._repeat(message, payload)
         if type(message) is wire.Summary or type(message) is wire.Checksums:
             return
@@ -365,6 +407,10 @@ class Intake:
         """Close the sockets; the ranks do not notice."""
         self._all.close()
         self._near.close()
+
+
+def _is_of_nobody(message: wire.Telemetry) -> bool:
+    return type(message) is wire.Event and message.rank is None
 
 
 def _allow_files(world: int) -> None:

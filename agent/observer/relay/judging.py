@@ -189,6 +189,12 @@ class Judging:
         changed, self.now = present != self.now, present
         return changed
 
+    def pause(self, generation: int, now_ns: int) -> None:
+        """End all verdicts, because the observer of another host judges; begin anew when this one is asked again."""
+        self.finish(now_ns)
+        self.restart(generation)
+        self.now = ()
+
     def finish(self, now_ns: int) -> None:
         """End all verdicts with the run."""
         self.turn(now_ns)

@@ -13,6 +13,7 @@ import math
 import queue
 import threading
 import time
+from functools import partial
 from typing import Any, Final
 
 import zmq
@@ -32,9 +33,14 @@ from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.hanging import Hanging
+from ddptop.agent.observer.relay.hosts.beyond import Beyond
+from ddptop.agent.observer.relay.hosts.hosts import OtherHosts
+from ddptop.agent.observer.relay.hosts.links import OPENING, Opening
+from ddptop.agent.observer.relay.hosts.parts import Parts
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
 from ddptop.agent.observer.relay.looking_back import LookingBack
+from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.wakeup import WakeUp
 from ddptop.agent.run.rundir import Member, Run, RunDir
@@ -52,18 +58,18 @@ _FINISH_S: Final = 5.0
 """Seconds that the last messages of the ranks may take."""
 _CLOSE_S: Final = 3.0
 
-_TOPICS: Final[dict[type, bytes]] = {
-    wire.Beat: wire.TOPIC_BEAT,
-    wire.Steps: wire.TOPIC_STEPS,
-    wire.Summary: wire.TOPIC_SUMMARY,
-    wire.Hello: wire.TOPIC_HELLO,
-}
-
 
 class Relay:
     """The thread, and its interface for other threads."""
 
-    def __init__(self, context: zmq.Context[Any], directory: RunDir, run: Run, judge: Make = judge_of) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        directory: RunDir,
+        run: Run,
+        judge: Make = judge_of,
+        opening: Opening = OPENING,
+    ) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self._wake = WakeUp()
         self.requests = Requests(self._wake.set)
@@ -83,8 +89,9 @@ class Relay:
         )
         self._door = Door(context, directory, door.UNREAD if run.world > EACH_RECORD else door.UNREAD_BUNDLES)
         self._bundling = Bundling(lambda payload: self._door.publish(wire.TOPIC_BUNDLE, payload))
-        self._fills = Fills(context, directory.owner)
-        self._forwarding = Forwarding(context, directory.owner, self._door.answer)
+        beyond = self._door.beyond = Beyond()
+        self._fills = Fills(context, directory.owner, beyond=beyond)
+        self._forwarding = Forwarding(context, directory.owner, self._door.answer, beyond=beyond)
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
         self._judging = Judging(run.world, self._recorder.judge, self._report, judge)
@@ -95,7 +102,7 @@ class Relay:
         )
         self._commands = Commands(
             directory, self._door, self.requests, self._forwarding, self._inspections, self._fills,
-            self._looking_back, self._take_in,
+            self._looking_back, self._take_in, lambda *question: self.far.pass_up(*question),
         )  # fmt: skip
         self._intake = Intake(
             context,
@@ -103,15 +110,27 @@ class Relay:
             directory.owner,
             self._recorder,
             self._fills,
-            repeat=self._repeat,
-            ordered=self._ordered,
+            repeat=lambda message, payload: self._repeating.take(message, payload),
+            ordered=lambda message: self._repeating.take_in_order(message),
             report=self._report,
         )
         self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect, self._judging.stand)
         self._greeting = Greeting(
             self._door, self._newest, PERIOD_S,
             take_in=self._take_in, send_state=self._send_state, send_verdicts=self._send_verdicts,
+            pass_up=lambda topics: self.far.subscribe_up(topics),
         )  # fmt: skip
+        self._repeating = Repeating(
+            run.world, self._door, self._bundling, self._newest, self._judging, self._hanging, self._suspects,
+            self._looking_back, judges=lambda: self.far.judges,
+        )  # fmt: skip
+        parts = Parts(
+            context, directory, run, self._door, self._greeting, self._commands, self._forwarding, self._intake,
+            self._hanging, self.say, self._wake.set, follow_afar=partial(self._follow, afar=True),
+            lose_afar=self._lose, judge_here=self._judge_here,
+        )  # fmt: skip
+        self.far = OtherHosts(parts, beyond, opening)
+        """The other hosts of the run."""
         self._looked_at = self._second_at = 0.0
         self._has_more = False
         """There is more than the last look has taken in."""
@@ -127,7 +146,8 @@ class Relay:
     @property
     def refused(self) -> int:
         """Messages of anybody that could not be read, or cannot be true."""
-        return self._door.refused + self._forwarding.refused + self._intake.refused + self._recorder.refused
+        parts = (self._door, self._forwarding, self._intake, self._recorder, self.far)
+        return sum(part.refused for part in parts)
 
     @property
     def skipped(self) -> int:
@@ -223,7 +243,7 @@ class Relay:
 
     def _wait(self, poller: zmq.Poller) -> None:
         # Of an answer under way the parts are taken as they come, as far as there is room.
-        reading = self._fills.sockets()
+        reading = [*self._fills.sockets(), *self.far.sockets()]
         for socket in reading:
             poller.register(socket, zmq.POLLIN)
         try:
@@ -233,7 +253,7 @@ class Relay:
                 poller.unregister(socket)
 
     def _pause_s(self) -> float:
-        parts = (self._door, self._forwarding, self._inspections, self._greeting)
+        parts = (self._door, self._forwarding, self._inspections, self._greeting, self.far)
         pauses = [self._due() - time.monotonic(), *(part.pause_s for part in parts)]
         return max(0.0, min(pause for pause in pauses if pause is not None))
 
@@ -242,6 +262,7 @@ class Relay:
         for name, part in (
             ("following ranks", self._welcome),
             ("publishing events", self._send_events),
+            ("other hosts", self.far.turn),
             ("replies", self._commands.send_replies),
             ("commands", self._commands.obey),
             ("answers of ranks", self._forwarding.take),
@@ -279,14 +300,15 @@ class Relay:
             self._take_in()
             self._following.take()
 
-    def _follow(self, member: Member) -> None:
-        if self._intake.follow(member):
+    def _follow(self, member: Member, *, afar: bool = False) -> None:
+        if self._intake.follow_afar(member) if afar else self._intake.follow(member):
             self._newest.begin(member.generation)
             self._suspects.restart()
             self._judging.restart(member.generation)
             self._hanging.restart(member.generation)
+            self._repeating.generation = self._intake.generation
         self._hanging.meet(member.rank)
-        self._inspections.meet(member)
+        self._inspections.meet(member, afar=afar)
         self._looking_back.meet(member.rank, member.generation, member.process)
 
     def _connect(self, member: Member) -> None:
@@ -296,6 +318,7 @@ class Relay:
         self._fills.forget(rank)
         self._forwarding.lose(rank)
         self._hanging.lose(rank)
+        self.far.lose(rank)
 
     def _send_events(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -347,7 +370,7 @@ class Relay:
     def _look_for_hang(self) -> None:
         # In a kill the ranks may save what they have, or stand; where one has failed, the others wait for their end.
         ending = self._state is not None and (self._state.state == "killing" or self._state.cause is not None)
-        if self._judges and not ending and self._hanging.turn():
+        if self._judges and self.far.judges and not ending and self._hanging.turn():
             # What is told of a hang is not to wait for the next second.
             self._second_at = 0.0
 
@@ -356,29 +379,31 @@ class Relay:
         self._guarded("connections to ranks", self._intake.mend)
         self._guarded("ranks not listened to", lambda: self._following.try_again(self._intake.generation))
         self._send_state()
-        self._hanging.tell()
-        self._judging.turn(time.time_ns())
+        if self.far.judges:
+            self._hanging.tell()
+            self._judging.turn(time.time_ns())
         self._send_verdicts()
         if self._world > EACH_RECORD:
             if self._door.wants(wire.TOPIC_RANKS):
                 for payload in self._newest.changes(time.time_ns()):
                     self._door.publish(wire.TOPIC_RANKS, payload)
-            wanted = self._suspects.ask() | self._door.ranks_wanted()
+            wanted = self._door.ranks_wanted() | (self._suspects.ask() if self.far.judges else frozenset())
+            self.far.look_at(wanted)
             self._guarded("ranks in sight", lambda: self._intake.look_at(wanted))
 
     def _begin_to_judge(self) -> None:
         """Begin once a rank was found, or the run is over, and the verdicts of earlier observers can be read."""
         found = self._intake.found or self._finishing.is_set()
-        if not self._judges and found and self._recorder.recorded_before is not None:
+        judges = self.far.judges or self._finishing.is_set()
+        if not self._judges and found and judges and self._recorder.recorded_before is not None:
             self._judges = True
             self._judging.begin(self._intake.generation, self._recorder.verdicts_before, time.time_ns())
             self._judging.turn(time.time_ns())
 
-    def _judge_steps(self, message: wire.Steps) -> None:
-        if self._world <= EACH_RECORD:
-            self._judging.steps(message)
-        else:
-            self._suspects.steps(message)
+    def _judge_here(self, is_here: bool) -> None:
+        """Judge the run here from now on, or leave that to the head on another host."""
+        if not is_here:
+            self._judging.pause(self._intake.generation, time.time_ns())
 
     def _send_verdicts(self) -> bool:
         """Tell the verdicts of this moment; return False where they are not known yet."""
@@ -392,33 +417,6 @@ class Relay:
         self._door.publish(wire.TOPIC_VERDICTS, wire.encode(wire.Verdicts(time.time_ns(), present)))
         return True
 
-    def _repeat(self, message: wire.Telemetry, payload: bytes) -> None:
-        """Hand a message of a rank to onlookers, as it was sent, and to the judge."""
-        if type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
-            self._newest.note(message, payload)
-            self._judging.note(message)
-            self._hanging.note(message)
-            if self._has_begun(message.generation):
-                self._looking_back.note(message)
-        if type(message) is wire.Checksums:
-            self._judging.note(message)
-        elif type(message) is wire.Event:
-            self._door.publish(wire.TOPIC_EVENT, payload)
-        elif self._door.is_watched and isinstance(message, (wire.Beat, wire.Summary, wire.Steps, wire.Hello)):
-            self._door.publish_of(_TOPICS[type(message)], message.rank, payload)
-            if self._world <= EACH_RECORD and self._door.wants(wire.TOPIC_BUNDLE):
-                self._bundling.add(payload)
-
-    def _ordered(self, message: wire.Steps) -> None:
-        """Hand on records of a rank in order."""
-        if self._has_begun(message.generation):
-            self._judge_steps(message)
-            self._looking_back.steps(message)
-
-    def _has_begun(self, generation: int | None) -> bool:
-        """Say whether the observer has found a rank of this generation; one rank may claim that the next has begun."""
-        return generation is None or generation <= self._intake.generation
-
     def _finish(self) -> None:
         self._intake.finish()
         self._begin_to_judge()
@@ -430,7 +428,9 @@ class Relay:
         self._looking_back.finish(over=self._over)
 
     def _close(self) -> None:
-        for part in (self._fills.close, self._send_events, self._commands.send_replies, self._door.send_more):
+        # The other hosts after the last replies, which may be for askers there.
+        last = (self._send_events, self._commands.send_replies, self._door.send_more, self.far.close)
+        for part in (self._fills.close, *last):
             self._guarded("closing", part)
         for part in (self._looking_back.close, self._intake.close, self._forwarding.close, self._door.close):
             self._guarded("closing", part)

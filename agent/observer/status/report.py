@@ -129,7 +129,7 @@ def of(directory: RunDir) -> Report:
     run, members = found.run, found.members
     if found.state in ("starting", "running") and found.dead:
         # A rank has failed, and the others are being ended, or the launcher of a job goes on for a while.
-        judgement = survey.first_cause(directory, run, members)
+        judgement = survey.first_cause(directory, run, found.local)
         if judgement.state == "failed":
             found = replace(found, cause=judgement.cause, cause_rank=judgement.rank, kind=judgement.kind)
     generation = max((member.generation for member in members.values()), default=0)

@@ -2,6 +2,7 @@
 
 The observer writes the record of a run.  Where no observer lives (it was killed, or could
 not be started), the processes decide, and the first caller of `settle` records the end; `look` writes nothing.
+Of ranks on other hosts it is known what the observer has recorded of them; no process there is looked up or signalled.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +22,8 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.observer.end import cause, escalation, processes
-from ddptop.agent.run import ends, identity, states
+from ddptop.agent.observer.orders.spread import unheard
+from ddptop.agent.run import ends, hosts, identity, states
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
@@ -52,8 +55,9 @@ class Survey:
     orphaned: bool
     """True when torchrun is gone and ranks live on."""
     members: dict[int, Member]
+    """The records of all ranks, those on other hosts included."""
     alive: tuple[int, ...]
-    """Ranks whose process lives, or may live in another container."""
+    """Ranks whose process lives, or may live in another container or on another host."""
     dead: tuple[int, ...]
     """Ranks that have reported and whose process is gone."""
     seen: Mapping[int, Row] = field(default_factory=dict)
@@ -63,6 +67,13 @@ class Survey:
     cause_rank: int | None = None
     kind: str = ""
     """Name of the kind of a failure, as `end.kinds` has it."""
+    far: frozenset[int] = frozenset()
+    """Those of `members` that are on other hosts."""
+
+    @property
+    def local(self) -> dict[int, Member]:
+        """The records of the ranks on this host, whose processes can be looked up."""
+        return {rank: member for rank, member in self.members.items() if rank not in self.far}
 
     @property
     def ended(self) -> bool:
@@ -104,11 +115,30 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
         run = msgspec.structs.replace(run, torchrun=processes.find_torchrun(run))
     torchrun = unseen.may_live(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
+    far = {rank: each for rank, each in hosts.far_members(directory.path).items() if rank not in known}
+    states_of_hosts = hosts.read_hosts(directory.path) if far else ()
+    over = run.state in ENDED_STATES
+    training = tuple(rank for rank, each in far.items() if not over and hosts.may_train(each, states_of_hosts))
 
     def found(
         state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None, kind: str = ""
     ) -> Survey:
-        return Survey(run, state, supervised, orphaned, known, alive, dead, seen, exit_code, why, rank, kind)
+        everyone = dict(sorted({**far, **known}.items())) if far else known
+        return Survey(
+            run,
+            state,
+            supervised,
+            orphaned,
+            everyone,
+            tuple(sorted((*alive, *training))) if far else alive,
+            tuple(sorted((*dead, *(far.keys() - set(training))))) if far else dead,
+            seen,
+            exit_code,
+            why,
+            rank,
+            kind,
+            frozenset(far),
+        )
 
     if run.state in ENDED_STATES:
         return found(run.state, run.exit_code, run.cause, run.cause_rank, run.cause_kind)
@@ -138,11 +168,24 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
 
 
 def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> cause.Judgement:
-    """Return the end of a run's ranks, by what is on the disk."""
-    here = states.ranks_here(run, len(members))
-    seen = ends.read(directory.path, max((member.generation for member in members.values()), default=0))
+    """Return the end of a run's ranks, by what is on the disk; `members` are those of this host."""
+    far = {rank: each for rank, each in hosts.far_members(directory.path).items() if each.ended is not None}
+    here = members
+    everyone = {**far, **here}
+    world = min(run.world, states.ranks_here(run, len(here)) + len(far.keys() - here.keys()))
+    seen = ends.read(directory.path, max((member.generation for member in here.values()), default=0))
     log = tail.end(directory.torchrun_log)
-    return cause.judge(here, members, None, log, leader=run.leader, log_of=directory.rank_log, deaths=seen)
+    judgement = cause.judge(
+        world,
+        everyone,
+        None,
+        log,
+        leader=run.leader,
+        log_of=directory.rank_log,
+        deaths=seen,
+        elsewhere=everyone.keys() - here.keys(),
+    )
+    return cause.with_host(judgement, everyone)
 
 
 def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:
@@ -157,7 +200,7 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         found.run,
         state=found.state,
         exit_code=found.exit_code,
-        ended_at_ns=_end_of(found.members, directory),
+        ended_at_ns=_end_of(found.local, directory),
         cause=found.cause,
         cause_rank=found.cause_rank,
         cause_kind=found.kind,
@@ -209,6 +252,11 @@ def kill(
         outcome = escalation.end_process(directory, run, process, command.grace_s, progress, countdown)
         return _ended(run, outcome, outcome.text_of(process))
     if command.rank is not None:
+        if command.rank not in members and (there := hosts.far_members(directory.path).get(command.rank)) is not None:
+            raise escalation.NotOurs(
+                f"rank {command.rank}: runs on {clean_line(there.host, 60)}, and the observer here, which would pass "
+                f"it on, does not answer; `ddptop kill {run.run}` has to be run there"
+            )
         outcome = escalation.end_rank(directory, run, command.rank, command.grace_s, progress, countdown)
         return _ended(run, outcome, f"rank {command.rank}: {outcome.text}")
     over = look(directory)
@@ -230,11 +278,25 @@ def kill(
         _ended(run, outcome, outcome.text)
         if not over.ended:
             _write_end(directory, f"killed by {who}" if who else "killed")
+            if unknown := _elsewhere(directory):
+                raise escalation.Survived(f"{outcome.text}; {'; '.join(unheard(unknown))}")
             return outcome.text
     finally:
         if claim is not None:
             claim.release()
     return f"already {settle(directory).state}: {outcome.text}"
+
+
+def _elsewhere(directory: RunDir) -> dict[str, int]:
+    """Return by other host the number of its ranks that may still train: only an observer reaches them."""
+    known = hosts.read_hosts(directory.path)
+    here = directory.members()
+    left = [
+        clean_line(member.host, 60)
+        for rank, member in hosts.far_members(directory.path).items()
+        if rank not in here and hosts.may_train(member, known)
+    ]
+    return dict(sorted(Counter(left).items()))
 
 
 def _ended(run: Run, outcome: escalation.Outcome, text: str) -> str:

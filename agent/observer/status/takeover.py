@@ -35,7 +35,7 @@ def meet(
     run = now.run
     if run.state in ENDED_STATES or now.supervised:
         return now
-    if now.ended and not (run.launched and processes.find(run, now.members)):
+    if now.ended and not (run.launched and processes.find(run, now.local)):
         return survey.settle(directory, members, heard)
     if now.cause == ELSEWHERE:
         # An observer that is started here would see none of its processes.

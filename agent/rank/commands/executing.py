@@ -172,6 +172,8 @@ class Executing:
                 return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
             case wire.Decide(id):
                 return wire.Reply(id, False, "a rank decides nothing for others; ask the observer")
+            case wire.HostEnd(id) | wire.Conclude(id):
+                return wire.Reply(id, False, "this is between observers")
 
     def _check(self, id: int, step: int) -> wire.Reply:
         completed = self._session.gate.completed

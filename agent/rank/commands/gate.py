@@ -12,6 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
+
+_UNDECIDED_S: Final = 0.25
+"""Seconds between two looks for the decision on a hold whose lease has expired."""
 
 
 class GateError(Exception):
@@ -46,8 +50,9 @@ class Gate:
         self._working = False
         self._saved: Saved | None = None
         self._save_token: str | None = None
-        self.expired: Callable[[str], None] = lambda token: None
-        """Called, under the lock, when the lease of that token expires; it may `keep` the hold."""
+        self.expired: Callable[[str], bool] = lambda token: False
+        """Called, under the lock, when the lease of that token expires; it may `keep` the hold. True: whether the hold
+        lapses is decided elsewhere, and it goes on until that is known."""
         self.completed = 0
         """Steps completed."""
         self.held_at_ns: int | None = None
@@ -201,6 +206,10 @@ class Gate:
                 self._changed.notify_all()
             return None
 
+    def is_under(self, token: str) -> bool:
+        """Say whether the rank is held, or to be held, under the lease of this token."""
+        return self._token == token
+
     @property
     def lease(self) -> tuple[str, float] | None:
         """The holder of the lease that the rank is under, and its age in seconds; None where there is none."""
@@ -238,7 +247,10 @@ class Gate:
         if self._token is None or self._expires is None or self._working or self._clock() < self._expires:
             return
         token = self._token
-        self.expired(token)
+        if self.expired(token):
+            if self._token == token:
+                self._expires = self._clock() + _UNDECIDED_S
+            return
         self.lapse(token)
 
     def _note_release(self) -> None:

@@ -8,6 +8,7 @@ end there, before torchrun kills them after 30 s.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -96,7 +97,7 @@ class _Preemption:
         noted = ""
         while time.monotonic() < deadline and self._session.gate.ended_by is None:
             try:
-                # The scheduler ends the observer as well, and maybe first.
+                # The scheduler ends the observer as well, and maybe first; only for ranks of other hosts it is asked.
                 with LiveGroup(self._directory, relayed=False) as group:
                     Controller(group, WHO).stop(progress=lambda saved: self._note(saved, "warning"))
                 return
@@ -107,7 +108,8 @@ class _Preemption:
                 if not isinstance(problem, Busy) and str(problem) != noted:
                     noted = str(problem)
                     self._note(noted, "error", refused=True)
-                time.sleep(_PAUSE_S)
+                # Two ranks that try at the same moments would refuse each other for ever.
+                time.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
         if self._session.gate.ended_by is None:
             self._give_up()
 

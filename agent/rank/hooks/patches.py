@@ -357,6 +357,7 @@ def _groups(session: Session, torch: Any) -> None:
         timeout = asked[0] or c10d._get_default_timeout(c10d.Backend(session.backend))
         session.timeout_s = timeout.total_seconds()
         session.starting("building the model")
+        session.meeting.joined(torch)
 
     hooks = _Hooks(session, torch)
     hooks.around(c10d, "_new_process_group_helper", lambda *_, **__: None, made)
@@ -365,6 +366,7 @@ def _groups(session: Session, torch: Any) -> None:
     hooks.around(c10d, "init_process_group", enter_init, leave_init)
     session.collectives.expects_groups = True
     torch.distributed.init_process_group = c10d.init_process_group
+    session.meeting.prepare(torch)
     atexit.register(session.faults.guard(_unhook), session, c10d)
 
 

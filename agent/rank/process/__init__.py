@@ -1,6 +1,8 @@
 """The process of a rank: its run, its output, its record and its end.
 
 enrolment   finds or makes the run
+standing    rank, world and host number, as each launcher tells them
+meeting     how the observers of several hosts find each other
 observing   starts the observer of a run that something else launched
 ancestry    tells a rank from the processes that it starts
 spawned     ranks that the program has spawned itself

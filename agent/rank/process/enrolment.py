@@ -1,41 +1,33 @@
 """Enrolment of a rank in its run.
 
 The environment of a launched rank names the run.  The ranks of a job started by hand under the agent find their
-run by what they have in common, such as their launcher, and the first of them makes the directory.
+run by what they have in common, such as their launcher, and the first of them makes the directory.  Of a job on
+several hosts that is a text which is the same on all of them, so that its run has one name and one id everywhere.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from ddptop.agent.rank.process.output import Output, say
+from ddptop.agent.rank.process.standing import Standing
 from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 
 _MOST_LIKE_IT: Final = 1000
 """Ended jobs with the same marks as this one that may have a record at most."""
-
-
-class Standing(NamedTuple):
-    """Rank, local rank and world size of a process."""
-
-    rank: int
-    local_rank: int
-    world: int
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Standing:
-        """Return the numbers that a launcher has set in the environment; raises `ValueError` for other texts."""
-        names = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
-        return cls(*(int(environment.get(name, otherwise)) for name, otherwise in names))
+_OPENMPI_4: Final = "OMPI_MCA_ess_base_jobid"
+"""Variable with the name of a job in versions of Open MPI before 5."""
+_JOBS: Final = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "PBS_JOBID", "LSB_JOBID")
+"""Variables of schedulers that name a job, alike on all of its hosts."""
 
 
 def enrolled() -> RunDir | None:
@@ -68,17 +60,19 @@ def enrol_and_restart(program: str, arguments: tuple[str, ...]) -> None:
 
 
 def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str]:
-    under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-    launcher = rundir.identify(os.getppid()) if under_torchrun else None
-    shared = _shared(launcher)
+    standing = Standing.from_environment(os.environ, program)
+    launcher = rundir.identify(os.getppid()) if "TORCHELASTIC_RUN_ID" in os.environ else None
+    spread = standing.may_spread(os.environ)
+    if spread and launcher is not None and (found := _started_by(launcher)) is not None:
+        return found
+    shared = _shared_by_hosts(standing) if spread else _shared(standing, launcher)
     stem = rundir.stem_of(program, 24)
-    world = int(os.environ.get("WORLD_SIZE", "1"))
     run = Run(
         run=stem,
         run_id="",
         program=program,
         arguments=arguments,
-        world=world,
+        world=standing.world,
         backend=None,
         device=None,
         created_at_ns=time.time_ns(),
@@ -87,7 +81,9 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
         torchrun=launcher,
         injected=injection.describe(injection.from_environment(os.environ)),
         owner=os.getuid(),
-        local_world=_local_world(os.environ, world),
+        local_world=standing.local_world,
+        nodes=standing.nodes,
+        node=standing.node,
     )
     for number in range(_MOST_LIKE_IT):
         # The same shell may start the same job again: each has a run of its own, and the ended ones stay.
@@ -105,26 +101,72 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
                         raise
             found = there.read()
             if found.run_id == run_id:
-                if found.state in ENDED_STATES:
+                if found.state in ENDED_STATES or (spread and not _is_same_job(there, found, run)):
                     break
+                if standing.local_rank == 0 and found.node != standing.node:
+                    _widen(there, found, run)
                 return there, run_id
     raise RunDirError(f"no free name for {stem} in {rundir.base()}; remove ended runs there")
 
 
-def _local_world(environment: Mapping[str, str], world: int) -> int | None:
-    """Return the number of ranks of this job on this host, None where the launcher does not tell it."""
-    if world == 1:
-        return 1
-    text = environment.get("LOCAL_WORLD_SIZE", "")
-    return int(text) if text.isdecimal() and 1 <= int(text) <= world else None
+def _started_by(launcher: rundir.Process) -> tuple[RunDir, str] | None:
+    """Return the run that this torchrun has on this host: a restart may be told another address than the start was."""
+    for directory in rundir.runs():
+        # Another process may remove one meanwhile.
+        with contextlib.suppress(RunDirError):
+            run = directory.read()
+            if run.torchrun == launcher and run.state not in ENDED_STATES:
+                return directory, run.run_id
+    return None
 
 
-def _shared(launcher: rundir.Process | None) -> str:
-    """Return a text that all ranks of this job, and of no other, have in common."""
+def _is_same_job(there: RunDir, found: Run, run: Run) -> bool:
+    """Say whether a run that has not ended is that of this process, and not of an earlier job with the same marks."""
+    if run.torchrun is not None:
+        if found.torchrun == run.torchrun:
+            return True
+        # Two of one job on one host are two of its nodes.
+        return rundir.is_alive(found.torchrun) and found.node != run.node
+    members = there.members().values()
+    return len(members) < (found.local_world or 1) or any(rundir.is_alive(member.process) for member in members)
+
+
+def _widen(there: RunDir, found: Run, run: Run) -> None:
+    """Note that further ranks of the run are on this host, where its launcher has two nodes here."""
+    if found.local_world is not None and run.local_world is not None and found.local_world < found.world:
+        there.update(local_world=min(found.world, found.local_world + run.local_world))
+
+
+def _shared_by_hosts(standing: Standing) -> str:
+    """Return a text that all ranks of this job have in common on all of its hosts, and no other job of these hosts.
+
+    An earlier job of the same endpoint may have the same text.
+    """
+    job = " ".join(os.environ.get(name, "") for name in _JOBS)
+    if standing.engine == "slurm":
+        return f"slurm {job} {os.environ.get('SLURM_STEP_ID', '')}"
+    master = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    if standing.engine == "torchrun":
+        return f"torchrun {os.environ['TORCHELASTIC_RUN_ID']} {master} {job}"
+    return f"{master} {job} {_mpi_job()}"
+
+
+def _mpi_job() -> str:
+    """Return the name that `mpirun` has given the job on all hosts; empty where it gives none."""
+    return os.environ.get("PMIX_NAMESPACE") or os.environ.get(_OPENMPI_4, "")
+
+
+def _shared(standing: Standing, launcher: rundir.Process | None) -> str:
+    """Return a text that all ranks of this job, and of no other, have in common on this host."""
     if launcher is not None:
         return f"torchrun {launcher.pid} {launcher.started}"
     port = os.environ.get("MASTER_PORT")
     if port is None:
+        if standing.world > 1 and standing.engine != "environment":
+            return f"{standing.engine} {_mpi_job()} {os.environ.get('SLURM_STEP_ID', '')} {_job()} {os.getppid()}"
         return f"alone {os.getpid()} {time.time_ns()}"
-    job = os.environ.get("SLURM_JOB_ID", os.environ.get("PBS_JOBID", ""))
-    return f"{os.environ.get('MASTER_ADDR')}:{port} {job} {os.getppid()}"
+    return f"{os.environ.get('MASTER_ADDR')}:{port} {_job()} {os.getppid()}"
+
+
+def _job() -> str:
+    return os.environ.get("SLURM_JOB_ID", os.environ.get("PBS_JOBID", ""))

@@ -20,7 +20,7 @@ from ddptop.agent.rank.process import ending
 from ddptop.agent.rank.process.output import flush, say_unobserved
 
 if TYPE_CHECKING:
-    from ddptop.agent.rank.process.enrolment import Standing
+    from ddptop.agent.rank.process.standing import Standing
     from ddptop.agent.rank.session import Session
     from ddptop.agent.run.rundir import Run, RunDir
 
@@ -34,6 +34,7 @@ class _Rank:
     def joins(self, given: Mapping[str, Any]) -> bool:
         """Start the agent where this call joins the run's group; return False where a later call may do that."""
         from ddptop.agent.rank.process import ancestry, enrolment
+        from ddptop.agent.rank.process.standing import Standing
 
         directory = enrolment.enrolled()
         if directory is None or ancestry.rank_above(os.environ) is not None:
@@ -47,7 +48,7 @@ class _Rank:
             # The script may make other groups before that of the training.
             say_unobserved(f"its group has world size {world}, the run {run.world}; `--world` says which")
             return False
-        self._begin(directory, run, enrolment.Standing(rank, _local(rank), world))
+        self._begin(directory, run, Standing(rank, _local(rank), world))
         return True
 
     def _begin(self, directory: RunDir, run: Run, standing: Standing) -> None:

@@ -51,10 +51,13 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Verdicts: "verdicts: at_ns verdicts",
     wire.Ranks: "ranks: at_ns hellos beats summaries bundles",
     wire.Bundle: "bundle: messages",
-    wire.HostState: "host state ranks heard_at_ns offset_ms offset_error_ms rtt_ms agent_version node",
+    wire.HostState: "host state ranks heard_at_ns offset_ms offset_error_ms rtt_ms agent_version node gone",
     wire.Hosts: "hosts: at_ns hosts",
     wire.HostHello: "host_hello: protocol agent_version run run_id host world generation ranks at_ns",
     wire.Decide: "decide: id serial content",
+    wire.Census: "ranks helpers left",
+    wire.HostEnd: "host_end: id host generation deaths members over",
+    wire.Conclude: "conclude: id state exit_code cause cause_rank cause_kind ended_at_ns",
     wire.Hold: "hold: id token lease_ms asked_ns until_ns holder",
     wire.Commit: "commit: id token step lease_ms asked_ns until_ns",
     wire.Resume: "resume: id serial asked_ns until_ns",
@@ -62,7 +65,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Query: "query: id",
     wire.Inspect: "inspect: id stacks native",
     wire.Check: "check: id step",
-    wire.Kill: "kill: id grace_s rank who pid started signal asked_ns until_ns",
+    wire.Kill: "kill: id grace_s rank who pid started signal asked_ns until_ns host",
     wire.Keep: "keep: id token step serial",
     wire.Advance: "advance: id step serial",
     wire.End: "end: id who serial",
@@ -74,7 +77,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
     wire.Reply: (
         "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding held_by held_ns inspection "
-        "checksums"
+        "checksums census"
     ),
 }
 """Of each message in version 1 of the protocol its tag and its fields in their order; parts of messages have no tag."""

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent import wire
+from ddptop.agent.control import deadline
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.forwarding import Forwarding, silence
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
+from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.run.rundir import RunDir
 
@@ -57,8 +59,22 @@ class Commands:
         fills: Fills,
         looking_back: LookingBack,
         take_in: Callable[[], None],
+        pass_up: Callable[[bytes, int | None, wire.Command], bool] = lambda asker, rank, command: False,
     ) -> None:
-        """Prepare; `take_in` is called before a question about the history is answered, for what has just come."""
+        """Prepare.
+
+        Args:
+            directory: of the run.
+            door: through which the answers go.
+            requests: the commands for the observer's main thread.
+            forwarding: the commands to single ranks.
+            inspections: asks the ranks where they stand.
+            fills: asks them for their earlier records.
+            looking_back: the history.
+            take_in: called before a question about the history is answered, for what has just come.
+            pass_up: hands a question of an onlooker here to the head, on another host; returns False where it is to be
+                answered here.
+        """
         self._directory = directory
         self._door = door
         self._requests = requests
@@ -67,13 +83,14 @@ class Commands:
         self._fills = fills
         self._looking_back = looking_back
         self._take_in = take_in
+        self._pass_up = pass_up
 
     def obey(self) -> None:
         """Carry out the commands that have arrived, as far as there is time in one turn."""
         # A question for the history of a large group takes tens of milliseconds.
         until = time.monotonic() + _OBEY_S
         for asker, frames in self._door.received():
-            self._carry_out(asker, frames)
+            self.carry_out(asker, frames)
             if time.monotonic() >= until:
                 return
 
@@ -82,13 +99,24 @@ class Commands:
         for asker, reply in self._requests.replies():
             self._door.send(asker, wire.encode(reply))
 
-    def _carry_out(self, asker: bytes, frames: list[bytes]) -> None:
+    def carry_out(self, asker: bytes, frames: list[bytes], ahead_s: float | None = None) -> None:
+        """Carry out a command of an onlooker, or of one at another host.
+
+        Args:
+            asker: whoever asks.
+            frames: the message.
+            ahead_s: of an asker at another host, by how much the wall clock there is ahead; None: not known.
+        """
         try:
             *to, payload = frames
             command = wire.read_command(payload)
             rank = _rank(to)
         except (ValueError, wire.Unreadable):
             self._door.refused += 1
+            return
+        if askers.is_afar(asker):
+            command = deadline.arriving(command, ahead_s)
+        elif (rank is not None or isinstance(command, wire.History)) and self._pass_up(asker, rank, command):
             return
         if rank is not None:
             self._pass_on(asker, rank, command, payload)

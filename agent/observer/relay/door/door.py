@@ -1,5 +1,8 @@
 """The two sockets of an observer for onlookers: one publishes, one answers.
 
+The observers of other hosts have the same of it over their links.  Of a run on several hosts the door of a branch is a
+window of the head's, as long as both are linked: what the head publishes comes out of it, and nothing else.
+
 An onlooker that does not read loses messages and hurts nobody: the queue for each is bounded, and earlier records are
 read from ranks only while there is room for them.
 """
@@ -12,11 +15,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.observer.relay.hosts import askers
+from ddptop.agent.observer.relay.hosts.windows import Windows
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import RunDir
 
@@ -38,11 +43,23 @@ _MOST_ONLOOKERS: Final = 1_024
 _MOST_A_TURN: Final = 1_000
 _MOST_SUBSCRIPTIONS: Final = 100_000
 _TOPIC: Final = re.compile(
-    rb"(?:hello|beat|steps|summary)(?:/[0-9]{0,5})?|[a-z]{0,8}",
+    rb"(?:hello|beat|steps|summary)(?:/[0-9]{0,5})?|[a-z]{0,9}",
 )
 """Beginnings of topics that somebody may subscribe to."""
 _SOONEST_S: Final = 0.002
 _LATEST_S: Final = 0.1
+
+
+class Beyond(Protocol):
+    """The links to the observers of other hosts."""
+
+    def publish(self, peer: bytes, topic: bytes, payload: bytes) -> object:
+        """Send a message; one that does not read loses it."""
+        ...
+
+    def answer(self, asker: bytes, frames: tuple[bytes, ...]) -> bool | None:
+        """Answer somebody there: True once sent, None where there is no room now, False where there is no link."""
+        ...
 
 
 @dataclass(slots=True)
@@ -69,8 +86,11 @@ class Door:
         """Messages that could not be read."""
         self._clock = clock
         self._subscribed: set[bytes] = set()
-        self._wanted: dict[bytes, bool] = {}
-        """By topic, whether somebody subscribes to it or to its beginning."""
+        self._takers: dict[bytes, tuple[bool, tuple[bytes, ...]]] = {}
+        """By topic, whether an onlooker of this door subscribes to it or to its beginning, and which other hosts do."""
+        self.windows = Windows(self._takers.clear)
+        self.beyond: Beyond | None = None
+        self._is_window = False
         self._topics: dict[tuple[bytes, int], bytes] = {}
         self._waiting: dict[bytes, _Waiting] = {}
         self._pause_s = _SOONEST_S
@@ -93,6 +113,21 @@ class Door:
                 self.close()
                 raise
 
+    @property
+    def is_window(self) -> bool:
+        """True while the onlookers here get what the head publishes, on another host."""
+        return self._is_window
+
+    def become_window(self, is_window: bool) -> None:
+        """Publish to the onlookers here what the head publishes, or again what this host knows."""
+        self._is_window = is_window
+        self._takers.clear()
+
+    @property
+    def subscribed(self) -> frozenset[bytes]:
+        """The topics to which onlookers here subscribe."""
+        return frozenset(self._subscribed)
+
     def read_subscriptions(self) -> set[bytes]:
         """Take in the subscriptions that have changed, and return the new ones."""
         new: set[bytes] = set()
@@ -110,32 +145,56 @@ class Door:
                 else:
                     self.refused += 1
                     continue
-                self._wanted.clear()
+                self._takers.clear()
         return new
+
+    def may_subscribe(self, topic: bytes) -> bool:
+        """Say whether a topic is one that there may be."""
+        return _TOPIC.fullmatch(topic) is not None
 
     def wants(self, topic: bytes) -> bool:
         """Say whether anybody subscribes to a topic."""
-        known = self._wanted.get(topic)
-        if known is None:
-            # A topic of at most 14 bytes has few beginnings.
-            known = any(topic[:length] in self._subscribed for length in range(len(topic) + 1))
-            self._wanted[topic] = known
-        return known
+        here, afar = self._takers.get(topic) or self._takers_of(topic)
+        return here or bool(afar)
+
+    def _takers_of(self, topic: bytes) -> tuple[bool, tuple[bytes, ...]]:
+        here = not self._is_window and self._has_subscriber(topic)
+        found = self._takers[topic] = here, self.windows.takers(topic)
+        return found
+
+    def _has_subscriber(self, topic: bytes) -> bool:
+        # A topic of at most 14 bytes has few beginnings.
+        return any(topic[:length] in self._subscribed for length in range(len(topic) + 1))
+
+    @property
+    def has_subscribers(self) -> bool:
+        """True while anybody subscribes to anything."""
+        return bool(self._subscribed or self.windows)
 
     @property
     def is_watched(self) -> bool:
-        """True while anybody subscribes to anything."""
-        return bool(self._subscribed)
+        """True while somebody looks on, here or at another host."""
+        return bool(self._subscribed) or self.windows.is_watched
 
     def ranks_wanted(self) -> frozenset[int]:
         """Return the ranks of which the records are subscribed to one by one."""
         prefix = wire.TOPIC_STEPS + b"/"
-        numbers = (topic.removeprefix(prefix) for topic in self._subscribed if topic.startswith(prefix))
+        topics = self.windows.topics | (set() if self._is_window else self._subscribed)
+        numbers = (topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix))
         return frozenset(int(number) for number in numbers if len(number) == 5)
 
     def publish(self, topic: bytes, payload: bytes) -> None:
         """Send a message to its subscribers; one that does not read loses it."""
-        if self.wants(topic):
+        here, afar = self._takers.get(topic) or self._takers_of(topic)
+        if here:
+            self.pub.send_multipart([topic, payload])
+        if self.beyond is not None:
+            for peer in afar:
+                self.beyond.publish(peer, topic, payload)
+
+    def show(self, topic: bytes, payload: bytes) -> None:
+        """Send a message of the head to the onlookers here."""
+        if self._is_window and self._has_subscriber(topic):
             self.pub.send_multipart([topic, payload])
 
     def publish_of(self, topic: bytes, rank: int, payload: bytes) -> None:
@@ -153,6 +212,10 @@ class Door:
         with contextlib.suppress(zmq.Again):
             for _ in range(_MOST_A_TURN):
                 sender, *frames = self.cmd.recv_multipart(zmq.NOBLOCK)
+                if askers.is_afar(sender):
+                    # Nobody is called so but by the relay.
+                    self.refused += 1
+                    continue
                 yield sender, frames
 
     def send(self, asker: bytes, *frames: bytes) -> bool:
@@ -209,6 +272,8 @@ class Door:
 
     def _send(self, asker: bytes, frames: tuple[bytes, ...]) -> bool | None:
         """Return True once sent, None where there is no room now, False where the onlooker has left."""
+        if askers.is_afar(asker):
+            return False if self.beyond is None else self.beyond.answer(asker, frames)
         try:
             self.cmd.send_multipart([asker, *frames], zmq.NOBLOCK)
         except zmq.Again:

@@ -12,13 +12,15 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import caller, deadline
+from ddptop.agent.observer.inspection import inspections
+from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.run.files.private import check_socket
 
 PATIENCE_S: Final = 2.0
@@ -34,6 +36,26 @@ MOST: Final = 4 * EACH
 _QUEUED: Final = 64
 """Commands that may be queued for one rank."""
 _MOST_A_TURN: Final = 1_000
+
+BEYOND_S: Final = 1.0
+"""Seconds more for a rank on another host."""
+
+
+class Beyond(Protocol):
+    """The ranks on other hosts; see `agent.observer.relay.hosts.beyond`."""
+
+    def has(self, rank: int) -> bool:
+        """Say whether a rank is on another host."""
+        ...
+
+    def is_there(self, rank: int) -> bool:
+        """Say whether it was found, has not ended, and its host is heard."""
+        ...
+
+    def forward(self, rank: int, command: wire.Command) -> bool:
+        """Send it a command; return False where there is no room, or no link."""
+        ...
+
 
 Answer = Callable[[bytes, int, wire.Reply], object]
 """Sends the reply of a rank to an asker."""
@@ -53,18 +75,24 @@ class Forwarding:
     """The socket to all ranks, and the commands that they have not answered; for use from one thread."""
 
     def __init__(
-        self, context: zmq.Context[Any], owner: int, answer: Answer, clock: Callable[[], float] = time.monotonic
+        self,
+        context: zmq.Context[Any],
+        owner: int,
+        answer: Answer,
+        clock: Callable[[], float] = time.monotonic,
+        beyond: Beyond | None = None,
     ) -> None:
         self.refused = 0
         """Messages of ranks that could not be read."""
         self._owner = owner
         self._answer = answer
         self._clock = clock
+        self._beyond = beyond
         self._peers: dict[int, tuple[str, bytes]] = {}
         """By rank, its address and the name of the connection to it."""
         self._under_way: dict[int, _UnderWay] = {}
         self._counts: dict[bytes, int] = {}
-        """By asker, its commands that are under way."""
+        """By asker, its commands that are under way; those of all askers of another host are one's."""
         self._due = math.inf
         """When the next of them has to be answered, or before that."""
         self._number = 0
@@ -99,6 +127,11 @@ class Forwarding:
             self.socket.disconnect(known[0])
         self._answer_for([each for each in self._under_way.items() if each[1].rank == rank])
 
+    def lose_afar(self, rank: int) -> None:
+        """Answer in place of a rank on another host that is gone, or not heard."""
+        if rank not in self._peers:
+            self._answer_for([each for each in self._under_way.items() if each[1].rank == rank])
+
     def forward(self, asker: bytes, rank: int, command: wire.Command, answer: Answer | None = None) -> None:
         """Pass a command on to a rank; the asker gets one reply, whatever becomes of the rank.
 
@@ -109,27 +142,44 @@ class Forwarding:
             answer: takes the reply, perhaps at once, instead of what sends replies to onlookers.
         """
         answer = answer or self._answer
-        if len(self._under_way) >= MOST or self._counts.get(asker, 0) >= EACH:
+        who = askers.host_of(asker)
+        if len(self._under_way) >= MOST or self._counts.get(who, 0) >= EACH:
             answer(asker, rank, wire.Reply(command.id, False, "too many commands wait; ask again"))
             return
         if not self.is_there(rank):
             answer(asker, rank, silence(command.id, rank))
             return
         self._number += 1
-        payload = wire.encode(msgspec.structs.replace(command, id=self._number))
-        try:
-            self.socket.send_multipart([self._peers[rank][1], payload], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            # It reads nothing, so that the queue is full.
+        if not self._send(rank, msgspec.structs.replace(command, id=self._number)):
             answer(asker, rank, silence(command.id, rank))
             return
-        self._counts[asker] = self._counts.get(asker, 0) + 1
-        give_up = self._clock() + patience_s(command)
+        self._counts[who] = self._counts.get(who, 0) + 1
+        give_up = self._clock() + self._patience_s(rank, command)
         self._under_way[self._number] = _UnderWay(asker, command.id, rank, give_up, answer)
         self._due = min(self._due, give_up)
 
+    def _send(self, rank: int, command: wire.Command) -> bool:
+        if rank not in self._peers:
+            return self._beyond is not None and self._beyond.forward(rank, command)
+        try:
+            self.socket.send_multipart([self._peers[rank][1], wire.encode(command)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            # It reads nothing, so that the queue is full.
+            return False
+        return True
+
+    def _patience_s(self, rank: int, command: wire.Command) -> float:
+        if rank in self._peers:
+            return patience_s(command)
+        if isinstance(command, wire.Inspect):
+            # The observer there looks at the process from outside where the rank does not answer.
+            return BEYOND_S + (inspections.NATIVE_S if command.native else inspections.ANSWER_S)
+        return BEYOND_S + patience_s(command)
+
     def is_there(self, rank: int) -> bool:
-        """Say whether a rank was found and has not ended."""
+        """Say whether a rank was found and has not ended; one on another host, whether that is heard, too."""
+        if rank not in self._peers and self._beyond is not None and self._beyond.has(rank):
+            return self._beyond.is_there(rank)
         peer = self._peers.get(rank)
         # A rank that ends removes the files of its sockets.
         return peer is not None and os.path.lexists(peer[0].removeprefix("ipc://"))
@@ -151,8 +201,17 @@ class Forwarding:
                 command = self._under_way.get(reply.id)
                 # Of a rank that answers late nobody waits for the answer; none answers for another one.
                 if command is not None and name == self._peers.get(command.rank, ("", b""))[1]:
-                    self._remove(reply.id)
-                    command.answer(command.asker, command.rank, msgspec.structs.replace(reply, id=command.number))
+                    self._end(command, reply)
+
+    def take_from_beyond(self, rank: int, reply: wire.Reply) -> None:
+        """Pass on the reply of a rank on another host."""
+        command = self._under_way.get(reply.id)
+        if command is not None and command.rank == rank and rank not in self._peers:
+            self._end(command, reply)
+
+    def _end(self, command: _UnderWay, reply: wire.Reply) -> None:
+        self._remove(reply.id)
+        command.answer(command.asker, command.rank, msgspec.structs.replace(reply, id=command.number))
 
     def expire(self) -> None:
         """Answer in place of the ranks that had to answer by now."""
@@ -162,10 +221,10 @@ class Forwarding:
             self._due = min((each.give_up for each in self._under_way.values()), default=math.inf)
 
     def _remove(self, number: int) -> None:
-        asker = self._under_way.pop(number).asker
-        self._counts[asker] -= 1
-        if not self._counts[asker]:
-            del self._counts[asker]
+        who = askers.host_of(self._under_way.pop(number).asker)
+        self._counts[who] -= 1
+        if not self._counts[who]:
+            del self._counts[who]
 
     def _answer_for(self, unanswered: list[tuple[int, _UnderWay]]) -> None:
         for number, command in unanswered:

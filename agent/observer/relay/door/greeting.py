@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ddptop.agent import wire
 from ddptop.agent.observer.relay.door.door import Door
@@ -22,6 +22,7 @@ class Greeting:
         take_in: Callable[[], None],
         send_state: Callable[[], None],
         send_verdicts: Callable[[], bool],
+        pass_up: Callable[[set[bytes]], bool] = lambda topics: False,
     ) -> None:
         """Greet nobody yet.
 
@@ -32,6 +33,8 @@ class Greeting:
             take_in: takes in what the ranks have published.
             send_state: publishes the state of the run, where it is known.
             send_verdicts: publishes the verdicts; returns False where they are not known yet.
+            pass_up: tells the head, on another host, of the new ones of onlookers here, and of those that are no more;
+                returns False where they are to be greeted here.
         """
         self._door = door
         self._newest = newest
@@ -39,9 +42,14 @@ class Greeting:
         self._take_in = take_in
         self._send_state = send_state
         self._send_verdicts = send_verdicts
+        self._pass_up = pass_up
         self._waiting: set[bytes] = set()
         """New subscriptions that were not greeted yet."""
         self._due = 0.0
+
+    def greet(self, topics: Iterable[bytes]) -> None:
+        """Greet those soon who subscribe to these topics: onlookers here anew, or the observer of another host."""
+        self._waiting |= set(topics)
 
     @property
     def pause_s(self) -> float | None:
@@ -50,7 +58,9 @@ class Greeting:
 
     def turn(self) -> None:
         """Greet those who have come since the last greeting, where that is due."""
-        self._waiting |= self._door.read_subscriptions()
+        new = self._door.read_subscriptions()
+        if not self._pass_up(new):
+            self._waiting |= new
         now = time.monotonic()
         # Of many newcomers at the same moment each needs the same.
         if not self._waiting or now < self._due:

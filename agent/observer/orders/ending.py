@@ -1,0 +1,267 @@
+"""The end of a run that was asked for: on this host, on all others at once, and the sum of what has ended.
+
+The head ends its own processes, has each branch do the same at the same time, so that no launcher starts again what
+another one has lost, and adds up.  A branch passes on what is asked at its door; where the head does not begin soon, it
+ends its own host, and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.control import deadline
+from ddptop.agent.observer.end import escalation, processes
+from ddptop.agent.observer.orders import far
+from ddptop.agent.observer.orders.far import FarHosts, is_from_afar
+from ddptop.agent.observer.orders.spread import Spread, Total
+from ddptop.agent.observer.relay.door.requests import Requests
+from ddptop.agent.run import states
+from ddptop.agent.run.rundir import Run, RunDir, RunDirError
+from ddptop.agent.text import clean_line
+
+_log = logging.getLogger("ddptop.observer")
+
+_OTHERS_S: Final = 15.0
+"""Seconds beyond the grace period after which this process ends the run itself, where another one has begun to."""
+_HEAD_S: Final = 2.0
+"""Seconds after which a branch ends its own host, where the head has neither answered nor begun."""
+READ_S: Final = 5.0
+"""Seconds after which another observer refuses what was asked of it: it was under way for too long."""
+LADDER_S: Final = 10.0
+"""Seconds beyond the grace period in which another host answers a kill: SIGKILL, and processes that are slow to die."""
+_MARGIN_S: Final = 2.0
+"""Seconds more in which the head answers a branch: it waits for others."""
+_MOST_LEFT: Final = 1024
+
+
+@dataclass(slots=True)
+class _PassedOn:
+    """A kill of the run that this branch has passed on to the head."""
+
+    command: wire.Kill
+    at: float
+    reply: wire.Reply | None = None
+    is_over: bool = False
+    """The head has answered, or will not."""
+
+
+class RunEnding:
+    """The end of the run, by the first who asks for it."""
+
+    def __init__(
+        self,
+        directory: RunDir,
+        requests: Requests,
+        hosts: FarHosts,
+        host: str,
+        progress: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            directory: of the run.
+            requests: the way for replies.
+            hosts: the observers of other hosts.
+            host: the name of this one.
+            progress: receives a line at every stage.
+            warn: receives a line on what is not as it was asked for.
+        """
+        self.killed_by: str | None = None
+        """Author of the first kill of the run."""
+        self.outcome: escalation.Outcome | None = None
+        """What has ended on this host."""
+        self.total: Total | None = None
+        """What has ended on all hosts; None where this one is the only one, or the head adds up."""
+        self.countdown = ""
+        """While processes are being ended: those that are left, and the time of the next stage."""
+        self.ranks_ended: Callable[[], set[int]] = set
+        """Returns the ranks on other hosts whose end is known."""
+        self._problem = "not carried out"
+        self._others_until: float | None = None
+        """While another process ends the run, because this one was stopped or slow: when to do it here instead."""
+        self._directory = directory
+        self._requests = requests
+        self._hosts = hosts
+        self._host = host
+        self._progress = progress
+        self._warn = warn
+        self._thread: threading.Thread | None = None
+        self._spread: Spread | None = None
+        self._passed_on: _PassedOn | None = None
+        self._adds_up = False
+        """This observer adds up what has ended on all hosts."""
+        self._waiting: list[tuple[bytes, int]] = []
+
+    @property
+    def is_going_on(self) -> bool:
+        """Say whether the run is being ended now."""
+        return (
+            self._others_until is not None
+            or (self._thread is not None and self._thread.is_alive())
+            or (self._spread is not None and self._spread.is_waiting)
+            or (self._passed_on is not None and not self._passed_on.is_over)
+        )
+
+    @property
+    def is_for_all(self) -> bool:
+        """Say whether this observer ends the run on all hosts, and no other one does."""
+        return self._hosts.role != "branch"
+
+    def ask(self, sender: bytes, command: wire.Kill, run: Run) -> bool:
+        """Begin to end the run, or have the head do it; return whether it begins here and now."""
+        self._waiting.append((sender, command.id))
+        if self.killed_by is not None:
+            return False
+        if self._hosts.role == "branch" and not is_from_afar(sender):
+            if self._passed_on is None:
+                self._pass_on(command)
+            return False
+        self.begin(run, command.grace_s, who(command), for_all=self.is_for_all)
+        return True
+
+    def _pass_on(self, command: wire.Kill) -> None:
+        passed = self._passed_on = _PassedOn(command, time.monotonic())
+
+        def take(reply: wire.Reply | None) -> None:
+            # That there is no reply is noticed by the time that has passed.
+            passed.reply = reply
+            self._requests.arrived.set()
+
+        patience_s = command.grace_s + LADDER_S + _MARGIN_S
+        self._hosts.ask(far.HEAD, deadline.limited(command, READ_S), patience_s, take)
+
+    def begin(self, run: Run, grace_s: float, author: str, *, for_all: bool) -> None:
+        """End the processes of this host, and have the branches end theirs where that is `for_all`."""
+        self.killed_by = author
+        # If this observer is killed meanwhile, the next one must know that the run was killed and did not fail.
+        with contextlib.suppress(OSError, RunDirError):
+            self._directory.update(killed_by=author)
+        self._adds_up = for_all and (states.has_other_hosts(run) or bool(self._hosts.hosts()))
+        if for_all and self._hosts.role == "head":
+            command = deadline.limited(wire.Kill(0, grace_s, who=author), READ_S)
+            wake, ended = self._requests.arrived.set, self.ranks_ended()
+            self._spread = Spread(self._hosts, command, grace_s + LADDER_S, wake, spared=ended)
+        self._thread = threading.Thread(target=self._end, args=(run, grace_s), daemon=True)
+        self._thread.start()
+
+    def _end(self, run: Run, grace_s: float) -> None:
+        try:
+            self.outcome = escalation.end(self._directory, run, grace_s, self._progress, self.note)
+        except Exception as error:  # a wall: the sender must get a reply
+            _log.exception("kill")
+            self._problem = f"the kill failed: {clean_line(repr(error))}"
+
+    def note(self, line: str) -> None:
+        """Take the line on the processes left, and the time of the next stage."""
+        self.countdown = line
+
+    def resume(self, run: Run) -> None:
+        """Continue the ending during which an earlier observer was killed."""
+        if run.killed_by is not None:
+            self.begin(run, run.grace_s, run.killed_by, for_all=self.is_for_all)
+
+    def learn(self, run: Run) -> None:
+        """Note that another process ends the run, where the record says so: the deaths of its ranks are no failure."""
+        if self.killed_by is not None:
+            return
+        with contextlib.suppress(RunDirError):
+            self.killed_by = self._directory.read().killed_by
+        if self.killed_by is not None:
+            self._problem = f"{self.killed_by} ended it without the observer, which did not answer"
+            self._others_until = time.monotonic() + run.grace_s + _OTHERS_S
+
+    def turn(self, run: Run) -> None:
+        """Notice what others do, or do not do, and answer when all is done; to be called from time to time."""
+        self._watch_others(run)
+        self._watch_head(run)
+        if self._thread is None or self._thread.is_alive():
+            return
+        if self._adds_up and self.total is None and not (self._spread is not None and self._spread.is_waiting):
+            self._add_up(run)
+        if not self._adds_up or self.total is not None:
+            # The end of this process takes a moment more, and other observers wait.
+            self._answer([each for each in self._waiting if is_from_afar(each[0])])
+
+    def _watch_others(self, run: Run) -> None:
+        """End the run here where the other process that ends it takes too long."""
+        if self._others_until is None:
+            return
+        if not processes.find(run, self._directory.members()):
+            self._others_until = None
+        elif time.monotonic() > self._others_until and self.killed_by is not None:
+            self._others_until = None
+            self.begin(run, run.grace_s, self.killed_by, for_all=self.is_for_all)
+
+    def _watch_head(self, run: Run) -> None:
+        """End this host where the head does not do so for all of them."""
+        passed = self._passed_on
+        if passed is None or passed.is_over:
+            return
+        now = time.monotonic()
+        is_linked = self._hosts.role == "branch"
+        if passed.reply is not None:
+            passed.is_over = True
+            if self.killed_by is None and not passed.reply.done:
+                # A refusal: nothing was done.
+                self._answer(self._waiting)
+                self._passed_on = None
+        elif self.killed_by is None and (now > passed.at + _HEAD_S or not is_linked):
+            self._warn(f"the head of the run does not answer: the kill ends only what is on {self._host}")
+            self.begin(run, passed.command.grace_s, who(passed.command), for_all=False)
+            self._adds_up = passed.is_over = True
+        elif now > passed.at + passed.command.grace_s + LADDER_S + _MARGIN_S or (self.outcome and not is_linked):
+            self._adds_up = passed.is_over = True
+
+    def _add_up(self, run: Run) -> None:
+        if self.outcome is None:
+            return
+        known = self._hosts.hosts()
+        spread = self._spread
+        if spread is None:
+            # Nobody has asked the other hosts, or the head, which did, has not said what came of it.
+            spread = Spread.unasked(known, spared=self.ranks_ended())
+        here = run.local_world or len(self._directory.members())
+        self.total = spread.total(self._host, self.outcome, run.world - here - sum(len(each.ranks) for each in known))
+
+    def _answer(self, waiting: list[tuple[bytes, int]]) -> None:
+        reply = self._reply()
+        for sender, number in waiting:
+            self._requests.reply(sender, msgspec.structs.replace(reply, id=number))
+        self._waiting = [each for each in self._waiting if each not in waiting]
+
+    def close(self, late: list[tuple[bytes, int]]) -> None:
+        """Answer everybody who has asked, those who came last included."""
+        self._answer([*self._waiting, *late])
+
+    def _reply(self) -> wire.Reply:
+        if self._passed_on is not None and self._passed_on.reply is not None:
+            return self._passed_on.reply
+        if self.outcome is None:
+            return wire.Reply(0, False, self.summary)
+        done = not self.outcome.survivors if self.total is None else self.total.done
+        census = wire.Census(self.outcome.ranks, self.outcome.helpers, self.outcome.survivors[:_MOST_LEFT])
+        return wire.Reply(0, done, self.summary, census=census)
+
+    @property
+    def summary(self) -> str:
+        """The outcome, one line."""
+        if self._passed_on is not None and self._passed_on.reply is not None:
+            return clean_line(self._passed_on.reply.text, 400)
+        if self.total is not None:
+            return self.total.text
+        return self.outcome.text if self.outcome else self._problem
+
+
+def who(command: wire.Kill) -> str:
+    """Return the author of a kill."""
+    return clean_line(command.who, 100) or "somebody"

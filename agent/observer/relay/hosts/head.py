@@ -1,0 +1,404 @@
+"""The side of the head: the ranks of all other hosts come in by their observers, and its door is theirs, too.
+
+What a branch says is taken for its own ranks only, as far as it can be true, and no faster than ranks speak.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.observer.hosts.frames import (
+    ANSWER,
+    COMMAND,
+    DECISION,
+    MEMBERS,
+    PUBLICATION,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+)
+from ddptop.agent.observer.hosts.link import Link
+from ddptop.agent.observer.hosts.peer import Peer
+from ddptop.agent.observer.orders.far import GONE, LINKED, SILENT
+from ddptop.agent.observer.orders.mirror import Sent
+from ddptop.agent.observer.relay.hosts import askers
+from ddptop.agent.observer.relay.hosts.asking import Asking
+from ddptop.agent.observer.relay.hosts.beyond import Beyond
+from ddptop.agent.observer.relay.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
+from ddptop.agent.observer.relay.hosts.windows import WATCHED
+from ddptop.agent.run.decisions import Decisions
+from ddptop.agent.run.identity import Process
+from ddptop.agent.run.records import Member
+from ddptop.agent.version import VERSION
+from ddptop.agent.wire import EACH_RECORD, HostState
+
+_SMALL: Final = (
+    wire.TOPIC_RANKS, wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT,
+    wire.TOPIC_CHECKSUMS,
+)  # fmt: skip
+_LARGE: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_CHECKSUMS)
+"""In a large group the newest of all ranks of a host comes together, once a second."""
+GONE_S: Final = 10.0
+"""Seconds after the end of its connection in which a host may come back before it counts as gone."""
+_RATE: Final = 50
+"""Messages of each rank in a second, which is more than it publishes."""
+_RATE_BYTES: Final = 1 << 20
+"""The same of their bytes."""
+_COMMANDS: Final = 2_000
+"""Commands of a branch in a second: to each of a thousand ranks two."""
+_BURST_S: Final = 10.0
+"""So much may come at once, after so many seconds without."""
+
+
+@dataclass
+class _Allowance:
+    """What a branch may send: messages, bytes or commands, by the second."""
+
+    rate: float = 0.0
+    left: float = -1.0
+    at: float = 0.0
+
+    def take(self, amount: float, now: float) -> bool:
+        if self.left < 0:
+            self.left = self.rate * _BURST_S
+        else:
+            self.left = min(self.rate * _BURST_S, self.left + (now - self.at) * self.rate)
+        self.at = now
+        if amount > self.left:
+            return False
+        self.left -= amount
+        return True
+
+
+@dataclass
+class _Branch:
+    """Another host of the run."""
+
+    peer: Peer
+    subscriptions: Subscriptions
+    mirror: Mirror
+    messages: _Allowance = field(default_factory=_Allowance)
+    bytes: _Allowance = field(default_factory=_Allowance)
+    commands: _Allowance = field(default_factory=lambda: _Allowance(_COMMANDS))
+    session: int = -1
+    members: dict[int, Member] = field(default_factory=dict)
+    ranks: frozenset[int] = frozenset()
+    """Those of its ranks that are taken for its own."""
+    summaries: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By rank, generation and number of its newest summary."""
+    state: str = ""
+    refused: int = 0
+
+    def allow(self, ranks: int) -> None:
+        """Take so much of it as so many ranks may publish."""
+        self.messages.rate, self.bytes.rate = 200 + _RATE * ranks, (8 << 20) + _RATE_BYTES * ranks
+
+
+class Head:
+    """All branches; for use from the relay's thread."""
+
+    role: Final = "head"
+
+    def __init__(
+        self, parts: Parts, local: Local, beyond: Beyond, link: Link, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Know no branch yet, on a link that listens."""
+        self.refused = 0
+        """Messages of branches that cannot be true, or are too many."""
+        self._parts = parts
+        self._local = local
+        self._beyond = beyond
+        self._link = link
+        self._clock = clock
+        self._world = parts.run.world
+        self._branches: dict[bytes, _Branch] = {}
+        self._followed: dict[int, tuple[int, Process]] = {}
+        self._in_sight: frozenset[int] = frozenset()
+        """Ranks of a large group whose records are wanted at once."""
+        self._lost: set[int] = set()
+        """Ranks on other hosts whose process is gone."""
+        self._decisions = Sent(
+            Decisions(parts.directory.path),
+            lambda peer, serial, content: link.send(peer, DECISION, b"%d" % serial, content),
+        )
+        self.asking = Asking(parts.wake, self._peer_of, link.send)
+        beyond.link, beyond.before = link, self._decisions.turn
+        self._each: Final = {
+            PUBLICATION: self._take_publication,
+            COMMAND: self._take_command,
+            ANSWER: self._take_answer,
+            SUBSCRIBE: self._subscribe,
+            UNSUBSCRIBE: self._unsubscribe,
+            MEMBERS: self._take_members,
+            DECISION: self._take_decision,
+        }
+
+    @property
+    def judges(self) -> bool:
+        """The head judges."""
+        return True
+
+    def arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
+        """Take in a message of a branch."""
+        branch, take = self._branches.get(peer), self._each.get(kind)
+        if branch is None or take is None:
+            self.refused += 1
+            return
+        try:
+            take(branch, frames)
+        except (ValueError, wire.Unreadable):
+            self._refuse(branch)
+
+    def _refuse(self, branch: _Branch) -> None:
+        self.refused += 1
+        branch.refused += 1
+        if branch.refused == 1:
+            self._parts.say(f"{branch.peer.host} sends what cannot be true, or too much: it is left out", "warning")
+
+    def changed(self, name: bytes) -> None:
+        """Take note that a branch came, fell silent, is heard again, has other ranks, or is gone."""
+        peer, branch = self._link.peers.get(name), self._branches.get(name)
+        if peer is None:
+            if branch is not None:
+                self._forget(branch)
+                del self._branches[name]
+        elif branch is None:
+            branch = self._branches[name] = _Branch(peer, Subscriptions(self._link, name), Mirror(self._link, name))
+            self._decisions.meet(name)
+        elif branch.session != peer.session:
+            # It may be another process, and knows nothing.
+            self._forget(branch)
+            branch.subscriptions, branch.mirror = Subscriptions(self._link, name), Mirror(self._link, name)
+            self._decisions.meet(name)
+        elif not peer.is_connected:
+            self._forget(branch)
+        if peer is None or branch is None:
+            self._settle()
+            return
+        was_away = branch.state != LINKED or branch.session != peer.session
+        branch.session = peer.session
+        branch.allow(max(1, min(len(peer.ranks), self._world)))
+        self._settle()
+        if branch.state != LINKED:
+            return
+        self._subscribe_at(branch, again=was_away)
+        if was_away:
+            # What was published meanwhile did not arrive.
+            for rank in branch.ranks:
+                self._parts.intake.look_for_gap(rank)
+
+    def _forget(self, branch: _Branch) -> None:
+        """Forget what a branch has asked for."""
+        self.asking.lose(branch.peer.name)
+        self._decisions.forget(branch.peer.name)
+        self._parts.door.windows.forget(branch.peer.name)
+
+    def _settle(self) -> None:
+        """Find out which ranks are on which host, and take in those that are new."""
+        generation, here = self._parts.intake.generation, self._local.members
+        owners: dict[int, _Branch] = {}
+        order = sorted(self._branches.values(), key=lambda each: (not each.peer.is_linked, -each.peer.hello.generation))
+        for branch in order:
+            claimed = {rank for rank in branch.peer.ranks if rank < self._world and rank not in here}
+            branch.ranks = frozenset(claimed - owners.keys())
+            owners |= dict.fromkeys(branch.ranks, branch)
+        self._beyond.owners = {rank: branch.peer.name for rank, branch in owners.items()}
+        for rank, branch in owners.items():
+            member = branch.members.get(rank)
+            # Of the next generation once this host has seen it itself: one host may claim anything.
+            if member is None or member.generation != generation:
+                continue
+            if self._followed.get(rank) != (generation, member.process):
+                self._followed[rank] = generation, member.process
+                self._lost.discard(rank)
+                self._parts.follow_afar(member)
+        for branch in self._branches.values():
+            for rank in branch.ranks.intersection(branch.peer.hello.gone) - self._lost:
+                if self._followed.get(rank, (-1,))[0] == generation == branch.peer.hello.generation:
+                    self._lost.add(rank)
+                    self._parts.lose_afar(rank)
+        self._note_states()
+
+    def _note_states(self) -> None:
+        unheard: set[int] = set()
+        for branch in self._branches.values():
+            peer = branch.peer
+            branch.state = LINKED if peer.is_linked else SILENT if peer.is_connected else self._state_of_lost(branch)
+            if branch.state != LINKED:
+                unheard |= branch.ranks
+        unheard -= self._lost
+        newly = unheard - set(self._parts.hanging.unheard)
+        self._parts.hanging.unheard = frozenset(unheard)
+        self._beyond.absent = frozenset(unheard | self._lost)
+        if newly:
+            self._beyond.lose(newly)
+            for rank in newly:
+                self._parts.forwarding.lose_afar(rank)
+
+    def _state_of_lost(self, branch: _Branch) -> str:
+        """Return the state of a host whose connection has ended: it may come back within seconds."""
+        is_over = bool(branch.ranks) and branch.ranks <= self._lost
+        return GONE if is_over or self._clock() - branch.peer.since > GONE_S else SILENT
+
+    def _topics(self, branch: _Branch) -> set[bytes]:
+        topics = set(_SMALL if self._world <= EACH_RECORD else _LARGE)
+        if self._parts.door.is_watched:
+            topics.add(WATCHED)
+        if self._world > EACH_RECORD:
+            topics |= {wire.topic_of(wire.TOPIC_STEPS, rank) for rank in self._in_sight & branch.ranks}
+        return topics
+
+    def look_at(self, ranks: frozenset[int]) -> None:
+        """Have the records of these ranks of a large group at once, as far as they are on other hosts."""
+        self._in_sight = ranks
+
+    def _subscribe_at(self, branch: _Branch, *, again: bool = False) -> None:
+        branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_RANKS,) if again else ())
+
+    def turn(self) -> None:
+        """Do what was left for want of room, and what was asked for by the main thread."""
+        self._decisions.turn()
+        self.asking.turn()
+
+    def each_second(self) -> None:
+        """Mirror the records of ranks, and follow what has changed here."""
+        self._settle()
+        known = {**self.members(), **self._local.members}
+        for branch in self._branches.values():
+            if branch.state == LINKED:
+                self._subscribe_at(branch)
+                branch.mirror.send({rank: each for rank, each in known.items() if rank not in branch.ranks})
+
+    def members(self) -> dict[int, Member]:
+        """Return the records of the ranks on other hosts."""
+        generation = self._parts.intake.generation
+        return {
+            rank: member
+            for branch in self._branches.values()
+            for rank, member in branch.members.items()
+            if rank in branch.ranks and member.generation == generation
+        }
+
+    def _take_publication(self, branch: _Branch, frames: list[bytes]) -> None:
+        topic, payload = frames
+        now = self._clock()
+        if not (branch.messages.take(1, now) and branch.bytes.take(len(payload), now)):
+            self._refuse(branch)
+            return
+        intake = self._parts.intake
+        before = intake.refused
+        if topic == wire.TOPIC_RANKS:
+            newest = wire.read_encoded_ranks(payload)
+            for part in (*newest.hellos, *newest.beats):
+                intake.take_from_afar(bytes(part), branch.ranks)
+            for part in newest.summaries:
+                self._take_summary(branch, bytes(part))
+        elif topic.startswith(wire.TOPIC_SUMMARY):
+            self._take_summary(branch, payload)
+        elif topic == wire.TOPIC_EVENT:
+            intake.take_from_afar(_named(payload, branch.peer.host), branch.ranks)
+        else:
+            intake.take_from_afar(payload, branch.ranks)
+        if intake.refused != before:
+            # They are counted there.
+            self.refused -= 1
+            self._refuse(branch)
+
+    def _take_summary(self, branch: _Branch, payload: bytes) -> None:
+        summary = wire.read_telemetry(payload)
+        if not isinstance(summary, wire.Summary):
+            raise ValueError("no summary")
+        # The newest of all come again with each new link.
+        newest = summary.generation, summary.number
+        if newest > branch.summaries.get(summary.rank, (-1, -1)):
+            if summary.rank in branch.ranks:
+                branch.summaries[summary.rank] = newest
+            self._parts.intake.take_from_afar(payload, branch.ranks)
+
+    def _take_command(self, branch: _Branch, frames: list[bytes]) -> None:
+        asker, *rest = frames
+        if not branch.commands.take(1, self._clock()):
+            # Whoever asks gets no answer in time, as of one that is overloaded.
+            self._refuse(branch)
+            return
+        self._parts.commands.carry_out(askers.named(branch.peer.name, asker), rest, branch.peer.offset_s)
+
+    def _take_answer(self, branch: _Branch, frames: list[bytes]) -> None:
+        if len(frames) == 2:
+            if not (self.asking.is_own(frames[0]) and self.asking.answered(branch.peer.name, frames[1])):
+                self._refuse(branch)
+            return
+        reply = self._beyond.answered(branch.peer.name, frames)
+        if reply is not None:
+            self._parts.forwarding.take_from_beyond(int(frames[1]), reply)
+
+    def _subscribe(self, branch: _Branch, frames: list[bytes]) -> None:
+        (topic,) = frames
+        if not (self._parts.door.may_subscribe(topic) and self._parts.door.windows.subscribe(branch.peer.name, topic)):
+            self._refuse(branch)
+            return
+        self._parts.greeting.greet({topic})
+
+    def _unsubscribe(self, branch: _Branch, frames: list[bytes]) -> None:
+        self._parts.door.windows.unsubscribe(branch.peer.name, frames[0])
+
+    def _take_members(self, branch: _Branch, frames: list[bytes]) -> None:
+        if not branch.bytes.take(len(frames[0]), self._clock()):
+            self._refuse(branch)
+            return
+        found = read_members(frames[0], self._world)
+        claimed = set(branch.peer.ranks)
+        if any(member.rank not in claimed for member in found):
+            self._refuse(branch)
+        branch.members.update((member.rank, member) for member in found if member.rank in claimed)
+        self._settle()
+
+    def _take_decision(self, branch: _Branch, frames: list[bytes]) -> None:
+        serial, _ = frames
+        self._decisions.heard(branch.peer.name, int(serial))
+
+    def _peer_of(self, host: str) -> bytes | None:
+        for name, branch in self._branches.items():
+            if branch.peer.host == host and branch.state == LINKED:
+                return name
+        return None
+
+    def states(self) -> tuple[HostState, ...]:
+        """Return what is known of all hosts, this one first."""
+        own = self._local
+        here = HostState(
+            own.host, LINKED, tuple(own.members), time.time_ns(), 0.0, 0.0, 0.0, VERSION,
+            gone=tuple(sorted(own.gone)), node=self._parts.run.node,
+        )  # fmt: skip
+        return here, *(self._state_of(branch) for branch in self._branches.values() if branch.ranks)
+
+    def _state_of(self, branch: _Branch) -> HostState:
+        peer = branch.peer
+        return HostState(
+            peer.host, branch.state, tuple(sorted(branch.ranks)), peer.heard_at_ns, _ms(peer.offset_s),
+            _ms(peer.offset_error_s), _ms(peer.rtt_s), peer.hello.agent_version,
+            gone=tuple(sorted(branch.ranks & self._lost)),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Take no more questions."""
+        self.asking.close()
+        for peer in self._branches:
+            self._parts.door.windows.forget(peer)
+
+
+def _named(payload: bytes, host: str) -> bytes:
+    """Return an event with the name of its host, where it is of no rank."""
+    event = wire.read_telemetry(payload)
+    if not isinstance(event, wire.Event) or event.rank is not None or event.action or host in event.text:
+        return payload
+    return wire.encode(msgspec.structs.replace(event, text=f"{host}: {event.text}"))
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds

@@ -1,0 +1,291 @@
+"""The other hosts of a run: which side of a link this host is, and what that means for the relay.
+
+A run on one host costs nothing here.  Of one on several the observer on the host of rank 0 listens, and that of any
+other host connects; which one this is may change with a restart of the group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.observer.end import parting
+from ddptop.agent.observer.hosts.link import Link
+from ddptop.agent.observer.orders.far import Then
+from ddptop.agent.observer.relay.hosts.beyond import Beyond
+from ddptop.agent.observer.relay.hosts.branch import FIRST_S, Branch
+from ddptop.agent.observer.relay.hosts.head import Head
+from ddptop.agent.observer.relay.hosts.links import OPENING, Calls, Opening
+from ddptop.agent.observer.relay.hosts.parts import Local, Parts
+from ddptop.agent.run import hosts
+from ddptop.agent.run.hosts import FarRanks, Listen
+from ddptop.agent.run.rundir import Member
+from ddptop.agent.run.states import ranks_here
+from ddptop.agent.text import Complaint
+from ddptop.agent.wire import HostState
+
+_log = logging.getLogger("ddptop.observer")
+
+_ALL_COME_S: Final = 30.0
+"""Seconds within which the ranks of this host come, where nobody has told their number: the others are elsewhere."""
+_EVERY_S: Final = 1.0
+_NEWS_S: Final = 10.0
+"""Seconds between two records of the hosts of which only the figures have changed."""
+
+
+class OtherHosts:
+    """The other hosts, for the relay's thread; `role`, `hosts` and `ask` are for any thread."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        beyond: Beyond,
+        opening: Opening = OPENING,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Look for nobody before the first turn."""
+        self.role = "alone"
+        self._parts = parts
+        self._run = parts.run
+        self._local = Local(parts.directory, parts.run)
+        self._beyond = beyond
+        self._opening = opening
+        self._clock = clock
+        self._began = clock()
+        self._due = 0.0
+        self._side: Head | Branch | None = None
+        self._link: Link | None = None
+        self._listen: Listen | None = None
+        """Where this branch connects, or has tried to."""
+        self._problem = ""
+        self._told_alone = False
+        self._states: tuple[HostState, ...] = ()
+        self._far: dict[int, Member] = {}
+        self._written: tuple[Any, float] = ((), 0.0)
+        self._closed = False
+
+    def hosts(self) -> tuple[HostState, ...]:
+        """Return what is known of the other hosts."""
+        here = set(self._local.members)
+        return tuple(each for each in self._states if here.isdisjoint(each.ranks))
+
+    def ask(self, host: str, command: wire.Command, timeout_s: float, then: Then) -> None:
+        """Send a command to the observer of a host; `then` is called once, with its reply or None."""
+        side = self._side
+        if side is None or self._closed:
+            then(None)
+        else:
+            side.asking.ask(host, command, timeout_s, then)
+
+    @property
+    def refused(self) -> int:
+        """Messages of other hosts that could not be read, or cannot be true."""
+        of_link = 0 if self._link is None else sum(self._link.refused.values())
+        return of_link + self._beyond.refused + (0 if self._side is None else self._side.refused)
+
+    @property
+    def judges(self) -> bool:
+        """Say whether this host judges the run: the head does, and who has no link to it."""
+        if isinstance(self._side, Head) or not self._is_several():
+            return True
+        if isinstance(self._side, Branch) and (self._side.is_linked or self._side.was_linked):
+            return not self._side.is_linked
+        return self._clock() - self._began > FIRST_S
+
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """Return the sockets on which something may arrive."""
+        return [] if self._link is None else self._link.sockets
+
+    @property
+    def pause_s(self) -> float | None:
+        """Seconds until the next `turn` is due, if nothing arrives; None where there is no link."""
+        if self._side is None or self._link is None:
+            return None
+        asking_s = self._side.asking.pause_s
+        return self._link.pause_s if asking_s is None else min(asking_s, self._link.pause_s)
+
+    def pass_up(self, asker: bytes, rank: int | None, command: wire.Command) -> bool:
+        """Hand a question of an onlooker here to the head; return False where it is to be answered here."""
+        return isinstance(self._side, Branch) and self._side.pass_up(asker, rank, command)
+
+    def subscribe_up(self, new: set[bytes]) -> bool:
+        """Hand the subscriptions of onlookers here to the head; return False where they are to be greeted here."""
+        if not (isinstance(self._side, Branch) and self._side.is_linked):
+            return False
+        self._side.want(new)
+        return True
+
+    def look_at(self, ranks: frozenset[int]) -> None:
+        """Have the records of these ranks of a large group at once."""
+        if self._side is not None:
+            self._side.look_at(ranks)
+
+    def lose(self, rank: int) -> None:
+        """Take note that the process of a rank on this host is gone."""
+        if rank in self._local.members:
+            self._local.gone.add(rank)
+            self._announce()
+
+    def turn(self) -> None:
+        """Take in what other hosts have sent, and once a second do what is due."""
+        if self._closed:
+            return
+        if self._link is not None:
+            self._link.turn()
+        if self._side is not None:
+            self._side.turn()
+            self._find_role()
+        now = self._clock()
+        if now < self._due or not self._is_several():
+            return
+        self._due = now + _EVERY_S
+        self._each_second()
+
+    def _is_several(self) -> bool:
+        """Say whether the run has ranks on other hosts."""
+        run, here = self._run, len(self._local.members)
+        if run.nodes is not None and run.nodes > 1:
+            return True
+        if run.local_world is None and (run.launched or self._clock() - self._began < _ALL_COME_S):
+            return False
+        return ranks_here(run, here) < run.world
+
+    def _each_second(self) -> None:
+        if self._local.read():
+            self._announce()
+        if self._side is None or isinstance(self._side, Branch):
+            self._take_side()
+        elif 0 not in self._local.members and self._local.members:
+            # The group was restarted, and rank 0 is on another host now.
+            self._leave()
+        if self._side is not None:
+            self._side.each_second()
+            self._tell()
+        self._tell_alone()
+
+    def _announce(self) -> None:
+        if self._link is not None:
+            self._link.update(self._hello())
+
+    def _hello(self) -> wire.HostHello:
+        """Return how this host introduces itself: where the hosts number their runs differently, as the head does."""
+        own, head = self._local.hello(), self._listen
+        return own if head is None else msgspec.structs.replace(own, run=head.run, run_id=head.run_id)
+
+    def _take_side(self) -> None:
+        members = self._local.members
+        if not members:
+            return
+        if 0 in members:
+            if isinstance(self._side, Branch):
+                self._leave()
+            self._open(None)
+        elif not (isinstance(self._side, Branch) and self._side.is_linked):
+            try:
+                listen = self._opening.find(self._parts.directory, self._run)
+            except (Complaint, OSError, ValueError) as problem:
+                self._complain(problem)
+                return
+            if listen is not None and listen != self._listen:
+                self._leave()
+                self._open(listen)
+
+    def _open(self, listen: Listen | None) -> None:
+        """Listen as the head, or connect to it."""
+        parts, local = self._parts, self._local
+        calls = Calls(self._arrived, self._changed, parts.say)
+        try:
+            if listen is None:
+                self._link, told = self._opening.head(parts.directory, self._run, self._hello(), calls)
+                self._side = Head(parts, local, self._beyond, self._link)
+                hosts.write_listen(parts.directory.path, hosts.LISTEN, told)
+            else:
+                self._listen = listen
+                self._link = self._opening.branch(parts.context, listen, self._hello(), calls)
+                self._side = Branch(parts, local, self._beyond, self._link)
+        except (Complaint, OSError, ValueError, zmq.ZMQError) as problem:
+            self._leave()
+            self._complain(problem)
+            return
+        self._find_role()
+
+    def _complain(self, problem: Exception) -> None:
+        text = f"other hosts are not linked: {problem}"
+        if text != self._problem:
+            self._problem = text
+            self._parts.say(text, "error")
+
+    def _arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
+        if self._side is not None:
+            self._side.arrived(peer, kind, frames)
+
+    def _changed(self, peer: bytes) -> None:
+        if self._side is not None:
+            self._side.changed(peer)
+            self._tell()
+
+    def _find_role(self) -> None:
+        side = self._side
+        self.role = "head" if isinstance(side, Head) else "branch" if side is not None and side.is_linked else "alone"
+
+    def _leave(self) -> None:
+        """End the link."""
+        side, self._side = self._side, None
+        if isinstance(side, Head):
+            with contextlib.suppress(OSError):
+                (self._parts.directory.path / "hosts" / hosts.LISTEN).unlink()
+        if side is not None:
+            side.close()
+        if self._link is not None:
+            self._link.close()
+        self._link, self._listen = None, None
+        self._beyond.forget()
+        self.role = "alone"
+
+    def _tell(self) -> None:
+        """Publish and write down what is known of the hosts and of the ranks there."""
+        side, parts = self._side, self._parts
+        if side is None:
+            return
+        self._states = side.states()
+        if isinstance(side, Head) or not side.is_linked:
+            parts.door.publish(wire.TOPIC_HOSTS, wire.encode(wire.Hosts(time.time_ns(), self._states)))
+        plain = [(each.host, each.state, each.ranks, each.gone, each.agent_version) for each in self._states]
+        before, at = self._written
+        now = self._clock()
+        try:
+            if plain != before or now - at > _NEWS_S:
+                self._written = plain, now
+                hosts.write_hosts(parts.directory.path, self._states)
+            far = side.members()
+            if far != self._far:
+                hosts.write_far(parts.directory.path, FarRanks(tuple(far[rank] for rank in sorted(far))))
+                self._far = far
+        except OSError as error:
+            _log.error("record of the hosts: %s", error)
+
+    def _tell_alone(self) -> None:
+        """Say once that there is no link, where the head is known and does not answer."""
+        side, local, parts = self._side, self._local, self._parts
+        if self._told_alone or self._clock() - self._began < FIRST_S:
+            return
+        if isinstance(side, Branch) and not side.was_linked and self._listen is not None:
+            self._told_alone = True
+            where = ", ".join(self._listen.addresses[:3])
+            parts.say(
+                f"{self._listen.host}, the host of rank 0, does not answer at {where}: "
+                f"this is the view of {local.host} alone, {parting.ranks(local.members)}",
+                "warning",
+            )
+
+    def close(self) -> None:
+        """Leave the other hosts, after what waits was sent."""
+        self._closed = True
+        self._leave()

@@ -1,0 +1,87 @@
+"""What a rank has published, handed on: to who looks on, to the judge, to the watch for hangs, to the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ddptop.agent import wire
+from ddptop.agent.observer.relay.door.bundling import Bundling
+from ddptop.agent.observer.relay.door.door import Door
+from ddptop.agent.observer.relay.door.newest import Newest
+from ddptop.agent.observer.relay.hanging import Hanging
+from ddptop.agent.observer.relay.judging import Judging
+from ddptop.agent.observer.relay.looking_back import LookingBack
+from ddptop.agent.observer.relay.suspects import Suspects
+from ddptop.agent.wire import EACH_RECORD
+
+_TOPICS: Final[dict[type, bytes]] = {
+    wire.Beat: wire.TOPIC_BEAT,
+    wire.Steps: wire.TOPIC_STEPS,
+    wire.Summary: wire.TOPIC_SUMMARY,
+    wire.Hello: wire.TOPIC_HELLO,
+}
+
+
+class Repeating:
+    """The takers of what ranks publish; for use from one thread."""
+
+    def __init__(
+        self,
+        world: int,
+        door: Door,
+        bundling: Bundling,
+        newest: Newest,
+        judging: Judging,
+        hanging: Hanging,
+        suspects: Suspects,
+        looking_back: LookingBack,
+        *,
+        judges: Callable[[], bool],
+    ) -> None:
+        """Hand on to these; `judges` says whether this host judges the run."""
+        self.generation = 0
+        """The newest generation of which a rank was found; one rank may claim that the next has begun."""
+        self._is_large = world > EACH_RECORD
+        self._door = door
+        self._bundling = bundling
+        self._newest = newest
+        self._judging = judging
+        self._hanging = hanging
+        self._suspects = suspects
+        self._looking_back = looking_back
+        self._judges = judges
+
+    def take(self, message: wire.Telemetry, payload: bytes) -> None:
+        """Hand a message of a rank to onlookers, as it was sent, and to the judge."""
+        if type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
+            self._newest.note(message, payload)
+            if self._judges():
+                self._judging.note(message)
+            self._hanging.note(message)
+            if self._has_begun(message.generation):
+                self._looking_back.note(message)
+        if type(message) is wire.Checksums:
+            if self._judges():
+                self._judging.note(message)
+            self._door.publish(wire.TOPIC_CHECKSUMS, payload)
+        elif type(message) is wire.Event:
+            self._door.publish(wire.TOPIC_EVENT, payload)
+        elif self._door.has_subscribers and isinstance(message, (wire.Beat, wire.Summary, wire.Steps, wire.Hello)):
+            self._door.publish_of(_TOPICS[type(message)], message.rank, payload)
+            if not self._is_large and self._door.wants(wire.TOPIC_BUNDLE):
+                self._bundling.add(payload)
+
+    def take_in_order(self, message: wire.Steps) -> None:
+        """Hand on records of a rank in order."""
+        if not self._has_begun(message.generation):
+            return
+        if self._judges():
+            if self._is_large:
+                self._suspects.steps(message)
+            else:
+                self._judging.steps(message)
+        self._looking_back.steps(message)
+
+    def _has_begun(self, generation: int | None) -> bool:
+        return generation is None or generation <= self.generation

@@ -1,0 +1,85 @@
+"""Several hosts in one process: their observers' commands go from one to the other by a link that can be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.observer.orders import far
+from ddptop.agent.observer.relay.door.requests import Requests
+
+
+@dataclass
+class Net:
+    """The hosts, the first of which is the head."""
+
+    hosts: dict[str, Side] = field(default_factory=dict)
+
+    def side(self, name: str, ranks: tuple[int, ...], *, linked: bool = True) -> Side:
+        """Add a host."""
+        made = self.hosts[name] = Side(self, wire.HostState(name, "linked", ranks), linked=linked)
+        return made
+
+    @property
+    def head(self) -> str:
+        """Name of the head's host."""
+        return next(iter(self.hosts))
+
+
+@dataclass
+class Side:
+    """What one host knows of the others; a `FarHosts`."""
+
+    net: Net
+    state: wire.HostState
+    linked: bool = True
+    """Of a branch: it has its link."""
+    requests: Requests = field(default_factory=Requests)
+    asked: list[tuple[str, wire.Command]] = field(default_factory=list)
+    waiting: dict[int, far.Then] = field(default_factory=dict)
+    answers: bool = True
+    """It answers what it is asked; False: it swallows all."""
+    before: Callable[[], None] = lambda: None
+    """Called before a command reaches this host: what the link does first."""
+
+    @property
+    def role(self) -> str:
+        """Its part."""
+        if self.state.host == self.net.head:
+            return "head" if len(self.net.hosts) > 1 else "alone"
+        return "branch" if self.linked else "alone"
+
+    def hosts(self) -> tuple[wire.HostState, ...]:
+        """Return the states of the others."""
+        return tuple(each.state for each in self.net.hosts.values() if each is not self)
+
+    def is_(self, state: str, **changes: object) -> None:
+        """Change what the others know of this host."""
+        self.state = msgspec.structs.replace(self.state, state=state, **changes)
+
+    def ask(self, host: str, command: wire.Command, timeout_s: float, then: far.Then) -> None:
+        """Put a command into the other's requests."""
+        self.asked.append((host, command))
+        other = self.net.hosts.get(host or self.net.head)
+        if other is None or not (self.linked and other.linked):
+            then(None)
+            return
+        if not other.answers:
+            return
+        number = len(other.waiting) + 1
+        other.waiting[number] = then
+        other.before()
+        other.requests.put(far.LINK + b"%d" % number, wire.read_command(wire.encode(command)))
+
+    def replies(self) -> list[tuple[bytes, wire.Reply]]:
+        """Send the replies for other hosts, and return those for askers of this one."""
+        own = []
+        for sender, reply in self.requests.replies():
+            if far.is_from_afar(sender):
+                self.waiting[int(sender.removeprefix(far.LINK))](wire.read_answer(wire.encode(reply)))  # type: ignore[arg-type]
+            else:
+                own.append((sender, reply))
+        return own
