@@ -20,7 +20,7 @@ from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import is_plain
-from ddptop.agent.run.hosts import far_members
+from ddptop.agent.run.hosts import far_members, read_meeting
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
 from ddptop.tui.link.control import RunControl
@@ -188,6 +188,9 @@ class Link:
             return
         if now >= self._survey_due and not self._awaits_greeting(now):
             self._survey()
+            if self.store.unlinked:
+                meeting = read_meeting(self.directory.path)
+                self.store.hosts.why = "" if meeting is None else meeting.why
             self._sockets.mend()
             self._survey_due = now + SURVEY_S
         self._sockets.follow_watched()

@@ -111,6 +111,7 @@ class Store:
             case wire.Hosts():
                 self._observe(now)
                 self.hosts.take(message)
+                self.hosts.set_alive(self.ranks)
                 self._know_clocks()
 
     def _know_clocks(self) -> None:
