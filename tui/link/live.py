@@ -32,6 +32,7 @@ from ddptop.tui.link.turns import Turns
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import Framer
 from ddptop.tui.model.hearing import OBSERVED_S
+from ddptop.tui.model.hosts import is_on_several
 from ddptop.tui.model.situation import Liveness
 from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Thresholds
@@ -164,6 +165,9 @@ class Link:
         """True once a frame has all that there is: the record of an ended run, else what its observer knows."""
         if not self.settled or (self.store.liveness is None and not self._has_ended):
             return False
+        if self._sockets.greeted and is_on_several(self._run) and not self.store.hosts.are_told:
+            # Once a second the observer tells of the hosts: until then those that are silent seem to be as they were.
+            return self.store.ended
         return self.store.ended or self._sockets.greeted or not self.store.expected()
 
     @property
