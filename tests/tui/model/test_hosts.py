@@ -79,6 +79,7 @@ def test_a_silent_rank_of_a_host_that_is_heard_is_an_event() -> None:
         store.apply(beat(rank, NOW), NOW)
     frame_at(store, NOW)
     for later in range(1, 15):
+        store.apply(two(), NOW + later)
         for rank in (0, 1, 2):
             store.apply(beat(rank, NOW + later), NOW + later)
         shown = frame_at(store, NOW + later)
@@ -97,6 +98,17 @@ def test_no_process_of_another_host_is_looked_up_here() -> None:
     assert [rank.far for rank in shown.ranks] == [False, False, True, True]
 
 
+def test_the_observer_there_says_which_processes_are_gone() -> None:
+    """A rank whose process has ended on another host is lost, and lives again once another one is there."""
+    store = met()
+    for rank in range(4):
+        store.apply(beat(rank, NOW), NOW)
+    store.apply(two(gone=(3,)), NOW)
+    assert [rank.state for rank in frame_at(store, NOW).ranks] == ["running"] * 3 + ["lost"]
+    store.apply(two(), NOW)
+    assert [rank.state for rank in frame_at(store, NOW).ranks] == ["running"] * 4
+
+
 def test_ranks_on_hosts_that_are_not_linked_are_not_starting_for_ever() -> None:
     """Once the ranks of this host make steps the others cannot be starting; the steps that are known are shown."""
     store = Store(a_run())
@@ -109,7 +121,9 @@ def test_ranks_on_hosts_that_are_not_linked_are_not_starting_for_ever() -> None:
     shown = frame_at(store, NOW)
     assert [(rank.state, rank.activity) for rank in shown.ranks[2:]] == [("silent", "not reported yet")] * 2
     assert (shown.state, shown.step) == ("running", 5)
-    assert not_linked(shown) == "ranks 2-3 run on other hosts: not linked (no store, no key file)"
+    assert not_linked(shown) == "ranks 2-3 run on other hosts: not linked"
+    store.hosts.why = "no store, no key file"
+    assert not_linked(frame_at(store, NOW)) == "ranks 2-3 run on other hosts: not linked (no store, no key file)"
     assert not shown.hosts.several
 
 
