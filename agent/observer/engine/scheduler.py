@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Final
 
 from ddptop.agent import wire
-from ddptop.agent.run.identity import is_alive
-from ddptop.agent.run.records import Member, Process, Run
+from ddptop.agent.run.identity import Process, is_alive
+from ddptop.agent.run.records import Member, Run
 
 JOB: Final = "SLURM_JOB_ID"
 STEP: Final = "SLURM_STEP_ID"
