@@ -56,7 +56,7 @@ def test_a_cut_cable_loses_nothing_that_comes_later(hosts: tuple[Host, ...]) -> 
     """A connection over a cable that was cut and mended delivers what was sent meanwhile."""
     node1, node2 = hosts
     node1.popen([sys.executable, "-c", ECHO])
-    until((node1._cluster.shared / "listens").exists, "the server listens")
+    until((node1.shared / "listens").exists, "the server listens")
     client = node2.popen([sys.executable, "-c", ASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert client.stdin is not None
     assert client.stdout is not None

@@ -69,9 +69,9 @@ class RunInspector:
                 how = f"`ddptop report {run.run}` explains its end"
                 raise Refused(f"run {run.run} is over ({run.state}): there is no rank to ask; {how}")
             await_observer(self._directory, cancelled)
-            members = self._directory.members()
+            members, here = self._directory.everyone(), self._directory.members()
         wanted = range(run.world) if ranks is None else sorted(set(ranks))
-        missing = {rank: reason for rank in wanted if (reason := _absence(members.get(rank)))}
+        missing = {rank: reason for rank in wanted if (reason := _absence(members.get(rank), far=rank not in here))}
         asked = [rank for rank in wanted if rank not in missing]
         try:
             found = _Asking(self._directory, asked, missing, native=native).carry_out(heard, cancelled) if asked else ()
@@ -81,14 +81,14 @@ class RunInspector:
         return Stacks(time.time(), tuple(found), missing)
 
 
-def _absence(member: Member | None) -> str:
-    """Return the reason why a rank cannot be asked; empty where it can."""
+def _absence(member: Member | None, *, far: bool) -> str:
+    """Return the reason why a rank cannot be asked; empty where it can. Nobody here knows of a `far` process."""
     if member is None:
         return "not reported yet"
     if member.ended is not None:
         code = member.ended.exit_code
         return "ended" + ("" if code is None else f", exit code {code}")
-    return "" if may_live(member.process) else "process gone"
+    return "" if far or may_live(member.process) else "process gone"
 
 
 class _Asking:

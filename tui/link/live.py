@@ -5,6 +5,7 @@ What arrives is taken in without waiting for anybody and for a bounded time, but
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import is_plain
+from ddptop.agent.run.hosts import far_members
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
 from ddptop.tui.link.control import RunControl
@@ -102,6 +104,7 @@ class Link:
         self.inspector = RunInspector(directory, self._run)
         self._sockets = Sockets(directory, self._run.world, self.store, self._clock, self._is_same, brief=self._brief)
         self._members: dict[int, Member] = {}
+        """Those of this host: no other process is looked up here."""
         self._surveyed: dict[int, Member] | None = None
         """The members whose processes were looked up last."""
         self._turns = Turns()
@@ -239,6 +242,9 @@ class Link:
         """Read again what has changed in the run directory."""
         try:
             stamps = tuple((self.directory.path / name).stat().st_mtime for name in ("run.json", "ranks"))
+            with contextlib.suppress(FileNotFoundError):
+                # Only a run over several hosts has it.
+                stamps += ((self.directory.path / "hosts" / "far.json").stat().st_mtime,)
             if stamps == self._stamps:
                 return
             self._stamps = stamps
@@ -253,12 +259,14 @@ class Link:
         self._run = run
         if has_just_ended:
             self._look_into_record()
-        self._members = members = self.directory.members()
+        self._members = self.directory.members()
+        far = {rank: each for rank, each in far_members(self.directory.path).items() if rank not in self._members}
+        members = {**far, **self._members}
         self.store.know_run(self._run)
-        self.store.know_members(members)
+        self.store.know_members(members, far.keys())
         self._generation = max((member.generation for member in members.values()), default=0)
         self._replay.know(ended=self._has_ended, observer=run.observer)
-        self._sockets.know(members)
+        self._sockets.know(members, far.keys())
 
     def _is_same(self) -> bool:
         """Say whether the directory is still that of this run; another run may take its name at any time."""

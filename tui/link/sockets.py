@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -45,7 +45,7 @@ START_S: Final = 10.0
 
 _TOGETHER: Final = 16
 """Messages that are received before any of them is taken in: a look at the run directory is for all of them."""
-_BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS)
+_BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS, wire.TOPIC_HOSTS)
 _OF_EACH: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_STEPS)
 """What the ranks of a small group publish, until their observer says that it sends it together."""
 UNREAD: Final = 1_000
@@ -150,11 +150,13 @@ class Sockets:
             # Another user's run is looked at, and asked nothing.
             self._filled = True
 
-    def know(self, members: Mapping[int, Member]) -> None:
-        """Take in which ranks have come; they are heard as soon as their observer is."""
+    def know(self, members: Mapping[int, Member], far: Collection[int] = frozenset()) -> None:
+        """Take in which ranks have come, some of them on `far` hosts; they are heard as soon as their observer is."""
         for rank, member in members.items():
             known = self._present if member.ended is None else self._doubted
-            if known.get(rank) == member.process.pid or (member.ended is not None and not is_alive(member.process)):
+            if known.get(rank) == member.process.pid:
+                continue
+            if member.ended is not None and (rank in far or not is_alive(member.process)):
                 continue
             known[rank] = member.process.pid
             self._unlistened.add(rank)

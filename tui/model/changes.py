@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from ddptop.agent import wire
@@ -83,8 +83,15 @@ class Changes:
             self.add(EventLine(now, state, None, _level(state)))
         self._state = state
 
-    def note_ranks(self, now: float, state: str, ranks: Mapping[int, str]) -> None:
-        """Tell of ranks that have come into a state that others are to know of, in a run that is in `state`."""
+    def note_ranks(
+        self, now: float, state: str, ranks: Mapping[int, str], withheld: Collection[int] = frozenset()
+    ) -> None:
+        """Tell of ranks that have come into a state that others are to know of, in a run that is in `state`.
+
+        Nothing is told of those `withheld`: their whole host is not heard, which is one event, and the observer's.
+        """
+        if withheld:
+            ranks = {**ranks, **{rank: self._ranks.get(rank, ranks[rank]) for rank in withheld}}
         if ranks == self._ranks:
             return
         for rank, each in ranks.items():

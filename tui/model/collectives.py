@@ -1,17 +1,18 @@
 """Splits collectives into waiting for the last rank and the transfer after that. Pure.
 
-Matches the records that all ranks made of one step, on the clock of one machine; where the
-ranks are on several, or do not agree on what they called, nothing is known.  Knows neither
-sockets nor frames.
+Matches the records that all ranks made of one step, on the clock of one machine, or on several clocks that are
+compared; where these are not, or the ranks do not agree on what they called, nothing is known.  Knows neither sockets
+nor frames.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from ddptop.agent.wire import Collective, Step
+from ddptop.tui.model.hosts import Clock
 
 WINDOW: Final = 64
 """Steps that a mean is taken over."""
@@ -23,10 +24,12 @@ _PAIRWISE: Final = frozenset({"send", "recv"})
 """Not done by all ranks of a group, so there is no last one."""
 
 Interval = tuple[int, int]
+Clocks = Callable[[int], Clock | None]
+"""Tells the clock of a rank's host; None where it is not compared with the others."""
 
 
 class Split(NamedTuple):
-    """One collective on one rank, in ns of the machine's wall clock."""
+    """One collective on one rank, in ns of the machine's wall clock; on several machines, of the head's."""
 
     op: str
     entered: int
@@ -38,12 +41,14 @@ class Split(NamedTuple):
     """The rank that entered it last, or whose backend took it up last."""
 
 
-def split(steps: Mapping[int, Step]) -> dict[int, list[Split | None]]:
+def split(steps: Mapping[int, Step], clocks: Clocks | None = None) -> dict[int, list[Split | None]]:
     """Return, by rank, the split of each collective in its record of one and the same step.
 
     The k-th collective of a group on one rank is the k-th on the others. None where the
-    duration is not known, or where the ranks of the group differ in what they called.
+    duration is not known, or where the ranks of the group differ in what they called, or where a clock of theirs is not
+    compared. Ranks without `clocks` have one.
     """
+    known = None if clocks is None else {rank: clocks(rank) for rank in steps}
     result: dict[int, list[Split | None]] = {rank: [None] * len(step.collectives) for rank, step in steps.items()}
     groups: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, step in steps.items():
@@ -54,19 +59,24 @@ def split(steps: Mapping[int, Step]) -> dict[int, list[Split | None]]:
         called = {tuple(steps[rank].collectives[index].op for index in indices) for rank, indices in members.items()}
         if len(members) < 2 or len(called) > 1:
             continue
+        if known is not None and None in [known[rank] for rank in members]:
+            continue
         for matched in zip(*members.values(), strict=True):
             calls = {rank: steps[rank].collectives[index] for rank, index in zip(members, matched, strict=True)}
-            splits = _split_one(calls, {rank: _start(steps[rank]) for rank in calls})
+            splits = _split_one(calls, {rank: start_of(steps[rank], known and known[rank]) for rank in calls}, known)
             for (rank, each), index in zip(splits.items(), matched, strict=True):
                 result[rank][index] = each
     return result
 
 
-def _start(step: Step) -> int:
-    return step.end_at_ns - step.wall_ns
+def start_of(step: Step, clock: Clock | None = None) -> int:
+    """Return when a step began, in ns since the epoch, by the head's clock."""
+    return step.end_at_ns - step.wall_ns - (0 if clock is None else clock.offset_ns)
 
 
-def _split_one(calls: Mapping[int, Collective], starts: Mapping[int, int]) -> dict[int, Split | None]:
+def _split_one(
+    calls: Mapping[int, Collective], starts: Mapping[int, int], clocks: Mapping[int, Clock | None] | None
+) -> dict[int, Split | None]:
     if any(call.on_device for call in calls.values()):
         # The host is ahead of the device: when it called says nothing of when the device came to it.
         return dict.fromkeys(calls)
@@ -74,6 +84,7 @@ def _split_one(calls: Mapping[int, Collective], starts: Mapping[int, int]) -> di
     latest = max(ready, key=ready.__getitem__)
     last = ready[latest]
     estimated = any(call.estimated for call in calls.values())
+    estimated = estimated or (clocks is not None and not _is_sure(ready, latest, clocks))
     splits: dict[int, Split | None] = {}
     for rank, call in calls.items():
         if call.duration_ns is None:
@@ -87,6 +98,18 @@ def _split_one(calls: Mapping[int, Collective], starts: Mapping[int, int]) -> di
     return splits
 
 
+def _is_sure(ready: Mapping[int, int], latest: int, clocks: Mapping[int, Clock | None]) -> bool:
+    """Say whether the last rank came after those of all other hosts by more than their clocks may be off."""
+    mine = clocks[latest]
+    for rank, at in ready.items():
+        other = clocks[rank]
+        if mine is None or other is None or other.host == mine.host:
+            continue
+        if ready[latest] - at <= mine.error_ns + other.error_ns:
+            return False
+    return True
+
+
 class Alignment:
     """Holds what the ranks' records of whole steps say of the all-reduces."""
 
@@ -96,7 +119,9 @@ class Alignment:
         self._window = max(LEAST, WINDOW // self._every)
         self._recent: dict[int, deque[Interval]] = {}
         self._taken: deque[Mapping[int, Step]] = deque(maxlen=self._window)
-        """Steps that nobody has asked about since: where the ranks are on several machines nobody does."""
+        """Steps that nobody has asked about since."""
+        self.clocks: Clocks | None = None
+        """The clocks of the ranks, where these are on several machines."""
 
     def take(self, together: Mapping[int, Step]) -> None:
         """Take in the records that all ranks made of one step."""
@@ -104,7 +129,7 @@ class Alignment:
             self._taken.append(together)
 
     def _split(self, together: Mapping[int, Step]) -> None:
-        for rank, splits in split(together).items():
+        for rank, splits in split(together, self.clocks).items():
             known = [each for each in splits if each is not None and each.op.startswith("all_reduce")]
             if known:
                 transfer = _length((each.begun, each.done) for each in known)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
 from ddptop.tui.drawing.units import duration
+from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
@@ -32,10 +33,16 @@ class EventLine:
     """`info`, `warning` or `error`."""
 
 
-def with_rank(text: str, rank: int | None) -> str:
-    """Return what happened, with its rank in front where the text does not begin with it."""
+def with_rank(text: str, rank: int | None, host: str = "") -> str:
+    """Return what happened, with its rank in front where the text does not begin with it, and the rank's `host`."""
     named = rank is None or text.startswith((f"rank {rank} ", f"rank {rank}'s ", "ranks "))
-    return text if named else f"rank {rank}: {text}"
+    if not host or rank is None:
+        return text if named else f"rank {rank}: {text}"
+    if not named:
+        return f"rank {rank} ({host}): {text}"
+    begin = f"rank {rank} "
+    told = host in text or not text.startswith(begin)
+    return text if told else f"{begin}({host}) {text.removeprefix(begin)}"
 
 
 def has_report(frame: Frame) -> bool:
@@ -107,6 +114,8 @@ class RankFrame:
     """True where it should complete steps and has not for long: `step_ms` is then of before; see `states.stands`."""
     communicated: bool | None = None
     """Whether it has called a collective so far; None where it may have done so unseen."""
+    far: bool = False
+    """True where it runs on another host than this one: its log is there."""
 
     @property
     def current_step_ms(self) -> float | None:
@@ -275,6 +284,10 @@ class Frame:
     """What its directory takes on the disk, logs included; None where nobody has looked."""
     stands: bool = False
     """True where it should complete steps and none of its ranks has for long; see `RankFrame.stands`."""
+    hosts: HostFrames = NO_HOSTS
+    """Those of a run on several; none of a run on one."""
+    unlinked: tuple[int, ...] = ()
+    """Ranks on other hosts of which nobody tells, because no link to those hosts could be made."""
 
     @property
     def current_step_ms(self) -> float | None:
@@ -332,6 +345,35 @@ def unobserved(frame: Frame, gone: str) -> str:
     if not frame.supervised and (frame.state != "starting" or silent is not None):
         return f"its observer is gone: {gone}{as_of}"
     return f"its observer does not answer{as_of}" if silent is not None else ""
+
+
+def unheard_hosts(frame: Frame) -> str:
+    """Return which hosts of a run that goes on are not heard, in one line; empty where that is none of them."""
+    found = [] if frame.state in ENDED else [host for host in frame.hosts if host.is_unheard]
+    if len(found) == 1 or not found:
+        return found[0].told if found else ""
+    named = ", ".join(host.host for host in found[:3])
+    return f"{len(found)} hosts are not heard: {named}{', …' if len(found) > 3 else ''}"
+
+
+def not_linked(frame: Frame) -> str:
+    """Return one line on ranks that run on hosts which are not linked; empty where there are none."""
+    if not frame.unlinked or frame.state in ENDED:
+        return ""
+    what = f"{'rank' if len(frame.unlinked) == 1 else 'ranks'} {numbers_of(frame.unlinked)}"
+    return f"{what} run{'s' if len(frame.unlinked) == 1 else ''} on other hosts: not linked (no store, no key file)"
+
+
+def numbers_of(ranks: Sequence[int]) -> str:
+    """Return numbers of ranks, ascending, as `0-3,8-11`; of many parts the first ones."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    shown = ["-".join(map(str, part)) for part in parts[:4]]
+    return ",".join([*shown, "…"] if len(parts) > 4 else shown)
 
 
 def time_left(frame: Frame) -> str:

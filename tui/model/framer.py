@@ -6,6 +6,7 @@ Everything on the screen, in `status --json` and in the plain output comes from 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from operator import is_
@@ -15,6 +16,8 @@ from ddptop.agent.run import states
 from ddptop.agent.text import clean
 from ddptop.agent.wire import Beat, RunState
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame, Ranks
+from ddptop.tui.model.hosts import NO_HOSTS, UNREPORTED, HostFrame, HostFrames, is_on_several
+from ddptop.tui.model.ranks.group import WAIT
 from ddptop.tui.model.ranks.rank import RankModel
 from ddptop.tui.model.situation import Situation
 from ddptop.tui.model.store import Store
@@ -38,18 +41,19 @@ class Framer:
         """Make frames of a store; `logs` has where each rank's output goes, where it goes to a file."""
         self._store = store
         self._logs = logs or {}
+        self._hosts = NO_HOSTS
+        self._timed: tuple[object, object] = (None, None)
+        """The hosts, and the times of ranks, that the hosts of the last frame were made of."""
         self._drawn: dict[int, tuple[float, tuple[object, ...], RankFrame]] = {}
         """By rank: when its last frame was made, what it was made of, and that frame."""
 
     def frame(self) -> Frame:
         """Return the frame of the moment that the store has come to; twice in a row, equal ones."""
         store, situation = self._store, self._store.situation
-        hosts = {model.member.host for model in store.ranks.values() if model.member is not None}
-        # The clocks of two machines are not the same to a millisecond.
-        one_clock = len(hosts) < 2
+        self._hosts = self._timed_hosts(situation)
 
         def draw(rank: int) -> RankFrame:
-            return self._rank_frame(rank, situation, one_clock=one_clock)
+            return self._rank_frame(rank, situation)
 
         ranks: Sequence[RankFrame]
         if len(store.ranks) > ALL_IN_SIGHT:
@@ -58,21 +62,47 @@ class Framer:
             ranks = tuple(draw(rank) for rank in store.ranks)
         return self._frame_of(situation, ranks)
 
-    def _rank_frame(self, rank: int, situation: Situation, *, one_clock: bool) -> RankFrame:
+    def _timed_hosts(self, situation: Situation) -> HostFrames:
+        """Return the hosts with the times of their ranks, which are those of before while nothing new is known."""
+        known = self._store.hosts.shown, situation.totals.times
+        if not all(map(is_, known, self._timed)):
+            self._timed = known
+            self._hosts = known[0].with_times(known[1], WAIT) if known[0] else known[0]
+        return self._hosts
+
+    def _rank_frame(self, rank: int, situation: Situation) -> RankFrame:
         """Return the frame of a rank.
 
         Of one that sends summaries, the same frame again while nothing new came: who has drawn it is done.
         """
         model, state = self._store.ranks[rank], situation.ranks[rank]
-        source = (model, model.beat, model.told, model.member, model.hello, model.heard_at, state)
+        host = self._hosts.of(rank)
+        unheard = self._store.hosts.unheard.get(rank)
+        source = (
+            model,
+            model.beat,
+            model.told,
+            model.member,
+            model.hello,
+            model.heard_at,
+            state,
+            unheard and unheard.state,
+        )
         if model.brief and rank in self._drawn:
             at, drawn_from, drawn = self._drawn[rank]
             if all(map(is_, source, drawn_from)) and 0 <= situation.at - at < FRESH_S:
                 return drawn
-        exchange = partial(self._store.alignment.means_ms, rank) if one_clock else _unknown
-        drawn = rank_frame(model, situation.at, state, self._logs.get(rank), exchange)
+        exchange = partial(self._store.alignment.means_ms, rank)
+        drawn = rank_frame(model, situation.at, state, self._log_of(model), exchange)
+        if host is not None or (model.member is None and is_on_several(self._store.run)):
+            drawn = _placed(drawn, host, is_known=model.is_known)
         self._drawn[rank] = situation.at, source, drawn
         return drawn
+
+    def _log_of(self, model: RankModel) -> str | None:
+        """Return the file that a rank of a launched run writes to; of one on another host, there is none here."""
+        here = model.member is not None or not is_on_several(self._store.run)
+        return self._logs.get(model.rank) if here and not model.far else None
 
     def _tell(self, field: str, situation: Situation) -> Sequence[Any] | None:
         """Return a field of all ranks as their frames would have it; None for one that is not at hand."""
@@ -80,6 +110,8 @@ class Framer:
         match field:
             case "rank":
                 return list(self._store.ranks)
+            case "host" if self._hosts:
+                return [host.host if (host := self._hosts.of(rank)) is not None else None for rank in self._store.ranks]
             case "state":
                 return list(situation.ranks.values())
             case "step":
@@ -130,7 +162,7 @@ class Framer:
             exit_code=run.exit_code,
             cause=cause,
             cause_rank=cause_rank,
-            one_host=_only({model.member.host for model in models.values() if model.member is not None}),
+            one_host=None if self._hosts.several else self._only_host(),
             one_device=_only({beat.device for beat in beats}),
             ranks=ranks,
             events=tuple(changes.events),
@@ -154,7 +186,12 @@ class Framer:
             max_restarts=run.max_restarts,
             placed=any(beat.coordinates for beat in beats),
             stands=stands,
+            hosts=self._hosts,
+            unlinked=store.unlinked,
         )
+
+    def _only_host(self) -> str | None:
+        return _only({model.member.host for model in self._store.ranks.values() if model.member is not None})
 
     def _held(self, state: str, beats: list[Beat]) -> float | None:
         """Return since when all are held: the ranks' own word, else since it was seen here."""
@@ -211,7 +248,8 @@ def rank_frame(
         device=device,
         mechanism=None if beat is None else beat.mechanism,
         outstanding=0 if beat is None else beat.outstanding,
-        log=log if member is None else member.log,
+        log=log if member is None else member.log if not model.far else None,
+        far=model.far,
         metrics=dict(model.metrics),
         missed=model.missed,
         communicated=None if beat is None else beat.communicated,
@@ -228,8 +266,14 @@ def rank_frame(
     )
 
 
-def _unknown() -> None:
-    """Work out nothing."""
+def _placed(rank: RankFrame, host: HostFrame | None, *, is_known: bool) -> RankFrame:
+    """Return the frame of a rank with what its host tells of it."""
+    activity = rank.activity
+    if rank.state == "silent" and host is not None and host.is_unheard:
+        activity = host.told
+    elif not is_known and rank.state in ("starting", "silent"):
+        activity = UNREPORTED if host is None else f"starting on {host.host}"
+    return replace(rank, host=rank.host if host is None else host.host, activity=activity)
 
 
 def _all_stand(models: Iterable[RankModel], now: float, step_ms: float | None) -> bool:

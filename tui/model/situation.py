@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ddptop.agent import wire
@@ -72,10 +72,29 @@ class Sources:
         told = self.run.state, self.group and self.group.state, self.liveness and self.liveness.state
         return not states.ENDED.isdisjoint(told)
 
-    def situation(self, now: float, known: float, ranks: Mapping[int, RankModel], totals: Totals) -> Situation:
-        """Return what the run is like `now`, where what was heard of its ranks is `known` up to a moment."""
+    def situation(
+        self,
+        now: float,
+        known: float,
+        ranks: Mapping[int, RankModel],
+        totals: Totals,
+        unheard: Collection[int] = (),
+        unlinked: Collection[int] = (),
+    ) -> Situation:
+        """Return what the run is like `now`, where what was heard of its ranks is `known` up to a moment.
+
+        Ranks on an `unheard` host are silent, and those that are `unlinked` from the first step of the others on: a
+        rank that nobody hears is not starting for ever.
+        """
         own = {rank: model.state(known) for rank, model in ranks.items()}
-        state = self._state(set(own.values()), ran=any(model.ran for model in ranks.values()))
+        ran = any(model.ran for model in ranks.values())
+        for rank in unheard:
+            if own[rank] not in states.ENDED:
+                own[rank] = "silent"
+        for rank in unlinked if ran else ():
+            if own[rank] == "starting":
+                own[rank] = "silent"
+        state = self._state(set(own.values()), ran=ran)
         _, culprit = self.cause
         shown = {each: states.in_run(each, state, False) for each in set(own.values())}
         told = {rank: shown[each] for rank, each in own.items()}

@@ -6,7 +6,7 @@ Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +20,7 @@ from ddptop.tui.model.changes import Changes
 from ddptop.tui.model.collectives import Alignment
 from ddptop.tui.model.frame import EventLine
 from ddptop.tui.model.hearing import Hearing
+from ddptop.tui.model.hosts import Hosts
 from ddptop.tui.model.ranks.generations import Generations
 from ddptop.tui.model.ranks.group import Totals, add_up, step_of
 from ddptop.tui.model.ranks.rank import DEFAULT, RankModel
@@ -67,6 +68,7 @@ class Store:
         self.hearing = Hearing(thresholds.silent_s)
         """Whether the observer of the run is heard."""
         self.liveness: Liveness | None = None
+        self.hosts = Hosts(run.world)
         self.generations = Generations()
         self.countdown = ""
         self.refused = 0
@@ -106,6 +108,15 @@ class Store:
             case wire.Ranks():
                 self._observe(now)
                 self._take_newest(message, now)
+            case wire.Hosts():
+                self._observe(now)
+                self.hosts.take(message)
+                self._know_clocks()
+
+    def _know_clocks(self) -> None:
+        shown = self.hosts.shown
+        self.alignment.clocks = shown.clock if shown.several else None
+        self.hosts.set_clocks(self.ranks)
 
     def _take_steps(self, message: wire.Steps, now: float) -> None:
         self._follow(message.generation, now)
@@ -174,6 +185,9 @@ class Store:
     def _take_aged(self, take: Callable[[_Told, float], None], message: _Told, age_ns: int, now: float) -> None:
         model = self.ranks.get(message.rank)
         before = None if model is None else model.heard_at
+        if model is not None and model.far:
+            # Its time is that of another clock, and whoever tells of it says which hosts are silent.
+            age_ns = 0
         at = now - (age_ns - PERIOD_NS) / 1e9 if age_ns > PERIOD_NS else now
         take(message, at)
         if model is not None and before is not None and before > at and self.ranks[message.rank] is model:
@@ -245,6 +259,7 @@ class Store:
     def _begin_anew(self) -> None:
         self._join = StepJoin(self.run.world)
         self.alignment = Alignment(self.run.world)
+        self._know_clocks()
         self._totals = None
         if self.history is not None:
             self.history.restart()
@@ -305,8 +320,8 @@ class Store:
         """Take in the run's record; its number of ranks is the one that everything here was made for."""
         self.run = run if run.world == self.run.world else msgspec.structs.replace(run, world=self.run.world)
 
-    def know_members(self, members: Mapping[int, Member]) -> None:
-        """Take in the ranks' records."""
+    def know_members(self, members: Mapping[int, Member], far: Collection[int] = frozenset()) -> None:
+        """Take in the ranks' records, those of the ranks on `far` hosts among them."""
         newest = max((member.generation for member in members.values()), default=0)
         if members and self.generations.fall_back(newest):
             self.ranks = {rank: model.successor(model.last_step) for rank, model in self.ranks.items()}
@@ -315,9 +330,16 @@ class Store:
         for rank, member in members.items():
             if rank in self.ranks and member.generation == self.generations.newest:
                 self.ranks[rank].member = member
+                self.ranks[rank].far = rank in far
                 early = self.generations.release_one(rank, member.generation)
                 if early is not None:
                     self._greet(early, early.started_at_ns / 1e9, heard=True)
+
+        self.hosts.know(
+            {rank: model.member for rank, model in self.ranks.items() if model.member is not None},
+            frozenset(rank for rank in members if rank not in far),
+        )
+        self._know_clocks()
 
     def _is_possible(self, seq: int, now: float) -> bool:
         """Say whether a rank can have done so many steps; one that says more is not heard in this."""
@@ -345,7 +367,7 @@ class Store:
         """Take in what the process table says."""
         self.liveness = liveness
         for rank, model in self.ranks.items():
-            if model.member is not None:
+            if model.member is not None and not model.far:
                 model.alive = rank in liveness.alive
                 if rank not in liveness.spared:
                     model.look(liveness.seen.get(rank), liveness.at)
@@ -366,7 +388,13 @@ class Store:
         # Before anybody is heard nothing is known: a run that is met in full swing did not begin now.
         if situation.state != "starting" or any(model.beat is not None for model in self.ranks.values()):
             self.changes.note_state(now, situation.state)
-        self.changes.note_ranks(now, situation.state, situation.ranks)
+        withheld = self.hosts.withheld(situation, self.ranks, self._thresholds.silent_s)
+        self.changes.note_ranks(now, situation.state, situation.ranks, withheld)
+
+    @property
+    def unlinked(self) -> tuple[int, ...]:
+        """Ranks on other hosts that nobody tells of, once all ranks of this host have come."""
+        return () if self._sources.ended else self.hosts.unlinked(self.run, self.ranks)
 
     def _situation_at(self, now: float, totals: Totals) -> Situation:
         # While the observer is silent, the silence of the ranks is no evidence: they are as they were.
@@ -374,7 +402,8 @@ class Store:
         if self.hearing.missed_s(now) is not None:
             recorded = max((model.heard_at for model in self.ranks.values() if model.heard_at is not None), default=now)
             known = recorded if self.hearing.at is None else self.hearing.at
-        return self._sources.situation(now, known, self.ranks, totals)
+        unheard, unlinked = self.hosts.unheard, self.unlinked
+        return self._sources.situation(now, known, self.ranks, totals, unheard, unlinked)
 
     def _added_up(self, now: float) -> Totals:
         """Return the numbers of the group; those of a large one need not be newer than its ranks' summaries."""
@@ -384,10 +413,18 @@ class Store:
             for model in self.ranks.values():
                 if not model.brief:
                     model.settle()
-            self._totals = now, add_up(self.ranks.values(), self._thresholds.slowest_factor)
+            self._totals = now, add_up(self._told_of, self._thresholds.slowest_factor)
         elif not self._brief:
-            return replace(self._totals[1], step=step_of(self.ranks.values()))
+            return replace(self._totals[1], step=step_of(self._told_of))
         return self._totals[1]
+
+    @property
+    def _told_of(self) -> Collection[RankModel]:
+        """The ranks without those on hosts that nobody tells of, whose steps will never be known here."""
+        unlinked = self.unlinked
+        return (
+            [model for rank, model in self.ranks.items() if rank not in unlinked] if unlinked else self.ranks.values()
+        )
 
     @property
     def _sources(self) -> Sources:

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from ddptop.agent.text import clean
+from ddptop.agent.text import clean, plural
 from ddptop.tui.link.logs.window import LogSource
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.with_roll import RollScreen
+from ddptop.tui.views.screen.log import absence
 from ddptop.tui.views.screen.loglist import LogList
 
 
@@ -62,11 +63,13 @@ class LogScreen(RollScreen):
         """Return whose log it is, and what is held and looked for of it."""
         sources, told = self._sources(frame), self.roll.told
         if self._together:
-            return "all ranks", frame.state, f"{told}  the ends of {len(sources):,} logs"
+            far = len(frame.ranks) - len(sources) if frame.hosts.several else 0
+            others = f", {plural(far, 'other')} on other hosts" if far else ""
+            return "all ranks", frame.state, f"{told}  the ends of {len(sources):,} logs{others}"
         rank = frame.rank(self.rank)
         assert rank is not None
         if not sources:
-            return f"rank {rank.rank}", rank.state, "not kept in a file"
+            return f"rank {rank.rank}", rank.state, absence(rank) if rank.far else "not kept in a file"
         return f"rank {rank.rank}", rank.state, f"{told}  {clean(sources[0].path)}"
 
     def action_neighbour(self, by: int) -> None:

@@ -20,8 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +33,9 @@ _TOOLS: Final = ("ip", "nsenter", "setpriv", "unshare")
 _NETWORK: Final = "10.78.0"
 """The same in every cluster: no packet leaves it."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MORTAL: Final = ("setpriv", "--pdeathsig", "KILL")
+"""Before a command: the kernel ends it with the thread that has started it."""
+_UNSHARE: Final = ("unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "--kill-child=KILL")
 _SETUP_S: Final = 60.0
 
 Arguments = Sequence[str | Path]
@@ -85,6 +87,11 @@ class Host:
         """Its file system as seen from the machine: `host.root / "tmp/x"` is its /tmp/x."""
         return Path(f"/proc/{self.pid}/root")
 
+    @property
+    def shared(self) -> Path:
+        """The folder that all hosts of the cluster see."""
+        return self._cluster.shared
+
     def command(self, arguments: Arguments, env: Mapping[str, str] | None = None, cwd: str | Path = "") -> list[str]:
         """Return the command line that runs `arguments` on this host, with `env` beside the environment of a login.
 
@@ -99,9 +106,9 @@ class Host:
             "OMP_NUM_THREADS": "1",
             **(env or {}),
         }
-        enter = ["nsenter", "-t", str(self.pid), "-a", f"--wd={self.root}{cwd or self._cluster.shared}"]
+        enter = ["nsenter", "-t", str(self.pid), "-a", f"--wd={self.root}{cwd or self.shared}"]
         kept = [f"{name}={value}" for name, value in told.items()]
-        return [*enter, "setpriv", "--pdeathsig", "KILL", "env", "-i", *kept, *map(str, arguments)]
+        return [*enter, *_MORTAL, "env", "-i", *kept, *map(str, arguments)]
 
     def run(
         self,
@@ -192,8 +199,7 @@ class Host:
         told = state / f"{self.name}.pid"
         with (state / f"{self.name}.log").open("wb") as log:
             self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork"]
-                + ["--kill-child=KILL", "bash", str(_INIT), str(told), self.name, str(state / "etc"), *seen],
+                [*_MORTAL, *_UNSHARE, "bash", str(_INIT), str(told), self.name, str(state / "etc"), *seen],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -253,15 +259,13 @@ class Cluster:
         etc.mkdir()
         # The mapped addresses too: the store of torch listens on IPv6, and warns of each client that it cannot name.
         names = "".join(f"{host.address} {host.name}\n::ffff:{host.address} {host.name}.v6\n" for host in self.hosts)
-        (etc / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        (etc / "hosts").write_text(f"127.0.0.1 localhost\n::ffff:127.0.0.1 localhost.v6\n{names}")
         if self._slurm:
             slurm.configure(etc, [host.address for host in self.hosts])
         # Hosts cannot write beside the modules: each process there would compile what is not compiled yet.
         compiled = [sys.executable, "-m", "compileall", "-q", *(REPOSITORY / name for name in ("agent", "tui"))]
         subprocess.run(compiled, check=True)
-        self._switch = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"], stdin=subprocess.DEVNULL
-        )
+        self._switch = subprocess.Popen([*_MORTAL, "unshare", "--net", "sleep", "infinity"], stdin=subprocess.DEVNULL)
         outside, inside = Path("/proc/self/ns/net"), Path(f"/proc/{self._switch.pid}/ns/net")
         until(lambda: os.readlink(inside) != os.readlink(outside), "a network for the bridge")
         self.link("add", "bridge", "type", "bridge")
@@ -335,11 +339,6 @@ def on(host: Host, *arguments: str | Path, **options: Any) -> Iterator[subproces
         process.wait()
 
 
-def everywhere(cluster: Cluster, what: Callable[[Host], Arguments], **options: Any) -> list[subprocess.Popen[str]]:
-    """Start a command on each host, which may differ from host to host."""
-    return [host.popen(what(host), **options) for host in cluster.hosts]
-
-
 def _needed() -> list[Path]:
     """Return the folders that hold the repository and the environment, none inside of another."""
     wanted = {REPOSITORY, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
@@ -347,8 +346,3 @@ def _needed() -> list[Path]:
     # Of the others only what the host's own /tmp would hide.
     wanted = {path for path in wanted if path == REPOSITORY or path.is_relative_to("/tmp")}
     return sorted(path for path in wanted if not any(path != other and path.is_relative_to(other) for other in wanted))
-
-
-def wait(seconds: float) -> None:
-    """Let time pass that is itself what is tested, such as how long a cable is cut."""
-    time.sleep(seconds)

@@ -23,6 +23,11 @@ class Net:
         made = self.hosts[name] = Side(self, wire.HostState(name, "linked", ranks), linked=linked)
         return made
 
+    def close(self) -> None:
+        """Close what the hosts wake each other with."""
+        for each in self.hosts.values():
+            each.requests.arrived.close()
+
     @property
     def head(self) -> str:
         """Name of the head's host."""
@@ -58,7 +63,7 @@ class Side:
 
     def is_(self, state: str, **changes: object) -> None:
         """Change what the others know of this host."""
-        self.state = msgspec.structs.replace(self.state, state=state, **changes)  # type: ignore[arg-type]
+        self.state = msgspec.structs.replace(self.state, state=state, **changes)
 
     def ask(self, host: str, command: wire.Command, timeout_s: float, then: far.Then) -> None:
         """Put a command into the other's requests."""

@@ -3,5 +3,6 @@
 dashboards  dashboards in process: wait for them, read them as text
 terminal    a program in a pseudo-terminal
 frames      frames and sources that stand still or move
+hosts       frames of runs over several hosts
 fleets      several runs, and the launch dialog's programs
 """

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddptop.tui.views.heatmap.scale import UNKNOWN, Scale, arrange_bands, reduce_bands, runs, scale_of, shade
+from ddptop.tui.views.heatmap.scale import (
+    UNKNOWN,
+    Scale,
+    arrange_bands,
+    arrange_hosts,
+    reduce_bands,
+    runs,
+    scale_of,
+    shade,
+)
 
 SHADES = 16
 
@@ -25,6 +34,52 @@ def test_every_rank_has_one_band_and_all_bands_fit(ranks: int, lines: int, halve
     assert sorted(set(shown)) == list(range(bands.rows))
     if not halves:
         assert all(upper == lower for upper, lower in map(bands.of_line, range(bands.lines)))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 2, 2), (8,) * 12, (8, 3, 5, 1), (8,) * 128, (1,) * 21, (64, 1)])
+@pytest.mark.parametrize(("lines", "halves"), [(1, True), (10, True), (20, True), (45, True), (3, False), (20, False)])
+def test_hosts_stay_together_and_all_ranks_are_there(sizes: tuple[int, ...], lines: int, halves: bool) -> None:
+    """Each place is in one band, no more lines are used than there are, and each host begins a band.
+
+    Where hosts have lines of their own no line has ranks of two.
+    """
+    bands = arrange_hosts(sizes, lines, halves=halves)
+    assert bands.lines <= lines
+    owner = [host for host, size in enumerate(sizes) for _ in range(size)]
+    seen: list[int] = []
+    for band in range(bands.rows):
+        seen += range(bands.first(band), bands.until(band))
+        assert all(bands.band_of(place) == band for place in range(bands.first(band), bands.until(band)))
+    assert seen == list(range(sum(sizes)))
+    hosts_of = [{owner[place] for place in range(bands.first(band), bands.until(band))} for band in range(bands.rows)]
+    assert all(len(hosts) <= bands.shared for hosts in hosts_of)
+    shown = [[band for band in bands.of_line(line) if band is not None] for line in range(bands.lines)]
+    assert sorted({band for line in shown for band in line}) == list(range(bands.rows))
+    if len(sizes) <= lines:
+        assert bands.shared == 1
+        assert sorted(bands.names.values()) == list(range(len(sizes)))
+        assert all(len(set().union(*(hosts_of[band] for band in line))) <= 1 for line in shown)
+        assert all(min(hosts_of[shown[line][0]]) == host for line, host in bands.names.items())
+
+
+def test_between_hosts_stands_a_line_where_no_rank_is_lost_for_it() -> None:
+    """Three hosts of two ranks in ten lines: each rank has a line, and there are two lines between."""
+    bands = arrange_hosts((2, 2, 2), 10)
+    assert [bands.of_line(line) for line in range(bands.lines)] == [
+        (0, 0), (1, 1), (None, None), (2, 2), (3, 3), (None, None), (4, 4), (5, 5),
+    ]  # fmt: skip
+    assert (None, None) not in arrange_hosts((4, 4), 8).halves
+
+
+def test_the_highest_of_each_band_of_hosts_of_many_sizes() -> None:
+    """Compared with Python's own max, where bands have different numbers of ranks."""
+    values = noise(17, 5)
+    bands = arrange_hosts((8, 3, 5, 1), 5)
+    reduced = reduce_bands(values, bands.group, bands.begins)
+    assert reduced.shape == (bands.rows, 5)
+    for band in range(bands.rows):
+        own = values[bands.first(band) : bands.until(band)]
+        assert list(reduced[band]) == [max(column) for column in own.T]
 
 
 def test_a_slow_rank_of_a_thousand_is_a_bright_streak() -> None:

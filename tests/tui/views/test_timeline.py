@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 
 from ddptop.agent.wire import Collective, Step
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, ink
+from ddptop.tui.model.hosts import Clock
 from ddptop.tui.views.timeline import lines
 from ddptop.tui.views.timeline.spans import Timeline, lay_phases, timeline
 
@@ -88,9 +90,12 @@ def laid(**more) -> Timeline:
     )
 
 
+STANDING = lines.Standing(0, 1, True)
+
+
 def test_who_came_last_is_known_on_one_clock() -> None:
     """Waiting ends when the late rank enters; the ranks' own starts are kept apart on the axis."""
-    line = laid(one_clock=True)
+    line = laid()
     first, second = line.lanes
     assert (first.begin, second.begin) == (0, 5)
     assert line.length == max(first.end, second.end) == 110
@@ -103,11 +108,54 @@ def test_who_came_last_is_known_on_one_clock() -> None:
 
 def test_several_clocks_are_not_compared() -> None:
     """Each rank begins at zero, nobody is called the last, and the screen says so."""
-    line = laid(one_clock=False)
+    line = laid(clocks=lambda rank: None)
     assert [lane.begin for lane in line.lanes] == [0, 0]
     assert {bar.last for lane in line.lanes for bar in lane.bars} == {None}
     assert line.latest() is None
-    assert "several clocks" in text_of(lines.legend(line, 100, INK))
+    assert "clock not compared" in text_of(lines.legend(line, 100, INK))
+
+
+def clocks(offset_ns: int, error_ns: int) -> dict[int, Clock]:
+    """Return the clocks of two hosts, of which that of rank 1 is so far ahead of the head's."""
+    return {0: Clock(0, 0, 0), 1: Clock(1, offset_ns, error_ns)}
+
+
+def test_a_foreign_clock_is_set_right_by_its_offset() -> None:
+    """With a clock that is 700 ns ahead on the other host, all is drawn as it is on one clock."""
+    there = {
+        0: step(1000, 10, 20, 30, 10, 0, wait=40, calls=(reduce(50, 50),)),
+        1: step(1705, 40, 20, 30, 10, 0, wait=5, calls=(reduce(75, 20),)),
+    }
+    here = {**there, 1: step(1005, 40, 20, 30, 10, 0, wait=5, calls=(reduce(75, 20),))}
+    told = timeline(1, there, 2, clocks(700, 2).get)
+    same = timeline(1, here, 2)
+    assert told.lanes == same.lanes
+    assert (told.aligned, told.error, same.error) == (True, 2, 0)
+    assert "clocks ±2.50 ms" in text_of(lines.title(replace(told, error=2_500_000), STANDING, 2, 120, INK, ""))
+
+
+def test_who_came_last_is_an_estimate_where_the_clocks_do_not_tell() -> None:
+    """The last rank came 30 ns after the other: it is sure with an error of 29 ns, and not with one of 30."""
+    records = {
+        0: step(1000, 10, 20, 30, 10, 0, wait=40, calls=(reduce(50, 50),)),
+        1: step(1005, 40, 20, 30, 10, 0, wait=5, calls=(reduce(75, 20),)),
+    }
+    for error, estimated in ((29, False), (30, True)):
+        line = timeline(1, records, 2, clocks(0, error).get)
+        assert [bar.estimated for lane in line.lanes for bar in lane.bars] == [estimated] * 2
+
+
+def test_a_host_without_an_offset_is_drawn_as_uncertain() -> None:
+    """Its ranks begin at zero under a sign of their own; those with a known clock are compared all the same."""
+    records = {rank: step(1000 + rank, 40, 20, 30, 10, 0, calls=(reduce(75, 20),)) for rank in range(3)}
+    known = {0: Clock(0, 0, 0), 1: Clock(0, 0, 0)}
+    line = timeline(1, records, 3, known.get)
+    assert [lane.compared for lane in line.lanes] == [True, True, False]
+    assert [lane.begin for lane in line.lanes] == [0, 1, 0]
+    assert [bar.last for lane in line.lanes for bar in lane.bars] == [1, 1, None]
+    assert line.lanes[0].bars[0].estimated, "the third may have come later"
+    assert lines.UNSURE in text_of(lines.calls(line.lanes[2], line.length, line.length, INK))
+    assert "some clocks not compared" in text_of(lines.title(line, STANDING, 3, 120, INK, ""))
 
 
 def text_of(row) -> str:
@@ -116,7 +164,7 @@ def text_of(row) -> str:
 
 def test_the_signs_stand_where_the_collective_was() -> None:
     """One cell for each ns: waiting, transfer, the last to come, and the mark of an estimate."""
-    line = laid(one_clock=True)
+    line = laid()
     early, late = (text_of(lines.calls(lane, line.length, line.length, INK)) for lane in line.lanes)
     assert early[50:60] == lines.WAITS * 10
     assert early[80] == "~"
@@ -128,21 +176,19 @@ def test_the_signs_stand_where_the_collective_was() -> None:
 
 def test_what_is_not_known_is_said_in_the_details() -> None:
     """A send has no last one, a call without an end no length, a rank without a record no lane."""
-    line = laid(one_clock=True)
+    line = laid()
     rows = [text_of(row) for row in lines.details(line, line.lane(0), 0, 6, 120, INK)]
     assert "rank 1 by 0.0 ms after the first" in rows[1]
     assert "not to be split" in rows[2]
     assert "no record" in text_of(lines.details(line, line.lane(5), 5, 6, 120, INK)[0])
-    unseen = timeline(1, {0: step(0, 1, 1, 1, 1, 1, calls=(reduce(1, None),))}, 1, one_clock=True)
+    unseen = timeline(1, {0: step(0, 1, 1, 1, 1, 1, calls=(reduce(1, None),))}, 1)
     assert "–" in text_of(lines.details(unseen, unseen.lane(0), 0, 6, 120, INK)[1])
 
 
 def test_rows_stay_in_their_cells() -> None:
     """At any width, with a foreign name for an operation; no escape sequence comes through."""
     evil = cleaned(Collective("all_reduce\x1b[31m[red]", 5, 20, 2**62, 1))
-    line = timeline(
-        2**62, {rank: step(rank, 10, 20, 30, 10, 0, calls=(evil,) * 9) for rank in (0, 1)}, 2, one_clock=True
-    )
+    line = timeline(2**62, {rank: step(rank, 10, 20, 30, 10, 0, calls=(evil,) * 9) for rank in (0, 1)}, 2)
     for width in (1, 5, 20, 80, 300):
         lane = line.lanes[0]
         for row in (

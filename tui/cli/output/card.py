@@ -13,7 +13,8 @@ from ddptop.tui.cli.output.plain import progress
 from ddptop.tui.cli.output.status import remark
 from ddptop.tui.drawing.units import DASH, count, loss, size
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import Frame, RankFrame, time_left, waits_for
+from ddptop.tui.model.frame import Frame, RankFrame, not_linked, time_left, unheard_hosts, waits_for
+from ddptop.tui.model.hosts import UNREPORTED
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
@@ -39,10 +40,10 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
     urgent = stuck is not None and hang.is_urgent(stuck)
     lines = [
         *(_hang(frame, stuck) if stuck is not None and urgent else ()),
-        _GAP.join(each for each in (frame.run, frame.state, frame.program, plural(frame.world, "rank"), place) if each),
+        _GAP.join(each for each in (frame.run, frame.state, frame.program, _ranks(frame), place) if each),
         *([] if frame.standing_s is None or stuck is not None else [describe_standing(frame.standing_s)]),
         *(verdict.text for verdict in frame.verdicts),
-        *(text for text in (frame.cause, remark(frame)) if text),
+        *(text for text in (frame.cause, unheard_hosts(frame), not_linked(frame), remark(frame)) if text),
         _progress(frame),
         *(
             text
@@ -51,6 +52,11 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
         ),
     ]
     return [*dict.fromkeys(lines), *_table(frame, width)]
+
+
+def _ranks(frame: Frame) -> str:
+    ranks = plural(frame.world, "rank")
+    return f"{ranks} on {len(frame.hosts)} hosts" if frame.hosts.several else ranks
 
 
 def _hang(frame: Frame, verdict: Verdict) -> list[str]:
@@ -97,6 +103,7 @@ def _columns(frame: Frame) -> list[_Column]:
     ]
     return [
         _Column("RANK", lambda rank: str(rank.rank), 0, left=True),
+        *([_Column("HOST", lambda rank: rank.host or DASH, 1, left=True)] if frame.hosts.several else []),
         _Column("STATE", lambda rank: rank.state, 1, left=True),
         _Column("STEP", lambda rank: count(rank.step), 2),
         _Column("LOSS", lambda rank: loss(rank.loss).strip(), 6),
@@ -137,5 +144,5 @@ def _rank_remark(rank: RankFrame, culprits: Collection[int]) -> str:
     """Return how a rank ended, or what is known of one that cannot say it itself, and whether it hangs."""
     if rank.ended:
         return "" if rank.state == "finished" else rank.ended
-    said = rank.activity if rank.state in ("frozen", "silent") else ""
+    said = rank.activity if rank.state in ("frozen", "silent") or rank.activity == UNREPORTED else ""
     return " ".join(filter(None, (said, "◀ hangs" if rank.rank in culprits else "")))

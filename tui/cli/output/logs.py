@@ -11,6 +11,7 @@ from ddptop.agent.run.rundir import ENDED_STATES, RunDir
 from ddptop.tui.drawing import units
 from ddptop.tui.link.logs.stream import LogStream, streams
 from ddptop.tui.link.logs.window import LogSource
+from ddptop.tui.model.frame import numbers_of
 from ddptop.tui.model.logs.entries import Entry
 from ddptop.tui.model.logs.lines import LogLine
 from ddptop.tui.model.logs.matching import ALL, Wanted
@@ -34,7 +35,12 @@ def show(
         note: tells beside the output that there is none.
         wanted: what is to be printed.
     """
-    logs = streams(_sources(directory, ranks))
+    sources = _sources(directory, ranks)
+    for line in elsewhere(directory, ranks):
+        note(line)
+    if not sources:
+        return
+    logs = streams(sources)
     printer = _Plain(logs[0]) if len(logs) == 1 and not wanted else _Entries(logs, wanted, labelled=len(logs) > 1)
     said = noted = begun = False
     while True:
@@ -116,12 +122,29 @@ def _silence(ranks: Sequence[int], wanted: Wanted, *, ended: bool, follow: bool)
     return f"{what}; waiting for it" if follow and not ended else what
 
 
+def elsewhere(directory: RunDir, ranks: Sequence[int] = ()) -> list[str]:
+    """Return a line for each host that has logs of these ranks, of all without `ranks`, and is not this one."""
+    here = directory.members()
+    by_host: dict[str, list[int]] = {}
+    for rank, member in sorted(directory.everyone().items()):
+        if rank not in here and (not ranks or rank in ranks):
+            by_host.setdefault(member.host, []).append(rank)
+    there = f"`ddptop logs {directory.name}` there"
+    return [
+        f"the log{'' if len(found) == 1 else 's'} of {'rank' if len(found) == 1 else 'ranks'} {numbers_of(found)} "
+        f"{'is' if len(found) == 1 else 'are'} on {host}: {there}"
+        for host, found in by_host.items()
+    ]
+
+
 def _sources(directory: RunDir, ranks: Sequence[int]) -> list[LogSource]:
-    run = directory.read()
-    hosts = {member.rank: member.host for member in directory.members().values()}
+    run, here = directory.read(), directory.members()
+    hosts = {member.rank: member.host for member in directory.everyone().values()}
     several = len(set(hosts.values())) > 1
     logs = [
         LogSource(str(directory.rank_log(rank)), rank, host=hosts.get(rank) if several else None)
         for rank in ranks or range(run.world)
+        # The log of another host's rank is there.
+        if rank in here or rank not in hosts
     ]
     return logs if ranks else [*logs, LogSource(str(directory.torchrun_log), None, run.leader)]

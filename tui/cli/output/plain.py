@@ -15,7 +15,7 @@ from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.link.source import Source, frame_now
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import ENDED, EventLine, Frame, waits_for
+from ddptop.tui.model.frame import ENDED, EventLine, Frame, not_linked, unheard_hosts, waits_for, with_rank
 
 POLL_S = 0.05
 _PATIENCE_S: Final = 5.0
@@ -114,7 +114,8 @@ class PlainView:
     def _announce(self, frame: Frame) -> None:
         if not self._announced:
             self._announced = True
-            place = f" ({frame.placement})" if frame.placement else ""
+            on = f" on {len(frame.hosts)} hosts" if frame.hosts.several else ""
+            place = f"{on} ({frame.placement})" if frame.placement else on
             # What was before anybody looked follows it, in its order.
             at = min([frame.at, *(event.at for event in frame.events)])
             self._say(at, f"{frame.run}: {frame.program}, {plural(frame.world, 'rank')}{place}")
@@ -124,7 +125,7 @@ class PlainView:
         for event in frame.events:
             if event not in known:
                 # What is known only later, as the beginning of a hang, is told with the time at which it is told.
-                self._say(event.at if event.at >= self._latest else frame.at, event.text)
+                self._say(event.at if event.at >= self._latest else frame.at, _text_of(event, frame))
         self._told = frame.events
 
     def _tell_start(self, frame: Frame) -> None:
@@ -151,6 +152,12 @@ class PlainView:
         print(f"{stamp}  {text}", file=self._out, flush=True)
 
 
+def _text_of(event: EventLine, frame: Frame) -> str:
+    """Return an event with the host of its rank, where there are several."""
+    host = frame.hosts.name_of(event.rank)
+    return with_rank(event.text, event.rank, host) if host else event.text
+
+
 def drained(source: Source) -> Frame:
     """Return the frame of an ended run, with the records and events that were still on their way."""
     deadline = time.monotonic() + 0.5
@@ -169,9 +176,11 @@ def line(frame: Frame) -> str:
         parts.append(f"{frame.samples_per_s:,.0f} samples/s")
     parts.append(f"step {phases(frame)}")
     if frame.slowest is not None and frame.verdict is None:
-        parts.append(f"slowest rank {frame.slowest}")
+        host = frame.hosts.name_of(frame.slowest)
+        parts.append(f"slowest rank {frame.slowest}{f' ({host})' if host else ''}")
     if frame.verdict is not None:
         parts.append(frame.verdict.text)
+    parts += filter(None, (unheard_hosts(frame), not_linked(frame)))
     return "  ".join(parts)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,7 +19,13 @@ from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import DASH, count, duration, size
 from ddptop.tui.model.changes import level_of
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import Frame, RankFrame, unobserved, with_rank
+from ddptop.tui.model.frame import Frame, RankFrame, not_linked, unheard_hosts, unobserved, with_rank
+from ddptop.tui.model.hosts import HostFrame
+
+if TYPE_CHECKING:
+    from ddptop.agent.run.rundir import Member
+
+NO_NAMES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 def as_json(frame: Frame) -> dict[str, Any]:
@@ -46,6 +53,8 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "ends_at": _number(frame.ends_at),
         "awaits": frame.awaits or None,
         "refused": frame.refused,
+        "hosts": _hosts_json(frame),
+        "unlinked": list(frame.unlinked),
         "ranks": [_rank_json(rank) for rank in frame.ranks],
         "verdict": None if frame.verdict is None else _verdict_json(frame.verdict),
         "verdicts": [_verdict_json(verdict) for verdict in frame.verdicts],
@@ -64,10 +73,17 @@ def event_json(event: wire.Event) -> dict[str, Any]:
     }
 
 
-def event_line(event: wire.Event) -> str:
-    """Return an event as a line of `events`."""
+def event_line(event: wire.Event, hosts: Mapping[int, str] = NO_NAMES) -> str:
+    """Return an event as a line of `events`; `hosts` has the names of the hosts of a run on several, by rank."""
     mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
-    return f"{_date(event.at_ns)} {mark} {with_rank(event.text, event.rank)}"
+    host = "" if event.rank is None else hosts.get(event.rank, "")
+    return f"{_date(event.at_ns)} {mark} {with_rank(event.text, event.rank, host)}"
+
+
+def hosts_of(members: Mapping[int, Member]) -> Mapping[int, str]:
+    """Return the names of the hosts of a run by rank, where there are several; else nothing."""
+    names = {rank: member.host for rank, member in members.items()}
+    return names if len(set(names.values())) > 1 else NO_NAMES
 
 
 def happened(
@@ -106,15 +122,15 @@ def interval_json(verdict: wire.Verdict) -> dict[str, Any]:
     }
 
 
-def interval_line(verdict: wire.Verdict) -> str:
+def interval_line(verdict: wire.Verdict, hosts: Mapping[int, str] = NO_NAMES) -> str:
     """Return a verdict as a line of `events`, with how long it lasted."""
     since, until = verdict.since_at_ns, verdict.until_at_ns
     if until is None:
-        return f"{event_line(_as_event(verdict))} (goes on)"
+        return f"{event_line(_as_event(verdict), hosts)} (goes on)"
     begun, end = _date(since).split(), _date(until).split()
     # The date is told where it is another one than that of the beginning.
     told = end[1] if begun[0] == end[0] else " ".join(end)
-    return f"{event_line(_as_event(verdict))} (for {_lasted(until - since)}, until {told})"
+    return f"{event_line(_as_event(verdict), hosts)} (for {_lasted(until - since)}, until {told})"
 
 
 def _as_event(verdict: wire.Verdict) -> wire.Event:
@@ -164,6 +180,7 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
     known: Mapping[str, float] = rank.phases_ms or {}
     return {
         "rank": rank.rank,
+        "host": rank.host,
         "pid": rank.pid,
         "state": rank.state,
         "activity": rank.activity,
@@ -184,6 +201,29 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
         "coordinates": rank.coordinates,
         "log": rank.log,
         "ended": rank.ended,
+    }
+
+
+def _hosts_json(frame: Frame) -> list[dict[str, Any]]:
+    """Return the documented form of the hosts of a run, also of one on a single host."""
+    if not frame.hosts:
+        known = [rank for rank in frame.ranks if rank.host is not None]
+        alone = HostFrame(frame.one_host or "", ranks=tuple(rank.rank for rank in known))
+        return [_host_json(alone)] if frame.one_host else []
+    return [_host_json(host) for host in frame.hosts]
+
+
+def _host_json(host: HostFrame) -> dict[str, Any]:
+    return {
+        "host": host.host,
+        "state": host.state or None,
+        "ranks": list(host.ranks),
+        "node": host.node,
+        "heard_at": None if host.heard_at is None else round(host.heard_at, 3),
+        "offset_ms": _number(host.offset_ms),
+        "offset_error_ms": _number(host.offset_error_ms),
+        "rtt_ms": _number(host.rtt_ms),
+        "version": host.agent_version or None,
     }
 
 
@@ -220,6 +260,7 @@ def run_json(frame: Frame) -> dict[str, Any]:
     row = {name: getattr(frame, name) for name in names}
     return {
         **row,
+        "hosts": _hosts_json(frame),
         "restarts": frame.generation,
         "user": frame.user or None,
         "pid": frame.torchrun_pid,
@@ -238,7 +279,7 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
             (
                 f"{frame.user}/{frame.run}" if frame.user else frame.run,
                 frame.state,
-                f"{frame.world:,}",
+                f"{frame.world:,} on {len(frame.hosts):,} hosts" if frame.hosts.several else f"{frame.world:,}",
                 count(frame.step),
                 DASH if frame.started_at is None else duration(end - frame.started_at),
                 size(frame.size_bytes).strip(),
@@ -264,4 +305,5 @@ def remark(frame: Frame) -> str:
     """Return one line on what is wrong with a run as a whole, empty where nothing is."""
     if frame.orphaned:
         return f"the launcher is gone, its ranks still run: ddptop kill {frame.run}"
-    return unobserved(frame, "the training goes on") or frame.cause or ""
+    told = unobserved(frame, "the training goes on") or frame.cause or unheard_hosts(frame)
+    return told or not_linked(frame)

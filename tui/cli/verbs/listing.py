@@ -204,8 +204,12 @@ def _events(options: argparse.Namespace) -> int:
             ]
         )
     else:
+        hosts = status.hosts_of(directory.everyone())
         for each in found:
-            print(status.interval_line(each) if isinstance(each, wire.Verdict) else status.event_line(each))
+            if isinstance(each, wire.Verdict):
+                print(status.interval_line(each, hosts))
+            else:
+                print(status.event_line(each, hosts))
     return 0
 
 

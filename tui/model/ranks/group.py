@@ -13,7 +13,8 @@ from ddptop.tui.model.ranks.rank import RankModel, rate_of
 
 _Times = tuple[float | None, ...]
 """Of one rank, in ms: a step, and the phases of it in the order of `PHASES`."""
-_WAIT = 1 + PHASES.index("wait")
+WAIT = 1 + PHASES.index("wait")
+"""Where the waiting for others stands among the times of a rank."""
 _TOLD = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES))
 
 
@@ -32,6 +33,8 @@ class Totals:
     device: str | None
     note: str | None
     refused: int
+    times: Mapping[int, _Times]
+    """Of each rank that has any, in ms: a step, and its phases in the order of `PHASES`."""
 
 
 def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
@@ -51,6 +54,7 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         device=next((beat.device for beat in beats if beat.device), None),
         note=next((beat.note for beat in beats if beat.note), None),
         refused=sum(beat.refused for beat in beats),
+        times=times,
     )
 
 
@@ -102,7 +106,7 @@ def _slowest(times: Mapping[int, _Times], factor: float) -> int | None:
     own = {
         rank: step - wait
         for rank, each in times.items()
-        if (step := each[0]) is not None and (wait := each[_WAIT]) is not None
+        if (step := each[0]) is not None and (wait := each[WAIT]) is not None
     }
     if len(own) < 2:
         return None

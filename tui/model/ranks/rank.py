@@ -49,7 +49,11 @@ class RankModel:
         self.beat: Beat | None = None
         self.member: Member | None = None
         self.alive: bool | None = None
-        """Whether its process runs, None before anybody looked."""
+        """Whether its process runs, None before anybody looked, and where nobody here can."""
+        self.far = False
+        """It runs on another host."""
+        self.lag_s: float | None = None
+        """Seconds by which the clock of its host is ahead of the one here; None where that is not known."""
         self.heard_at: float | None = None
         """When anything came from it last, or was recorded of it."""
         self.met = False
@@ -90,7 +94,13 @@ class RankModel:
         model.member, model.alive, model.listened_at = self.member, self.alive, self.listened_at
         model._earlier_steps = earlier_steps
         model.brief = self.brief
+        model.far, model.lag_s = self.far, self.lag_s
         return model
+
+    @property
+    def is_known(self) -> bool:
+        """True once it has left a record, or was heard."""
+        return self.member is not None or self.hello is not None or self.beat is not None
 
     @property
     def last_step(self) -> int:
@@ -307,9 +317,12 @@ class RankModel:
         return self.told is not None and age > states.STALLED_STEPS * self.told.wall_ns / 1e9
 
     def _since(self, step_at_ns: int) -> float:
-        """Return since when it could complete a step: its last one, or the end of a pause or freeze after that."""
+        """Return since when it could complete a step, by the clock here: its last one, or the end of a pause or freeze
+        after that.
+        """
         released_at_ns = 0 if self.beat is None else self.beat.released_at_ns or 0
-        return max(step_at_ns / 1e9, released_at_ns / 1e9, self._stopped_at or 0.0)
+        told = max(step_at_ns, released_at_ns) / 1e9
+        return max(told - self.lag_s if self.lag_s else told, self._stopped_at or 0.0)
 
     def heard_age(self, now: float) -> float | None:
         """Return the seconds since anything came from it."""

@@ -6,11 +6,13 @@ Imports NumPy, so it is loaded only when a heatmap is shown; knows neither color
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from ddptop.agent.observer.history.by_time import Array
 from ddptop.tui.model.history.asked import AskedTime
+from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 from ddptop.tui.views.heatmap import scale
 
 
@@ -28,22 +30,35 @@ class HeatCells:
         *,
         halves: bool,
         shades: int,
+        hosts: HostFrames = NO_HOSTS,
         previous: HeatCells | None = None,
     ) -> None:
+        """Take what is in sight; ranks stand in the order of their `hosts`, where there are several."""
         self._by_time = by_time
         self._level = level
         self._last = last
         self.columns = min(columns, by_time.columns)
-        self.bands = scale.arrange_bands(by_time.world, lines, halves=halves)
-        self._values = by_time.window(metric, level, last, self.columns)
-        rows = scale.reduce_bands(self._values, self.bands.group)
+        self._order, sizes = _order_of(hosts, by_time.world)
+        """The rank at each place."""
+        self._places = {rank: place for place, rank in enumerate(self._order)}
+        if hosts.several:
+            self.bands = scale.arrange_hosts(sizes, lines, halves=halves)
+        else:
+            self.bands = scale.arrange_bands(by_time.world, lines, halves=halves)
+        values = by_time.window(metric, level, last, self.columns)
+        in_order = isinstance(self._order, range)
+        self._values: Array = values if in_order or not len(values) else values[np.asarray(self._order)]
+        rows = scale.reduce_bands(self._values, self.bands.group, self.bands.begins)
         self.scale: scale.Scale | None = scale.scale_of(self._values, None if previous is None else previous.scale)
         self._shades = scale.shade(rows, self.scale, shades)
         self._none = np.zeros(self.columns, np.uint8)
 
     def _halves(self, line: int) -> tuple[scale.Shades, scale.Shades]:
         upper, lower = self.bands.of_line(line)
-        return self._shades[upper], self._none if lower is None else self._shades[lower]
+        return (
+            self._none if upper is None else self._shades[upper],
+            self._none if lower is None else self._shades[lower],
+        )
 
     def key(self, line: int) -> tuple[bytes, bytes]:
         """Return all that a line's look depends on; equal keys look the same."""
@@ -60,15 +75,16 @@ class HeatCells:
 
     def value(self, rank: int, bucket: int) -> float | None:
         """Return a rank's value in a bucket, None where it is not known."""
-        column = self._column(bucket)
-        if column is None or not 0 <= rank < len(self._values):
+        column, place = self._column(bucket), self.place_of(rank)
+        if column is None or not 0 <= place < len(self._values):
             return None
-        value = float(self._values[rank, column])
+        value = float(self._values[place, column])
         return None if math.isnan(value) else value
 
     def latest(self, rank: int) -> int:
         """Return the newest bucket in sight in which a rank's value is known; the last one where there is none."""
-        known = np.flatnonzero(~np.isnan(self._values[rank : rank + 1].ravel()))
+        place = self.place_of(rank)
+        known = np.flatnonzero(~np.isnan(self._values[place : place + 1].ravel()))
         return self._last - self.columns + 1 + int(known[-1]) if len(known) else self._last
 
     def step(self, rank: int, bucket: int) -> int | None:
@@ -80,15 +96,38 @@ class HeatCells:
 
     def worst(self, band: int, bucket: int) -> tuple[int, float] | None:
         """Return the rank with the largest value of a band in a bucket, and that value."""
-        first = band * self.bands.group
-        rank = self.highest(bucket, first, first + self.bands.group)
+        rank = self.highest(bucket, self.bands.first(band), self.bands.until(band))
         value = None if rank is None else self.value(rank, bucket)
         return None if rank is None or value is None else (rank, value)
 
     def highest(self, bucket: int, first: int = 0, until: int | None = None) -> int | None:
-        """Return the rank with the largest value in a bucket, of those from `first` up to `until`."""
+        """Return the rank with the largest value in a bucket, of those from the place `first` up to `until`."""
         column = self._column(bucket)
         if column is None:
             return None
         values: Array = self._values[first:until][:, column]
-        return None if np.isnan(values).all() else first + int(np.nanargmax(values))
+        return None if np.isnan(values).all() else self.rank_at(first + int(np.nanargmax(values)))
+
+    def place_of(self, rank: int) -> int:
+        """Return the place of a rank among all."""
+        return self._places.get(rank, 0)
+
+    def rank_at(self, place: int) -> int:
+        """Return the rank at a place, the nearest one where there is none."""
+        return self._order[max(0, min(len(self._order) - 1, place))]
+
+    def band_of(self, rank: int) -> int:
+        """Return the band that a rank is in."""
+        return self.bands.band_of(self.place_of(rank))
+
+
+def _order_of(hosts: HostFrames, world: int) -> tuple[Sequence[int], list[int]]:
+    """Return the ranks, those of a host together, and how many each host has; those without a host come last."""
+    order = [rank for host in hosts for rank in host.ranks if rank < world]
+    sizes = [len(host.ranks) for host in hosts if host.ranks]
+    rest = [rank for rank in range(world) if rank not in hosts.index]
+    if rest:
+        sizes.append(len(rest))
+    order += rest
+    # As nearly always: nothing has to be moved.
+    return range(world) if order == list(range(world)) else order, sizes

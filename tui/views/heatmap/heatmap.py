@@ -19,7 +19,7 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import SHADE_SIGNS, SHADES
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
-from ddptop.tui.views.heatmap.lines import ABOVE, BELOW, Sight, gutter, heat_row, marks
+from ddptop.tui.views.heatmap.lines import ABOVE, BELOW, Sight, gutter, heat_row, marks, names_width
 from ddptop.tui.views.ranks import RankView
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class Heatmap(RankView):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """As many lines as the ranks can use; the style sheet sets the limit."""
-        return ABOVE + BELOW + min(_PER_RANK * max(1, self.frame.world), max(self.frame.world, 2 * _PAGE))
+        between = max(0, len(self.frame.hosts) - 1)
+        return ABOVE + BELOW + min(_PER_RANK * max(1, self.frame.world), max(self.frame.world, 2 * _PAGE)) + between
 
     @property
     def _lines(self) -> int:
@@ -89,7 +90,12 @@ class Heatmap(RankView):
 
     @property
     def _width(self) -> int:
-        return max(1, self.size.width - gutter(self.frame.world) - 1)
+        return max(1, self.size.width - self._before - gutter(self.frame.world) - 1)
+
+    @property
+    def _before(self) -> int:
+        """Cells for the names of hosts."""
+        return names_width(self.frame.hosts, self.size.width)
 
     @property
     def _shaded(self) -> bool:
@@ -129,6 +135,8 @@ class Heatmap(RankView):
 
     def show(self, frame: Frame) -> None:
         """Take in a new frame and repaint the cells that look different in it."""
+        if self.frame.hosts.index != frame.hosts.index:
+            self._drawn.clear()
         self.frame = frame
         if not self.size or frame.history is None:
             self.refresh()
@@ -137,7 +145,8 @@ class Heatmap(RankView):
 
         self._cells = HeatCells(
             frame.history.by_time, self.metric, self.level, self._edge, self._width, self._lines,
-            halves=self._shaded, shades=SHADES if self._shaded else len(SHADE_SIGNS), previous=self._cells,
+            halves=self._shaded, shades=SHADES if self._shaded else len(SHADE_SIGNS), hosts=frame.hosts,
+            previous=self._cells,
         )  # fmt: skip
         sight = self._sight()
         for y in range(self.size.height):
@@ -202,6 +211,8 @@ class Heatmap(RankView):
             unseen=chosen is not None and chosen.mechanism is None,
             shaded=self._shaded,
             keys=keys_of(self),
+            hosts=frame.hosts,
+            before=self._before,
         )
 
     def _key(self, y: int, sight: Sight) -> object:
@@ -214,7 +225,13 @@ class Heatmap(RankView):
             sight.at if marks(self._cells, sight, line) else None,
             sight.chosen,
             sight.slow,
+            self._unheard(line),
         )
+
+    def _unheard(self, line: int) -> object:
+        """Return which hosts are not heard, for a line that names one."""
+        named = self._cells is not None and line in self._cells.bands.names
+        return [host.host for host in self.frame.hosts if host.is_unheard] if named else None
 
     def _draw(self, y: int, sight: Sight) -> Strip:
         return Strip(heat_row(self._cells, sight, y - ABOVE, self.size.width, self.ink)).adjust_cell_length(
@@ -225,17 +242,20 @@ class Heatmap(RankView):
 
     def action_move(self, by: int) -> None:
         """Choose the rank a row above or below: where a row is many ranks, the one that it shows."""
-        world, cells = self.frame.world, self._cells
-        group = 1 if cells is None else cells.bands.group
-        if not world:
+        cells = self._cells
+        if not self.frame.world:
             return
-        if group == 1 or cells is None:
-            self.chosen = max(0, min(world - 1, self.chosen + by))
+        if cells is None:
+            self.chosen = max(0, min(self.frame.world - 1, self.chosen + by))
             return
-        band = max(0, min(cells.bands.rows - 1, self.chosen // group + by))
-        if band != self.chosen // group:
+        if cells.bands.group == 1:
+            self.chosen = cells.rank_at(cells.place_of(self.chosen) + by)
+            return
+        before = cells.band_of(self.chosen)
+        band = max(0, min(cells.bands.rows - 1, before + by))
+        if band != before:
             worst = cells.worst(band, self._at)
-            self.chosen = band * group if worst is None else worst[0]
+            self.chosen = cells.rank_at(cells.bands.first(band)) if worst is None else worst[0]
 
     def action_highest(self) -> None:
         """Choose the rank with the highest value at the cursor."""
@@ -301,11 +321,13 @@ class Heatmap(RankView):
         if offset is None or cells is None or not 0 <= offset.y - ABOVE < cells.bands.lines:
             return
         upper, _ = cells.bands.of_line(offset.y - ABOVE)
-        column = offset.x - gutter(self.frame.world)
+        if upper is None:
+            return
+        column = offset.x - self._before - gutter(self.frame.world)
         if 0 <= column < self._width:
             self.cursor = self._edge - (self._width - 1 - column)
         worst = cells.worst(upper, self._at)
-        self.chosen = upper * cells.bands.group if worst is None else worst[0]
+        self.chosen = cells.rank_at(cells.bands.first(upper)) if worst is None else worst[0]
         self._again()
         if event.chain == 2:
             self.action_open()

@@ -11,6 +11,7 @@ from rich.style import Style
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread, width_of
 from ddptop.tui.drawing.theme import NOT_FINITE, SHADE_SIGNS, SHADES, Ink
+from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S, Metric
 
 if TYPE_CHECKING:
@@ -20,6 +21,16 @@ ABOVE: Final = 1
 BELOW: Final = 3
 """Lines that are not the map: title, axis, legend and the values at the cursor."""
 _TICK: Final = 20
+BETWEEN: Final = "╌"
+"""Fills the line between two hosts."""
+_DIGITS: Final = "0123456789"
+_MANY: Final = 20
+"""Hosts from which on a row may be several of them."""
+_LONGEST: Final = 16
+_SHORTEST: Final = 8
+"""Cells of a host's name at most, where there is room and where there is little."""
+_ROOMY: Final = 100
+"""Cells of a map with room."""
 
 
 class Sight(NamedTuple):
@@ -46,6 +57,9 @@ class Sight(NamedTuple):
     """True where the terminal has colors for a scale; else it is made of signs."""
     keys: Mapping[str, str]
     """The names of keys, by the id of their action."""
+    hosts: HostFrames = NO_HOSTS
+    before: int = 0
+    """Cells for the names of hosts."""
 
     @property
     def seconds(self) -> int:
@@ -61,6 +75,15 @@ class Sight(NamedTuple):
 def gutter(world: int) -> int:
     """Return the cells that the ranks' numbers take at the left."""
     return len(str(max(0, world - 1))) + 3
+
+
+def names_width(hosts: HostFrames, width: int) -> int:
+    """Return the cells that the names of hosts take before those numbers, in a map of `width` cells."""
+    if not hosts.several:
+        return 0
+    several = len(hosts) > _MANY
+    longest = max(len(host.host) for host in hosts) + (4 if several else 0)
+    return 1 + min(longest, _LONGEST if width >= _ROOMY else _SHORTEST + 4 if several else _SHORTEST)
 
 
 def heat_row(heat: HeatCells | None, sight: Sight, line: int, width: int, ink: Ink) -> Row:
@@ -81,12 +104,13 @@ def heat_row(heat: HeatCells | None, sight: Sight, line: int, width: int, ink: I
 
 def marks(heat: HeatCells, sight: Sight, line: int) -> bool:
     """Say whether the chosen rank is on this line of the map."""
-    return sight.chosen // heat.bands.group in heat.bands.of_line(line)
+    return heat.band_of(sight.chosen) in heat.bands.of_line(line)
 
 
 def _title(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
     group = heat.bands.group
-    shared = f", the highest of {group} ranks a row" if group > 1 else ""
+    what = f"{group} ranks" if heat.bands.shared == 1 else f"{heat.bands.shared} hosts"
+    shared = f", the highest of {what} a row" if group > 1 else ""
     left: Row = [
         Segment(" " + sight.metric.title, ink["bold value"]),
         Segment(f", mean of {sight.seconds} s{shared}", ink["label"]),
@@ -99,12 +123,16 @@ def _title(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
 def _cells(heat: HeatCells, sight: Sight, line: int, ink: Ink) -> Row:
     bands = heat.bands
     marked = marks(heat, sight, line)
-    number = sight.chosen if marked else bands.of_line(line)[0] * bands.group
+    band = bands.of_line(line)[0]
+    if band is None:
+        return [Segment(BETWEEN * (sight.before + gutter(sight.world) + sight.width), ink["faint"])]
+    number = sight.chosen if marked else heat.rank_at(bands.first(band))
     # The number stands once, at the first line of a thick band.
-    begins = bands.thickness == 1 or line * 2 % bands.thickness == 0
+    begins = bands.begins_on(line)
     text = f"{'▸' if marked and begins else ' '}{number if begins else '':>{gutter(sight.world) - 3}}  "
     hue = "bold rank-slow" if sight.slow == number else "bold rank-chosen" if marked else "label"
-    row: Row = [Segment(text, ink[hue]), Segment(" " * (sight.width - heat.columns))]
+    row: Row = [*_name(heat, sight, line, ink), Segment(text, ink[hue])]
+    row.append(Segment(" " * (sight.width - heat.columns)))
     column = sight.column - (sight.width - heat.columns)
     at = 0
     for length, upper, lower in heat.runs(line):
@@ -119,6 +147,27 @@ def _cells(heat: HeatCells, sight: Sight, line: int, ink: Ink) -> Row:
     return [segment for segment in row if segment.text]
 
 
+def _name(heat: HeatCells, sight: Sight, line: int, ink: Ink) -> Row:
+    """Return the name of the host that begins on a line of the map, in the cells for names."""
+    number, hosts = heat.bands.names.get(line), [host for host in sight.hosts if host.ranks]
+    if number is None or not sight.before:
+        return [Segment(" " * sight.before)]
+    if number >= len(hosts):
+        return [Segment(units.fit("?", sight.before), ink["faint"])]
+    shared = min(heat.bands.shared, len(hosts) - number)
+    unheard = any(host.is_unheard for host in hosts[number : number + shared])
+    name = units.shorten(_range(hosts[number].host, hosts[number + shared - 1].host), sight.before - 1)
+    return [Segment(f"{name:<{sight.before}}", ink["bold state-silent" if unheard else "label"])]
+
+
+def _range(first: str, last: str) -> str:
+    """Return two names as one: `node0-11`."""
+    if first == last:
+        return first
+    stem = first.rstrip(_DIGITS)
+    return f"{first}-{last.removeprefix(stem)}" if stem and last.startswith(stem) else f"{first}, …"
+
+
 def _look(upper: int, lower: int, sight: Sight, ink: Ink) -> tuple[str, Style]:
     if sight.shaded:
         return ink.shades(upper, lower)
@@ -131,7 +180,7 @@ def _pointed(heat: HeatCells, sight: Sight, line: int, shades: tuple[int, int], 
     """Return the cell that the cursor is on: the chosen rank's half of it has the cursor's color."""
     if not sight.shaded:
         return Segment(_look(*shades, sight, ink)[0], ink["bold rank-chosen"] + Style(reverse=True))
-    upper, lower = (band == sight.chosen // heat.bands.group for band in heat.bands.of_line(line))
+    upper, lower = (band == heat.band_of(sight.chosen) for band in heat.bands.of_line(line))
     if upper == lower:
         return Segment("█", ink["rank-chosen"])
     other = shades[1] if upper else shades[0]
@@ -147,7 +196,7 @@ def _axis(heat: HeatCells, sight: Sight, ink: Ink) -> Row:
         if end > len(text):
             cells[end - len(text) - 1 : end] = [*text, "│"]
     line, column = "".join(cells), sight.column
-    row = [Segment(" " * gutter(sight.world)), Segment(line[:column], ink["label"])]
+    row = [Segment(" " * (sight.before + gutter(sight.world))), Segment(line[:column], ink["label"])]
     return [*row, Segment("▲", ink["bold rank-chosen"]), Segment(line[column + 1 :], ink["label"])]
 
 
@@ -177,14 +226,15 @@ def _reading(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
     value, step = heat.value(sight.chosen, sight.at), heat.step(sight.chosen, sight.at)
     text = units.DASH if value is None else metric.text(value).strip()
     back = (sight.newest - sight.at) * sight.seconds
+    host = units.shorten(sight.hosts.name_of(sight.chosen), _LONGEST)
     when = f"{units.age(back).strip()} ago" if back else "now"
     pieces: list[Row] = [
-        [Segment(f" ▸ rank {sight.chosen}", ink["bold rank-chosen"])],
+        [Segment(f" ▸ rank {sight.chosen}{f' ({host})' if host else ''}", ink["bold rank-chosen"])],
         [Segment(text.rjust(9), ink["faint" if value is None else "bold value"])],
         [Segment(when, ink["value"])],
         [Segment("step ", ink["label"]), Segment(units.count(step), ink["value" if step is not None else "faint"])],
     ]
-    worst = heat.worst(sight.chosen // heat.bands.group, sight.at)
+    worst = heat.worst(heat.band_of(sight.chosen), sight.at)
     if heat.bands.group > 1 and worst is not None and worst[0] != sight.chosen:
         highest = f"rank {worst[0]}: {metric.text(worst[1]).strip()}"
         pieces.append([Segment("highest in this row ", ink["label"]), Segment(highest, ink["value"])])

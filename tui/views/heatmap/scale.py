@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -31,23 +33,49 @@ UNKNOWN: Final = 0
 
 
 class Bands(NamedTuple):
-    """How ranks share the lines there are."""
+    """How ranks share the lines there are. Places are those of ranks in their order, which is that of their hosts."""
 
     group: int
-    """Ranks in one band; more than one where there are more ranks than room."""
+    """Ranks in one band, at most; more than one where there are more ranks than room."""
     rows: int
     thickness: int
     """Half lines a band takes: 1, or an even number."""
+    begins: tuple[int, ...] = ()
+    """The place at which each band begins, and the one after the last; empty where each has `group` ranks."""
+    halves: tuple[tuple[int | None, int | None], ...] = ()
+    """By line, its upper and lower band, None twice for a line between hosts; empty where bands follow each other."""
+    names: Mapping[int, int] = {}
+    """By line, the host that begins on it."""
+    shared: int = 1
+    """Hosts in one band."""
 
     @property
     def lines(self) -> int:
         """Lines that all bands take."""
-        return -(-self.rows * self.thickness // 2)
+        return len(self.halves) or -(-self.rows * self.thickness // 2)
 
-    def of_line(self, line: int) -> tuple[int, int | None]:
-        """Return the bands in the upper and lower half of a line, None below the last one."""
+    def of_line(self, line: int) -> tuple[int | None, int | None]:
+        """Return the bands in the upper and lower half of a line, None below the last one and between hosts."""
+        if self.halves:
+            return self.halves[line]
         upper, lower = (2 * line) // self.thickness, (2 * line + 1) // self.thickness
         return upper, lower if lower < self.rows else None
+
+    def begins_on(self, line: int) -> bool:
+        """Say whether the upper band of a line begins there."""
+        return not line or self.of_line(line)[0] != self.of_line(line - 1)[0]
+
+    def first(self, band: int) -> int:
+        """Return the place at which a band begins."""
+        return self.begins[band] if self.begins else band * self.group
+
+    def until(self, band: int) -> int:
+        """Return the place after the last one of a band."""
+        return self.begins[band + 1] if self.begins else (band + 1) * self.group
+
+    def band_of(self, place: int) -> int:
+        """Return the band of a place."""
+        return bisect_right(self.begins, place) - 1 if self.begins else place // self.group
 
 
 def arrange_bands(ranks: int, lines: int, *, halves: bool = True) -> Bands:
@@ -61,11 +89,59 @@ def arrange_bands(ranks: int, lines: int, *, halves: bool = True) -> Bands:
     return Bands(group, count, 1)
 
 
-def reduce_bands(values: Array, group: int) -> Array:
-    """Return one row for each `group` ranks, the largest of their values: what is slow stays in sight."""
+def arrange_hosts(sizes: Sequence[int], lines: int, *, halves: bool = True) -> Bands:
+    """Return how the ranks of several hosts are shown on so many lines: no band and no line has ranks of two hosts.
+
+    Between hosts stands a line, where that is to be had without showing several ranks as one. Where there are more
+    hosts than lines, a band is one host or more of them.
+    """
+    if len(sizes) > lines:
+        whole = arrange_bands(len(sizes), lines, halves=halves)
+        ends = [0, *itertools.accumulate(sizes)]
+        begins = (*ends[: len(sizes) : whole.group], ends[-1])
+        largest = max(until - since for since, until in itertools.pairwise(begins))
+        pairs = [whole.of_line(line) for line in range(whole.lines)]
+        names = {
+            line: band * whole.group
+            for line, (band, _) in enumerate(pairs)
+            if band is not None and (not line or band != pairs[line - 1][0])
+        }
+        return Bands(largest, whole.rows, whole.thickness, begins, tuple(pairs), names, whole.group)
+    for group in itertools.count(1):
+        rows = [math.ceil(size / group) for size in sizes]
+        thick = [(each, between) for between in (1, 0) for each in range(THICKEST if group == 1 else 2, 0, -2)]
+        for thickness, between in [*thick, *(((1, 1), (1, 0)) if halves else ())]:
+            if sum(-(-row * thickness // 2) for row in rows) + between * (len(sizes) - 1) <= lines:
+                return _laid(sizes, group, thickness, between)
+    raise AssertionError("a host takes a line at least")
+
+
+def _laid(sizes: Sequence[int], group: int, thickness: int, between: int) -> Bands:
+    begins: list[int] = []
+    pairs: list[tuple[int | None, int | None]] = []
+    names: dict[int, int] = {}
+    at = 0
+    for host, size in enumerate(sizes):
+        if pairs:
+            pairs += [(None, None)] * between
+        names[len(pairs)] = host
+        first, count = len(begins), math.ceil(size / group)
+        begins += range(at, at + size, group)
+        own = [first + half // thickness if half < count * thickness else None for half in range(count * thickness + 1)]
+        pairs += [(own[half], own[half + 1]) for half in range(0, count * thickness, 2)]
+        at += size
+    return Bands(group, len(begins), thickness, (*begins, at), tuple(pairs), names)
+
+
+def reduce_bands(values: Array, group: int, begins: Sequence[int] = ()) -> Array:
+    """Return one row for each `group` ranks, the largest of their values: what is slow stays in sight.
+
+    Where bands begin at certain places, `begins` has these, and the place after the last.
+    """
     if group <= 1 or not len(values):
         return values
-    reduced: Array = np.fmax.reduceat(values, np.arange(0, len(values), group), axis=0)
+    starts = np.asarray(begins[:-1]) if begins else np.arange(0, len(values), group)
+    reduced: Array = np.fmax.reduceat(values, starts, axis=0)
     return reduced
 
 

@@ -47,10 +47,21 @@ def draw_panel(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[Ro
     else:
         content = _stepping(rank, frame, inner, shape.height - 2, ink)
     left = _left_title(rank, frame, inner, ink)
-    return _boxed(content, left, _right_title(rank, inner - 1 - width_of(left), ink), shape, ink)
+    right = _right_title(rank, inner - 1 - width_of(left), ink)
+    return _boxed(content, left, right, _below(rank, frame, inner, ink), shape, ink)
 
 
-def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) -> list[Row]:
+def _below(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> Row:
+    """Return what stands in the lower edge: the host, where there are several."""
+    host = frame.hosts.of(rank.rank) if frame.hosts.several else None
+    if host is None:
+        return []
+    return [
+        Segment(f" {units.shorten(host.host, inner - 2)} ", ink["bold state-silent" if host.is_unheard else "label"])
+    ]
+
+
+def _boxed(content: list[Row], left: Row, right: Row, below: Row, shape: Shape, ink: Ink) -> list[Row]:
     a, b, c, d, e, f, g = _HEAVY if shape.chosen else _ROUND
     line = ink["rank-chosen"] if shape.chosen else ink["rank-border"]
     inner = shape.width - 4
@@ -61,7 +72,11 @@ def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) ->
     for index in range(shape.height - 2):
         row = content[index] if index < len(content) else []
         rows.append([edge, gap_cell, *fitted(row, inner), gap_cell, edge])
-    rows.append([Segment(e + f * (shape.width - 2) + g, line)])
+    if below:
+        rest = max(0, shape.width - 3 - width_of(below))
+        rows.append(fitted([Segment(e + f, line), *below, Segment(f * rest + g, line)], shape.width))
+    else:
+        rows.append([Segment(e + f * (shape.width - 2) + g, line)])
     return rows
 
 
@@ -230,7 +245,8 @@ def _resources(rank: RankFrame, inner: int, ink: Ink) -> Row:
 def _identity(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> Row:
     # The header has what all ranks have in common.
     device = rank.device if frame.one_device is None else None
-    return _who(rank.pid, device, rank.host if frame.one_host is None else None, inner, ink)
+    host = rank.host if frame.one_host is None and not frame.hosts.several else None
+    return _who(rank.pid, device, host, inner, ink)
 
 
 @lru_cache(maxsize=_ROWS)

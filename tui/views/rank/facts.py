@@ -16,6 +16,7 @@ from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.views.panels.panel import load_of, mark_of
 from ddptop.tui.views.rank.histories import latency_rows
+from ddptop.tui.views.table.grouping import clock_of
 
 _LABEL = 13
 _SHARES_AND_DEVICE = 52
@@ -85,6 +86,10 @@ def _process(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Ro
         yield from _fact("place", place, width, ink)
     yield from _fact("pid", units.DASH if rank.pid is None else str(rank.pid), width, ink)
     yield from _fact("host", rank.host or units.DASH, width, ink)
+    if (host := frame.hosts.of(rank.rank)) is not None and frame.hosts.several:
+        told = host.told.removeprefix(f"{host.host} is ") or host.state
+        away = "" if host.rtt_ms is None else f"its observer is {host.rtt_ms:.2f} ms away"
+        yield from _fact("link", ", ".join(filter(None, (told, away, clock_of(host)))) or units.DASH, width, ink)
     yield from _fact("device", rank.device or units.DASH, width, ink, after=f"  {frame.backend or ''}")
     if rank.torch_version or rank.python_version:
         versions = f"torch {rank.torch_version or units.DASH}, Python {rank.python_version or units.DASH}"
@@ -205,4 +210,5 @@ def _telemetry(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     fault = rank.fault
     errors = f"{rank.faults:,} errors, the last: {fault}" if rank.faults > 1 else fault
     yield from _fact("agent", errors or "no fault", width, ink, "level-error" if fault else "value")
-    yield from _fact("log", clean(rank.log or "") or "to the terminal that started it", width, ink)
+    elsewhere = f"on {rank.host or 'another host'}" if rank.far else "to the terminal that started it"
+    yield from _fact("log", clean(rank.log or "") or elsewhere, width, ink)

@@ -18,6 +18,7 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Roll, Row
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.model.frame import EventLine, Frame, with_rank
+from ddptop.tui.model.hosts import NO_HOSTS
 from ddptop.tui.views.filtered import Filtered
 
 _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}
@@ -54,12 +55,13 @@ def event_row(line: Line, ink: Ink) -> Row:
     return [Segment(text, ground if style is None else style + ground) for text, style, _ in row]
 
 
-def lines_of(event: EventLine, width: int, most: int, *, chosen: bool = False) -> list[Line]:
-    """Return an event in so many cells and at most so many lines."""
+def lines_of(event: EventLine, width: int, most: int, *, chosen: bool = False, host: str = "") -> list[Line]:
+    """Return an event in so many cells and at most so many lines, with the `host` of its rank where that is told."""
     ground = width if chosen else 0
+    whole = with_rank(event.text, event.rank, host)
     if most <= 1:
-        return [Line(event, units.shorten(with_rank(event.text, event.rank), width - _LEAD), ground=ground)]
-    texts = units.wrapped(with_rank(event.text, event.rank), max(1, width - _LEAD))
+        return [Line(event, units.shorten(whole, width - _LEAD), ground=ground)]
+    texts = units.wrapped(whole, max(1, width - _LEAD))
     if len(texts) > most:
         texts[most - 1 :] = [units.shorten(" ".join(texts[most - 1 :]), max(1, width - _LEAD))]
     return [Line(event, text, first=not index, ground=ground) for index, text in enumerate(texts)]
@@ -73,11 +75,16 @@ class EventList(Roll[Line], can_focus=False):
         self.border_title = "events"
         self._events: Sequence[EventLine] | None = None
         """All events of the frame shown last."""
+        self._hosts = NO_HOSTS
 
     def show(self, frame: Frame) -> None:
-        if frame.events != self._events:
-            self._events = frame.events
+        if frame.events != self._events or frame.hosts.index != self._hosts.index:
+            self._events, self._hosts = frame.events, frame.hosts
             self.lay_out()
+
+    def host_of(self, event: EventLine) -> str:
+        """Return the name of the host of an event's rank, where there are several."""
+        return self._hosts.name_of(event.rank)
 
     @property
     def room(self) -> tuple[int, int]:
@@ -93,9 +100,9 @@ class EventList(Roll[Line], can_focus=False):
         """Make the lines of the events anew."""
         width, height = self.room
         shown = self._events or ()
-        lines = [line for event in shown[:-1] for line in lines_of(event, width, 1)]
+        lines = [line for event in shown[:-1] for line in lines_of(event, width, 1, host=self.host_of(event))]
         for event in shown[-1:]:
-            lines += lines_of(event, width, height)
+            lines += lines_of(event, width, height, host=self.host_of(event))
         self.show_items(lines, empty="nothing has happened yet")
 
 
@@ -141,7 +148,7 @@ class EventSearch(Filtered, EventList, can_focus=True):
         self._matching = [
             event
             for event in self._events or ()
-            if all(word in with_rank(event.text, event.rank).lower() for word in words)
+            if all(word in with_rank(event.text, event.rank, self.host_of(event)).lower() for word in words)
         ]
         if self.chosen not in self._matching:
             self.chosen = None
@@ -150,9 +157,9 @@ class EventSearch(Filtered, EventList, can_focus=True):
         for number, event in enumerate(self._matching):
             if number == index:
                 self._chosen_at = len(lines)
-                lines += lines_of(event, width, height, chosen=True)
+                lines += lines_of(event, width, height, chosen=True, host=self.host_of(event))
             else:
-                lines += lines_of(event, width, 1)
+                lines += lines_of(event, width, 1, host=self.host_of(event))
         clear = keys_of(self)["events.clear"]
         empty = f"no event has these words; {clear} shows all again" if words else "nothing has happened yet"
         gone = 0
@@ -175,7 +182,8 @@ class EventSearch(Filtered, EventList, can_focus=True):
         self.post_message(self.Followed())
         super().renew()
         if self._matching:
-            height = len(lines_of(self._matching[self._index], *self.room))
+            event = self._matching[self._index]
+            height = len(lines_of(event, *self.room, host=self.host_of(event)))
             region = Region(0, self._chosen_at, self.size.width, height)
             self.scroll_to_region(region, animate=False, force=True)
 

@@ -18,7 +18,17 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import ENDED, Frame, has_report, lasting, time_left, unobserved, waits_for
+from ddptop.tui.model.frame import (
+    ENDED,
+    Frame,
+    has_report,
+    lasting,
+    not_linked,
+    time_left,
+    unheard_hosts,
+    unobserved,
+    waits_for,
+)
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
@@ -175,7 +185,11 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
         [Segment(units.shorten(frame.run, max(8, width // 3)), ink["bold brand"])],
         [Segment(state, hue)],
         clock,
+        [Segment(unheard_hosts(frame), ink["bold state-silent"])],
         [Segment(world, ink["value"]), Segment(f" {ranks}", ink["label"])],
+        [Segment(f"{len(frame.hosts):,}", ink["value"]), Segment(" hosts", ink["label"])]
+        if frame.hosts.several
+        else [],
         [Segment(units.shorten(frame.program, max(8, width // 3)), ink["value"])],
         [Segment(frame.backend or "", ink["value"])],
         # The more exact, where ranks have it in common: a group all on `cuda:0` is to be seen as such.
@@ -356,6 +370,8 @@ def _background(frame: Frame, width: int, ink: Ink) -> Row:
         pieces.append([Segment(units.shorten(f"injected: {frame.injected}", width), ink["bold level-warning"])])
     if frame.note:
         pieces.append([Segment(units.shorten(frame.note, width), ink["level-warning"])])
+    if alone := not_linked(frame):
+        pieces.append([Segment(units.shorten(alone, width), ink["level-warning"])])
     if unknown := unobserved(frame, "another one takes over"):
         pieces.append([Segment(unknown, ink["level-warning"])])
     if frame.restarts:

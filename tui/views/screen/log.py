@@ -27,6 +27,15 @@ def hue_of(level: Level | None) -> str:
     return "label" if level is Level.DEBUG else f"level-{level.name.lower()}"
 
 
+def absence(rank: RankFrame) -> str:
+    """Return why a rank's log is not to be seen here; empty where it is."""
+    if rank.log is not None:
+        return ""
+    if rank.far:
+        return f"the log of rank {rank.rank} is on {rank.host or 'another host'}: `ddptop logs` there shows it"
+    return "it writes to the terminal that started the run: look there"
+
+
 def _log_row(line: Told, ink: Ink) -> Row:
     return [Segment(line[0], ink[hue_of(line[1])])]
 
@@ -36,7 +45,8 @@ class LogView(Roll[Told]):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(_log_row, **options)
-        self._rank: int | None = None
+        self._shown: tuple[int, str] | None = None
+        """The rank, and why it has no log here."""
         self.window: Window | None = None
         """The part of the log that is held; None where the rank has no log."""
         self._left = 0
@@ -44,9 +54,9 @@ class LogView(Roll[Told]):
     def show(self, rank: RankFrame, *, still: bool = False) -> None:
         """Follow the log of this rank; where the view stands `still`, with what there is when it is opened."""
         path = None if self.window is None else self.window.source.path
-        changed = rank.rank != self._rank or rank.log != path
+        changed = (rank.rank, absence(rank)) != self._shown or rank.log != path
         if changed:
-            self._rank = rank.rank
+            self._shown = rank.rank, absence(rank)
             self.window = None if rank.log is None else Window(LogSource(rank.log, rank.rank), _LINES, _CHUNK)
             self._left = 0
             self.following = True
@@ -54,7 +64,7 @@ class LogView(Roll[Told]):
         window = self.window
         if window is None:
             if changed:
-                self.show_items((), empty="it writes to the terminal that started the run: look there")
+                self.show_items((), empty=absence(rank))
             return
         if changed:
             window.open_end(most=_CHUNK)

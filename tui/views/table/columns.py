@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rich.segment import Segment
@@ -22,6 +22,7 @@ from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.model.ranks.mesh import order_of, place_of
 from ddptop.tui.views.panels.panel import load_of, mark_of
+from ddptop.tui.views.table.grouping import natural
 
 GAP: Final = 2
 """Cells between two columns."""
@@ -134,6 +135,11 @@ PLACE: Final = Column(
 )  # fmt: skip
 """Only of runs whose scripts tell the place of a rank on the device mesh."""
 
+HOST: Final = Column(
+    "host", "host", 14, "machine", lambda rank: natural(rank.host),
+    _words(14, lambda rank: rank.host), 9, falling=False, left=True,
+)  # fmt: skip
+
 _COLUMNS: Final = (
     Column("rank", "rank", 5, "rank number", lambda rank: rank.rank, _rank, 0, falling=False),
     Column("mark", " ", 1, "◀ holds the group back or hangs, ! not finite", lambda rank: rank.rank, _mark, 0),
@@ -185,10 +191,7 @@ _COLUMNS: Final = (
         "load", "load", 5, "load of the GPU, or CPU (100% is a core)", lambda rank: load_of(rank)[1],
         _figures(lambda rank: units.percent(load_of(rank)[1], 5)), 7,
     ),
-    Column(
-        "host", "host", 14, "machine", lambda rank: rank.host,
-        _words(14, lambda rank: rank.host), 9, falling=False, left=True,
-    ),
+    HOST,
     Column(
         "device", "device", 7, "device", lambda rank: rank.device,
         _words(7, lambda rank: rank.device), 13, falling=False, usual=False, left=True,
@@ -220,9 +223,16 @@ def _metric(name: str) -> Column:
     return Column(METRIC + name, units.shorten(name, 9), 9, meaning, lambda rank: rank.metrics.get(name), draw, 9)
 
 
-def columns_of(frame: Frame) -> tuple[Column, ...]:
-    """Return every column there is of a run, in the order in which they stand, the script's own last."""
+def columns_of(frame: Frame, *, grouped: bool = False) -> tuple[Column, ...]:
+    """Return every column there is of a run, in the order in which they stand, the script's own last.
+
+    Where ranks are `grouped` by host, its column has to be asked for.
+    """
     known = (*_COLUMNS[:1], PLACE, *_COLUMNS[1:]) if frame.placed else _COLUMNS
+    if frame.hosts.several:
+        # Where there are several it matters more; under the line of its host a rank need not have it.
+        host = replace(HOST, importance=2, usual=not grouped)
+        known = tuple(host if column is HOST else column for column in known)
     return (*known, *(_metric(name) for name in sorted(frame.logged)))
 
 

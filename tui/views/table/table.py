@@ -5,6 +5,7 @@ Draws the lines in sight and no others; what has not changed in them is not pain
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
@@ -21,9 +22,11 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, strip_of
 from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.hosts import HostFrame
 from ddptop.tui.views.filtered import Filtered
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row, wanted_of
+from ddptop.tui.views.table.grouping import grouped, host_of, host_row, line_of, nowhere_row, states_of
 
 _SORT_S: Final = 1.0
 """Lines change places no more often than this, so that they can be read."""
@@ -39,6 +42,11 @@ class RankTable(Filtered, RankView):
         Binding("o", "sort(1)", "Sort", id="table.sort", tooltip="Sort by the next column"),
         Binding("O", "reverse", "Reverse", id="table.reverse", tooltip="Reverse order", show=False),
         Binding("C", "columns", "Columns", id="table.columns", tooltip="Choose the columns", show=False),
+        Binding("h", "hosts", "Hosts", id="table.hosts", tooltip="Group the ranks by host, or do not"),
+        Binding("H", "fold_all", "Fold all", id="table.fold_all", show=False,
+                tooltip="Show a line for each host and no rank, or the ranks again"),
+        Binding("left", "fold(True)", "Fold", id="table.fold", tooltip="Hide the ranks of this host", show=False),
+        Binding("right", "fold(False)", "Unfold", id="table.unfold", tooltip="Show the ranks of this host", show=False),
         Binding("up,shift+tab", "move(-1)", "Line above", id="table.up", tooltip="Choose the rank above", show=False),
         Binding("down,tab", "move(1)", "Line below", id="table.down", tooltip="Choose the rank below", show=False),
         Binding("pageup", "page(-1)", "Page up", id="table.page_up", tooltip="Go up by a page", show=False),
@@ -61,7 +69,16 @@ class RankTable(Filtered, RankView):
         self.wanted: frozenset[str] | None = None
         """Keys of the columns the user has chosen, None for the usual ones."""
         self._by, self._falling = "rank", False
+        self._groups = True
+        """Ranks are grouped by host, where there are several."""
+        self._folded: set[str] = set()
+        """Names of hosts whose ranks are hidden."""
         self._order: list[int] = []
+        """What stands on each line: see `grouping`."""
+        self._of_host: dict[int, list[int]] = {}
+        """By number of a host, its ranks in the order of the lines; empty where they are not grouped."""
+        self._states: Sequence[str] = ()
+        """Those of all ranks, where lines of hosts tell of them."""
         self._sorted_at: float | None = None
         self._columns: tuple[Column, ...] = ()
         self._left_out = 0
@@ -74,7 +91,12 @@ class RankTable(Filtered, RankView):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return columns_of(self.frame)
+        return columns_of(self.frame, grouped=self.grouped)
+
+    @property
+    def grouped(self) -> bool:
+        """True where ranks stand under the line of their host."""
+        return self._groups and self.frame.hosts.several
 
     @property
     def shown(self) -> tuple[Column, ...]:
@@ -91,9 +113,12 @@ class RankTable(Filtered, RankView):
         if len(self.frame.ranks) != len(frame.ranks):
             self._sorted_at = None
             self.refresh(layout=True)
+        elif self.frame.hosts.index != frame.hosts.index:
+            self._sorted_at = None
         self.frame = frame
         if self._sorted_at is None or not 0 <= frame.at - self._sorted_at < _SORT_S:
             self._sort()
+        self._states = frame.values("state") if self._of_host else ()
         before, self._drawn = self._drawn, {}
         base = self.base
         top = self.scroll_offset.y
@@ -110,6 +135,13 @@ class RankTable(Filtered, RankView):
 
     def _key(self, line: int) -> tuple[object, ...]:
         """Return all values that a line shows; while they are equal it is not drawn again."""
+        if line < len(self._order) and (number := host_of(self._order[line])) is not None:
+            host = self._host(number)
+            if host is None:
+                return (len(self._of_host[number]),)
+            # Its clock is estimated anew each second, and the frame's other hosts say how wide its name is.
+            states = states_of(host, self._states)
+            return host, states, host.host in self._folded, self.frame.verdict, len(self.frame.hosts)
         rank = self.frame.ranks[self._order[line]] if line < len(self._order) else None
         has_bar = any(column.key == "bar" for column in self._columns)
         return rank, self.frame.verdict, self.frame.step_ms if has_bar else None
@@ -131,15 +163,20 @@ class RankTable(Filtered, RankView):
             self._order = list(reversed(among)) if self._falling else list(among)
         else:
             self._order = ordered(ranks, among, by, falling=self._falling)
+        self._of_host = {}
+        if self.grouped:
+            self._order, self._of_host = grouped(self._order, self.frame.hosts, self._folded)
         self._sorted_at = self.frame.at
         self.virtual_size = Size(0, 1 + max(3, len(self._order)))
         self._caption(by)
 
     def _caption(self, by: Column) -> None:
         total = units.count(len(self.frame.ranks))
-        text = f"{total} ranks by {by.meaning.partition(',')[0]}"
+        on = f" on {units.count(len(self.frame.hosts))} hosts" if self.frame.hosts.several else ""
+        text = f"{total} ranks{on} by {by.meaning.partition(',')[0]}"
         if self.typed:
-            text = f"{self.typed}  {units.count(len(self._order))} of {total} ranks"
+            shown = sum(map(len, self._of_host.values())) if self._of_host else len(self._order)
+            text = f"{self.typed}  {units.count(shown)} of {total} ranks"
         if self._left_out:
             text = f"{text} · +{plural(self._left_out, 'column')}"
         if text != self._captioned:
@@ -166,7 +203,8 @@ class RankTable(Filtered, RankView):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """All ranks and the titles, whatever the filter: the layout does not jump when it is typed."""
-        return 1 + max(3, len(self.frame.ranks))
+        hosts = len(self.frame.hosts) if self.grouped else 0
+        return 1 + max(3, len(self.frame.ranks) + hosts)
 
     # Painting
 
@@ -176,11 +214,28 @@ class RankTable(Filtered, RankView):
             return self.grounded(Strip(self._nothing(line)), 0, width)
         if line >= len(self._order):
             return self.grounded(Strip.blank(0), 0, width)
-        rank = self.frame.ranks[self._order[line]]
-        strip = strip_of(rank_row(rank, self.frame, self._columns, self.ink), width)
-        if rank.rank == self.chosen:
+        number = host_of(self._order[line])
+        if number is not None:
+            strip = strip_of(self._host_row(number), width)
+            chosen = self._is_folded(number) and self.frame.hosts.index.get(self.chosen) == number
+        else:
+            rank = self.frame.ranks[self._order[line]]
+            strip = strip_of(rank_row(rank, self.frame, self._columns, self.ink), width)
+            chosen = rank.rank == self.chosen
+        if chosen:
             strip = strip.apply_style(self.ink.ground("row-chosen"))
         return strip.apply_style(base)
+
+    def _host(self, number: int) -> HostFrame | None:
+        """Return a host by its number; None for that of ranks of which no host is known."""
+        return self.frame.hosts[number] if number < len(self.frame.hosts) else None
+
+    def _host_row(self, number: int) -> Row:
+        host = self._host(number)
+        if host is None:
+            return nowhere_row(len(self._of_host[number]), self.ink)
+        states, folded = states_of(host, self._states), host.host in self._folded
+        return host_row(host, states, self.frame, self.size.width, self.ink, folded=folded)
 
     def _nothing(self, line: int) -> Row:
         if not self.filter:
@@ -216,28 +271,46 @@ class RankTable(Filtered, RankView):
 
     @property
     def _line(self) -> int | None:
-        """The chosen rank's line, None where the filter hides it."""
+        """The chosen rank's line, or that of its host where it is folded; None where the filter hides it."""
         return self._line_of(self.chosen)
 
     def _line_of(self, rank: int) -> int | None:
         numbers = self.frame.values("rank")
-        return next((line for line, index in enumerate(self._order) if numbers[index] == rank), None)
+        index = numbers.index(rank) if rank in numbers else -1
+        if index >= 0 and index in self._order:
+            return self._order.index(index)
+        number = self.frame.hosts.index.get(rank)
+        of_host = self._of_host.get(-1 if number is None else number, ())
+        return self._order.index(line_of(number)) if number is not None and index in of_host else None
 
     def bring_into_view(self) -> None:
-        if self._line is not None:
+        line = self._line
+        if line is not None:
+            # With the first of a host, the host.
+            above = 1 if line and self._order[line - 1] < 0 <= self._order[line] else 0
             # The titles cover the first line of what is in sight.
-            self.scroll_to_region(
-                Region(0, self._line + 1, self.size.width, 1), animate=False, spacing=Spacing(top=1), force=True
-            )
+            region = Region(0, line + 1 - above, self.size.width, 1 + above)
+            self.scroll_to_region(region, animate=False, spacing=Spacing(top=1), force=True)
 
-    def _choose(self, line: int) -> None:
-        if self._order:
-            index = self._order[max(0, min(len(self._order) - 1, line))]
-            self.chosen = self.frame.ranks[index].rank
+    def _choose(self, line: int, by: int = 1) -> None:
+        """Choose what stands on a line: on that of a host its first rank, or further on `by` its neighbours."""
+        if not self._order:
+            return
+        line = max(0, min(len(self._order) - 1, line))
+        if (number := host_of(self._order[line])) is None:
+            self.chosen = self.frame.ranks[self._order[line]].rank
+        elif not self._is_folded(number) and by < 0 < line:
+            self._choose(line - 1, by)
+        else:
+            self.chosen = self.frame.ranks[self._of_host[number][0]].rank
+
+    def _is_folded(self, number: int) -> bool:
+        host = self._host(number)
+        return host is not None and host.host in self._folded
 
     def action_move(self, by: int) -> None:
         """Choose a neighbour; the first line where the filter hides the chosen rank."""
-        self._choose(0 if self._line is None else self._line + by)
+        self._choose(0 if self._line is None else self._line + by, by)
 
     def action_page(self, by: int) -> None:
         """Choose the rank a page further."""
@@ -259,6 +332,9 @@ class RankTable(Filtered, RankView):
         line = offset.y - 1 + self.scroll_offset.y
         if line < len(self._order):
             self._choose(line)
+            if (number := host_of(self._order[line])) is not None:
+                self.action_fold(not self._is_folded(number))
+                return
             if event.chain == 2:
                 self.action_open()
 
@@ -291,6 +367,34 @@ class RankTable(Filtered, RankView):
 
     def action_columns(self) -> None:
         self.post_message(self.ColumnsAsked(self))
+
+    def action_hosts(self) -> None:
+        """Group the ranks by host, or do not."""
+        self._groups = not self._groups
+        self.refresh(layout=True)
+        self.renew()
+        self.bring_into_view()
+
+    def action_fold(self, fold: bool) -> None:
+        """Hide the ranks of the chosen one's host, or show them."""
+        host = self.frame.hosts.of(self.chosen)
+        if host is not None:
+            (self._folded.add if fold else self._folded.discard)(host.host)
+            self.renew()
+            self.bring_into_view()
+
+    def action_fold_all(self) -> None:
+        """Hide the ranks of all hosts; where they are hidden, show them."""
+        names = {host.host for host in self.frame.hosts}
+        self._folded = set() if names <= self._folded else names
+        self.renew()
+        self.bring_into_view()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer to group by host where there are several, and to fold where they are grouped."""
+        if action in ("fold", "fold_all"):
+            return self.grouped
+        return self.frame.hosts.several if action == "hosts" else super().check_action(action, parameters)
 
     def settle(self) -> None:
         """Choose a rank that matches."""

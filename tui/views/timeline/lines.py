@@ -12,6 +12,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread
 from ddptop.tui.drawing.theme import LETTERS, Ink
 from ddptop.tui.drawing.ticks import even_ticks
+from ddptop.tui.model.hosts import NO_HOSTS, HostFrame, HostFrames
 from ddptop.tui.views.timeline.spans import Bar, Lane, Timeline
 
 WAITS: Final = "░"
@@ -19,6 +20,10 @@ MOVES: Final = "━"
 UNSPLIT: Final = "─"
 LAST: Final = "▼"
 ENTERED: Final = "│"
+UNKNOWN_WHEN: Final = "?"
+"""Beside a rank whose clock is not compared with that of the others."""
+UNSURE: Final = "┄"
+"""Collectives of such a rank."""
 _TICK_CELLS: Final = 12
 _ROUND: Final = 1e-3
 """A step that is round but for this part of it has the ticks of the round one; its axis does not flicker."""
@@ -42,10 +47,33 @@ def title(line: Timeline, standing: Standing, world: int, width: int, ink: Ink, 
         Segment(f" step {line.number:,}", ink["bold value"]),
         Segment(f"  {units.milliseconds(line.length / 1e6).strip()} ms", ink["value"]),
         Segment(" from the first to the last" if line.aligned and len(line.lanes) > 1 else "", ink["label"]),
+        Segment(f"  {clocks(line)}" if clocks(line) else "", ink["label" if line.aligned else "level-warning"]),
         Segment(f"  {missing:,} of {world:,} ranks have no record of it" if missing else "", ink["level-warning"]),
     ]
     where = "newest, follows" if standing.follows else f"{standing.back:,} back of {standing.steps:,} kept"
     return spread(left, [Segment(f"{where}  {turning} step ", ink["label"])], width)
+
+
+def clocks(line: Timeline) -> str:
+    """Return how sure the moments of several machines are: `clocks ±0.40 ms`; empty on one machine."""
+    if not line.aligned:
+        return "some clocks not compared"
+    return f"clocks ±{line.error / 1e6:.2f} ms" if line.error else ""
+
+
+def names_width(hosts: HostFrames, width: int) -> int:
+    """Return the cells that the names of hosts take before the ranks, in so many."""
+    if not hosts.several:
+        return 0
+    return 1 + min(max(len(host.host) for host in hosts), 16 if width >= _ROOMY else 8)
+
+
+def name(host: HostFrame | None, room: int, ink: Ink) -> Segment:
+    """Return the name of a host in `room` cells; nothing without a host."""
+    if host is None or not room:
+        return Segment(" " * room)
+    hue = "bold state-silent" if host.is_unheard else "label"
+    return Segment(f"{units.shorten(host.host, room - 1):<{room}}", ink[hue])
 
 
 def axis(length: int, width: int, before: int, ink: Ink) -> Row:
@@ -96,7 +124,8 @@ def calls(lane: Lane, length: int, width: int, ink: Ink) -> Row:
         if bar.done is None:
             paint(bar.entered, None, ENTERED, ink["label"])
         elif bar.begun is None:
-            paint(bar.entered, bar.done, UNSPLIT, ink["transfer"])
+            sign = UNSPLIT if lane.compared else UNSURE
+            paint(bar.entered, bar.done, sign, ink["transfer" if lane.compared else "faint"])
         elif bar.begun > bar.entered:
             paint(bar.entered, bar.begun, WAITS, ink["phase-wait"])
     for bar in lane.bars:
@@ -122,13 +151,24 @@ def legend(line: Timeline, width: int, ink: Ink) -> Row:
         [Segment("~", ink["transfer"]), Segment(" estimated", label)],
     ]
     if not line.aligned:
-        pieces = [[Segment(" several machines, several clocks: each rank begins at 0", ink["level-warning"])]]
+        text = f" {UNKNOWN_WHEN} clock not compared: begins at 0, nobody knows when"
+        # The other signs are there only where something is compared.
+        compared = sum(lane.compared for lane in line.lanes) > 1
+        pieces = [[Segment(text, ink["level-warning"])], *(pieces if compared else [])]
     lengths = "lengths measured, " if width >= _ROOMY else ""
     pieces.append([Segment(f"phases: {lengths}order assumed", label)])
     return packed(pieces, width)
 
 
-def details(line: Timeline, lane: Lane | None, rank: int, room: int, width: int, ink: Ink) -> list[Row]:
+def details(
+    line: Timeline,
+    lane: Lane | None,
+    rank: int,
+    room: int,
+    width: int,
+    ink: Ink,
+    hosts: HostFrames = NO_HOSTS,
+) -> list[Row]:
     """Return the details of the longest collectives of a rank's step, in at most `room` lines."""
     if room <= 0:
         return []
@@ -140,7 +180,7 @@ def details(line: Timeline, lane: Lane | None, rank: int, room: int, width: int,
     if len(shown) > room - 1:
         longest = sorted(shown, key=lambda bar: bar.entered - (bar.done or bar.entered))[: room - 1]
         shown = tuple(sorted(longest, key=lambda bar: bar.index))
-    return [*rows, *(_detail(line, lane, bar, width, ink) for bar in shown)][:room]
+    return [*rows, *(_detail(line, lane, bar, width, ink, hosts) for bar in shown)][:room]
 
 
 def _heading(rank: int, number: int, width: int, ink: Ink) -> Row:
@@ -156,7 +196,7 @@ def _name_width(width: int) -> int:
     return 26 if width >= _ROOMY else 19
 
 
-def _detail(line: Timeline, lane: Lane, bar: Bar, width: int, ink: Ink) -> Row:
+def _detail(line: Timeline, lane: Lane, bar: Bar, width: int, ink: Ink, hosts: HostFrames) -> Row:
     known = bar.begun is not None and bar.done is not None
     waited = (bar.begun - bar.entered) / 1e6 if bar.begun is not None else None
     moved = (bar.done - bar.begun) / 1e6 if bar.begun is not None and bar.done is not None else None
@@ -179,6 +219,7 @@ def _detail(line: Timeline, lane: Lane, bar: Bar, width: int, ink: Ink) -> Row:
     later = line.spread(bar)
     if bar.last is not None and later is not None:
         after = " after the first" if width >= _ROOMY else ""
-        row.append(Segment(f"  rank {bar.last}", ink["bold rank-slow"]))
+        host = hosts.name_of(bar.last) if width >= _ROOMY else ""
+        row.append(Segment(f"  rank {bar.last}{f' ({host})' if host else ''}", ink["bold rank-slow"]))
         row.append(Segment(f" by {units.milliseconds(later / 1e6).strip()} ms{after}", ink["label"]))
     return row

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop.agent.wire import Collective, Step
-from ddptop.tui.model.collectives import Interval, Split, split
+from ddptop.tui.model.collectives import Clocks, Interval, Split, split, start_of
+from ddptop.tui.model.hosts import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Lane:
     end: int
     spans: tuple[Span, ...]
     bars: tuple[Bar, ...]
+    compared: bool = True
+    """True where its clock is that of the axis, or compared with it; else it begins at zero, wherever it stood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,10 @@ class Timeline:
     """End of the axis, ns."""
     lanes: tuple[Lane, ...]
     aligned: bool
-    """True where all lanes are on one clock; else each begins at zero and nobody knows who came last."""
+    """True where all lanes are on one clock, or on clocks that are compared; else some begin at zero and nobody knows
+    when."""
+    error: int = 0
+    """By so many ns two moments on different machines may be further apart, or closer, than they are drawn."""
 
     def spread(self, bar: Bar) -> int | None:
         """Return the time between the first and the last rank that came to a collective, ns."""
@@ -78,26 +84,42 @@ class Timeline:
         return next((lane for lane in self.lanes if lane.rank == rank), None)
 
 
-def timeline(number: int, steps: Mapping[int, Step], world: int, *, one_clock: bool) -> Timeline:
-    """Lay out one step; `one_clock` where all ranks are on one machine.
+def timeline(number: int, steps: Mapping[int, Step], world: int, clocks: Clocks | None = None) -> Timeline:
+    """Lay out one step.
 
     Where the records of some of the `world` ranks are missing, one of these may have come still later:
-    then what is said of waiting is an estimate.
+    then what is said of waiting is an estimate. So it is where the clocks of two machines do not tell who came last.
+
+    Args:
+        number: that of the step.
+        steps: by rank, its record.
+        world: number of ranks.
+        clocks: tells the clocks of the machines; None where all ranks are on one.
     """
-    partial = len(steps) < world
-    starts = {rank: step.end_at_ns - step.wall_ns for rank, step in steps.items()}
-    zero = min(starts.values(), default=0)
-    splits = split(steps) if one_clock else {}
+    known = {rank: None if clocks is None else clocks(rank) for rank in steps}
+    compared = {rank for rank, clock in known.items() if clocks is None or clock is not None}
+    partial = len(compared) < world
+    starts = {rank: start_of(step, known[rank]) for rank, step in steps.items()}
+    zero = min([starts[rank] for rank in compared], default=0)
+    splits = split({rank: step for rank, step in steps.items() if rank in compared}, clocks)
     lanes = []
     for rank, step in sorted(steps.items()):
-        begin = starts[rank] - zero if one_clock else 0
-        known = splits.get(rank) or [None] * len(step.collectives)
+        begin = starts[rank] - zero if rank in compared else 0
+        found = splits.get(rank) or [None] * len(step.collectives)
         bars = tuple(
-            _bar(index, call, begin, starts[rank], found, partial)
-            for index, (call, found) in enumerate(zip(step.collectives, known, strict=True))
+            _bar(index, call, begin, starts[rank], each, partial)
+            for index, (call, each) in enumerate(zip(step.collectives, found, strict=True))
         )
-        lanes.append(Lane(rank, begin, begin + step.wall_ns, lay_phases(step, begin), bars))
-    return Timeline(number, max((lane.end for lane in lanes), default=0), tuple(lanes), one_clock)
+        spans = lay_phases(step, begin)
+        lanes.append(Lane(rank, begin, begin + step.wall_ns, spans, bars, rank in compared))
+    length = max((lane.end for lane in lanes), default=0)
+    return Timeline(number, length, tuple(lanes), len(compared) == len(steps), _error(known.values()))
+
+
+def _error(clocks: Iterable[Clock | None]) -> int:
+    """Return by how much moments on different machines may be wrong: the two worst errors together."""
+    worst = {clock.host: clock.error_ns for clock in clocks if clock is not None}
+    return sum(sorted(worst.values())[-2:]) if len(worst) > 1 else 0
 
 
 def _bar(index: int, call: Collective, begin: int, start: int, found: Split | None, partial: bool) -> Bar:

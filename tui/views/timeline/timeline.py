@@ -62,6 +62,8 @@ class TimelineView(RankView):
         self.follows = True
         self._due = 0.0
         self._line: Timeline | None = None
+        self._compared = 0
+        """Hosts whose clocks were known when that was laid out."""
         self._standing = lines.Standing(0, 0, True)
         self._top = 0
         """The first rank in sight, as an index."""
@@ -112,9 +114,12 @@ class TimelineView(RankView):
         back = sum(1 for each in numbers if each > number)
         standing = lines.Standing(0 if self.follows else back, len(numbers), self.follows)
         records = history.steps.of(number)
-        if self._line is None or self._line.number != number or len(self._line.lanes) != len(records):
-            hosts = {found.host for rank in records if (found := self.frame.rank(rank)) is not None and found.host}
-            self._line = timeline(number, records, self.frame.world, one_clock=len(hosts) <= 1)
+        compared = sum(host.offset_ms is not None for host in self.frame.hosts)
+        known = self._line is not None and self._line.number == number and len(self._line.lanes) == len(records)
+        if not known or compared != self._compared:
+            hosts = self.frame.hosts
+            self._line = timeline(number, records, self.frame.world, hosts.clock if hosts.several else None)
+            self._compared = compared
         elif standing == self._standing:
             return
         self._standing = standing
@@ -146,7 +151,12 @@ class TimelineView(RankView):
 
     @property
     def _ranks(self) -> list[int]:
-        return list(self.frame.values("rank"))
+        """All ranks, those of a host together."""
+        ranks, hosts = list(self.frame.values("rank")), self.frame.hosts
+        if not hosts.several:
+            return ranks
+        # As nearly always they are in that order: the sort then goes through them once.
+        return sorted(ranks, key=lambda rank: hosts.index.get(rank, len(hosts)))
 
     def action_move(self, by: int) -> None:
         """Choose the rank so many places below."""
@@ -202,7 +212,9 @@ class TimelineView(RankView):
 
     def _rows(self, line: Timeline, width: int, height: int) -> list[Row]:
         ink, ranks = self.ink, self._ranks
-        before = len(str(max(ranks, default=0))) + 3
+        hosts = self.frame.hosts
+        names = lines.names_width(hosts, width)
+        before = names + len(str(max(ranks, default=0))) + 3
         room = max(1, width - before - 1)
         fitting = min(self._fitting, len(ranks))
         at = ranks.index(self.chosen) if self.chosen in ranks else 0
@@ -214,19 +226,26 @@ class TimelineView(RankView):
             lines.title(line, self._standing, len(ranks), width, ink, turning),
             lines.axis(line.length, room, before, ink),
         ]
+        above = None
         for rank in ranks[self._top : self._top + fitting]:
             mark = "▸" if rank == self.chosen else " "
             hue = "bold rank-chosen" if rank == self.chosen else "label"
-            label = Segment(f"{mark}{rank:>{before - 3}}  ", ink[hue])
-            lane = line.lane(rank)
+            lane, host = line.lane(rank), hosts.of(rank)
+            # Where nobody knows when it was, the sign stands beside the rank.
+            certain = " " if lane is None or lane.compared else lines.UNKNOWN_WHEN
+            label = [
+                lines.name(host if host != above else None, names, ink),
+                Segment(f"{mark}{rank:>{before - names - 3}}{certain} ", ink[hue]),
+            ]
+            above = host
             if lane is None:
-                rows += [[label, Segment("no record of this step", ink["label"])], []]
+                rows += [[*label, Segment("no record of this step", ink["label"])], []]
                 continue
-            rows.append([label, *lines.phases(lane, line.length, room, ink)])
+            rows.append([*label, *lines.phases(lane, line.length, room, ink)])
             rows.append([Segment(" " * before), *lines.calls(lane, line.length, room, ink)])
         rows.append(lines.legend(line, width, ink))
         left = min(_DETAILS, height - len(rows))
-        return rows + lines.details(line, line.lane(self.chosen), self.chosen, left, width, ink)
+        return rows + lines.details(line, line.lane(self.chosen), self.chosen, left, width, ink, hosts)
 
     def render_line(self, y: int) -> Strip:
         if y < len(self._drawn):

@@ -28,6 +28,7 @@ from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.hosts.peer import Peer
 from ddptop.agent.observer.orders.far import HEAD, LINKED, SILENT
 from ddptop.agent.observer.orders.mirror import Received
+from ddptop.agent.observer.relay.fills import is_reply
 from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.hosts.asking import Asking
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
@@ -50,7 +51,6 @@ _LONGEST_NAME: Final = 31
 """Bytes of an onlooker's name."""
 _MOST: Final = 65_536
 """Commands of onlookers here that the head may have to answer at a time."""
-_REPLY: Final = b"\xa5reply"
 
 
 class Branch:
@@ -247,7 +247,7 @@ class Branch:
         if asker[:1] != _ONLOOKER:
             self.refused += 1
             return
-        if payload[1:7] == _REPLY:
+        if is_reply(payload):
             with contextlib.suppress(ValueError, wire.Unreadable):
                 reply = wire.read_history(payload)
                 rank = int(to[0]) if to else -1

@@ -1,0 +1,202 @@
+"""One training of four ranks on two hosts: what both say of it, what may be done to it, and how it is ended.
+
+The tests share the run, and the last of them ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+from support.cluster import Cluster
+from support.cluster.jobs import CYCLES, Job, accusations, events, on_all, run_of, runs, status
+from support.harness import until
+
+from ddptop.agent import wire
+from ddptop.agent.observer.record.recording import read_steps
+from ddptop.agent.run import hosts as known
+
+CYCLES_A_HOST = 5
+SEEN_S = 5.0
+"""Seconds after the first step within which all ranks are shown on all hosts."""
+CUT_S = 10.0
+NAMED_S = 60.0
+SLOW_MS = 120
+
+
+@pytest.fixture(scope="module")
+def job(cluster: Cluster) -> Job:
+    """A training on both hosts, by the command of the manual."""
+    return Job(cluster).start()
+
+
+def _complete(told: dict[str, Any]) -> bool:
+    ranks = told.get("ranks", [])
+    places = {rank["rank"]: rank["host"] for rank in ranks if rank["step"]}
+    return places == {0: "node1", 1: "node1", 2: "node2", 3: "node2"}
+
+
+def test_both_hosts_show_all_ranks_within_five_seconds_of_the_first_step(job: Job) -> None:
+    """Every rank is told with its step and its host, on both hosts, under the same name of the run."""
+    first = job.wait_for_first_step()
+
+    def seen(host: Any) -> tuple[float, str]:
+        while True:
+            asked = time.time()
+            told = status(host)
+            if _complete(told):
+                return asked, told["run"]
+            assert asked < first + 12 * SEEN_S, f"{host.name}: {json.dumps(told)}"
+
+    told = on_all(job.cluster.hosts, seen)
+    assert [max(0.0, asked - first) for asked, _ in told] == pytest.approx([0, 0], abs=SEEN_S)
+    assert len({name for _, name in told}) == 1
+    assert [run_of(host) for host in job.cluster.hosts] == [name for _, name in told]
+
+
+def test_a_slow_rank_is_named_on_both_hosts_in_the_same_words(job: Job) -> None:
+    """Rank 3, on node2, is named, with its host; both hosts say the same, byte for byte."""
+    (job.folder / "slow").write_text(f"3 {SLOW_MS}")
+
+    def same() -> str | None:
+        told = [each["verdict"] for each in on_all(job.cluster.hosts, status)]
+        named = all(verdict and verdict["rank"] == 3 for verdict in told)
+        # It is judged anew each second: a second may pass between the two.
+        return str(told[0]["text"]) if named and json.dumps(told[0]) == json.dumps(told[1]) else None
+
+    text = until(same, "the same verdict about rank 3 on both hosts", NAMED_S)
+    assert "node2" in str(text)
+    (job.folder / "slow").unlink()
+    until(lambda: all(told["verdict"] is None for told in on_all(job.cluster.hosts, status)), "it is over", NAMED_S)
+
+
+def test_the_run_is_paused_stepped_and_resumed_from_either_host(job: Job) -> None:
+    """Each time all ranks are held at one step, go the steps that were asked for, and go on."""
+    for host in job.cluster.hosts:
+        arguments = (run_of(host), str(CYCLES_A_HOST), host.name, job.folder, str(job.world))
+        done = host.python(CYCLES, *arguments)
+        assert not done.returncode, f"{host.name}: {done.stderr}"
+        assert len(done.stdout.split()) == CYCLES_A_HOST
+    told = events(job.cluster.hosts[0])
+    assert [each for each in told if each["action"] == "pause"]
+
+
+def test_the_verbs_act_on_all_ranks_from_the_host_without_rank_zero(job: Job) -> None:
+    """`pause`, `step` and `resume` of the command line on node2."""
+    node2 = job.cluster.hosts[1]
+    paused = node2.ddptop("pause")
+    assert not paused.returncode, paused.stderr
+    before = job.counts()
+    assert len(set(before)) == 1, f"{paused.stdout}: {before}"
+    stepped = node2.ddptop("step", "3")
+    assert not stepped.returncode, stepped.stderr
+    assert job.counts() == [before[0] + 3] * job.world
+    resumed = node2.ddptop("resume")
+    assert not resumed.returncode, resumed.stderr
+    job.goes_on()
+
+
+STRANGER = """
+import json, socket, sys, time, zmq
+address, server = sys.argv[1:]
+context = zmq.Context()
+
+def ask(name, prepare):
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    prepare(dealer)
+    dealer.connect(address)
+    for _ in range(3):
+        dealer.send_multipart([b"H", b"hello"])
+        dealer.send_multipart([b"S", b""])
+        dealer.send_multipart([b"C", b"me", b"kill"])
+    print(name, "answered" if dealer.poll(1500) else "nothing", flush=True)
+    dealer.close()
+
+def curve(dealer):
+    dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
+    dealer.curve_serverkey = server.encode()
+
+def plain(dealer):
+    dealer.plain_username, dealer.plain_password = b"root", b"root"
+
+ask("none", lambda dealer: None)
+ask("plain", plain)
+ask("curve", curve)
+host, port = address.removeprefix("tcp://").rsplit(":", 1)
+idle = [socket.create_connection((host, int(port)), 5) for _ in range(100)]
+for number, connection in enumerate(idle[:50]):
+    connection.sendall(bytes(range(256)) * (number + 1))
+time.sleep(1)
+print("done")
+"""
+
+
+def test_a_stranger_on_the_network_gets_no_word_and_slows_nothing(job: Job) -> None:
+    """Without the key of the run: no mechanism, a password, another key, garbage, connections that stay idle."""
+    node1, node2 = job.cluster.hosts
+    listen = known.read_listen(runs(node1)[0], known.LISTEN)
+    assert listen is not None
+    for address in listen.addresses:
+        assert not address.startswith(("tcp://0.0.0.0", "tcp://[::]", "tcp://*")), address
+    before, began = min(job.counts()), time.monotonic()
+    done = node2.python("-c", STRANGER, listen.addresses[0], listen.server)
+    rate = (min(job.counts()) - before) / (time.monotonic() - began)
+    assert done.stdout.split() == ["none", "nothing", "plain", "nothing", "curve", "nothing", "done"], done.stderr
+    assert rate > 0
+    assert all(_complete(told) for told in on_all(job.cluster.hosts, status))
+
+
+def test_a_cut_cable_is_told_and_accuses_nobody(job: Job) -> None:
+    """For ten seconds neither host hears the other: each names the silent ranks of the other, and nothing has failed.
+
+    Mended, all goes on, and no verdict has named anybody.
+    """
+    node1, node2 = job.cluster.hosts
+    verdicts = [accusations(events(host)) for host in job.cluster.hosts]
+    node2.cut()
+    cut = time.monotonic()
+    told: list[dict[str, Any]] = []
+    while time.monotonic() < cut + CUT_S:
+        told = on_all(job.cluster.hosts, status)
+        assert not [each["verdict"] for each in told if each["verdict"] and each["verdict"]["rank"] is not None]
+        assert not [each["state"] for each in told if each["state"] not in ("running", "stalled")]
+    states = [{rank["rank"]: rank["state"] for rank in each["ranks"]} for each in told]
+    node2.mend()
+    assert [states[0][rank] for rank in (2, 3)] == ["silent", "silent"], states
+    assert [states[1][rank] for rank in (0, 1)] == ["silent", "silent"], states
+    job.goes_on()
+    until(lambda: all(_complete(each) for each in on_all(job.cluster.hosts, status)), "all are heard again")
+    assert [accusations(events(host)) for host in job.cluster.hosts] == verdicts
+    assert re.search("node2.*2-3", "\n".join(each["text"] for each in events(node1)))
+    assert re.search("node1.*0-1", "\n".join(each["text"] for each in events(node2)))
+
+
+def test_a_kill_on_one_host_leaves_nothing_on_any(job: Job) -> None:
+    """Asked for on node2, it ends all ranks, launchers and helpers on both hosts, and counts them."""
+    job.goes_on()
+    done = job.cluster.hosts[1].ddptop("kill", run_of(job.cluster.hosts[1]), timeout=60)
+    assert re.search(r"4 ranks.* on 2 hosts ended, 0 left", done.stdout + done.stderr), done
+    assert not done.returncode
+    for host in job.cluster.hosts:
+        until(lambda host=host: not host.processes(), f"nothing is left on {host.name}: {host.processes()}", 15)
+    told = on_all(job.cluster.hosts, status)
+    assert [each["state"] for each in told] == ["killed", "killed"]
+
+
+def test_the_record_has_every_step_of_every_rank(job: Job) -> None:
+    """Nothing was lost from the record on the host of rank 0, not even what happened while the cable was cut."""
+    (run,) = runs(job.cluster.hosts[0])
+    found: dict[int, list[int]] = {rank: [] for rank in range(job.world)}
+    for message in read_steps(run / "run.db"):
+        assert isinstance(message, wire.Steps)
+        found[message.rank] += [step.step for step in message.steps]
+    for rank, counted in enumerate(job.counts()):
+        steps = found[rank]
+        assert steps == sorted(set(steps)), f"rank {rank}: not each once, in order"
+        missing = sorted(set(range(1, counted - 1)) - set(steps))
+        # The last one or two were under way when the rank was killed.
+        assert not missing, f"rank {rank} of {counted} steps: {missing[:20]}"

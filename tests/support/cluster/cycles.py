@@ -1,0 +1,57 @@
+"""Pause, step and resume a run again and again from this host: `python cycles.py RUN CYCLES SEED FOLDER WORLD`.
+
+Prints the seconds that each pause took. Where each rank stands is told by the script's own count in FOLDER.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+import sys
+import time
+from pathlib import Path
+
+from ddptop.agent.control.caller import LiveGroup
+from ddptop.agent.control.controller import Controller
+from ddptop.agent.run import rundir
+
+LONGEST_RUN_S = 0.3
+STEPPED = 0.3
+"""Share of the pauses from which a few steps are made."""
+
+
+def _counts(folder: Path, world: int) -> list[int]:
+    return [struct.unpack("<q", (folder / f"count-{rank}").read_bytes())[0] for rank in range(world)]
+
+
+def main() -> None:
+    """Do what the arguments say; fail at the first thing that does not hold."""
+    name, cycles, text, shared, ranks = sys.argv[1:]
+    seed, folder, world = random.Random(text), Path(shared), int(ranks)
+    directory = rundir.find(name)
+    for _ in range(int(cycles)):
+        time.sleep(seed.uniform(0, LONGEST_RUN_S))
+        began = time.perf_counter()
+        with LiveGroup(directory) as group:
+            said = Controller(group, "tests").pause()
+            took = time.perf_counter() - began
+            found = re.search(r"step ([\d,]+)", said)
+            assert found, said
+            step = int(found.group(1).replace(",", ""))
+            assert _counts(folder, world) == [step] * world, f"{said}; the ranks are at {_counts(folder, world)}"
+            if seed.random() < STEPPED:
+                steps = seed.randint(1, 5)
+                said = Controller(group, "tests").advance(steps)
+                step += steps
+                assert _counts(folder, world) == [step] * world, f"{said}; the ranks are at {_counts(folder, world)}"
+            Controller(group, "tests").resume()
+        deadline = time.monotonic() + 30
+        while min(_counts(folder, world)) <= step:
+            assert time.monotonic() < deadline, f"does not go on from {step}"
+            time.sleep(0.001)
+        print(f"{took:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""What the dashboard knows of several hosts: who is heard, whose ranks, which clock."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from support.screens.frames import frame_at
+
+from ddptop.agent import wire
+from ddptop.agent.run.identity import Process
+from ddptop.agent.run.records import Member, Run
+from ddptop.tui.model import framer
+from ddptop.tui.model.frame import not_linked, unheard_hosts, with_rank
+from ddptop.tui.model.framer import Framer
+from ddptop.tui.model.situation import Liveness
+from ddptop.tui.model.store import Store
+
+NOW = 1_800_000_000.0
+S = 1_000_000_000
+
+
+def a_run(world: int = 4, here: int | None = 2, **changes: Any) -> Run:
+    began = round((NOW - 100) * 1e9)
+    run = Run("r", "id", "train.py", (), world, "gloo", "cpu", began, True, local_world=here, state="running")
+    return msgspec.structs.replace(run, **changes)
+
+
+def member(rank: int, host: str, world: int = 4) -> Member:
+    return Member(rank, rank, world, Process(100 + rank, 1.0), host, 0, "", "", None)
+
+
+def met(world: int = 4, each: int = 2, *, run: Run | None = None) -> Store:
+    """Return a store that knows the records of `world` ranks on hosts of `each` so many; the first host is here."""
+    store = Store(run or a_run(world, each))
+    members = {rank: member(rank, f"node{rank // each}", world) for rank in range(world)}
+    store.know_members(members, range(each, world))
+    return store
+
+
+def told(*hosts: wire.HostState, at: float = NOW) -> wire.Hosts:
+    return wire.Hosts(round(at * 1e9), hosts)
+
+
+def beat(rank: int, at: float, step: int = 5, **changes: Any) -> wire.Beat:
+    values: dict[str, Any] = {
+        "rank": rank, "at_ns": round(at * 1e9), "state": "running", "step": step, "seq": step,
+        "step_at_ns": round(at * 1e9), **changes,
+    }  # fmt: skip
+    return wire.Beat(**{name: value for name, value in values.items() if name in wire.Beat.__struct_fields__})
+
+
+def two(state: str = "linked", **changes: Any) -> wire.Hosts:
+    """Return two hosts of two ranks each, the second of which is in that state, heard 12 s ago."""
+    far = wire.HostState("node1", state, (2, 3), round((NOW - 12) * 1e9))
+    return told(wire.HostState("node0", "linked", (0, 1)), msgspec.structs.replace(far, **changes))
+
+
+def test_ranks_of_a_silent_host_are_silent_and_say_since_when() -> None:
+    """Also where the rank itself was heard a moment ago; those of the other host go on."""
+    store = met()
+    for rank in range(4):
+        store.apply(beat(rank, NOW), NOW)
+    store.apply(two("silent"), NOW)
+    shown = frame_at(store, NOW)
+    assert [rank.state for rank in shown.ranks] == ["running", "running", "silent", "silent"]
+    since = time.strftime("%H:%M:%S", time.localtime(NOW - 12))
+    assert shown.ranks[2].activity == f"node1 is not heard since {since}" == unheard_hosts(shown)
+    assert shown.state == "running"
+    assert not any("silent" in event.text for event in shown.events), "the observer tells of the host, once"
+    store.apply(two("linked"), NOW + 1)
+    assert [rank.state for rank in frame_at(store, NOW + 1).ranks] == ["running"] * 4
+    assert unheard_hosts(frame_at(store, NOW + 1)) == ""
+
+
+def test_a_silent_rank_of_a_host_that_is_heard_is_an_event() -> None:
+    """What the host does not explain is told, a moment later than of a rank of this host."""
+    store = met()
+    store.apply(two(), NOW)
+    for rank in range(4):
+        store.apply(beat(rank, NOW), NOW)
+    frame_at(store, NOW)
+    for later in range(1, 8):
+        for rank in (0, 1, 2):
+            store.apply(beat(rank, NOW + later), NOW + later)
+        shown = frame_at(store, NOW + later)
+    assert shown.ranks[3].state == "silent"
+    assert [event.text for event in shown.events] == ["rank 3 is silent"]
+
+
+def test_no_process_of_another_host_is_looked_up_here() -> None:
+    """The process table says nothing of a rank on another host, whatever pid it has there."""
+    store = met()
+    for rank in range(4):
+        store.apply(beat(rank, NOW), NOW)
+    store.know_liveness(Liveness("running", True, False, frozenset({0}), at=NOW))
+    shown = frame_at(store, NOW)
+    assert [rank.state for rank in shown.ranks] == ["running", "lost", "running", "running"]
+    assert [rank.far for rank in shown.ranks] == [False, False, True, True]
+
+
+def test_ranks_on_hosts_that_are_not_linked_are_not_starting_for_ever() -> None:
+    """Once the ranks of this host make steps the others cannot be starting; the steps that are known are shown."""
+    store = Store(a_run())
+    store.know_members({rank: member(rank, "node0") for rank in (0, 1)})
+    shown = frame_at(store, NOW)
+    assert [(rank.state, rank.activity) for rank in shown.ranks[2:]] == [("starting", "not reported yet")] * 2
+    store.apply(told(wire.HostState("node0", "alone", (0, 1))), NOW)
+    for rank in (0, 1):
+        store.apply(beat(rank, NOW), NOW)
+    shown = frame_at(store, NOW)
+    assert [(rank.state, rank.activity) for rank in shown.ranks[2:]] == [("silent", "not reported yet")] * 2
+    assert (shown.state, shown.step) == ("running", 5)
+    assert not_linked(shown) == "ranks 2-3 run on other hosts: not linked (no store, no key file)"
+    assert not shown.hosts.several
+
+
+def test_a_rank_that_has_not_come_is_told_with_its_host_where_that_is_known() -> None:
+    """Its host has found it, and nothing was heard of it yet."""
+    store = Store(a_run())
+    store.know_members({rank: member(rank, "node0") for rank in (0, 1)})
+    store.apply(told(wire.HostState("node0", "linked", (0, 1)), wire.HostState("node1", "linked", (3,))), NOW)
+    shown = frame_at(store, NOW)
+    assert [rank.activity for rank in shown.ranks[2:]] == ["not reported yet", "starting on node1"]
+    assert [rank.host for rank in shown.ranks] == ["node0", "node0", None, "node1"]
+
+
+def test_a_run_on_one_host_has_no_hosts() -> None:
+    """Nothing is grouped, and the host is that of all."""
+    store = Store(a_run(2, None))
+    store.know_members({rank: member(rank, "node0", 2) for rank in (0, 1)})
+    shown = frame_at(store, NOW)
+    assert (len(shown.hosts), shown.one_host, shown.unlinked) == (0, "node0", ())
+    assert Framer(store, {1: "/log"}).frame().ranks[1].log is None, "a rank with a record is where that says"
+
+
+def test_hosts_are_known_from_the_records_before_anybody_tells() -> None:
+    """And of a run that is over, of which nobody tells any more."""
+    shown = frame_at(met(), NOW)
+    assert [(host.host, host.ranks, host.state) for host in shown.hosts] == [
+        ("node0", (0, 1), ""), ("node1", (2, 3), ""),
+    ]  # fmt: skip
+    assert shown.one_host is None
+
+
+def test_what_an_observer_says_of_hosts_is_not_believed_beyond_the_run() -> None:
+    """Ranks that the run does not have, and a rank on two hosts; two hosts of one name are told apart."""
+    store = Store(a_run())
+    states = wire.HostState("node", "linked", (0, 1, 99, 1)), wire.HostState("node", "linked", (1, 2, 3))
+    store.apply(told(*states), NOW)
+    shown = frame_at(store, NOW)
+    assert [(host.host, host.ranks) for host in shown.hosts] == [("node", (0, 1)), ("node (2)", (2, 3))]
+    assert [rank.host for rank in shown.ranks] == ["node", "node", "node (2)", "node (2)"]
+
+
+def test_times_of_another_clock_are_set_right() -> None:
+    """A host an hour ahead, or behind: the age of a step is what it is, and nobody is stalled for it."""
+    for hours in (1, -1):
+        store = met()
+        store.apply(two(offset_ms=hours * 3.6e6, offset_error_ms=0.4), NOW)
+        for rank in range(4):
+            there = NOW + (hours * 3600 if rank > 1 else 0)
+            store.apply(beat(rank, there - 0.5), NOW)
+        shown = frame_at(store, NOW)
+        assert [rank.state for rank in shown.ranks] == ["running"] * 4
+        assert [round(rank.step_age_s or 0, 3) for rank in shown.ranks] == [0.5] * 4
+
+
+def test_the_head_tells_by_its_own_clock() -> None:
+    """Seen from the other host, which is two seconds ahead, it was heard at a time of the clock there."""
+    store = Store(a_run())
+    store.know_members({rank: member(rank, f"node{rank // 2}") for rank in range(4)}, (0, 1))
+    silent = wire.HostState("node0", "silent", (0, 1), round((NOW - 12) * 1e9))
+    here = wire.HostState("node1", "linked", (2, 3), round(NOW * 1e9), 2000.0, 0.4)
+    store.apply(told(silent, here), NOW + 2)
+    assert frame_at(store, NOW + 2).hosts[0].heard_at == NOW - 10
+
+
+def test_splits_over_hosts_need_the_offsets_of_their_clocks() -> None:
+    """Waiting and transfer are those of one clock once the offset is known, and unknown before."""
+    waits = []
+    for offset_ms in (None, 5.0):
+        store = met(2, 1, run=a_run(2, 1))
+        error = None if offset_ms is None else 0.1
+        far = wire.HostState("node1", "linked", (1,), None, offset_ms, error)
+        store.apply(told(wire.HostState("node0", "linked", (0,)), far), NOW)
+        for rank, late_ms in ((0, 0), (1, 3)):
+            end = round((NOW + 0.02) * 1e9) + (5_000_000 if rank else 0)
+            call = wire.Collective("all_reduce", (10 + late_ms) * 1_000_000, (8 - late_ms) * 1_000_000, 8, 1)
+            record = wire.Step(1, 1, end, 20_000_000, 0, 0, 0, 0, 0, 0, None, 1, (call,))
+            store.apply(wire.Steps(rank, 0, (record,)), NOW)
+        shown = frame_at(store, NOW)
+        waits.append([rank.allreduce_wait_ms for rank in shown.ranks])
+    assert waits == [[None, None], [3.0, 0.0]]
+
+
+def test_a_thousand_ranks_on_many_hosts_are_no_more_work_than_on_one(monkeypatch: Any) -> None:
+    """Counted in frames of ranks that are made in a second of four frames; hosts are worked out once in it."""
+    counted: dict[str, int] = {}
+
+    def count(name: str, original: Any) -> Any:
+        def counts(*arguments: Any, **more: Any) -> Any:
+            counted[name] = counted.get(name, 0) + 1
+            return original(*arguments, **more)
+
+        return counts
+
+    monkeypatch.setattr(framer, "rank_frame", count("ranks", framer.rank_frame))
+    monkeypatch.setattr(framer.HostFrames, "with_times", count("hosts", framer.HostFrames.with_times))
+    found = []
+    for hosts in (1, 128):
+        counted.clear()
+        each = 1024 // hosts
+        store = Store(a_run(1024, each), brief=True)
+        members = {rank: member(rank, f"node{rank // each}", 1024) for rank in range(1024)}
+        store.know_members(members, range(each, 1024))
+        states = [
+            wire.HostState(f"node{n}", "linked", tuple(range(n * each, (n + 1) * each)), None, 0.1 * n, 0.4)
+            for n in range(hosts)
+        ]
+        store.apply(told(*states), NOW)
+        for rank in range(1024):
+            store.apply(beat(rank, NOW), NOW)
+        drawing = Framer(store)
+        for quarter in range(4):
+            store.advance(NOW + quarter / 4)
+            shown = drawing.frame()
+            assert len(shown.hosts) == hosts
+            assert [rank.state for rank in shown.ranks[:40]] == ["running"] * 40
+            assert len(shown.values("host")) == 1024
+        found.append(dict(counted))
+    assert found[0] == found[1] == {"ranks": 40 * 4, "hosts": 1}
+
+
+def test_the_host_of_a_rank_is_named_once() -> None:
+    """In front of a text that has no rank, behind the rank of one that has, and not again where it is there."""
+    assert with_rank("loader is slow", 4, "node2") == "rank 4 (node2): loader is slow"
+    assert with_rank("rank 4 is silent", 4, "node2") == "rank 4 (node2) is silent"
+    assert with_rank("rank 4 (node2) hangs", 4, "node2") == "rank 4 (node2) hangs"
+    assert with_rank("ranks 4-7 differ", 4, "node2") == "ranks 4-7 differ"
+    assert with_rank("rank 4 is silent", 4) == "rank 4 is silent"

@@ -1,0 +1,296 @@
+"""The hosts of a run on several: their ranks, whether they are heard, and how far their clocks are apart. Pure.
+
+The head of the run tells of them once a second; before that, and of a run that is over, the records of the ranks do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
+
+if TYPE_CHECKING:
+    from ddptop.agent import wire
+    from ddptop.agent.run.records import Member, Run
+    from ddptop.tui.model.ranks.rank import RankModel
+    from ddptop.tui.model.situation import Situation
+
+UNHEARD: Final = frozenset({"silent", "gone"})
+"""States of a host of which nothing is heard."""
+ALONE: Final = "alone"
+"""State of a host that shows its own ranks only, because no link to the others could be made."""
+UNREPORTED: Final = "not reported yet"
+"""What is told of a rank on another host, nobody knows which, that has not come."""
+_TOLD_S: Final = 2.0
+"""A host is told to be silent at most so long after its ranks seem to be."""
+_MOVED_S: Final = 0.005
+"""A clock that has moved less than this since is the same one: an estimate is never twice the same."""
+
+
+class Clock(NamedTuple):
+    """The clock of one host, compared with that of the head."""
+
+    host: int
+    """Number of the host among those shown."""
+    offset_ns: int
+    """That clock less the head's."""
+    error_ns: int
+    """The true offset is at most so far from that."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFrame:
+    """One host of a run at one moment."""
+
+    host: str
+    """Its name; of several with one name, those after the first have a number behind it."""
+    state: str = ""
+    """One of those of `wire.HostState`; empty where nobody has told."""
+    ranks: tuple[int, ...] = ()
+    """Its ranks as far as they are known, in order."""
+    heard_at: float | None = None
+    """When it was last heard, in seconds since the epoch."""
+    offset_ms: float | None = None
+    """Its clock less that of the head. None: not known."""
+    offset_error_ms: float | None = None
+    """The true offset is at most so far from that."""
+    rtt_ms: float | None = None
+    """Time to its observer and back."""
+    agent_version: str = ""
+    node: int | None = None
+    """Its number in the run, where the launcher has told it."""
+    step_ms: float | None = None
+    """Mean step time of its slowest rank."""
+    own_ms: float | None = None
+    """The same without waiting for others, of the rank with the longest such time."""
+
+    @property
+    def is_unheard(self) -> bool:
+        """True where nothing is heard of it: its ranks are shown as they were."""
+        return self.state in UNHEARD
+
+    @property
+    def told(self) -> str:
+        """What is to be known of an unheard host: `node2 is not heard since 10:31:07`; empty of any other."""
+        if not self.is_unheard:
+            return ""
+        since = "" if self.heard_at is None else f" since {time.strftime('%H:%M:%S', time.localtime(self.heard_at))}"
+        return f"{self.host} is {'not heard' if self.state == 'silent' else 'gone'}{since}"
+
+
+class HostFrames(Sequence[HostFrame]):
+    """The hosts of a run, in the order of their ranks; none of a run on one host."""
+
+    def __init__(self, hosts: Sequence[HostFrame] = (), index: Mapping[int, int] | None = None) -> None:
+        """Hold these hosts; `index` has the number of the host of each rank, where the caller has it."""
+        self._hosts = tuple(hosts)
+        if index is None:
+            index = {rank: number for number, host in enumerate(self._hosts) for rank in host.ranks}
+        self.index = index
+        """The number of the host of each rank that is known to be on one."""
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    @overload
+    def __getitem__(self, index: int) -> HostFrame: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[HostFrame, ...]: ...
+    def __getitem__(self, index: int | slice) -> HostFrame | tuple[HostFrame, ...]:
+        return self._hosts[index]
+
+    def __iter__(self) -> Iterator[HostFrame]:
+        return iter(self._hosts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostFrames) and self._hosts == other._hosts
+
+    def __hash__(self) -> int:
+        return hash(self._hosts)
+
+    @property
+    def several(self) -> bool:
+        """True where ranks of more than one host are known: only then there is something to group."""
+        return len(self._hosts) > 1
+
+    def of(self, rank: int | None) -> HostFrame | None:
+        """Return the host of a rank; None where it is not known, or the run has one host."""
+        number = None if rank is None else self.index.get(rank)
+        return None if number is None else self._hosts[number]
+
+    def name_of(self, rank: int | None) -> str:
+        """Return the name of a rank's host where there are several; else nothing."""
+        host = self.of(rank) if self.several else None
+        return "" if host is None else host.host
+
+    def clock(self, rank: int) -> Clock | None:
+        """Return the clock of a rank's host; None where it is not known by how much it is off."""
+        number = self.index.get(rank)
+        if number is None:
+            return None
+        host = self._hosts[number]
+        if host.offset_ms is None or host.offset_error_ms is None:
+            return None
+        return Clock(number, round(host.offset_ms * 1e6), round(host.offset_error_ms * 1e6))
+
+    def with_times(self, times: Mapping[int, Sequence[float | None]], wait: int) -> HostFrames:
+        """Return the same with the times of their slowest ranks.
+
+        Args:
+            times: by rank, in ms: a step, and its phases.
+            wait: where in these the waiting for others stands.
+        """
+        return HostFrames([_timed(host, times, wait) for host in self._hosts], self.index)
+
+
+NO_HOSTS: Final = HostFrames()
+
+
+def _timed(host: HostFrame, times: Mapping[int, Sequence[float | None]], wait: int) -> HostFrame:
+    known = [times[rank] for rank in host.ranks if rank in times]
+    steps = [each[0] for each in known if each[0] is not None]
+    own = [step - waited for each in known if (step := each[0]) is not None and (waited := each[wait]) is not None]
+    return replace(host, step_ms=max(steps, default=None), own_ms=max(own, default=None))
+
+
+def is_on_several(run: Run) -> bool:
+    """Say whether a run has ranks on other hosts, by its record."""
+    return (run.nodes or 1) > 1 or (run.local_world is not None and run.local_world < run.world)
+
+
+class Hosts:
+    """What is known of the hosts of one run."""
+
+    def __init__(self, world: int) -> None:
+        """Know nothing yet of a run of so many ranks."""
+        self._world = world
+        self._told: tuple[wire.HostState, ...] = ()
+        self._recorded: dict[int, str] = {}
+        """By rank, its host by its record."""
+        self._local: frozenset[int] = frozenset()
+        self.shown = NO_HOSTS
+        self.unheard: dict[int, HostFrame] = {}
+        """By rank, its host, where nothing is heard of that."""
+
+    @property
+    def are_told(self) -> bool:
+        """True once an observer has told of them."""
+        return bool(self._told)
+
+    @property
+    def is_alone(self) -> bool:
+        """True where the observer has said that it knows nothing of the other hosts."""
+        return any(each.state == ALONE for each in self._told)
+
+    def know(self, members: Mapping[int, Member], local: frozenset[int]) -> None:
+        """Take in the records of the ranks, and which of them are on this host."""
+        recorded = {rank: member.host for rank, member in members.items() if rank < self._world}
+        if (recorded, local) != (self._recorded, self._local):
+            self._recorded, self._local = recorded, local
+            self._arrange()
+
+    def take(self, message: wire.Hosts) -> None:
+        """Take in the word of the run's observer."""
+        self._told = message.hosts
+        self._arrange()
+
+    def lag_s(self, host: HostFrame) -> float | None:
+        """Return the seconds by which a host's clock is ahead of the one here; None where that is not known."""
+        here = next((each for each in self.shown if not self._local.isdisjoint(each.ranks)), None)
+        if here is None or here.offset_ms is None or host.offset_ms is None:
+            return None
+        return (host.offset_ms - here.offset_ms) / 1e3
+
+    def set_clocks(self, ranks: Mapping[int, RankModel]) -> None:
+        """Tell the ranks by how much their clocks are off; one that has not moved costs nothing."""
+        for host in self.shown:
+            lag_s = self.lag_s(host)
+            if lag_s is None or not host.ranks:
+                continue
+            before_s = ranks[host.ranks[-1]].lag_s
+            if before_s is None or abs(lag_s - before_s) >= _MOVED_S:
+                for rank in host.ranks:
+                    ranks[rank].lag_s = lag_s
+
+    def unlinked(self, run: Run, ranks: Mapping[int, RankModel]) -> tuple[int, ...]:
+        """Return the ranks on other hosts that nobody tells of, once all ranks of this host have come."""
+        told, here = self.shown.index, run.local_world
+        if not is_on_several(run) or here is None or len(told) >= len(ranks):
+            return ()
+        missing = [rank for rank, model in ranks.items() if rank not in told and not model.is_known]
+        come = sum(model.member is not None and not model.far for model in ranks.values()) if missing else 0
+        return tuple(missing) if come >= here else ()
+
+    def withheld(self, situation: Situation, ranks: Mapping[int, RankModel], silent_s: float) -> list[int]:
+        """Return the silent ranks of which the silence of their whole host is told, or is about to be told.
+
+        A rank is silent after `silent_s`, and its host is so a moment later.
+        """
+        if not self.shown or "silent" not in situation.ranks.values():
+            return []
+        silent = [rank for rank, state in situation.ranks.items() if state == "silent"]
+        return [
+            rank
+            for rank in silent
+            if rank in self.unheard
+            or not ranks[rank].is_known
+            or (ranks[rank].far and (ranks[rank].heard_age(situation.at) or 0.0) < silent_s + _TOLD_S)
+        ]
+
+    def _arrange(self) -> None:
+        found = self._hosts()
+        here = next((host for host in found if not self._local.isdisjoint(host.ranks)), None)
+        if here is not None and here.offset_ms:
+            # The head tells when it heard of each by its own clock.
+            shift = here.offset_ms / 1e3
+            found = [each if each.heard_at is None else replace(each, heard_at=each.heard_at + shift) for each in found]
+        self.shown = HostFrames(found) if len(found) > 1 or self.are_told else NO_HOSTS
+        self.unheard = {rank: host for host in self.shown if host.is_unheard for rank in host.ranks}
+
+    def _hosts(self) -> list[HostFrame]:
+        taken: set[int] = set()
+        entries: list[tuple[wire.HostState | None, str, list[int]]] = []
+        for state in self._told:
+            # The first that names a rank has it.
+            ranks = [rank for rank in dict.fromkeys(state.ranks) if rank < self._world and rank not in taken]
+            taken.update(ranks)
+            entries.append((state, state.host, ranks))
+        by_name = {name: ranks for _, name, ranks in reversed(entries)}
+        for rank, name in self._recorded.items():
+            if rank in taken:
+                continue
+            if name not in by_name:
+                by_name[name] = []
+                entries.append((None, name, by_name[name]))
+            by_name[name].append(rank)
+        entries.sort(key=lambda each: (min(each[2], default=self._world), _node_of(each[0])))
+        hosts: list[HostFrame] = []
+        named: dict[str, int] = {}
+        for state, name, ranks in entries:
+            named[name] = named.get(name, 0) + 1
+            shown = name if named[name] == 1 else f"{name} ({named[name]})"
+            host = HostFrame(shown, ranks=tuple(sorted(ranks)))
+            hosts.append(host if state is None else _told(host, state))
+        return hosts
+
+
+def _node_of(state: wire.HostState | None) -> int:
+    return 0 if state is None or state.node is None else state.node
+
+
+def _told(host: HostFrame, state: wire.HostState) -> HostFrame:
+    offset, error = state.offset_ms, state.offset_error_ms
+    if 0 in host.ranks:
+        # The head is where rank 0 is, and its clock is the measure of the others.
+        offset, error = offset or 0.0, error or 0.0
+    return replace(
+        host,
+        state=state.state,
+        heard_at=None if state.heard_at_ns is None else state.heard_at_ns / 1e9,
+        offset_ms=offset,
+        offset_error_ms=error,
+        rtt_ms=state.rtt_ms,
+        agent_version=state.agent_version,
+        node=state.node,
+    )
