@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from ddptop.agent.observer.engine.meeting import Awaited
 from ddptop.agent.observer.engine.scheduler import Scheduler
 from ddptop.agent.observer.engine.starting import DATA_ROOM_VARIABLE as DATA_ROOM_VARIABLE
 from ddptop.agent.observer.engine.starting import start as start
+from ddptop.agent.observer.orders.far import EACH_HOST
 from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.observer.orders.others import Others
 from ddptop.agent.observer.rank_ends import RankEnds
@@ -73,14 +75,13 @@ class Observer:
         self._look_due = 0.0
         self._exits = Exits()
         self._awaited = Awaited(run)
-        self._scheduler = Scheduler(run)
         self._relay = Relay(context, directory, run)
+        self._scheduler = Scheduler(run, partial(self._relay.requests.put, EACH_HOST))
         self._say = self._relay.say
-        self._host = socket.gethostname()
-        hosts = self._relay.far
-        self._others = Others(self._host, hosts, self._say)
+        host, hosts = socket.gethostname(), self._relay.far
+        self._others = Others(host, hosts, self._say)
         requests, add = self._relay.requests, self._relay.add
-        self._orders = Orders(directory, requests, self._say, add, hosts, self._take_from_host, self._host)
+        self._orders = Orders(directory, requests, self._say, add, hosts, self._take_from_host, host)
         self._orders.know_ended(self._others.ended)
         self._ends = RankEnds(directory, self._exits, self._orders, self._say, hosts, self._others.parts)
 
@@ -119,8 +120,7 @@ class Observer:
             self._find_ranks()
             self._note_exits()
             self._ends.turn()
-            if (kill := self._scheduler.turn(self._members.values())) is not None:
-                self._relay.requests.put(b"", kill)
+            self._scheduler.turn(self._members.values())
             self._orders.turn(self._run)
             self._look_at_hosts()
             self._presence.tick()
