@@ -1,10 +1,9 @@
 """The observer: one process per run, detached from every terminal, which owns torchrun where ddptop launched the run.
 
-It publishes the run's state, notices the ends of ranks, records, and carries out `wire.Kill`.  The
-training does not depend on it: torchrun and the ranks write to files, are in a session of
-their own, and go on when this process ends, however it ends.  Another observer then takes over
-(`takeover`), and finds all but torchrun's exit status in the run directory; a lock excludes a second one.
-A job that something else launched is only watched: unless it is told to, the observer ends no process of it.
+It publishes the run's state, notices the ends of ranks, records, and carries out `wire.Kill`.  The training does not
+depend on it: torchrun and the ranks write to files, are in a session of their own, and go on when this process ends,
+however it ends.  Another observer then takes over (`takeover`), and finds all but torchrun's exit status in the run
+directory; a lock excludes a second one.  A job that something else launched is only watched, unless it is to be ended.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import signal
 import socket
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +29,6 @@ from ddptop.agent.observer.engine.meeting import Awaited
 from ddptop.agent.observer.engine.scheduler import Scheduler
 from ddptop.agent.observer.engine.starting import DATA_ROOM_VARIABLE as DATA_ROOM_VARIABLE
 from ddptop.agent.observer.engine.starting import start as start
-from ddptop.agent.observer.orders.far import EACH_HOST
 from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.observer.orders.others import Others
 from ddptop.agent.observer.rank_ends import RankEnds
@@ -75,13 +72,12 @@ class Observer:
         self._look_due = 0.0
         self._exits = Exits()
         self._awaited = Awaited(run)
-        self._relay = Relay(context, directory, run)
-        self._scheduler = Scheduler(run, partial(self._relay.requests.put, EACH_HOST))
+        relay = self._relay = Relay(context, directory, run)
+        self._scheduler = Scheduler(run, relay.requests)
         self._say = self._relay.say
         host, hosts = socket.gethostname(), self._relay.far
         self._others = Others(host, hosts, self._say)
-        requests, add = self._relay.requests, self._relay.add
-        self._orders = Orders(directory, requests, self._say, add, hosts, self._take_from_host, host)
+        self._orders = Orders(directory, relay.requests, self._say, relay.add, hosts, self._take_from_host, host)
         self._orders.know_ended(self._others.ended)
         self._ends = RankEnds(directory, self._exits, self._orders, self._say, hosts, self._others.parts)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Final
 
 from ddptop.agent import wire
+from ddptop.agent.observer.orders.far import EACH_HOST
+from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.run.identity import Process, is_alive
 from ddptop.agent.run.records import Member, Run
 
@@ -151,10 +153,10 @@ class Allocation:
 class Scheduler:
     """What a scheduler has to do with a run on this host."""
 
-    def __init__(self, run: Run, ask: Callable[[wire.Kill], None]) -> None:
-        """Prepare; `ask` takes the command that ends the run on this host."""
+    def __init__(self, run: Run, requests: Requests) -> None:
+        """Prepare; `requests` take the command that ends the run on this host."""
         self._run = run
-        self._ask = ask
+        self._requests = requests
         self._allocation = Allocation()
         self._told_to_end = False
         self._asked = False
@@ -174,7 +176,7 @@ class Scheduler:
         self._allocation.turn(lambda: _environment(members))
         if not self._asked and (who := self._who()):
             self._asked = True
-            self._ask(wire.Kill(0, self._run.grace_s, who=who))
+            self._requests.put(EACH_HOST, wire.Kill(0, self._run.grace_s, who=who))
 
     def _who(self) -> str:
         if self._told_to_end:

@@ -18,6 +18,8 @@ from support.values.reports import RUN
 from ddptop.agent import wire
 from ddptop.agent.observer.engine import scheduler
 from ddptop.agent.observer.engine.scheduler import Allocation, Scheduler
+from ddptop.agent.observer.orders.far import is_from_afar
+from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.run.identity import Process, identify
 
 
@@ -123,28 +125,32 @@ def test_what_is_no_task(step: str) -> None:
 
 def test_a_run_ends_with_its_task() -> None:
     """Once, when the task has ended or when this process is told to end; a run without a task goes on."""
-    asked: list[wire.Kill] = []
+    requests = Requests()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as task:
-        holder = identify(task.pid)
-        held = Scheduler(msgspec.structs.replace(RUN, holder=holder, grace_s=3.0), asked.append)
+        held = Scheduler(msgspec.structs.replace(RUN, holder=identify(task.pid), grace_s=3.0), requests)
         held.turn(())
-        assert not asked
+        assert not list(requests.received())
         task.communicate(b"\n")
     held.turn(())
     held.turn(())
-    (kill,) = asked
+    ((sender, kill),) = requests.received()
+    assert is_from_afar(sender)
+    assert isinstance(kill, wire.Kill)
     assert (kill.grace_s, kill.rank, kill.pid) == (3.0, None, None)
     assert f"process {task.pid}" in kill.who
 
-    told = Scheduler(msgspec.structs.replace(RUN, holder=identify(os.getpid())), asked.append)
+    told = Scheduler(msgspec.structs.replace(RUN, holder=identify(os.getpid())), requests)
     assert told.end()
     told.turn(())
-    assert "SIGTERM" in asked[1].who
+    ((_, kill),) = requests.received()
+    assert isinstance(kill, wire.Kill)
+    assert "SIGTERM" in kill.who
 
-    free = Scheduler(RUN, asked.append)
+    free = Scheduler(RUN, requests)
     assert not free.end()
     free.turn(())
-    assert len(asked) == 2
+    assert not list(requests.received())
+    requests.arrived.close()
 
 
 def test_the_environment_of_a_rank_tells_the_job() -> None:
