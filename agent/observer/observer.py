@@ -1,10 +1,9 @@
 """The observer: one process per run, detached from every terminal, which owns torchrun where ddptop launched the run.
 
-It publishes the run's state, notices the ends of ranks, records, and carries out `wire.Kill`.  The
-training does not depend on it: torchrun and the ranks write to files, are in a session of
-their own, and go on when this process ends, however it ends.  Another observer then takes over
-(`takeover`), and finds all but torchrun's exit status in the run directory; a lock excludes a second one.
-A job that something else launched is only watched: unless it is told to, the observer ends no process of it.
+It publishes the run's state, notices the ends of ranks, records, and carries out `wire.Kill`.  The training does not
+depend on it: torchrun and the ranks write to files, are in a session of their own, and go on when this process ends,
+however it ends.  Another observer then takes over (`takeover`), and finds all but torchrun's exit status in the run
+directory; a lock excludes a second one.  A job that something else launched is only watched, unless it is to be ended.
 """
 
 from __future__ import annotations
@@ -73,14 +72,13 @@ class Observer:
         self._look_due = 0.0
         self._exits = Exits()
         self._awaited = Awaited(run)
-        self._scheduler = Scheduler(run)
-        self._relay = Relay(context, directory, run)
+        relay = self._relay = Relay(context, directory, run)
+        self._scheduler = Scheduler(run, relay.requests)
         self._say = self._relay.say
         self._host = socket.gethostname()
-        hosts = self._relay.far
+        hosts = relay.far
         self._others = Others(self._host, hosts, self._say)
-        requests, add = self._relay.requests, self._relay.add
-        self._orders = Orders(directory, requests, self._say, add, hosts, self._take_from_host, self._host)
+        self._orders = Orders(directory, relay.requests, self._say, relay.add, hosts, self._take_from_host, self._host)
         self._orders.know_ended(self._others.ended)
         self._ends = RankEnds(directory, self._exits, self._orders, self._say, hosts, self._others.parts)
 
@@ -119,8 +117,7 @@ class Observer:
             self._find_ranks()
             self._note_exits()
             self._ends.turn()
-            if (kill := self._scheduler.turn(self._members.values())) is not None:
-                self._relay.requests.put(b"", kill)
+            self._scheduler.turn(self._members.values())
             self._orders.turn(self._run)
             self._look_at_hosts()
             self._presence.tick()

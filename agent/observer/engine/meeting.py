@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Final
 
-from ddptop.agent.run.records import ENGINE, Process, Run
+from ddptop.agent.run.identity import Process
+from ddptop.agent.run.records import ENGINE, Run
 
 _LOOK_S: Final = 1.0
 _LOADS_S: Final = 30.0

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Final
 
 from ddptop.agent import wire
-from ddptop.agent.run.identity import is_alive
-from ddptop.agent.run.records import Member, Process, Run
+from ddptop.agent.observer.orders.far import EACH_HOST
+from ddptop.agent.observer.relay.door.requests import Requests
+from ddptop.agent.run.identity import Process, is_alive
+from ddptop.agent.run.records import Member, Run
 
 JOB: Final = "SLURM_JOB_ID"
 STEP: Final = "SLURM_STEP_ID"
@@ -151,8 +153,10 @@ class Allocation:
 class Scheduler:
     """What a scheduler has to do with a run on this host."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, requests: Requests) -> None:
+        """Prepare; `requests` take the command that ends the run on this host."""
         self._run = run
+        self._requests = requests
         self._allocation = Allocation()
         self._told_to_end = False
         self._asked = False
@@ -167,14 +171,12 @@ class Scheduler:
         self._told_to_end = self._run.holder is not None
         return self._told_to_end
 
-    def turn(self, members: Iterable[Member]) -> wire.Kill | None:
-        """Take a step; return the command that ends the run, once it has to end."""
+    def turn(self, members: Iterable[Member]) -> None:
+        """Take a step; ask for the end of the run, once, where it has to end."""
         self._allocation.turn(lambda: _environment(members))
-        who = self._who()
-        if self._asked or not who:
-            return None
-        self._asked = True
-        return wire.Kill(0, self._run.grace_s, who=who)
+        if not self._asked and (who := self._who()):
+            self._asked = True
+            self._requests.put(EACH_HOST, wire.Kill(0, self._run.grace_s, who=who))
 
     def _who(self) -> str:
         if self._told_to_end:

@@ -277,8 +277,8 @@ async def test_a_second_escape_in_a_burst_closes_nothing_more() -> None:
     async with dashboard(StillSource(frame())).run_test(size=(120, 40), notifications=True) as pilot:
         for key in ("k", "x", "g", "enter", "question_mark", "ctrl+p"):
             await pilot.press(key)
-            screen, before = pilot.app.screen, len(pilot.app.screen_stack)
-            assert before == 2, key
+            await until(pilot, lambda: len(pilot.app.screen_stack) == 2, f"what {key} opens")
+            screen = pilot.app.screen
             # Both were sent to the screen before the first of them was answered.
             for _ in range(2):
                 screen.dismiss()

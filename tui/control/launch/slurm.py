@@ -43,6 +43,8 @@ class Allocation(NamedTuple):
     hosts: tuple[str, ...]
     restarts: int = 0
     """How often the job was requeued."""
+    binds: bool = False
+    """Whether Slurm may bind a task to some of the cores that it has."""
 
     @property
     def ident(self) -> str:
@@ -69,7 +71,8 @@ def allocation(environment: Mapping[str, str], wanted: int | None) -> Allocation
     names = _told(["scontrol", "show", "hostnames", nodes]).split()
     if wanted is not None and not 0 < wanted <= len(names):
         raise RequestError(f"--nodes {wanted}: job {job} has {plural(len(names), 'node')}")
-    return Allocation(job, tuple(names[:wanted]), restarts(environment))
+    binds = re.search(r"^TaskPlugin\s*=.*affinity", _told(["scontrol", "show", "config"]), re.MULTILINE) is not None
+    return Allocation(job, tuple(names[:wanted]), restarts(environment), binds)
 
 
 def restarts(environment: Mapping[str, str]) -> int:
@@ -159,8 +162,8 @@ def command(request: Request, place: Allocation, name: str) -> tuple[str, ...]:
         f"--ntasks={len(place.hosts)}",
         "--ntasks-per-node=1",
         f"--nodelist={','.join(place.hosts)}",
-        # The ranks share what the task has.
-        "--cpu-bind=none",
+        # The ranks share what the task has. A Slurm that cannot bind complains of the option.
+        *(("--cpu-bind=none",) if place.binds else ()),
         f"--job-name={name}",
         # What all hosts tell of the run is the same.
         "--output=0",

@@ -177,9 +177,9 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
         end = frame.at if frame.ended_at is None else frame.ended_at
         clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
         clock.append(Segment(units.duration(end - frame.started_at), ink["value"]))
-        if left := time_left(frame):
+        if limit := time_left(frame):
             short = frame.ends_at is not None and frame.ends_at - frame.at < _SOON_S
-            clock.insert(0, Segment(f"{left}{_BETWEEN}", ink["bold level-warning" if short else "label"]))
+            clock.insert(0, Segment(f"{limit}{_BETWEEN}", ink["bold level-warning" if short else "label"]))
     world, ranks = plural(frame.world, "rank").split()
     pieces: list[Row] = [
         [Segment(units.shorten(frame.run, max(8, width // 3)), ink["bold brand"])],

@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 from support.harness import until
 from support.values.reports import RUN
 
+from ddptop.agent import wire
 from ddptop.agent.observer.engine import scheduler
 from ddptop.agent.observer.engine.scheduler import Allocation, Scheduler
+from ddptop.agent.observer.orders.far import is_from_afar
+from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.run.identity import Process, identify
 
 
@@ -122,26 +125,32 @@ def test_what_is_no_task(step: str) -> None:
 
 def test_a_run_ends_with_its_task() -> None:
     """Once, when the task has ended or when this process is told to end; a run without a task goes on."""
+    requests = Requests()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as task:
-        holder = identify(task.pid)
-        held = Scheduler(msgspec.structs.replace(RUN, holder=holder, grace_s=3.0))
-        assert held.turn(()) is None
+        held = Scheduler(msgspec.structs.replace(RUN, holder=identify(task.pid), grace_s=3.0), requests)
+        held.turn(())
+        assert not list(requests.received())
         task.communicate(b"\n")
-    kill = held.turn(())
-    assert kill is not None
+    held.turn(())
+    held.turn(())
+    ((sender, kill),) = requests.received()
+    assert is_from_afar(sender)
+    assert isinstance(kill, wire.Kill)
     assert (kill.grace_s, kill.rank, kill.pid) == (3.0, None, None)
     assert f"process {task.pid}" in kill.who
-    assert held.turn(()) is None
 
-    told = Scheduler(msgspec.structs.replace(RUN, holder=identify(os.getpid())))
+    told = Scheduler(msgspec.structs.replace(RUN, holder=identify(os.getpid())), requests)
     assert told.end()
-    kill = told.turn(())
-    assert kill is not None
+    told.turn(())
+    ((_, kill),) = requests.received()
+    assert isinstance(kill, wire.Kill)
     assert "SIGTERM" in kill.who
 
-    free = Scheduler(RUN)
+    free = Scheduler(RUN, requests)
     assert not free.end()
-    assert free.turn(()) is None
+    free.turn(())
+    assert not list(requests.received())
+    requests.arrived.close()
 
 
 def test_the_environment_of_a_rank_tells_the_job() -> None:
