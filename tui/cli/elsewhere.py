@@ -54,12 +54,12 @@ def carried_out(options: argparse.Namespace, parse: Callable[[list[str]], argpar
         Unreachable: the machine cannot be reached.
     """
     global _options
-    named = getattr(options, "run", None)
+    named: str | None = getattr(options, "run", None)
     several = getattr(options, "runs", None) or ()
     if named is None and (far := next((each for each in several if ":" in each), None)) is not None:
         named = far
     where = target.parse(named)
-    if where is None:
+    if named is None or where is None:
         return None
     if options.verb in LEFT_THERE:
         there = " ".join(["ssh -t", where.host, "ddptop", options.verb, where.run]).rstrip()

@@ -8,8 +8,8 @@ import socket
 
 from ddptop.agent.text import clean_line
 
-asked_by: str | None = None
-"""Who has had this process do something from another machine, `ada@laptop`; None for a user of this one."""
+asked_by: tuple[str, str] | None = None
+"""Who has had this process do something from another machine, `ada@laptop`, and the way; None for a user here."""
 
 
 def who(place: str) -> str:
@@ -18,16 +18,17 @@ def who(place: str) -> str:
     `ada (dashboard, pts/3)`; of a script or a service: `ada (non-interactive shell)`.
     """
     if asked_by is not None:
-        return f"{clean_line(asked_by, 64)} ({place}, ssh)"
+        asker, way = asked_by
+        return f"{clean_line(asker, 64)} ({place}, {clean_line(way, 16)})"
     return f"{user()} ({_where(place)})"
 
 
 def elsewhere(place: str) -> str:
     """Say who acts from this machine on a run of another one: `ada@laptop (dashboard, ssh)`."""
-    return f"{asker()} ({place}, ssh)"
+    return f"{here()} ({place}, ssh)"
 
 
-def asker() -> str:
+def here() -> str:
     """Return the user and the machine, as the other machine is told: `ada@laptop`."""
     return clean_line(f"{user()}@{socket.gethostname().partition('.')[0]}", 64)
 

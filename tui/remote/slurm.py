@@ -76,7 +76,7 @@ def attach(number: str, arguments: Sequence[str], command: str | None = None) ->
     started = shlex.split(named) if named else [sys.executable, "-m", "ddptop.tui.cli.main"]
     words = [
         "srun", f"--jobid={found.number}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={found.node}",
-        *(["--pty"] if terminal else []), "--quiet", f"--export=ALL,{FROM_VARIABLE}={actor.asker()}",
+        *(["--pty"] if terminal else []), "--quiet", f"--export=ALL,{FROM_VARIABLE}={actor.here()}/srun",
         *started, "attach", *arguments,
     ]  # fmt: skip
     try:

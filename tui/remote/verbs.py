@@ -23,7 +23,8 @@ from ddptop.tui.remote.target import Target
 from ddptop.tui.remote.unreachable import Unreachable
 
 FROM_VARIABLE: Final = "DDPTOP_FROM"
-"""Environment variable that tells a verb who has it carried out from another machine: `ada@laptop`."""
+"""Environment variable that tells a verb who has it carried out from another machine, and by what: `ada@laptop/ssh`."""
+BY_SSH: Final = "ssh"
 _INHERITED: Final = ("COLORTERM", "NO_COLOR")
 """Variables of the terminal that ssh does not take along."""
 
@@ -41,7 +42,9 @@ def carry_out(target: Target, verb: Sequence[str], command: str | None = None) -
     """
     terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     command = ssh.remote(command)
-    given = {FROM_VARIABLE: actor.asker()} | {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    given = {FROM_VARIABLE: f"{actor.here()}/{BY_SSH}"} | {
+        name: os.environ[name] for name in _INHERITED if name in os.environ
+    }
     words = ssh.line(f"env {shlex.join(f'{name}={value}' for name, value in given.items())} {command}", list(verb))
     program, folder = ssh.program(), ssh.Folder()
     log = folder.path / "log"
@@ -87,8 +90,10 @@ def _ending_in_order() -> Iterator[None]:
 
 def begin_here() -> None:
     """Begin a verb that somebody on another machine has carried out here: it ends with its connection."""
-    actor.asked_by = os.environ.pop(FROM_VARIABLE)
-    if not sys.stdin.isatty():
+    who, _, way = os.environ.pop(FROM_VARIABLE).rpartition("/")
+    actor.asked_by = who, way
+    # A step of srun gets signals, and its stdin may end before it.
+    if way == BY_SSH and not sys.stdin.isatty():
         threading.Thread(target=_interrupt_at_end, name="connection", daemon=True).start()
 
 

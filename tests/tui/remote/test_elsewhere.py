@@ -99,6 +99,7 @@ def _state(machine: Machine) -> str:
 
 def _attached() -> Terminal:
     return Terminal(
+        "from ddptop.tui.screens.dialogs import dialog; dialog.SETTLE_S = 0.0\n"
         f"import sys; sys.argv = ['ddptop', 'attach', 'node1:{NAME}']\nfrom ddptop.tui.cli.main import main; main()"
     )
 
@@ -318,10 +319,14 @@ def test_verbs_of_the_machine_itself_say_so() -> None:
 
 def test_kill_by_key_ends_it_there_and_its_record_can_be_looked_at(there: Machine) -> None:
     """The run of two ranks is ended from elsewhere, and nothing of it is left; the ended run is shown whole."""
-    members = rundir.RunDir(there.base / NAME).members()
+    directory = rundir.RunDir(there.base / NAME)
+    members, torchrun = directory.members(), directory.read().torchrun
+    assert torchrun is not None
     with _dashboard() as terminal:
         os.write(terminal.master, b"k")
-        terminal.read_until(b"2 ranks")
+        terminal.read_until(b"Kill all ranks")
+        os.write(terminal.master, b"\t")
+        terminal.read_until(f"torchrun {torchrun.pid}, 2 ranks".encode())
         os.write(terminal.master, b"\r")
         until(lambda: not any(rundir.is_alive(member.process) for member in members.values()), "the ranks to end")
         terminal.read_until(b"KILLED")
