@@ -75,10 +75,9 @@ class Observer:
         relay = self._relay = Relay(context, directory, run)
         self._scheduler = Scheduler(run, relay.requests)
         self._say = self._relay.say
-        self._host = socket.gethostname()
-        hosts = relay.far
-        self._others = Others(self._host, hosts, self._say)
-        self._orders = Orders(directory, relay.requests, self._say, relay.add, hosts, self._take_from_host, self._host)
+        host, hosts = socket.gethostname(), relay.far
+        self._others = Others(host, hosts, self._say)
+        self._orders = Orders(directory, relay.requests, self._say, relay.add, hosts, self._take_from_host, host)
         self._orders.know_ended(self._others.ended)
         self._ends = RankEnds(directory, self._exits, self._orders, self._say, hosts, self._others.parts)
 

@@ -87,6 +87,8 @@ class HelpScreen(Dialog[None]):
     """The keys, here and elsewhere, and what the signs mean."""
 
     DECIDES = False
+    # By Textual, which knows whether the screen is still there: one that is closed at once has no page.
+    AUTO_FOCUS = "Page"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter", "close", "Close", id="help.close", tooltip="Close the filter or help"),
         Binding("tab", "turn", "Page", id="help.page", tooltip="Show the other page: keys, or signs and words"),
@@ -107,8 +109,7 @@ class HelpScreen(Dialog[None]):
             yield Page()
 
     def on_mount(self) -> None:
-        """Fill it; the page can be scrolled."""
-        self.query_one(Page).focus()
+        """Fill it."""
         self.call_after_refresh(self._show)
 
     def on_resize(self) -> None:
