@@ -180,6 +180,11 @@ class Relay:
         self._events.put(event)
         self._wake.set()
 
+    def record(self, event: wire.Event) -> None:
+        """Record an event, but do not publish it: the head tells it for all hosts; may be called from any thread."""
+        _log.info("%s", event.text)
+        self._recorder.add(event)
+
     def publish(self, state: wire.RunState) -> None:
         """Tell the state of the run, which is sent once a second and at every change."""
         before, self._state = self._state, state
