@@ -130,22 +130,21 @@ def test_a_sigterm_of_the_scheduler_saves_a_checkpoint(place: Cluster) -> None:
 
 
 def test_a_requeued_job_goes_on(place: Cluster) -> None:
-    """Under a name with a number, with `--resume` for the script, and with nothing left of the first start."""
+    """It has saved; the next start has a number in its name and `--resume`, and nothing is left of the first one."""
     job = submit(place, script("requeue"))
     until(lambda: began(place), f"both ranks train; {output(place, job)}", SLOW_S)
     assert (place.shared / "began-0-0").read_text() == ""
+    until(lambda: (told(place, 0, f"train-{job}").get("step") or 0) > 20, "all ranks are heard", SLOW_S)
     place.hosts[0].run(["scontrol", "requeue", job])
     until(lambda: not left(place), f"nothing is left of it, but {left(place)}", SLOW_S)
     # Slurm waits two minutes by itself.
-    until(
-        lambda: place.hosts[0].run(["scontrol", "update", f"JobId={job}", "StartTime=now"]).returncode == 0,
-        "it is queued",
-    )
+    until(lambda: "PD" in jobs(place), "it is queued", SLOW_S)
+    until(lambda: place.hosts[0].run(["scontrol", "update", f"JobId={job}", "StartTime=now"]).returncode == 0, "now")
     until(lambda: began(place, 1), f"both ranks train again; {output(place, job)}", SLOW_S)
     assert (place.shared / "began-0-1").read_text() == "--resume"
     for host in (0, 1):
         states = {run["run"]: run["state"] for run in json.loads(place.hosts[host].ddptop("ps", "--json").stdout)}
-        assert states[f"train-{job}"] == "killed"
+        assert states[f"train-{job}"] == "stopped"
         assert states[f"train-{job}.2"] in ("starting", "running")
 
 
