@@ -64,7 +64,7 @@ def folder(tmp_path):
         (["kill", "-9", "resnet-7f"], "unknown option -9 (did you mean --signal 9?)"),
         (["kill", "resnet-7f", "-TERM"], "unknown option -TERM (did you mean --signal TERM?)"),
         (["kill", "resnet-7f", "--grace", "-5"], "--grace: '-5'"),
-        (["ps", "all"], "ddptop ps: unexpected argument 'all';"),
+        (["ps", "all"], "ddptop: ps: 'all': a host is named with a colon: `ddptop ps all:`"),
         (["--ps"], "ddptop: unknown option --ps;"),
         (["launch", "--world", "2", "--inject", "rank=2,phase=data,ms=5", "ok.py"], "ranks 0 to 1"),
         (["launch", "--inject", "rank=0,phase=sideways,ms=5", "ok.py"], "backward"),

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -305,6 +306,39 @@ def test_a_far_end_that_sends_anything(here: Path) -> None:
         assert done.stderr.startswith("ddptop: node1: ")
 
 
+ESCAPING = """
+import os, sys
+from pathlib import Path
+from ddptop.tui.remote import messages
+print(end="", flush=True)
+out = sys.stdout.buffer
+out.write(messages.GREETING + b'{"version":"0.1.0","form":1,"protocol":1,"host":"h","at":1e9}\\n')
+out.write(messages.framed(messages.Opened("x", "/tmp", "/tmp")))
+out.write(messages.framed(MESSAGE))
+out.flush()
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'messages.Record("../evil", b"x")',
+        'messages.Record("ranks/../../evil", b"x")',
+        'messages.Piece("logs/../../../evil", 0, b"x")',
+        'messages.Piece("run.json", 0, b"x")',
+    ],
+)
+def test_no_file_outside_of_the_copy_is_written(message: str, here: Path) -> None:
+    """A far end that names another file than those of a run is one that cannot be understood."""
+    script = here / "escaping.py"
+    script.write_text(ESCAPING.replace("MESSAGE", message))
+    program = _program(here / "escaping", f"exec {sys.executable} {script}")
+    line = _said(_ddptop("status", f"node1:{NAME}", "--remote-command", program)).splitlines()[-1]
+    assert "node1: what comes from there is unreadable (a file" in line
+    assert not list(here.rglob("evil"))
+
+
 def test_without_ssh(there: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said what to install."""
     monkeypatch.setenv("PATH", str(there.folder / "there"))
@@ -330,7 +364,8 @@ def test_kill_by_key_ends_it_there_and_its_record_can_be_looked_at(there: Machin
         os.write(terminal.master, b"\r")
         until(lambda: not any(rundir.is_alive(member.process) for member in members.values()), "the ranks to end")
         terminal.read_until(b"KILLED")
-        os.write(terminal.master, b"q")
+        # The dialog that tells what was ended may still be there, and takes other keys for itself.
+        os.write(terminal.master, b"\x03")
         assert terminal.wait() == 143
     assert _state(there) == "killed"
     done = _ddptop("status", f"node1:{NAME}", "--json")
