@@ -9,15 +9,11 @@ A job that something else launched is only watched: unless it is told to, the ob
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -28,10 +24,10 @@ from ddptop.agent import wire
 from ddptop.agent.observer import own_log
 from ddptop.agent.observer.end import cause, escalation, processes, reaper
 from ddptop.agent.observer.end.exits import Exits
-from ddptop.agent.observer.engine import launcher
 from ddptop.agent.observer.engine.foreign import Foreign
 from ddptop.agent.observer.engine.launcher import Torchrun
-from ddptop.agent.observer.orders.far import FarHosts, Nobody
+from ddptop.agent.observer.engine.starting import DATA_ROOM_VARIABLE as DATA_ROOM_VARIABLE
+from ddptop.agent.observer.engine.starting import start as start
 from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.observer.orders.others import Others
 from ddptop.agent.observer.rank_ends import RankEnds
@@ -51,41 +47,12 @@ _TURN_WHILE_ENDING_MS: Final = 50
 _TEARDOWN_S: Final = 0.5
 _LOOK_S: Final = 1.0
 """Seconds between two looks for further ranks of a job that something else launched, where some are there."""
-DATA_ROOM_VARIABLE: Final = "DDPTOP_DATA_ROOM"
-"""Environment variable with the soft limit on data, in bytes, before this process got a lower one; -1 for none."""
-
-
-def start(directory: RunDir) -> None:
-    """Start the observer of a run that was just created, detached from the terminal and from the caller."""
-    environment = dict(os.environ)
-    room = environment.pop(DATA_ROOM_VARIABLE, None)
-    if given := environment.get("PYTHONPATH"):
-        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
-    with directory.observer_log.open("ab") as log:
-        process = subprocess.Popen(
-            [*launcher.isolated("ddptop.agent.observer.observer"), str(directory.path)],
-            cwd=directory.path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    if room is not None:
-        with contextlib.suppress(OSError, ValueError):
-            # The bound on a tab's memory must not bound a training that is restarted from the tab.
-            _, most = resource.prlimit(process.pid, resource.RLIMIT_DATA)
-            resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(room), most))
-    # Without a thread that reads its exit status, it would stay a zombie as long as the caller lives.
-    threading.Thread(target=process.wait, name="observer-status", daemon=True).start()
 
 
 class Observer:
     """Looks after one run until its end, or until a signal tells it to leave."""
 
-    def __init__(
-        self, directory: RunDir, run: Run, context: zmq.Context[Any], claim: Claim, hosts: FarHosts | None = None
-    ) -> None:
+    def __init__(self, directory: RunDir, run: Run, context: zmq.Context[Any], claim: Claim) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self._directory = directory
         self._run = run
@@ -105,13 +72,12 @@ class Observer:
         self._exits = Exits()
         self._relay = Relay(context, directory, run)
         self._say = self._relay.say
-        self._host = socket.gethostname()
-        self._hosts: FarHosts = hosts or Nobody()
-        self._others = Others(self._host, self._hosts, self._say)
+        host, hosts = socket.gethostname(), self._relay.far
+        self._others = Others(host, hosts, self._say)
         requests, add = self._relay.requests, self._relay.add
-        self._orders = Orders(directory, requests, self._say, add, self._hosts, self._take_from_host, self._host)
+        self._orders = Orders(directory, requests, self._say, add, hosts, self._take_from_host, host)
         self._orders.know_ended(self._others.ended)
-        self._ends = RankEnds(directory, self._exits, self._orders, self._say, self._hosts, self._others.parts)
+        self._ends = RankEnds(directory, self._exits, self._orders, self._say, hosts, self._others.parts)
 
     def leave(self, *_: object) -> None:
         """Leave the run unobserved, as it is."""
@@ -230,7 +196,7 @@ class Observer:
 
     def _take_from_host(self, message: wire.HostEnd | wire.Conclude) -> str | None:
         """Take what another observer tells of the end of the run, or return why not."""
-        refusal = self._others.take(message, self._generation)
+        refusal = self._others.take(message)
         if refusal is None and isinstance(message, wire.HostEnd) and self._orders.killed_by is None:
             self._ends.record()
             judgement = self._ends.first_cause(self._run, self._members, None)

@@ -67,7 +67,6 @@ class RankEnds:
     def resume(self, generation: int) -> None:
         """Take in what an earlier observer has recorded of the ends in the present generation."""
         self._generation = generation
-        self._parts.forget(generation)
         # Those of ranks on other hosts, which the record has too, are told again by the observers there.
         self._seen = ends.read(self._directory.path, generation)
 
@@ -88,7 +87,7 @@ class RankEnds:
         self._seen = {}
         self._told.clear()
         self._memory_kills.forget()
-        self._parts.forget(generation)
+        self._parts.forget()
 
     def have_records_changed(self) -> bool:
         """Say whether a rank has written its record since the last call."""

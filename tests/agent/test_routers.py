@@ -180,11 +180,11 @@ def test_who_asks_for_the_kill_that_was_just_done_is_told_what_came_of_it(
     """A second kill of the whole, come while the run is put away, is answered with the outcome of the first."""
     put(requests, wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0))
     orders = Orders(directory, requests, lambda *_: None, lambda event: None)
-    orders.outcome = escalation.Outcome(2, 0, survivors)
+    orders._ending.outcome = escalation.Outcome(2, 0, survivors)
     orders.close()
     replies = {reply.id: reply for _, reply in requests.replies()}
     whole, part = replies[1], replies[2]
-    assert (whole.done, whole.text) == (done, orders.outcome.text)
+    assert (whole.done, whole.text) == (done, escalation.Outcome(2, 0, survivors).text)
     assert not part.done
     assert "not done" in part.text
 

@@ -108,21 +108,8 @@ class FakeRank:
         slow: float = 0.22,
         past: int = 0,
     ) -> None:
-        self.rank = rank
-        self.sent = 0
-        self.records = Records(rank, run.world, step_ns, slow, past)
+        self.prepare(run, rank, step_ns, slow, past)
         self._directory = directory
-        self._rng = random.Random(rank)
-        self._digest = Digest(rank)
-        self._told: bytes | None = None
-        self._topics: set[bytes] = set()
-        """Topics to which somebody has subscribed."""
-        self._batch: list[wire.Step] = []
-        self.history = History(rank)
-        self._hello = wire.Hello(
-            wire.PROTOCOL, run.run, run.run_id, rank, rank % 8, run.world, os.getpid(), run.created_at_ns,
-            f"node-{rank // 8:03d}", run.program, "bench", "3.11",
-        )  # fmt: skip
         self.pub, self.cmd = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
         for socket, kind in ((self.pub, "pub"), (self.cmd, "cmd")):
             socket.linger = 0
@@ -130,20 +117,33 @@ class FakeRank:
             socket.bind(directory.address(rank, kind))
             seal(directory.address(rank, kind))
         self.pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self.member = msgspec.structs.replace(
+            self.member, pub=directory.address(rank, "pub"), cmd=directory.address(rank, "cmd")
+        )
+        directory.write_member(self.member)
+
+    def prepare(self, run: Run, rank: int, step_ns: int, slow: float, past: int) -> None:
+        """Be a rank without sockets."""
+        self.rank = rank
+        self.sent = 0
+        self.records = Records(rank, run.world, step_ns, slow, past)
+        self._rng = random.Random(rank)
+        self._digest = Digest(rank)
+        self._told: bytes | None = None
+        self._topics: set[bytes] = set()
+        """Topics to which somebody has subscribed."""
+        self._batch: list[wire.Step] = []
+        self.history = History(rank)
+        self.hello = wire.Hello(
+            wire.PROTOCOL, run.run, run.run_id, rank, rank % 8, run.world, os.getpid(), run.created_at_ns,
+            f"node-{rank // 8:03d}", run.program, "bench", "3.11",
+        )  # fmt: skip
         me = identify(os.getpid())
         assert me is not None
-        self._member = Member(
-            rank=rank,
-            local_rank=rank % 8,
-            world=run.world,
-            process=me,
-            host=self._hello.host,
-            generation=0,
-            pub=directory.address(rank, "pub"),
-            cmd=directory.address(rank, "cmd"),
-            log=None,
-        )
-        directory.write_member(self._member)
+        self.member = Member(
+            rank=rank, local_rank=rank % 8, world=run.world, process=me, host=self.hello.host, generation=0,
+            pub="", cmd="", log=None,
+        )  # fmt: skip
 
     def train(self, steps: int, end_ns: int) -> list[wire.Step]:
         """Return the records of the next steps, the last of which ends at `end_ns`."""
@@ -202,7 +202,7 @@ class FakeRank:
                     self._topics.discard(message[1:])
                 else:
                     self._topics.add(message[1:])
-                    self._send(wire.TOPIC_HELLO, wire.encode(self._hello))
+                    self._send(wire.TOPIC_HELLO, wire.encode(self.hello))
                     if self._told is not None:
                         self._send(wire.TOPIC_SUMMARY, self._told)
         except zmq.Again:
@@ -218,11 +218,14 @@ class FakeRank:
                 if isinstance(command, wire.Fill):
                     for answer in self.history.since(command.first_seq, command.limit, command.earlier):
                         self.cmd.send_multipart([peer, answer])
-                place = self.inspection() if isinstance(command, wire.Inspect) else None
-                reply = wire.Reply(command.id, True, "", self.records.seq, inspection=place)
-                self.cmd.send_multipart([peer, wire.encode(reply)])
+                self.cmd.send_multipart([peer, wire.encode(self.answer(command))])
         except zmq.Again:
             pass
+
+    def answer(self, command: wire.Command) -> wire.Reply:
+        """Return the reply to a command."""
+        place = self.inspection() if isinstance(command, wire.Inspect) else None
+        return wire.Reply(command.id, True, "", self.records.seq, inspection=place)
 
     def inspection(self) -> wire.Inspection:
         """Return where it stands: in an all-reduce, but for rank `SLOW`, which never comes; some threads are idle."""
@@ -244,7 +247,7 @@ class FakeRank:
     def finish(self) -> None:
         """Note the end of its script."""
         end = Ended(time.time_ns(), 0, step=self.records.seq, pid=os.getpid())
-        self._directory.write_member(msgspec.structs.replace(self._member, ended=end))
+        self._directory.write_member(msgspec.structs.replace(self.member, ended=end))
 
     def _send(self, topic: bytes, payload: bytes) -> None:
         self.pub.send_multipart([topic, payload])

@@ -110,6 +110,11 @@ class Side(abc.ABC):
         self._said: set[str] = set()
 
     @property
+    @abc.abstractmethod
+    def sockets(self) -> list[zmq.Socket[Any]]:
+        """What to wait for now; it may be others at the next time."""
+
+    @property
     def pause_s(self) -> float:
         """Seconds until the next turn is due, if nothing arrives."""
         now = self._clock()

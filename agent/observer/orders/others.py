@@ -78,7 +78,7 @@ class Others:
             self._telling.turn(generation, deaths, members, over=self._over_at is not None)
         return role == "head" and self._watch.turn(self.hosts.hosts(), self.parts.over)
 
-    def take(self, message: wire.HostEnd | wire.Conclude, generation: int) -> str | None:
+    def take(self, message: wire.HostEnd | wire.Conclude) -> str | None:
         """Take what another observer tells of the end of the run, or return why not."""
         if isinstance(message, wire.Conclude):
             if self.hosts.role != "branch" or message.state not in ENDED_STATES:
@@ -86,10 +86,9 @@ class Others:
             self.conclusion = message
             return None
         state = next((each for each in self.hosts.hosts() if each.host == message.host), None)
-        if state is None or self.hosts.role != "head" or message.generation > generation:
+        if state is None or self.hosts.role != "head":
             return "not known here yet; tell it again"
-        if message.generation == generation:
-            self.parts.take(message, state)
+        self.parts.take(message, state)
         return None
 
     def are_awaited(self, *, over: bool) -> bool:

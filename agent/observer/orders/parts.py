@@ -46,11 +46,13 @@ class Parts:
         """By rank on another host that has ended, its record, likewise."""
         self.over: set[str] = set()
         """Hosts on which nothing of the run is left."""
-        self.generation = 0
+        self._since_ns = 0
+        """The present generation has begun after this time: what ended before was one of the last generation."""
 
-    def forget(self, generation: int) -> None:
-        """Forget the ranks of the last generation."""
-        self.generation = generation
+    def forget(self) -> None:
+        """Forget the ranks of the last generation: another one has begun."""
+        # The hosts may count their restarts differently.
+        self._since_ns = time.time_ns()
         self.deaths, self.members, self.over = {}, {}, set()
 
     def take(self, told: wire.HostEnd, state: wire.HostState) -> bool:
@@ -63,11 +65,13 @@ class Parts:
         ranks, offset_ns = set(state.ranks), int((state.offset_ms or 0.0) * 1e6)
         before = (len(self.deaths), len(self.members), len(self.over))
         for death in ends.decode(told.deaths, told.generation).values():
-            if death.rank in ranks:
-                self.deaths[death.rank] = msgspec.structs.replace(death, at_ns=max(0, death.at_ns - offset_ns))
+            at_ns = max(0, death.at_ns - offset_ns)
+            if death.rank in ranks and at_ns >= self._since_ns:
+                self.deaths[death.rank] = msgspec.structs.replace(death, at_ns=at_ns)
         for member in _members(told.members):
-            if member.rank in ranks and member.ended is not None and member.generation == told.generation:
-                ended = msgspec.structs.replace(member.ended, at_ns=max(0, member.ended.at_ns - offset_ns))
+            at_ns = 0 if member.ended is None else max(0, member.ended.at_ns - offset_ns)
+            if member.rank in ranks and member.ended is not None and at_ns >= self._since_ns:
+                ended = msgspec.structs.replace(member.ended, at_ns=at_ns)
                 changed = msgspec.structs.replace(member, ended=ended, host=state.host, log=None, pub="", cmd="")
                 self.members[member.rank] = changed
         if told.over:

@@ -35,7 +35,7 @@ MOST_WAITING: Final = 65_536
 _PARTS: Final = 32
 """Parts of one answer that are taken in a row."""
 _REPLY: Final = b"\xa5reply"
-"""The tag of a `Reply`, after the byte that begins it."""
+"""The tag of a `Reply`, after the one or the three bytes that begin it."""
 
 
 class Conversation(Protocol):
@@ -236,7 +236,7 @@ class Fills:
                 self._finish(question, None)
                 return taken
             question.give_up = now + FILL_S
-            if payload[1:7] == _REPLY:
+            if is_reply(payload):
                 self._finish(question, payload)
                 return taken + 1
             if not question.taker.take(payload):
@@ -249,6 +249,11 @@ class Fills:
         self._waiting.clear()
         for question in list(self._under_way):
             self._finish(question, None)
+
+
+def is_reply(payload: bytes) -> bool:
+    """Say whether an answer is its last part, without reading it."""
+    return payload[1:7] == _REPLY or payload[3:9] == _REPLY
 
 
 def _next_part(question: _Question) -> bytes:

@@ -190,7 +190,7 @@ class Judging:
         return changed
 
     def pause(self, generation: int, now_ns: int) -> None:
-        """End all verdicts, because the observer of another host judges, and begin anew when this one is asked again."""
+        """End all verdicts, because the observer of another host judges; begin anew when this one is asked again."""
         self.finish(now_ns)
         self.restart(generation)
         self.now = ()

@@ -34,7 +34,8 @@ from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
-from ddptop.agent.observer.relay.hosts.hosts import OPENING, Opening, OtherHosts
+from ddptop.agent.observer.relay.hosts.hosts import OtherHosts
+from ddptop.agent.observer.relay.hosts.links import OPENING, Opening
 from ddptop.agent.observer.relay.hosts.parts import Parts
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.judging import Judging, Make, judge_of

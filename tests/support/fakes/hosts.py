@@ -58,7 +58,7 @@ class Side:
 
     def is_(self, state: str, **changes: object) -> None:
         """Change what the others know of this host."""
-        self.state = msgspec.structs.replace(self.state, state=state, **changes)  # type: ignore[arg-type]
+        self.state = msgspec.structs.replace(self.state, state=state, **changes)
 
     def ask(self, host: str, command: wire.Command, timeout_s: float, then: far.Then) -> None:
         """Put a command into the other's requests."""

@@ -19,6 +19,7 @@ from ddptop.agent.observer.hosts.addresses import Place
 from ddptop.agent.observer.hosts.branch import Branch
 from ddptop.agent.observer.hosts.head import Head
 from ddptop.agent.observer.hosts.keys import Pair
+from ddptop.agent.observer.hosts.link import Side
 from ddptop.agent.run.hosts import Listen
 
 DEADLINE_S: Final = 30.0
@@ -96,7 +97,8 @@ class Links:
 
     def turn(self, most_s: float = 0.05) -> None:
         """Wait for something to do on any side, and let it be done."""
-        sides: list[Head | Branch] = [each for each in (self.head, *self.branches) if each not in self.still]
+        every: list[Side] = [self.head, *self.branches]
+        sides = [each for each in every if each not in self.still]
         poller = zmq.Poller()
         for side in sides:
             for each in side.sockets:

@@ -44,7 +44,9 @@ def steps(rank: int, *numbers: int, generation: int = 0) -> wire.Steps:
 class Rank:
     """The sockets of one rank."""
 
-    def __init__(self, context: zmq.Context[Any], directory: RunDir, rank: int, *, generation: int = 0) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], directory: RunDir, rank: int, *, generation: int = 0, host: str = "host"
+    ) -> None:
         """Bind, and write the member record."""
         self.rank = rank
         self.subscribed: set[bytes] = set()
@@ -58,7 +60,7 @@ class Rank:
         assert me is not None
         pub, cmd = directory.address(rank, "pub"), directory.address(rank, "cmd")
         world = directory.read().world
-        directory.write_member(Member(rank, rank, world, me, "host", generation, pub, cmd, None))
+        directory.write_member(Member(rank, rank, world, me, host, generation, pub, cmd, None))
 
     def hear(self) -> set[bytes]:
         """Take in who has come and left, and return the topics subscribed to."""

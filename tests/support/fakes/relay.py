@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import zmq
 
+from ddptop.agent.observer.relay.hosts.links import OPENING, Opening
 from ddptop.agent.observer.relay.judging import Make, judge_of
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run.rundir import Member, Run, RunDir
@@ -17,7 +18,12 @@ _LOOK_S = 0.05
 
 @contextlib.contextmanager
 def relayed(
-    directory: RunDir, run: Run | None = None, judge: Make = judge_of, *, finish: bool = True
+    directory: RunDir,
+    run: Run | None = None,
+    judge: Make = judge_of,
+    *,
+    finish: bool = True,
+    opening: Opening = OPENING,
 ) -> Iterator[Relay]:
     """Relay, record and judge for the ranks of a run directory, also those that come later, until the block ends.
 
@@ -27,11 +33,12 @@ def relayed(
         directory: of the run, with its record.
         run: the record, where another one is meant.
         judge: instead of the usual one.
+        opening: how links to other hosts are made, instead of the usual way.
         finish: False leaves the verdicts open that go on, as an observer does that is lost.
     """
     stop = threading.Event()
     with zmq.Context() as context:
-        relay = Relay(context, directory, run or directory.read(), judge)
+        relay = Relay(context, directory, run or directory.read(), judge, opening)
         relay.start()
         looking = threading.Thread(target=_find_ranks, args=(directory, relay, stop), daemon=True)
         looking.start()

@@ -28,6 +28,7 @@ from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.hosts.peer import Peer
 from ddptop.agent.observer.orders.far import HEAD, LINKED, SILENT
 from ddptop.agent.observer.orders.mirror import Received
+from ddptop.agent.observer.relay.fills import is_reply
 from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.hosts.asking import Asking
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
@@ -50,7 +51,6 @@ _LONGEST_NAME: Final = 31
 """Bytes of an onlooker's name."""
 _MOST: Final = 65_536
 """Commands of onlookers here that the head may have to answer at a time."""
-_REPLY: Final = b"\xa5reply"
 
 
 class Branch:
@@ -130,6 +130,9 @@ class Branch:
     def _begin(self, peer: Peer) -> None:
         """Become a window of the head's."""
         parts = self._parts
+        if self._session != peer.session:
+            # Over the same connection the head, which may have noticed nothing, subscribes to nothing anew.
+            parts.door.windows.forget(peer.name)
         again, self._was_linked, self._session, self.host = self._was_linked, True, peer.session, peer.host
         self._head = peer.name
         self._subscriptions, self._mirror = Subscriptions(self._link, peer.name), Mirror(self._link, peer.name)
@@ -147,7 +150,6 @@ class Branch:
         peer, self._head = self._head, None
         assert peer is not None
         parts = self._parts
-        parts.door.windows.forget(peer)
         parts.door.become_window(False)
         self.asking.lose(peer)
         parts.judge_here(True)
@@ -196,6 +198,7 @@ class Branch:
         """Send what has changed here."""
         if self._mirror is not None and self._head is not None:
             self._mirror.send(self._local.members)
+            self._received.begin()
             self.want()
 
     def members(self) -> dict[int, Member]:
@@ -246,7 +249,7 @@ class Branch:
         if asker[:1] != _ONLOOKER:
             self.refused += 1
             return
-        if payload[1:7] == _REPLY:
+        if is_reply(payload):
             with contextlib.suppress(ValueError, wire.Unreadable):
                 reply = wire.read_history(payload)
                 rank = int(to[0]) if to else -1
@@ -281,9 +284,9 @@ class Branch:
     def close(self) -> None:
         """Leave the head."""
         self.asking.close()
-        if self._head is not None:
-            self._parts.door.windows.forget(self._head)
-            self._parts.door.become_window(False)
+        for peer in self._link.peers:
+            self._parts.door.windows.forget(peer)
+        self._parts.door.become_window(False)
 
 
 def _silent(host: HostState) -> HostState:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 import zmq
 
 from ddptop.agent import wire
@@ -21,7 +22,7 @@ from ddptop.agent.observer.orders.far import Then
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
 from ddptop.agent.observer.relay.hosts.branch import FIRST_S, Branch
 from ddptop.agent.observer.relay.hosts.head import Head
-from ddptop.agent.observer.relay.hosts.links import Calls, Find, OpenBranch, OpenHead, find, open_branch, open_head
+from ddptop.agent.observer.relay.hosts.links import OPENING, Calls, Opening
 from ddptop.agent.observer.relay.hosts.parts import Local, Parts
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import FarRanks, Listen
@@ -31,10 +32,6 @@ from ddptop.agent.text import Complaint
 from ddptop.agent.wire import HostState
 
 _log = logging.getLogger("ddptop.observer")
-
-Opening = tuple[OpenHead, OpenBranch, Find]
-"""How a link is opened at either side, and found."""
-OPENING: Final[Opening] = (open_head, open_branch, find)
 
 _ALL_COME_S: Final = 30.0
 """Seconds within which the ranks of this host come, where nobody has told their number: the others are elsewhere."""
@@ -59,7 +56,7 @@ class OtherHosts:
         self._run = parts.run
         self._local = Local(parts.directory, parts.run)
         self._beyond = beyond
-        self._open_head, self._open_branch, self._find = opening
+        self._opening = opening
         self._clock = clock
         self._began = clock()
         self._due = 0.0
@@ -175,7 +172,12 @@ class OtherHosts:
 
     def _announce(self) -> None:
         if self._link is not None:
-            self._link.update(self._local.hello())
+            self._link.update(self._hello())
+
+    def _hello(self) -> wire.HostHello:
+        """Return how this host introduces itself: where the hosts number their runs differently, as the head does."""
+        own, head = self._local.hello(), self._listen
+        return own if head is None else msgspec.structs.replace(own, run=head.run, run_id=head.run_id)
 
     def _take_side(self) -> None:
         members = self._local.members
@@ -187,7 +189,7 @@ class OtherHosts:
             self._open(None)
         elif not (isinstance(self._side, Branch) and self._side.is_linked):
             try:
-                listen = self._find(self._parts.directory, self._run, members)
+                listen = self._opening.find(self._parts.directory, self._run)
             except (Complaint, OSError, ValueError) as problem:
                 self._complain(problem)
                 return
@@ -198,17 +200,15 @@ class OtherHosts:
     def _open(self, listen: Listen | None) -> None:
         """Listen as the head, or connect to it."""
         parts, local = self._parts, self._local
-        calls, hello = Calls(self._arrived, self._changed, parts.say), local.hello()
+        calls = Calls(self._arrived, self._changed, parts.say)
         try:
             if listen is None:
-                self._link, told = self._open_head(
-                    parts.context, parts.directory, self._run, hello, local.members, calls
-                )
+                self._link, told = self._opening.head(parts.directory, self._run, self._hello(), calls)
                 self._side = Head(parts, local, self._beyond, self._link)
                 hosts.write_listen(parts.directory.path, hosts.LISTEN, told)
             else:
                 self._listen = listen
-                self._link = self._open_branch(parts.context, listen, hello, calls)
+                self._link = self._opening.branch(parts.context, listen, self._hello(), calls)
                 self._side = Branch(parts, local, self._beyond, self._link)
         except (Complaint, OSError, ValueError, zmq.ZMQError) as problem:
             self._leave()

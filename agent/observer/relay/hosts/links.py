@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import psutil
 import zmq
 
 from ddptop.agent import wire
@@ -16,10 +14,10 @@ from ddptop.agent.observer.hosts import addresses, agreed, branch, head, keys
 from ddptop.agent.observer.hosts.link import Arrived, Changed, Link, Say
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Listen
-from ddptop.agent.run.rundir import Member, Run, RunDir, is_alive
+from ddptop.agent.run.rundir import Run, RunDir
 
-_OF_RANKS: Final = (addresses.LISTEN_VARIABLE, addresses.MASTER_VARIABLE, keys.KEY_FILE_VARIABLE)
-"""Variables that a rank has and its observer may lack: another process may have started that."""
+_TOLD: Final = (addresses.LISTEN_VARIABLE, addresses.MASTER_VARIABLE, keys.KEY_FILE_VARIABLE)
+"""Variables that say how hosts find each other."""
 
 
 @dataclass(frozen=True)
@@ -31,26 +29,21 @@ class Calls:
     say: Say
 
 
-OpenHead = Callable[["zmq.Context[Any]", RunDir, Run, wire.HostHello, Mapping[int, Member], Calls], tuple[Link, Listen]]
-"""Listens; returns the link, and what the branches need to connect.
+@dataclass(frozen=True)
+class Opening:
+    """How a link is opened at either side, and found."""
 
-Raises `Complaint`, `OSError` or `zmq.ZMQError`."""
-OpenBranch = Callable[["zmq.Context[Any]", Listen, wire.HostHello, Calls], Link]
-"""Connects; raises `ValueError` or `zmq.ZMQError`."""
-Find = Callable[[RunDir, Run, Mapping[int, Member]], "Listen | None"]
-"""Returns where the head listens, None where that is not known yet; raises `Complaint`."""
+    head: Callable[[RunDir, Run, wire.HostHello, Calls], tuple[Link, Listen]]
+    """Listens; returns the link, and what the branches need to connect. Raises `Complaint`, `OSError` or `ZMQError`."""
+    branch: Callable[[zmq.Context[Any], Listen, wire.HostHello, Calls], Link]
+    """Connects; raises `ValueError` or `ZMQError`."""
+    find: Callable[[RunDir, Run], Listen | None]
+    """Returns where the head listens, None where that is not known yet; raises `Complaint`."""
 
 
-def open_head(
-    context: zmq.Context[Any],
-    directory: RunDir,
-    run: Run,
-    hello: wire.HostHello,
-    members: Mapping[int, Member],
-    calls: Calls,
-) -> tuple[Link, Listen]:
-    """Listen over the interface by which other hosts reach the training; see `OpenHead`."""
-    environment = _environment(members)
+def open_head(directory: RunDir, run: Run, hello: wire.HostHello, calls: Calls) -> tuple[Link, Listen]:
+    """Listen over the interface by which other hosts reach the training; see `Opening.head`."""
+    environment = _environment(directory)
     pairs = agreed.pairs(environment, run.run_id) or keys.generate()
     place = addresses.choose(environment)
     link = head.Head(pairs, place, hello, arrived=calls.arrived, changed=calls.changed, say=calls.say)
@@ -58,25 +51,21 @@ def open_head(
 
 
 def open_branch(context: zmq.Context[Any], listen: Listen, hello: wire.HostHello, calls: Calls) -> Link:
-    """Connect to the head; see `OpenBranch`."""
+    """Connect to the head; see `Opening.branch`."""
     return branch.Branch(context, listen, hello, arrived=calls.arrived, changed=calls.changed, say=calls.say)
 
 
-def find(directory: RunDir, run: Run, members: Mapping[int, Member]) -> Listen | None:
-    """Return where the head listens, as an agent of this host has found it, or as all hosts were told; see `Find`."""
+def find(directory: RunDir, run: Run) -> Listen | None:
+    """Return where the head listens, as an agent of this host has found it, or as all hosts were told."""
     found = hosts.read_listen(directory.path, hosts.HEAD)
-    if found is not None and found.run_id == run.run_id:
-        return found
-    return agreed.listen(_environment(members), run.run, run.run_id)
+    return found or agreed.listen(_environment(directory), run.run, run.run_id)
 
 
-def _environment(members: Mapping[int, Member]) -> dict[str, str]:
-    """Return the variables that say how hosts find each other: those of the first rank here, and of this process."""
-    found = {name: os.environ[name] for name in _OF_RANKS if name in os.environ}
-    for _, member in sorted(members.items()):
-        with contextlib.suppress(psutil.Error, OSError):
-            if is_alive(member.process):
-                theirs = psutil.Process(member.process.pid).environ()
-                found |= {name: theirs[name] for name in _OF_RANKS if theirs.get(name)}
-                break
-    return found
+def _environment(directory: RunDir) -> dict[str, str]:
+    """Return the variables that say how hosts find each other: those of the ranks here, else of this process."""
+    meeting = hosts.read_meeting(directory.path)
+    own = {name: os.environ[name] for name in _TOLD if name in os.environ}
+    return own if meeting is None else own | meeting.environment
+
+
+OPENING: Final = Opening(open_head, open_branch, find)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections import deque
@@ -144,20 +145,19 @@ class Hosts(RuleBasedStateMachine):
         for host in self.hosts:
             if host.number == 0 or host.linked:
                 host.rank.follower.start_afresh()
-                try:
+                with contextlib.suppress(GateError):
                     host.rank.gate.promise(f"t{self.tokens}", LEASE_S)
-                except GateError:
-                    pass
 
     @rule(where=ANY, kind=st.sampled_from(["keep", "resume", "advance", "lapse"]))
     def decide(self, where: int, kind: str) -> None:
         """A controller on some host decides."""
         host, token = self.hosts[where], f"t{self.tokens}"
         serial = host.decisions.newest() + 1
-        decision: wire.Command = {
+        decisions: dict[str, wire.Command] = {
             "keep": wire.Keep(0, token, 7, serial), "resume": wire.Resume(0, serial),
             "advance": wire.Advance(0, 9, serial), "lapse": wire.Lapse(0, token),
-        }[kind]  # fmt: skip
+        }  # fmt: skip
+        decision = decisions[kind]
         if where == 0:
             host.decisions.decide(serial, wire.encode(decision))
         else:
@@ -263,7 +263,7 @@ class Hosts(RuleBasedStateMachine):
         assert not [number for number in self.opened_alone if number]
 
     def _all(self, host: Host) -> list[bytes]:
-        found = []
+        found: list[bytes] = []
         while (content := host.decisions.read(len(found) + 1)) is not None:
             found.append(content)
         return found

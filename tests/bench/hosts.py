@@ -1,0 +1,554 @@
+"""A run on many fake hosts, and its real head: what its observer costs, what goes between hosts, how soon it is told.
+
+    python tests/bench/hosts.py [--hosts 128] [--ranks 8] [--step-ms 100] [--seconds 10] [--windows 3] [--quick]
+
+The ranks of the first host are those of `load.py`, and their observer is the real one, which is the head.  Every other
+host is a real `Branch` of its own, over TCP and with the keys of the run, in one of a few processes: it says of its
+ranks what the observer of that host would, once a second, and ten times a second what somebody looks at.  All on one
+machine: the network costs nothing, and the fake hosts take cores from the head.
+
+Printed are the CPU and the memory of the head's process, and the bytes of TCP between hosts for each far rank, by the
+kernel's count (`tcp_info`): with nobody looking on, with a dashboard on the head's host, and with one on another host.
+Then the time from the beginning of the delay of rank 17, which is on another host, to the head's word, and the time
+that `ddptop pause` takes for all ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import load
+import msgspec
+import psutil
+import zmq
+from observer.heard import Heard
+
+from ddptop.agent import wire
+from ddptop.agent.observer.hosts import frames
+from ddptop.agent.observer.hosts.branch import HEAD, Branch
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.process import observing
+from ddptop.agent.run import hosts, rundir
+from ddptop.agent.run.decisions import LARGEST
+from ddptop.agent.run.hosts import FarRanks
+from ddptop.agent.run.rundir import Run, RunDir, identify, is_alive
+
+HOSTS_A_PROCESS: Final = 43
+IN_SIGHT: Final = 24
+"""Ranks whose records a dashboard asks for one by one."""
+TARGET_CPU: Final = "15 %"
+TARGET_BYTES: Final = "2,048"
+LINK_S: Final = 120.0
+NAMED_S: Final = 120.0
+_TURN_S: Final = 0.01
+_BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS, wire.TOPIC_HOSTS)
+"""Topics of a dashboard of a large group."""
+_DELAYED: Final = "delayed"
+_FAR_ONLOOKER: Final = "far-onlooker"
+
+
+class Gate:
+    """Holds a fake rank at a step, as far as a pause needs it."""
+
+    def __init__(self) -> None:
+        self.limit: int | None = None
+        self._kept = False
+
+    def room(self, seq: int, wanted: int) -> int:
+        """Return how many of these steps a rank may make that has made `seq`."""
+        return wanted if self.limit is None else max(0, min(wanted, self.limit - seq))
+
+    def answer(self, command: wire.Command, seq: int) -> wire.Reply | None:
+        """Return the reply to a command about steps; None for any other."""
+        match command:
+            case wire.Hold(id):
+                self.limit = seq + 1
+                return wire.Reply(id, True, "", self.limit)
+            case wire.Commit(id, _, step):
+                self.limit = step
+                return wire.Reply(id, True, "", step)
+            case wire.Query(id):
+                held = self.limit is not None and seq >= self.limit
+                return wire.Reply(id, held, "paused" if held else "running", seq, kept=self._kept)
+            case wire.Keep(id):
+                self._kept = True
+                return wire.Reply(id, True, "", seq)
+            case wire.Resume(id):
+                was, self.limit, self._kept = self.limit, None, False
+                return wire.Reply(id, True, "goes on" if was is not None else "was not paused", seq)
+        return None
+
+
+class HeldRank(load.FakeRank):
+    """A rank of the first host."""
+
+    def prepare(self, run: Run, rank: int, step_ns: int, slow: float, past: int) -> None:
+        """Be a rank that can be paused."""
+        super().prepare(run, rank, step_ns, slow, past)
+        self.gate = Gate()
+
+    def answer(self, command: wire.Command) -> wire.Reply:
+        """Return the reply to a command."""
+        return self.gate.answer(command, self.records.seq) or super().answer(command)
+
+
+class FarRank(HeldRank):
+    """A rank of another host, of which the fake observer there tells."""
+
+    def __init__(self, host: FakeHost, run: Run, rank: int, step_ns: int, slow: float) -> None:
+        self.prepare(run, rank, step_ns, slow, 0)
+        self._host = host
+        self.topic = wire.topic_of(wire.TOPIC_STEPS, rank)
+        process = msgspec.structs.replace(self.member.process, namespace=f"of-{self.member.host}")
+        self.member = msgspec.structs.replace(self.member, process=process)
+
+    def publish(self, steps: list[wire.Step]) -> None:
+        """Send records to the head, where it wants them."""
+        if self._host.wants(self.topic):
+            self._host.publish(self.topic, wire.encode(wire.Steps(self.rank, tuple(steps))))
+
+    def _send(self, topic: bytes, payload: bytes) -> None:
+        self._host.note(topic, self.rank, payload)
+
+
+class FakeHost:
+    """The observer of a host, as the head hears it."""
+
+    def __init__(self, context: zmq.Context[Any], listen: hosts.Listen, run: Run, ranks: range, given: Any) -> None:
+        self.ranks = [FarRank(self, run, rank, int(given.step_ms * 1e6), given.slow) for rank in ranks]
+        self._topics: set[bytes] = set()
+        self._told: set[bytes] = set()
+        self._session = -1
+        self._newest: dict[bytes, dict[int, bytes]] = {wire.TOPIC_BEAT: {}, wire.TOPIC_SUMMARY: {}}
+        self._looks = False
+        host = self.ranks[0].hello.host
+        greeting = wire.HostHello(
+            wire.PROTOCOL, "bench", run.run, run.run_id, host, run.world, 0, tuple(ranks), time.time_ns()
+        )
+        self.branch = Branch(context, listen, greeting, arrived=self._arrived, changed=self._changed)
+
+    def wants(self, topic: bytes) -> bool:
+        """Say whether the head subscribes to a topic."""
+        return any(topic.startswith(wanted) for wanted in self._topics)
+
+    def publish(self, topic: bytes, payload: bytes) -> None:
+        """Send a message to the head."""
+        self.branch.send(HEAD, frames.PUBLICATION, topic, payload)
+
+    def note(self, topic: bytes, rank: int, payload: bytes) -> None:
+        """Take in what a rank says of itself."""
+        if self.wants(wire.TOPIC_RANKS):
+            self._newest[topic][rank] = payload
+        elif self.wants(wire.topic_of(topic, rank)):
+            self.publish(wire.topic_of(topic, rank), payload)
+
+    def tell(self) -> None:
+        """Send what all ranks have said of themselves since the last time."""
+        beats, summaries = (tuple(map(msgspec.Raw, newest.values())) for newest in self._newest.values())
+        if beats or summaries:
+            self.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRanks(time.time_ns(), (), beats, summaries)))
+            for newest in self._newest.values():
+                newest.clear()
+
+    def look_on(self) -> None:
+        """Subscribe at the head as a dashboard on this host would."""
+        if not self._looks:
+            self._looks = True
+            for topic in (*_BRIEFLY, *(wire.topic_of(wire.TOPIC_STEPS, rank) for rank in range(IN_SIGHT))):
+                self.branch.send(HEAD, frames.SUBSCRIBE, topic)
+
+    def _changed(self, peer: bytes) -> None:
+        head = self.branch.head
+        if head is None or not head.is_linked or head.session == self._session:
+            return
+        self._session = head.session
+        self._topics.clear()
+        members = FarRanks(tuple(rank.member for rank in self.ranks))
+        self.branch.send(HEAD, frames.MEMBERS, msgspec.json.encode(members))
+        # It has none of the head's decisions.
+        self.branch.send(HEAD, frames.DECISION, b"0", b"")
+
+    def _arrived(self, peer: bytes, kind: bytes, content: list[bytes]) -> None:
+        if kind == frames.SUBSCRIBE:
+            self._topics.add(content[0])
+            if wire.TOPIC_RANKS.startswith(content[0]):
+                hellos = tuple(msgspec.Raw(wire.encode(rank.hello)) for rank in self.ranks)
+                self.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRanks(time.time_ns(), hellos, (), ())))
+        elif kind == frames.UNSUBSCRIBE:
+            self._topics.discard(content[0])
+        elif kind == frames.DECISION and len(content[1]) <= LARGEST:
+            self.branch.send(HEAD, frames.DECISION, content[0], b"")
+        elif kind == frames.COMMAND and len(content) == 3:
+            asker, number, payload = content
+            rank = self.ranks[int(number) - self.ranks[0].rank]
+            command = wire.read_command(payload)
+            if isinstance(command, wire.Fill):
+                for part in rank.history.since(command.first_seq, command.limit, command.earlier):
+                    self.branch.send(HEAD, frames.ANSWER, asker, number, part)
+            self.branch.send(HEAD, frames.ANSWER, asker, number, wire.encode(rank.answer(command)))
+        elif kind == frames.COMMAND:
+            asker, payload = content
+            reply = wire.Reply(wire.read_command(payload).id, True, "")
+            self.branch.send(HEAD, frames.ANSWER, asker, wire.encode(reply))
+
+
+# --- the processes of the ranks
+
+
+class Training:
+    """The steps, the beats and the records of some ranks, each at a moment of its own."""
+
+    def __init__(self, ranks: list[HeldRank], folder: Path, given: Any) -> None:
+        self._ranks = ranks
+        self._delayed = folder / _DELAYED
+        self._go = folder / "go"
+        self._waits = True
+        self._owed = [0.0] * len(ranks)
+        self._due = [index / len(ranks) for index in range(len(ranks))]
+        self._began = self._last = time.monotonic()
+        self._looked = 0.0
+
+    def turn(self) -> None:
+        """Make the steps that are due; all ranks of all hosts begin together."""
+        now = time.monotonic()
+        if self._waits:
+            self._waits = not self._go.exists()
+            if self._waits:
+                return
+            # They have looked for it at different moments.
+            self._last = now - (time.time_ns() - int(self._go.read_text())) / 1e9
+        passed, self._last = now - self._last, now
+        if now > self._looked + 0.1:
+            self._looked, delayed = now, self._delayed.exists()
+            for rank in self._ranks:
+                rank.records.delayed = delayed
+        for index, rank in enumerate(self._ranks):
+            self._owed[index] += passed * 1e9 / rank.records.step_ns
+            whole = rank.gate.room(rank.records.seq, int(self._owed[index]))
+            self._owed[index] -= int(self._owed[index])
+            if whole:
+                steps = rank.train(whole, time.time_ns())
+                for step in steps:
+                    rank.history.add(step)
+                rank.publish(steps)
+            if now - self._began >= self._due[index]:
+                self._due[index] += 1.0
+                rank.beat()
+
+
+def until_term() -> Iterator[None]:
+    """Yield again and again until TERM, or until the process that has begun all is gone."""
+    over, parent = False, os.getppid()
+
+    def leave(*_: object) -> None:
+        nonlocal over
+        over = True
+
+    signal.signal(signal.SIGTERM, leave)
+    while not over and os.getppid() == parent:
+        yield
+
+
+def be_first_host(directory: RunDir, given: Any) -> None:
+    """Be the ranks of the head's host."""
+    run, context = directory.read(), zmq.Context()
+    context.set(zmq.MAX_SOCKETS, 4 * given.ranks + 64)
+    ranks = [
+        HeldRank(context, directory, run, rank, int(given.step_ms * 1e6), given.slow) for rank in range(given.ranks)
+    ]
+    (directory.path / "ready-0").touch()
+    training = Training(list(ranks), directory.path, given)
+    for _ in until_term():
+        training.turn()
+        for rank in ranks:
+            rank.serve()
+        time.sleep(_TURN_S)
+    for rank in ranks:
+        rank.beat()
+        rank.finish()
+    time.sleep(0.5)
+    context.destroy(linger=0)
+
+
+def be_far_hosts(directory: RunDir, first: int, given: Any) -> None:
+    """Be some of the other hosts."""
+    run, context = directory.read(), zmq.Context()
+    numbers = range(first, min(first + HOSTS_A_PROCESS, given.hosts))
+    context.set(zmq.MAX_SOCKETS, 8 * len(numbers) + 64)
+    turns = until_term()
+    for _ in turns:
+        listen = hosts.read_listen(directory.path, hosts.LISTEN)
+        if listen is not None:
+            break
+        time.sleep(0.1)
+    else:
+        return
+    fakes = [
+        FakeHost(context, listen, run, range(number * given.ranks, (number + 1) * given.ranks), given)
+        for number in numbers
+    ]
+    training = Training([rank for fake in fakes for rank in fake.ranks], directory.path, given)
+    (directory.path / f"ready-{first}").touch()
+    traffic, told = directory.path / f"traffic-{first}", 0.0
+    for _ in turns:
+        for fake in fakes:
+            fake.branch.turn()
+        training.turn()
+        now = time.monotonic()
+        if now > told + 1.0:
+            told = now
+            for fake in fakes:
+                fake.tell()
+            linked = sum(fake.branch.is_linked for fake in fakes)
+            content = {"linked": linked, "bytes": traffic_bytes(), "at": time.monotonic()}
+            traffic.with_suffix(".new").write_text(json.dumps(content))
+            traffic.with_suffix(".new").rename(traffic)
+            if first == 1 and (directory.path / _FAR_ONLOOKER).exists():
+                fakes[0].look_on()
+        time.sleep(_TURN_S)
+    for fake in fakes:
+        fake.branch.close()
+    context.destroy(linger=0)
+
+
+def traffic_bytes() -> int:
+    """Return the bytes that the TCP connections of this process have sent and received, by the kernel."""
+    total = 0
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.status != psutil.CONN_ESTABLISHED or connection.fd < 0:
+            continue
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as copy:
+            # struct tcp_info, linux/tcp.h: tcpi_bytes_acked and tcpi_bytes_received follow 8 + 24 * 4 + 2 * 8 bytes.
+            info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            total += sum(struct.unpack_from("=QQ", info, 120))
+    return total
+
+
+# --- the measurement
+
+
+class Group:
+    """The run, its head, and the processes of the fake hosts."""
+
+    def __init__(self, directory: RunDir, given: Any) -> None:
+        self.directory = directory
+        self._given = given
+        self.head = psutil.Process()
+
+    def find_head(self) -> None:
+        """Take note of the observer."""
+        observer = self.directory.read().observer
+        assert observer is not None, "the record names no observer"
+        self.head = psutil.Process(observer.pid)
+
+    def told(self, since: float = 0.0) -> list[dict[str, Any]]:
+        """Return what the processes of the fake hosts have written last, each of them after `since`."""
+        while min((found := self._reports()), key=lambda each: each["at"])["at"] < since:
+            time.sleep(0.1)
+        return found
+
+    def _reports(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text()) for path in sorted(self.directory.path.glob("traffic-*[0-9]"))]
+
+    def linked(self) -> int:
+        """Return how many hosts say that they are linked."""
+        return sum(each["linked"] for each in self._reports())
+
+    def cpu(self, windows: int, seconds: float) -> list[float]:
+        """Return the percentages of a core that the head has used in each window, sorted."""
+        found = []
+        for _ in range(windows):
+            spent, began = sum(self.head.cpu_times()[:2]), time.monotonic()
+            time.sleep(seconds)
+            found.append(100 * (sum(self.head.cpu_times()[:2]) - spent) / (time.monotonic() - began))
+        return sorted(found)
+
+    def measure(self, name: str) -> None:
+        """Print a row on the present state."""
+        given = self._given
+        before = self.told(time.monotonic())
+        shares = self.cpu(given.windows, given.seconds)
+        after = self.told(time.monotonic())
+        far = given.ranks * (given.hosts - 1)
+        rate = sum(
+            (new["bytes"] - old["bytes"]) / (new["at"] - old["at"]) for old, new in zip(before, after, strict=True)
+        )
+        memory = self.head.memory_info().rss / 2**20
+        print(
+            f"| {name} | {statistics.median(shares):.1f} % ({shares[0]:.1f} to {shares[-1]:.1f}) | {memory:.0f} MiB "
+            f"| {rate / far:,.0f} | {self.linked()} of {given.hosts - 1} |",
+            flush=True,
+        )
+
+
+@contextlib.contextmanager
+def started(given: Any) -> Iterator[Group]:
+    """Start the hosts and the head, and end them with the block."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    world = given.hosts * given.ranks
+    with tempfile.TemporaryDirectory(prefix="dh-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        os.environ |= {rundir.BASE_VARIABLE: folder, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+        run = Run(
+            run=f"hosts-{secrets.token_hex(3)}", run_id=secrets.token_hex(8), program="load", arguments=(),
+            world=world, backend="gloo", device="cpu", created_at_ns=time.time_ns(), launched=False,
+            torchrun=identify(os.getpid()), owner=os.getuid(), local_world=given.ranks, nodes=given.hosts, node=0,
+        )  # fmt: skip
+        directory = rundir.create(run)
+        environment = {**os.environ, rundir.MARKER: run.run_id, rundir.DIRECTORY_VARIABLE: str(directory.path)}
+        group, processes = Group(directory, given), []
+        try:
+            for first in (0, *range(1, given.hosts, HOSTS_A_PROCESS)):
+                command = [sys.executable, __file__, *sys.argv[1:], "--as", run.run, "--from", str(first)]
+                processes.append(subprocess.Popen(command, env=environment))
+            wait((directory.path / "ready-0").exists, "the ranks of the first host", processes)
+            faults = Faults()
+            observing.ensure(directory, 0, faults)
+            if faults.count:
+                raise SystemExit(f"hosts.py: {faults.last}")
+            wait(lambda: is_alive(directory.read().observer), "the observer", processes)
+            group.find_head()
+            began = time.monotonic()
+            wait(lambda: group.linked() == given.hosts - 1, "all links", processes)
+            (directory.path / ".go").write_text(str(time.time_ns()))
+            (directory.path / ".go").rename(directory.path / "go")
+            print(f"{given.hosts:,} hosts linked {time.monotonic() - began:.1f} s after the start of the head")
+            yield group
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait()
+            observer, deadline = directory.read().observer, time.monotonic() + load.END_S
+            while is_alive(observer) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            if observer is not None and is_alive(observer):
+                print("the head did not end by itself", file=sys.stderr)
+                os.kill(observer.pid, signal.SIGKILL)
+
+
+def wait(condition: Any, what: str, processes: list[subprocess.Popen[bytes]]) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + LINK_S
+    while not condition():
+        if time.monotonic() > deadline or any(process.poll() is not None for process in processes):
+            raise SystemExit(f"hosts.py: {what} did not come up within {LINK_S:.0f} s")
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def onlooker(directory: RunDir) -> Iterator[None]:
+    """Subscribe as a dashboard on the head's host does; a thread of ZeroMQ's takes in and drops what comes."""
+    context: zmq.Context[Any] = zmq.Context()
+    subscriber = context.socket(zmq.SUB)
+    subscriber.setsockopt(zmq.CONFLATE, 1)
+    for topic in (*_BRIEFLY, *(wire.topic_of(wire.TOPIC_STEPS, rank) for rank in range(IN_SIGHT))):
+        subscriber.subscribe(topic)
+    subscriber.connect(directory.address("observer", "pub"))
+    try:
+        yield
+    finally:
+        context.destroy(linger=0)
+
+
+def named_after(group: Group) -> float | None:
+    """Delay rank 17 from now on; return the seconds until the head names it, None where it does not."""
+    heard = Heard(group.directory)
+    try:
+        accused = sum(word.first is not None for word in heard.words)
+        (group.directory.path / _DELAYED).touch()
+        began = time.time()
+        word = heard.wait(lambda word: word.first is not None and word.first.rank == load.SLOW, NAMED_S)
+    finally:
+        heard.close()
+    if word is None or word.first is None:
+        print(f"rank {load.SLOW} was not named within {NAMED_S:.0f} s; {accused} words accused before")
+        return None
+    print(f"{word.at - began:.1f} s: {word.first.text}", flush=True)
+    return word.at - began
+
+
+def pauses(directory: RunDir, times: int) -> list[float]:
+    """Return the milliseconds that each pause of all ranks took, by its own word."""
+    ddptop = (sys.executable, "-m", "ddptop.tui.cli.main")
+    found = []
+    for _ in range(times):
+        for verb in ("pause", "resume"):
+            done = subprocess.run([*ddptop, verb, directory.name], capture_output=True, text=True, check=False)
+            if verb == "pause":
+                took = re.search(r"held at step [\d,]+ in ([\d,]+) ms", done.stdout)
+                if took is None:
+                    print(f"pause: exit code {done.returncode}: {(done.stdout + done.stderr)[-300:]}", flush=True)
+                else:
+                    found.append(float(took[1].replace(",", "")))
+    return sorted(found)
+
+
+def measure(given: Any) -> None:
+    """Start all, and print what is found."""
+    with started(given) as group:
+        time.sleep(given.settle)
+        far = f"{given.hosts:,} hosts of {given.ranks} ranks"
+        print(f"| {far} | CPU of one core | memory | bytes/s a far rank | linked |\n|---|---|---|---|---|", flush=True)
+        group.measure("nobody looks on")
+        with onlooker(group.directory):
+            time.sleep(2)
+            group.measure("a dashboard on the head's host")
+        (group.directory.path / _FAR_ONLOOKER).touch()
+        time.sleep(2)
+        group.measure("a dashboard on another host")
+        print(f"| targets | {TARGET_CPU} | | {TARGET_BYTES} (nobody looks on) | all |", flush=True)
+        named = named_after(group)
+        paused = pauses(group.directory, given.pauses)
+        last = f"{statistics.median(paused):.0f} ms ({paused[0]:.0f} to {paused[-1]:.0f})" if paused else "never"
+        print(f"| slow rank on another host: named after | {'never' if named is None else f'{named:.1f} s'} |")
+        print(f"| all {given.hosts * given.ranks:,} ranks paused after | {last}, {len(paused)} of {given.pauses} |")
+        assert is_alive(group.directory.read().observer), "the head has ended"
+
+
+def main() -> None:
+    """Measure, or be some of the hosts."""
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--hosts", type=int, default=128)
+    options.add_argument("--ranks", type=int, default=8, help="of each host")
+    options.add_argument("--step-ms", type=float, default=100.0)
+    options.add_argument("--slow", type=float, default=0.22, help="the delay of rank 17, as a share of the step")
+    options.add_argument("--seconds", type=float, default=10.0, help="length of a window")
+    options.add_argument("--windows", type=int, default=3)
+    options.add_argument("--settle", type=float, default=20.0)
+    options.add_argument("--pauses", type=int, default=5)
+    options.add_argument("--quick", action="store_true", help="twelve hosts, a few seconds: does it work?")
+    options.add_argument("--as", dest="name", help=argparse.SUPPRESS)
+    options.add_argument("--from", dest="first", type=int, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.quick:
+        given.hosts, given.seconds, given.windows, given.settle, given.pauses = 12, 2.0, 2, 5.0, 2
+    load.allow_files()
+    if given.name is None:
+        measure(given)
+        return
+    directory = RunDir(rundir.base() / given.name)
+    if given.first:
+        be_far_hosts(directory, given.first, given)
+    else:
+        be_first_host(directory, given)
+
+
+if __name__ == "__main__":
+    main()

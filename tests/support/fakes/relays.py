@@ -1,0 +1,211 @@
+"""The relays of a run on several hosts in one process: each with a run directory and fake ranks of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.observer.hosts import branch, head, keys
+from ddptop.agent.observer.hosts.addresses import Place
+from ddptop.agent.observer.hosts.branch import HEAD, Branch
+from ddptop.agent.observer.hosts.link import Link
+from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.relay.hosts.links import Calls, Opening
+from ddptop.agent.observer.relay.judging import Make, judge_of
+from ddptop.agent.observer.relay.relay import Relay
+from ddptop.agent.run import hosts, rundir
+from ddptop.agent.run.base import BASE_VARIABLE
+from ddptop.agent.run.hosts import Listen
+from ddptop.agent.run.rundir import Run, RunDir
+from support.fakes.links import Cable
+from support.fakes.ranks import Rank
+from support.fakes.relay import relayed
+from support.harness import until
+
+
+def _open_head(directory: RunDir, run: Run, hello: wire.HostHello, calls: Calls) -> tuple[Link, Listen]:
+    made = head.Head(
+        keys.generate(), Place("127.0.0.1"), hello, arrived=calls.arrived, changed=calls.changed, say=calls.say
+    )
+    return made, made.listen
+
+
+def _open_branch(context: zmq.Context[Any], listen: Listen, hello: wire.HostHello, calls: Calls) -> Link:
+    return branch.Branch(context, listen, hello, arrived=calls.arrived, changed=calls.changed, say=calls.say)
+
+
+def _find(directory: RunDir, run: Run) -> Listen | None:
+    return hosts.read_listen(directory.path, hosts.HEAD)
+
+
+LOOPBACK: Final = Opening(_open_head, _open_branch, _find)
+
+
+@dataclass
+class Host:
+    """One host: a run directory, its fake ranks, and its observer's relay while it lives."""
+
+    name: str
+    directory: RunDir
+    ranks: list[Rank]
+
+    @contextlib.contextmanager
+    def observed(self, judge: Make = judge_of, *, finish: bool = False) -> Iterator[Relay]:
+        """Have an observer's relay here."""
+        with relayed(self.directory, judge=judge, opening=LOOPBACK, finish=finish) as relay:
+            yield relay
+
+    @property
+    def listen(self) -> Listen:
+        """Where the head listens, once it does."""
+        until(lambda: hosts.read_listen(self.directory.path, hosts.LISTEN), f"{self.name} to listen")
+        found = hosts.read_listen(self.directory.path, hosts.LISTEN)
+        assert found is not None
+        return found
+
+    def learn(self, listen: Listen) -> None:
+        """Be told where the head is, as the agent of a rank here finds it out."""
+        hosts.write_listen(self.directory.path, hosts.HEAD, listen)
+
+    def find(self, other: Host) -> None:
+        """Be told where another host listens."""
+        self.learn(other.listen)
+
+    @contextlib.contextmanager
+    def cable(self, other: Host) -> Iterator[Cable]:
+        """Be told that another host is at the end of a cable, which can be cut."""
+        listen = other.listen
+        made = Cable(listen.addresses[0])
+        self.learn(msgspec.structs.replace(listen, addresses=(made.endpoint,)))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@contextlib.contextmanager
+def several(base: Path, *ranks: int, world: int | None = None, **fields: Any) -> Iterator[list[Host]]:
+    """Make hosts with so many ranks each, numbered on from host to host, of one run."""
+    given: dict[str, Any] = {
+        "run": "train", "run_id": secrets.token_hex(8), "program": "train.py", "arguments": (), "backend": "gloo",
+        "device": "cpu", "created_at_ns": time.time_ns(), "launched": False, "world": world or sum(ranks),
+        "nodes": len(ranks),
+    }  # fmt: skip
+    before = os.environ[BASE_VARIABLE]
+    found: list[Host] = []
+    first = 0
+    with zmq.Context() as context:
+        try:
+            for number, count in enumerate(ranks, 1):
+                folder = base / str(number)
+                folder.mkdir(mode=0o700)
+                os.environ[BASE_VARIABLE] = str(folder)
+                directory = rundir.create(Run(**given | {"local_world": count, "node": number - 1} | fields))
+                name = f"node{number}"
+                here = [Rank(context, directory, rank, host=name) for rank in range(first, first + count)]
+                found.append(Host(name, directory, here))
+                first += count
+            yield found
+        finally:
+            os.environ[BASE_VARIABLE] = before
+            for host in found:
+                for rank in host.ranks:
+                    rank.close()
+
+
+class NoJudge:
+    """A judge that finds nothing."""
+
+    def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
+        """Take nothing in."""
+
+    def summary(self, message: wire.Summary) -> None:
+        """Take nothing in."""
+
+    def beat(self, message: wire.Beat) -> None:
+        """Take nothing in."""
+
+    def checksums(self, message: wire.Checksums) -> None:
+        """Take nothing in."""
+
+    def notes(self) -> list[str]:
+        """Return none."""
+        return []
+
+    def restart(self, generation: int) -> None:
+        """Begin anew."""
+
+    def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
+        """Take nothing in."""
+
+    def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
+        """Return none."""
+        return ()
+
+    def ended(self) -> list[wire.Verdict]:
+        """Return none."""
+        return []
+
+    def suspects(self) -> frozenset[int]:
+        """Return none."""
+        return frozenset()
+
+    def close(self, at_ns: int) -> list[wire.Verdict]:
+        """Return none."""
+        return []
+
+
+class Foe:
+    """A branch that says whatever the test wants."""
+
+    def __init__(self, link: Branch) -> None:
+        self._link = link
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Turn the link until something is so."""
+
+        def turned() -> object:
+            self._link.turn()
+            return condition()
+
+        until(turned, "the hostile branch")
+
+    def send(self, kind: bytes, *frames: bytes) -> None:
+        """Send a message, when there is room."""
+        self.until(lambda: self._link.send(HEAD, kind, *frames))
+
+    def publish(self, topic: bytes, message: wire.Telemetry | bytes) -> None:
+        """Publish something."""
+        self.send(b"P", topic, message if isinstance(message, bytes) else wire.encode(message))
+
+    def flood(self, topic: bytes, message: wire.Telemetry, count: int) -> None:
+        """Publish something very often, as fast as the link takes it."""
+        payload = wire.encode(message)
+        for number in range(count):
+            if number % 100 == 0:
+                self._link.turn()
+            self._link.send(HEAD, b"P", topic, payload)
+
+
+@contextlib.contextmanager
+def hostile(listen: Listen, run: Run, ranks: tuple[int, ...], host: str) -> Iterator[Foe]:
+    """Be a branch that has the key of the run."""
+    hello = wire.HostHello(wire.PROTOCOL, "1", run.run, run.run_id, host, run.world, ranks=ranks, at_ns=time.time_ns())
+    with zmq.Context() as context:
+        link = branch.Branch(context, listen, hello, arrived=lambda *_: None, changed=lambda _: None)
+        foe = Foe(link)
+        try:
+            foe.until(lambda: link.is_linked)
+            yield foe
+        finally:
+            link.close()
