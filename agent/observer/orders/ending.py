@@ -110,6 +110,7 @@ class RunEnding:
             or (self._thread is not None and self._thread.is_alive())
             or (self._spread is not None and self._spread.is_waiting)
             or (self._passed_on is not None and not self._passed_on.is_over)
+            or (self._adds_up and self.outcome is not None and self.total is None)
         )
 
     @property

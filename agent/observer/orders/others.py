@@ -53,7 +53,7 @@ class Others:
         self._say = say
         self._clock = clock
         self._watch = Watch(say)
-        self._telling = Telling(host, hosts)
+        self._telling = Telling(host, hosts, clock)
         self._was_branch = False
         self._over_at: float | None = None
         """When this host's part of the run was seen to be over."""

@@ -23,6 +23,11 @@ class Net:
         made = self.hosts[name] = Side(self, wire.HostState(name, "linked", ranks), linked=linked)
         return made
 
+    def close(self) -> None:
+        """Close what the hosts wake each other with."""
+        for each in self.hosts.values():
+            each.requests.arrived.close()
+
     @property
     def head(self) -> str:
         """Name of the head's host."""

@@ -222,3 +222,50 @@ def test_a_rank_that_was_killed_on_request_is_no_warning() -> None:
     text, level = cause.describe_end(silent, on_request=True)
     assert level == "info"
     assert "without reporting a cause" not in text
+
+
+def _afar(rank: int, code: int | None = None, error: str | None = None, at_ns: int = 0) -> Member:
+    return msgspec.structs.replace(member(rank, code, error, at_ns), host="node2")
+
+
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.78.0.2]:31337"
+
+
+def test_the_first_cause_may_be_on_another_host() -> None:
+    """A rank there raised; those here lost the connection to it, and torchrun here knows of them alone."""
+    group = members(member(0, 1, LOST, at_ns=10), member(1, 1, LOST, at_ns=11), _afar(2, 1, "ValueError: a", at_ns=12))
+    log = "failed (exitcode: 1) local_rank: 0 (pid: 100)"
+    found = cause.with_host(cause.judge(3, group, 1, log, elsewhere={2}), group)
+    assert (found.state, found.rank, found.cause) == ("failed", 2, "rank 2 on node2: ValueError: a")
+
+
+def test_torchruns_local_rank_is_a_rank_of_this_host() -> None:
+    """On the second host local rank 0 is rank 2: what its torchrun says is not about rank 0."""
+    here = msgspec.structs.replace(_afar(2), local_rank=0)
+    there = msgspec.structs.replace(member(0), process=here.process)
+    found = cause.judge(
+        3, members(there, here), 1, f"failed (exitcode: 7) local_rank: 0 (pid: {here.process.pid})", elsewhere={0}
+    )
+    assert (found.rank, found.exit_code) == (2, 7)
+
+
+def test_a_host_that_is_gone_is_the_cause_of_lost_connections() -> None:
+    """Its ranks have left no word, and the others have only noticed it."""
+    group = members(member(0, 1, LOST, at_ns=30), member(1, 1, LOST, at_ns=31))
+    found = cause.judge(4, group, 1, "", lost=[cause.LostHost("node2", (2, 3), 20)])
+    assert (found.state, found.cause, found.kind) == ("failed", "host node2 gone (ranks 2-3)", "host_gone")
+
+
+def test_an_error_before_the_loss_of_a_host_is_the_cause() -> None:
+    """The host went because of it, or after it."""
+    group = members(member(0, 1, "ValueError: a", at_ns=10), member(1, 1, LOST, at_ns=31))
+    found = cause.judge(4, group, 1, "", lost=[cause.LostHost("node2", (2, 3), 20)])
+    assert found.cause == "rank 0: ValueError: a"
+
+
+def test_ranks_that_finished_accuse_no_host_that_fell_silent() -> None:
+    """All that are heard have finished: of the others nothing is known, and that is said."""
+    group = members(member(0, 0), member(1, 0))
+    found = cause.judge(4, group, None, "", lost=[cause.LostHost("node2", (2, 3), 20)])
+    assert found.state == "ended"
+    assert found.cause == "every rank that is heard has finished; node2 did not answer: 2 ranks unknown"
