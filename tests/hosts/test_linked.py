@@ -101,8 +101,6 @@ def test_the_run_is_paused_stepped_and_resumed_from_either_host(job: Job) -> Non
         done = host.python(CYCLES, *arguments)
         assert not done.returncode, f"{host.name}: {done.stderr}"
         assert len(done.stdout.split()) == CYCLES_A_HOST
-    told = events(job.cluster.hosts[0])
-    assert [each for each in told if each["action"] == "pause"]
 
 
 def test_the_verbs_act_on_all_ranks_from_the_host_without_rank_zero(job: Job) -> None:
@@ -118,6 +116,8 @@ def test_the_verbs_act_on_all_ranks_from_the_host_without_rank_zero(job: Job) ->
     resumed = node2.ddptop("resume")
     assert not resumed.returncode, resumed.stderr
     job.goes_on()
+    actions = [[each["action"] for each in events(host) if each["action"]] for host in job.cluster.hosts]
+    assert actions == [["pause", "step", "resume"]] * 2, "both hosts tell what was done"
 
 
 STRANGER = """
@@ -192,7 +192,7 @@ def test_a_cut_cable_is_told_and_accuses_nobody(job: Job) -> None:
     until(lambda: all(_complete(each) for each in on_all(job.cluster.hosts, status)), "all are heard again")
     assert [accusations(events(host)) for host in job.cluster.hosts] == verdicts
     assert re.search("node2.*2-3", "\n".join(each["text"] for each in events(node1)))
-    assert re.search("node1.*0-1", "\n".join(each["text"] for each in events(node2)))
+    assert re.search("node1.*is not heard.*2-3", "\n".join(each["text"] for each in events(node2)))
 
 
 def test_a_kill_on_one_host_leaves_nothing_on_any(job: Job) -> None:
@@ -210,9 +210,9 @@ def test_a_kill_on_one_host_leaves_nothing_on_any(job: Job) -> None:
 RECORDED = """
 import json, sys
 from pathlib import Path
+from ddptop.agent.observer.record.recording import read_steps
 found = {}
 for message in read_steps(Path(sys.argv[1])):
-    assert isinstance(message, wire.Steps)
     found.setdefault(message.rank, []).extend(step.step for step in message.steps)
 print(json.dumps(found))
 """
