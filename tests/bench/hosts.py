@@ -46,6 +46,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import observing
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.decisions import LARGEST
+from ddptop.agent.run.files import private
 from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import Run, RunDir, identify, is_alive
 
@@ -57,8 +58,11 @@ TARGET_BYTES: Final = "2,048"
 LINK_S: Final = 120.0
 NAMED_S: Final = 120.0
 _TURN_S: Final = 0.01
+_MOST_A_TURN: Final = 4
+"""Steps that a rank makes at once to catch up."""
 _BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS, wire.TOPIC_HOSTS)
 """Topics of a dashboard of a large group."""
+_GO: Final = "go"
 _DELAYED: Final = "delayed"
 _FAR_ONLOOKER: Final = "far-onlooker"
 
@@ -214,42 +218,54 @@ class FakeHost:
 class Training:
     """The steps, the beats and the records of some ranks, each at a moment of its own."""
 
-    def __init__(self, ranks: list[HeldRank], folder: Path, given: Any) -> None:
+    def __init__(self, ranks: list[HeldRank], folder: Path) -> None:
         self._ranks = ranks
-        self._delayed = folder / _DELAYED
-        self._go = folder / "go"
-        self._waits = True
-        self._owed = [0.0] * len(ranks)
+        self._folder = folder
+        self._go_ns = self._delayed_ns = 0
         self._due = [index / len(ranks) for index in range(len(ranks))]
-        self._began = self._last = time.monotonic()
+        self._began = time.monotonic()
         self._looked = 0.0
 
     def turn(self) -> None:
-        """Make the steps that are due; all ranks of all hosts begin together."""
-        now = time.monotonic()
-        if self._waits:
-            self._waits = not self._go.exists()
-            if self._waits:
-                return
-            # They have looked for it at different moments.
-            self._last = now - (time.time_ns() - int(self._go.read_text())) / 1e9
-        passed, self._last = now - self._last, now
+        """Make the steps that are due by the clock, the same on all hosts, however late a process comes to it."""
+        now, now_ns = time.monotonic(), time.time_ns()
         if now > self._looked + 0.1:
-            self._looked, delayed = now, self._delayed.exists()
-            for rank in self._ranks:
-                rank.records.delayed = delayed
+            self._looked = now
+            self._go_ns, self._delayed_ns = (_read_ns(self._folder / name) for name in (_GO, _DELAYED))
+        if not self._go_ns:
+            return
         for index, rank in enumerate(self._ranks):
-            self._owed[index] += passed * 1e9 / rank.records.step_ns
-            whole = rank.gate.room(rank.records.seq, int(self._owed[index]))
-            self._owed[index] -= int(self._owed[index])
-            if whole:
-                steps = rank.train(whole, time.time_ns())
+            whole = rank.gate.room(rank.records.seq, min(self._wanted(rank, now_ns) - rank.records.seq, _MOST_A_TURN))
+            if whole > 0:
+                rank.records.delayed = bool(self._delayed_ns) and rank.records.seq >= self._wanted(
+                    rank, self._delayed_ns
+                )
+                steps = rank.train(whole, now_ns)
                 for step in steps:
                     rank.history.add(step)
                 rank.publish(steps)
             if now - self._began >= self._due[index]:
-                self._due[index] += 1.0
+                self._due[index] = max(self._due[index] + 1.0, now - self._began)
                 rank.beat()
+
+    def _wanted(self, rank: HeldRank, at_ns: int) -> int:
+        """Return the steps that are made by then, but for pauses: after them it goes on faster for a while."""
+        delayed_ns = min(self._delayed_ns or at_ns, at_ns)
+        rank.records.delayed = False
+        quick = rank.records.step_ns
+        rank.records.delayed = True
+        return int((delayed_ns - self._go_ns) / quick + (at_ns - delayed_ns) / rank.records.step_ns)
+
+
+def _read_ns(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return int(path.read_text())
+    return 0
+
+
+def _write_now(path: Path) -> None:
+    path.with_suffix(".new").write_text(str(time.time_ns()))
+    path.with_suffix(".new").rename(path)
 
 
 def until_term() -> Iterator[None]:
@@ -273,7 +289,7 @@ def be_first_host(directory: RunDir, given: Any) -> None:
         HeldRank(context, directory, run, rank, int(given.step_ms * 1e6), given.slow) for rank in range(given.ranks)
     ]
     (directory.path / "ready-0").touch()
-    training = Training(list(ranks), directory.path, given)
+    training = Training(list(ranks), directory.path)
     for _ in until_term():
         training.turn()
         for rank in ranks:
@@ -303,7 +319,7 @@ def be_far_hosts(directory: RunDir, first: int, given: Any) -> None:
         FakeHost(context, listen, run, range(number * given.ranks, (number + 1) * given.ranks), given)
         for number in numbers
     ]
-    training = Training([rank for fake in fakes for rank in fake.ranks], directory.path, given)
+    training = Training([rank for fake in fakes for rank in fake.ranks], directory.path)
     (directory.path / f"ready-{first}").touch()
     traffic, told = directory.path / f"traffic-{first}", 0.0
     for _ in turns:
@@ -403,13 +419,16 @@ def started(given: Any) -> Iterator[Group]:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     world = given.hosts * given.ranks
     with tempfile.TemporaryDirectory(prefix="dh-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        os.environ |= {rundir.BASE_VARIABLE: folder, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+        os.environ |= {rundir.BASE_VARIABLE: folder}
         run = Run(
             run=f"hosts-{secrets.token_hex(3)}", run_id=secrets.token_hex(8), program="load", arguments=(),
             world=world, backend="gloo", device="cpu", created_at_ns=time.time_ns(), launched=False,
             torchrun=identify(os.getpid()), owner=os.getuid(), local_world=given.ranks, nodes=given.hosts, node=0,
         )  # fmt: skip
         directory = rundir.create(run)
+        # As the agents of its ranks write it: the observer has nothing of their environment.
+        (directory.path / "hosts").mkdir(mode=0o700)
+        private.replace(directory.path / "hosts" / "meeting.json", msgspec.json.encode({"master": "127.0.0.1"}))
         environment = {**os.environ, rundir.MARKER: run.run_id, rundir.DIRECTORY_VARIABLE: str(directory.path)}
         group, processes = Group(directory, given), []
         try:
@@ -425,8 +444,7 @@ def started(given: Any) -> Iterator[Group]:
             group.find_head()
             began = time.monotonic()
             wait(lambda: group.linked() == given.hosts - 1, "all links", processes)
-            (directory.path / ".go").write_text(str(time.time_ns()))
-            (directory.path / ".go").rename(directory.path / "go")
+            _write_now(directory.path / _GO)
             print(f"{given.hosts:,} hosts linked {time.monotonic() - began:.1f} s after the start of the head")
             yield group
         finally:
@@ -472,7 +490,7 @@ def named_after(group: Group) -> float | None:
     heard = Heard(group.directory)
     try:
         accused = sum(word.first is not None for word in heard.words)
-        (group.directory.path / _DELAYED).touch()
+        _write_now(group.directory.path / _DELAYED)
         began = time.time()
         word = heard.wait(lambda word: word.first is not None and word.first.rank == load.SLOW, NAMED_S)
     finally:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +17,11 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts import branch, head, keys
 from ddptop.agent.observer.hosts.addresses import Place
+from ddptop.agent.observer.hosts.branch import HEAD, Branch
 from ddptop.agent.observer.hosts.link import Link
+from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.relay.hosts.links import Calls, Opening
+from ddptop.agent.observer.relay.judging import Make, judge_of
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.base import BASE_VARIABLE
@@ -57,9 +60,9 @@ class Host:
     ranks: list[Rank]
 
     @contextlib.contextmanager
-    def observed(self, *, finish: bool = False) -> Iterator[Relay]:
+    def observed(self, judge: Make = judge_of, *, finish: bool = False) -> Iterator[Relay]:
         """Have an observer's relay here."""
-        with relayed(self.directory, opening=LOOPBACK, finish=finish) as relay:
+        with relayed(self.directory, judge=judge, opening=LOOPBACK, finish=finish) as relay:
             yield relay
 
     @property
@@ -118,3 +121,91 @@ def several(base: Path, *ranks: int, world: int | None = None, **fields: Any) ->
             for host in found:
                 for rank in host.ranks:
                     rank.close()
+
+
+class NoJudge:
+    """A judge that finds nothing."""
+
+    def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
+        """Take nothing in."""
+
+    def summary(self, message: wire.Summary) -> None:
+        """Take nothing in."""
+
+    def beat(self, message: wire.Beat) -> None:
+        """Take nothing in."""
+
+    def checksums(self, message: wire.Checksums) -> None:
+        """Take nothing in."""
+
+    def notes(self) -> list[str]:
+        """Return none."""
+        return []
+
+    def restart(self, generation: int) -> None:
+        """Begin anew."""
+
+    def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
+        """Take nothing in."""
+
+    def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
+        """Return none."""
+        return ()
+
+    def ended(self) -> list[wire.Verdict]:
+        """Return none."""
+        return []
+
+    def suspects(self) -> frozenset[int]:
+        """Return none."""
+        return frozenset()
+
+    def close(self, at_ns: int) -> list[wire.Verdict]:
+        """Return none."""
+        return []
+
+
+class Foe:
+    """A branch that says whatever the test wants."""
+
+    def __init__(self, link: Branch) -> None:
+        self._link = link
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Turn the link until something is so."""
+
+        def turned() -> object:
+            self._link.turn()
+            return condition()
+
+        until(turned, "the hostile branch")
+
+    def send(self, kind: bytes, *frames: bytes) -> None:
+        """Send a message, when there is room."""
+        self.until(lambda: self._link.send(HEAD, kind, *frames))
+
+    def publish(self, topic: bytes, message: wire.Telemetry | bytes) -> None:
+        """Publish something."""
+        self.send(b"P", topic, message if isinstance(message, bytes) else wire.encode(message))
+
+    def flood(self, topic: bytes, message: wire.Telemetry, count: int) -> None:
+        """Publish something very often, as fast as the link takes it."""
+        payload = wire.encode(message)
+        for number in range(count):
+            if number % 100 == 0:
+                self._link.turn()
+            self._link.send(HEAD, b"P", topic, payload)
+
+
+@contextlib.contextmanager
+def hostile(listen: Listen, run: Run, ranks: tuple[int, ...], host: str) -> Iterator[Foe]:
+    """Be a branch that has the key of the run."""
+    hello = wire.HostHello(wire.PROTOCOL, "1", run.run, run.run_id, host, run.world, ranks=ranks, at_ns=time.time_ns())
+    with zmq.Context() as context:
+        link = branch.Branch(context, listen, hello, arrived=lambda *_: None, changed=lambda _: None)
+        foe = Foe(link)
+        try:
+            foe.until(lambda: link.is_linked)
+            yield foe
+        finally:
+            link.close()

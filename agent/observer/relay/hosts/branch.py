@@ -132,6 +132,9 @@ class Branch:
     def _begin(self, peer: Peer) -> None:
         """Become a window of the head's."""
         parts = self._parts
+        if self._session != peer.session:
+            # Over the same connection the head, which may have noticed nothing, subscribes to nothing anew.
+            parts.door.windows.forget(peer.name)
         again, self._was_linked, self._session, self.host = self._was_linked, True, peer.session, peer.host
         self._head = peer.name
         self._subscriptions, self._mirror = Subscriptions(self._link, peer.name), Mirror(self._link, peer.name)
@@ -149,7 +152,6 @@ class Branch:
         peer, self._head = self._head, None
         assert peer is not None
         parts = self._parts
-        parts.door.windows.forget(peer)
         parts.door.become_window(False)
         self.asking.lose(peer)
         parts.judge_here(True)
@@ -285,9 +287,9 @@ class Branch:
     def close(self) -> None:
         """Leave the head."""
         self.asking.close()
-        if self._head is not None:
-            self._parts.door.windows.forget(self._head)
-            self._parts.door.become_window(False)
+        for peer in self._link.peers:
+            self._parts.door.windows.forget(peer)
+        self._parts.door.become_window(False)
 
 
 def _silent(host: HostState) -> HostState:

@@ -120,6 +120,8 @@ class Head:
         self._followed: dict[int, tuple[int, Process]] = {}
         self._in_sight: frozenset[int] = frozenset()
         """Ranks of a large group whose records are wanted at once."""
+        self._known: dict[int, Member] = {}
+        """The records of all ranks, as the branches were sent them last."""
         self._lost: set[int] = set()
         """Ranks on other hosts whose process is gone."""
         self._decisions = Sent(
@@ -269,10 +271,13 @@ class Head:
         """Mirror the records of ranks, and follow what has changed here."""
         self._settle()
         known = {**self.members(), **self._local.members}
+        has_changed, self._known = known != self._known, known
         for branch in self._branches.values():
             if branch.state == LINKED:
                 self._subscribe_at(branch)
-                branch.mirror.send({rank: each for rank, each in known.items() if rank not in branch.ranks})
+                # To compare all records for each of many branches takes a part of a core.
+                if has_changed or not branch.mirror.is_whole:
+                    branch.mirror.send({rank: each for rank, each in known.items() if rank not in branch.ranks})
 
     def members(self) -> dict[int, Member]:
         """Return the records of the ranks on other hosts."""

@@ -137,15 +137,19 @@ class Mirror:
         self._link = link
         self._peer = peer
         self._sent: dict[int, Member] = {}
+        self.is_whole = False
+        """Whether it has all that was to be sent."""
 
     def send(self, members: Mapping[int, Member]) -> None:
         """Send what has changed since, as far as there is room."""
         changed = [member for rank, member in members.items() if self._sent.get(rank) is not member]
+        self.is_whole = False
         for piece in _pieces(changed[:_MOST_SENT]):
             plain = tuple(msgspec.structs.replace(each, pub="", cmd="", log=None) for each in piece)
             if not self._link.send(self._peer, MEMBERS, msgspec.json.encode(FarRanks(plain))):
                 return
             self._sent.update((each.rank, each) for each in piece)
+        self.is_whole = len(changed) <= _MOST_SENT
 
 
 def _pieces(members: list[Member]) -> Iterator[list[Member]]:

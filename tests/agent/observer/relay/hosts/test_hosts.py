@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import queue
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import zmq
 from support.fakes.onlookers import Onlooker
-from support.fakes.ranks import beat, steps
-from support.fakes.relays import Host, several
+from support.fakes.ranks import beat, steps, summary
+from support.fakes.relays import Host, NoJudge, hostile, several
 from support.harness import until
+from support.values.messages import read_reply
 
 from ddptop.agent import wire
+from ddptop.agent.control import deadline
+from ddptop.agent.observer.orders import far
 from ddptop.agent.observer.record.recording import read_events, read_history
+from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
 
@@ -54,9 +59,7 @@ def test_both_doors_show_all_ranks(runtime: Path, look: Look) -> None:
     with several(runtime, 2, 2) as (one, two), one.observed() as head, two.observed() as branch:
         two.find(one)
         until(lambda: branch.far.role == "branch", "the link")
-        for rank in (*one.ranks, *two.ranks):
-            rank.meet()
-            rank.fill()
+        _met(one, two)
         lookers = [look(each, b"") for each in (one, two)]
         for looker in lookers:
             until(lambda looker=looker: b"hosts" in {topic for topic, _ in looker.listen()}, "a door")  # type: ignore[misc]
@@ -71,9 +74,241 @@ def test_both_doors_show_all_ranks(runtime: Path, look: Look) -> None:
         for looker in lookers:
             looker.await_all(*expected)
         until(lambda: all(_records(one.directory, rank) == [0, 1] for rank in range(4)), "the record of the head")
+        branch.say("its own word")
+        until(lambda: "node2: its own word" in _events(one), "the event of the branch in the record of the head")
         assert head.far.role == "head"
         assert {each.host: each.ranks for each in hosts.read_hosts(one.directory.path)} == {
             "node1": (0, 1), "node2": (2, 3)
         }  # fmt: skip
         assert set(two.directory.everyone()) == set(one.directory.everyone()) == {0, 1, 2, 3}
         assert head.refused == branch.refused == 0
+
+
+def _linked(*others: Relay) -> None:
+    until(lambda: all(each.far.role == "branch" for each in others), "the links")
+
+
+def _met(head: Host, *branches: Host) -> None:
+    """Let each rank be listened to, and answer that it has nothing earlier: those of branches to both observers."""
+    for host in (head, *branches):
+        for rank in host.ranks:
+            rank.meet()
+            for _ in range(1 if host is head else 2):
+                rank.fill()
+
+
+def test_a_command_to_any_rank_from_either_door_is_answered(runtime: Path, look: Look) -> None:
+    """The rank gets the command once, with its deadline, and whoever asked gets the answer under the own number."""
+    with several(runtime, 1, 1) as (one, two), one.observed(), two.observed() as branch:
+        two.find(one)
+        _linked(branch)
+        _met(one, two)
+        for door in (one, two):
+            looker = look(door)
+            for host in (one, two):
+                (rank,) = host.ranks
+                before = deadline.now_ns()
+                looker.ask(rank.rank, deadline.limited(wire.Hold(7, "token"), 30.0))
+                peer, command = rank.asked()
+                assert isinstance(command, wire.Hold)
+                assert command.until_ns is not None
+                assert abs(command.until_ns - before - 30 * 10**9) < 5 * 10**9
+                rank.answer(peer, wire.Reply(command.id, True, f"by {rank.rank}", step=3))
+                number, payload = looker.answered()
+                assert (number, read_reply(payload)) == (rank.rank, wire.Reply(7, True, f"by {rank.rank}", step=3))
+                looker.ask(rank.rank, wire.Fill(9))
+                peer, command = rank.asked()
+                rank.answer(peer, steps(rank.rank, 0), steps(rank.rank, 1), wire.Reply(command.id, True))
+                answers = [wire.read_answer(looker.answered()[1]) for _ in range(3)]
+                assert answers == [steps(rank.rank, 0), steps(rank.rank, 1), wire.Reply(9, True)]
+
+
+def test_verdicts_are_the_head_s_at_both_doors(runtime: Path, look: Look) -> None:
+    """The judge of the head alone judges, with the records of all hosts; the bytes of its verdicts are the same."""
+    judged: dict[str, set[int]] = {}
+
+    class Judge(NoJudge):
+        def __init__(self, name: str) -> None:
+            self.heard = judged.setdefault(name, set())
+
+        def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
+            self.heard.add(rank)
+
+        def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
+            return (wire.Verdict(1, "slow_rank", f"by {len(self.heard)}", 1, rank=1),) if self.heard else ()
+
+    with (
+        several(runtime, 1, 1) as (one, two),
+        one.observed(judge=lambda *_: Judge("one")),
+        two.observed(judge=lambda *_: Judge("two")) as branch,
+    ):
+        two.find(one)
+        _linked(branch)
+        _met(one, two)
+        lookers = [look(each, wire.TOPIC_VERDICTS) for each in (one, two)]
+        for host in (one, two):
+            host.ranks[0].publish(wire.TOPIC_STEPS, steps(host.ranks[0].rank, 0))
+        until(lambda: judged.get("one") == {0, 1}, "the judge of the head to hear all")
+
+        def last(looker: Onlooker) -> bytes | None:
+            found = [payload for _, payload in looker.listen() if b"by 2" in payload]
+            return found[-1] if found else None
+
+        until(lambda: all(map(last, lookers)), "the verdict at both doors")
+        told = [{payload for _, payload in looker.heard if b"by 2" in payload} for looker in lookers]
+        assert told[0] & told[1]
+    assert "two" not in judged
+
+
+def test_what_was_published_into_a_cut_is_recorded_once_and_in_order(runtime: Path) -> None:
+    """The head asks for the gap when the cable is mended; meanwhile the host is silent, and its ranks are not asked."""
+    with (
+        several(runtime, 1, 1) as (one, two),
+        one.observed() as head,
+        two.cable(one) as cable,
+        two.observed() as branch,
+    ):
+        _linked(branch)
+        _met(one, two)
+        (rank,) = two.ranks
+        rank.publish(wire.TOPIC_STEPS, steps(1, 0, 1))
+        until(lambda: _records(one.directory, 1) == [0, 1], "the first steps")
+        cable.cut()
+        until(lambda: branch.far.role == "alone", "the branch to notice")
+        until(lambda: head.far.hosts()[0].state == "silent", "the head to notice")
+        rank.publish(wire.TOPIC_STEPS, steps(1, 2, 3))
+        until(lambda: _records(two.directory, 1)[-2:] == [2, 3], "the record of the branch")
+        cable.mend()
+        _linked(branch)
+        fill = rank.fill(2, 3)
+        assert fill.first_seq == 2
+        rank.publish(wire.TOPIC_STEPS, steps(1, 4))
+        until(lambda: _records(one.directory, 1)[-1] == 4, "the last step")
+        assert _records(one.directory, 1) == [0, 1, 2, 3, 4]
+        assert any("is not heard: this is the view of node2 alone, rank 1" in each for each in _events(two))
+
+
+def test_a_branch_serves_its_ranks_while_the_head_is_away_and_finds_the_next_head(runtime: Path, look: Look) -> None:
+    """A head with another port and other keys, as an observer that takes over is one, becomes the head again."""
+    with several(runtime, 1, 1) as (one, two), two.observed() as branch:
+        with one.observed():
+            two.find(one)
+            _linked(branch)
+            _met(one, two)
+            looker = look(two, wire.TOPIC_BEAT)
+            first = one.ranks[0].publish(wire.TOPIC_BEAT, beat(0, 1))[0]
+            until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 0), first) in looker.listen(), "the rank of the head")
+        until(lambda: branch.far.role == "alone", "the branch to be alone")
+        own = two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 2))[0]
+        until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 1), own) in looker.listen(), "its own rank")
+        looker.ask(1, wire.Query(3))
+        peer, command = two.ranks[0].asked()
+        two.ranks[0].answer(peer, wire.Reply(command.id, True))
+        assert read_reply(looker.answered()[1]).done
+        looker.ask(0, wire.Query(4))
+        assert not read_reply(looker.answered()[1]).done
+        (one.directory.path / "hosts" / hosts.LISTEN).unlink(missing_ok=True)
+        with one.observed():
+            two.find(one)
+            _linked(branch)
+            _met(one)
+            again = one.ranks[0].publish(wire.TOPIC_BEAT, beat(0, 9))[0]
+            until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 0), again) in looker.listen(), "the rank of the head")
+
+
+def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path, look: Look) -> None:
+    """Its ranks are told to be unheard within seconds, and a command to them is answered at once."""
+    with several(runtime, 1, 1) as (one, two), one.observed() as head:
+        with two.observed() as branch:
+            two.find(one)
+            _linked(branch)
+            _met(one, two)
+        until(lambda: head.far.hosts()[0].state in ("silent", "gone"), "the host to be missed", timeout=8)
+        assert head._hanging.unheard == {1}
+        looker = look(one)
+        looker.ask(1, wire.Query(5))
+        number, payload = looker.answered()
+        assert (number, read_reply(payload)) == (1, wire.Reply(5, False, "rank 1 does not answer"))
+        with two.observed() as branch:
+            _linked(branch)
+            until(lambda: not head._hanging.unheard, "its ranks to be heard again")
+
+
+def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
+    """It may speak for its own ranks alone, and no faster than they could; the others are heard as before."""
+    with several(runtime, 1, 1, 1) as (one, two, _), one.observed() as head, two.observed() as branch:
+        two.find(one)
+        _linked(branch)
+        _met(one, two)
+        looker = look(one, wire.TOPIC_BEAT, wire.TOPIC_STEPS)
+        with hostile(one.listen, one.directory.read(), ranks=(2,), host="node3") as foe:
+            foe.publish(wire.TOPIC_BEAT, beat(0, 666))
+            foe.publish(wire.TOPIC_BEAT, beat(1, 666))
+            foe.publish(wire.TOPIC_RANKS, wire.Ranks(1, beats=(beat(1, 666),)))
+            foe.publish(wire.TOPIC_RUN, wire.RunState(1, "killed"))
+            foe.publish(wire.TOPIC_EVENT, b"noise")
+            foe.send(b"M", b'{"members": [{"rank": 1}]}')
+            foe.send(b"K", b"-1", b"")
+            foe.send(b"A", b"f", b"1", wire.encode(wire.Reply(1, True)))
+            foe.publish(wire.TOPIC_BEAT, beat(2, 1))
+            mine = wire.topic_of(wire.TOPIC_BEAT, 2), wire.encode(beat(2, 1))
+            until(lambda: mine in looker.listen(), "its own rank")
+            refused = head.refused
+            assert refused >= 7
+            assert not any(wire.read_telemetry(payload).step == 666 for _, payload in looker.heard)  # type: ignore[union-attr]
+            foe.flood(wire.TOPIC_BEAT, beat(2, 2), 20_000)
+            other = wire.topic_of(wire.TOPIC_BEAT, 1), wire.encode(beat(1, 5))
+
+            def hears_the_other() -> bool:
+                # One that did not read during the flood may have lost the first of them.
+                two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 5))
+                return other in looker.listen()
+
+            until(hears_the_other, "the other branch")
+            until(lambda: head.refused > refused + 5_000, "most of the flood to be refused")
+
+
+def test_the_main_threads_ask_each_other(runtime: Path) -> None:
+    """A question of one observer is a command at the other, and its reply comes back once; without a link None does."""
+    with several(runtime, 1, 1) as (one, two), one.observed() as head, two.observed() as branch:
+        answers: queue.SimpleQueue[wire.Reply | None] = queue.SimpleQueue()
+        branch.far.ask("", wire.Note(1, wire.Event(1, "x")), 5.0, answers.put)
+        assert answers.get(timeout=10) is None
+        two.find(one)
+        _linked(branch)
+        until(lambda: head.far.hosts(), "node2")
+        for asking, host, asked in ((branch, "", head), (head, "node2", branch)):
+            asking.far.ask(host, wire.Note(41, wire.Event(1, "x")), 30.0, answers.put)
+            found: list[tuple[bytes, wire.Command]] = []
+            until(lambda asked=asked, found=found: found.extend(asked.requests.received()) or found, "the command")  # type: ignore[misc]
+            ((sender, command),) = found
+            assert far.is_from_afar(sender)
+            asked.requests.reply(sender, wire.Reply(command.id, True, "told"))
+            assert answers.get(timeout=10) == wire.Reply(41, True, "told")
+        head.far.ask("node2", wire.Note(42, wire.Event(1, "x")), 0.2, answers.put)
+        assert answers.get(timeout=10) is None
+        head.far.ask("nobody", wire.Note(43, wire.Event(1, "x")), 5.0, answers.put)
+        assert answers.get(timeout=10) is None
+
+
+def test_of_a_large_group_the_newest_comes_together_and_steps_of_ranks_in_sight(runtime: Path, look: Look) -> None:
+    """Nobody is sent all records of a large group; those of a rank that somebody looks at come as they are made."""
+    with several(runtime, 1, 1, world=70) as (one, two), one.observed(), two.observed() as branch:
+        two.find(one)
+        _linked(branch)
+        looker = look(one, wire.TOPIC_RANKS, wire.topic_of(wire.TOPIC_STEPS, 1))
+        near, afar = one.ranks[0], two.ranks[0]
+        afar.meet(wire.TOPIC_BATCH)
+        afar.fill()
+        afar.publish(wire.TOPIC_SUMMARY, summary(1, 1))
+        afar.publish(wire.TOPIC_BEAT, beat(1, 4))
+
+        def newest() -> set[int]:
+            told = [wire.read_telemetry(payload) for topic, payload in looker.listen() if topic == wire.TOPIC_RANKS]
+            return {each.rank for part in told if isinstance(part, wire.Ranks) for each in part.summaries}
+
+        until(lambda: 1 in newest(), "the summary of the far rank")
+        assert near.rank == 0
+        afar.meet(wire.TOPIC_STEPS)
+        sent = afar.publish(wire.TOPIC_STEPS, steps(1, 7))[0]
+        until(lambda: (wire.topic_of(wire.TOPIC_STEPS, 1), sent) in looker.listen(), "the records in sight")
