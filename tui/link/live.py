@@ -20,7 +20,7 @@ from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import is_plain
-from ddptop.agent.run.hosts import far_members
+from ddptop.agent.run.hosts import far_members, read_meeting
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
 from ddptop.tui.link.control import RunControl
@@ -32,6 +32,7 @@ from ddptop.tui.link.turns import Turns
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import Framer
 from ddptop.tui.model.hearing import OBSERVED_S
+from ddptop.tui.model.hosts import is_on_several
 from ddptop.tui.model.situation import Liveness
 from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Thresholds
@@ -164,6 +165,9 @@ class Link:
         """True once a frame has all that there is: the record of an ended run, else what its observer knows."""
         if not self.settled or (self.store.liveness is None and not self._has_ended):
             return False
+        if self._sockets.greeted and is_on_several(self._run) and not self.store.hosts.are_told:
+            # Once a second the observer tells of the hosts: until then those that are silent seem to be as they were.
+            return self.store.ended
         return self.store.ended or self._sockets.greeted or not self.store.expected()
 
     @property
@@ -188,6 +192,9 @@ class Link:
             return
         if now >= self._survey_due and not self._awaits_greeting(now):
             self._survey()
+            if self.store.unlinked:
+                meeting = read_meeting(self.directory.path)
+                self.store.hosts.why = "" if meeting is None else meeting.why
             self._sockets.mend()
             self._survey_due = now + SURVEY_S
         self._sockets.follow_watched()

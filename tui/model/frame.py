@@ -282,6 +282,8 @@ class Frame:
     """Those of a run on several; none of a run on one."""
     unlinked: tuple[int, ...] = ()
     """Ranks on other hosts of which nobody tells, because no link to those hosts could be made."""
+    unlinked_why: str = ""
+    """Why, one line; empty where that is not known."""
 
     @property
     def current_step_ms(self) -> float | None:
@@ -355,7 +357,8 @@ def not_linked(frame: Frame) -> str:
     if not frame.unlinked or frame.state in ENDED:
         return ""
     what = f"{'rank' if len(frame.unlinked) == 1 else 'ranks'} {numbers_of(frame.unlinked)}"
-    return f"{what} run{'s' if len(frame.unlinked) == 1 else ''} on other hosts: not linked (no store, no key file)"
+    why = f" ({frame.unlinked_why})" if frame.unlinked_why else ""
+    return f"{what} run{'s' if len(frame.unlinked) == 1 else ''} on other hosts: not linked{why}"
 
 
 def numbers_of(ranks: Sequence[int]) -> str:

@@ -186,6 +186,7 @@ class Framer:
             stands=stands,
             hosts=self._hosts,
             unlinked=store.unlinked,
+            unlinked_why=store.hosts.why,
         )
 
     def _only_host(self) -> str | None:

@@ -169,6 +169,10 @@ class Hosts:
         self._recorded: dict[int, str] = {}
         """By rank, its host by its record."""
         self._local: frozenset[int] = frozenset()
+        self.why = ""
+        """Why hosts are not linked, one line; empty where that is not known."""
+        self._gone: frozenset[int] = frozenset()
+        """Ranks whose processes have ended, by the observers of their hosts."""
         self.shown = NO_HOSTS
         self.unheard: dict[int, HostFrame] = {}
         """By rank, its host, where nothing is heard of that."""
@@ -212,6 +216,14 @@ class Hosts:
             if before_s is None or abs(lag_s - before_s) >= _MOVED_S:
                 for rank in host.ranks:
                     ranks[rank].lag_s = lag_s
+
+    def set_alive(self, ranks: Mapping[int, RankModel]) -> None:
+        """Tell the ranks on other hosts whether their processes are known to be gone: nobody here can look."""
+        gone = frozenset(rank for state in self._told for rank in state.gone)
+        for rank in gone | self._gone:
+            if rank in ranks and ranks[rank].far:
+                ranks[rank].alive = False if rank in gone else None
+        self._gone = gone
 
     def unlinked(self, run: Run, ranks: Mapping[int, RankModel]) -> tuple[int, ...]:
         """Return the ranks on other hosts that nobody tells of, once all ranks of this host have come."""

@@ -111,6 +111,7 @@ class Store:
             case wire.Hosts():
                 self._observe(now)
                 self.hosts.take(message)
+                self.hosts.set_alive(self.ranks)
                 self._know_clocks()
 
     def _know_clocks(self) -> None:
@@ -420,11 +421,9 @@ class Store:
 
     @property
     def _told_of(self) -> Collection[RankModel]:
-        """The ranks without those on hosts that nobody tells of, whose steps will never be known here."""
-        unlinked = self.unlinked
-        return (
-            [model for rank, model in self.ranks.items() if rank not in unlinked] if unlinked else self.ranks.values()
-        )
+        """The ranks without those on hosts that nobody tells of, whose steps are not known here."""
+        untold = {rank for rank in self.hosts.unheard if self.ranks[rank].step is None}.union(self.unlinked)
+        return [model for rank, model in self.ranks.items() if rank not in untold] if untold else self.ranks.values()
 
     @property
     def _sources(self) -> Sources:

@@ -65,8 +65,8 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
     standing = Standing.from_environment(os.environ, program)
     launcher = rundir.identify(os.getppid()) if "TORCHELASTIC_RUN_ID" in os.environ else None
     spread = standing.may_spread(os.environ)
-    if spread and launcher is not None and (found := _started_by(launcher)) is not None:
-        return found
+    if spread and launcher is not None and (restarted := _started_by(launcher)) is not None:
+        return restarted
     shared = _shared_by_hosts(standing) if spread else _shared(standing, launcher)
     stem = rundir.stem_of(program, 24)
     run = Run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import threading
 import time
@@ -28,8 +29,11 @@ _LATE_S: Final = 30.0
 """Seconds after which it is told that the head is not found; the look-out goes on."""
 _SETTLES_S: Final = 10.0
 """Seconds that a rank may go on after the end of the store: at the end of a training its ranks end one by one."""
-_ENDS_S: Final = 0.2
-"""Seconds for which the end of a script waits for the thread at most, where a call into the store hangs."""
+_ENDS_S: Final = 3.0
+"""Seconds for which the end of a script waits for the thread at most, where a call into the store hangs.
+
+A call takes a millisecond; one that returns while the interpreter ends aborts the process, because Python ends the
+thread inside of torch."""
 
 _Tell = Callable[[str], None]
 
@@ -66,11 +70,13 @@ class Exchange:
 
     def start(self) -> None:
         """Start the thread; raises `RuntimeError` where there can be no more."""
+        atexit.register(self.stop)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, which otherwise might be in torch while the interpreter ends."""
+        """End the thread, which must not be in torch while the interpreter ends."""
         self._stop.set()
+        atexit.unregister(self.stop)
         if self._thread.is_alive():
             self._thread.join(_ENDS_S)
 

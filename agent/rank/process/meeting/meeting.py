@@ -81,7 +81,7 @@ class Participant:
             self._tell(f"its ranks do not meet in a TCPStore, and there is no {KEY_FILE_VARIABLE}")
 
     def end(self) -> None:
-        """Stop; where a call into the store hangs, that takes a fraction of a second."""
+        """Stop; where a call into the store hangs, that takes some seconds."""
         if self._exchange is not None and os.getpid() == self._owner:
             self._exchange.stop()
 

@@ -1,0 +1,191 @@
+"""The meeting in torch's own store: it changes nothing of the training, and neither its output nor its end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+from support.harness import DEADLINE_S
+
+from ddptop.agent.run import hosts, rundir
+from ddptop.agent.run.hosts import Listen
+from ddptop.agent.run.rundir import RunDir
+
+TRAINING: Final = """
+import os, sys, time, torch
+import torch.distributed as dist
+torch.manual_seed(int(os.environ["RANK"]))
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1)))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(20):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().sum().backward()
+    optimizer.step()
+deadline = time.monotonic() + 240
+while not os.path.exists(sys.argv[1] + "/done") and time.monotonic() < deadline:
+    time.sleep(0.05)
+torch.save(model.state_dict(), f"{sys.argv[1]}/parameters-{os.environ['RANK']}")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+EXITS: Final = 40
+"""Scripts that end; by hand 200 were tried."""
+ENDS: Final = '''
+"""Reads a key in a thread of the agent while the store dies, and while the interpreter ends, again and again."""
+import os, sys, threading, time
+import torch
+from torch.distributed import TCPStore
+from ddptop.agent.rank.process.meeting import exchange
+from ddptop.agent.run.rundir import RunDir
+from pathlib import Path
+
+exchange._SOON_S = exchange._LATER_S = 0.0005
+told = []
+parent = os.getpid()
+
+def begin(port):
+    made = exchange.Exchange(RunDir(Path(sys.argv[1])), head=False, where=("127.0.0.1", port), kind=TCPStore,
+                             tell=told.append)
+    made.start()
+    return made
+
+def serve():
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        return child, int(os.read(reader, 10))
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    os.write(writer, str(store.port).encode())
+    while os.getppid() == parent:
+        time.sleep(0.1)
+    os._exit(0)
+
+child, port = serve()
+dead = begin(1)
+bad = []
+for number in range(int(sys.argv[2])):
+    pid = os.fork()
+    if pid == 0:
+        made = begin(port)
+        time.sleep(0.005 * (number % 7))
+        if number % 2:
+            made.stop()
+        sys.exit(0)
+    bad += [status for status in [os.waitpid(pid, 0)[1]] if status]
+made = begin(port)
+time.sleep(0.2)
+os.kill(child, 9)
+os.waitpid(child, 0)
+exchange._SETTLES_S = 0.0
+while made.runs:
+    time.sleep(0.01)
+dead.stop()
+print(bad, len(told))
+'''
+
+
+@pytest.fixture
+def bases() -> Iterator[list[Path]]:
+    """Return the bases of two hosts."""
+    with contextlib.ExitStack() as stack:
+        yield [Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp", prefix="d-"))) for _ in range(2)]
+
+
+@pytest.mark.timeout(600)
+def test_the_ends_of_store_and_script_are_silent(tmp_path: Path) -> None:
+    """Of many scripts that end within a call into the store none crashes; the end of the store prints nothing."""
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), str(EXITS)],
+        capture_output=True,
+        text=True,
+        timeout=9 * DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[] 1", "")
+
+
+def train(folder: Path, bases: list[Path], *, plain: bool) -> tuple[list[str], list[str]]:
+    """Train with two ranks, each on a host of its own; return a checksum of the parameters of each, and its output."""
+    folder.mkdir()
+    script = folder / "train.py"
+    script.write_text(TRAINING)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *(() if plain else ("-m", "ddptop.agent")), str(script), str(folder)],
+            env={
+                **os.environ,
+                **told,
+                rundir.BASE_VARIABLE: str(base),
+                "RANK": str(number),
+                "LOCAL_RANK": "0",
+                "GROUP_RANK": str(number),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number, base in enumerate(bases)
+    ]
+    try:
+        if not plain:
+            meet(bases)
+        (folder / "done").touch()
+        output = [rank.communicate(timeout=4 * DEADLINE_S)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], output
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return [hashlib.sha256((folder / f"parameters-{n}").read_bytes()).hexdigest() for n in range(2)], output
+
+
+def meet(bases: list[Path]) -> None:
+    """Wait until the address of the head is on the other host; where no observer has written one, it is the test's."""
+    deadline = time.monotonic() + 4 * DEADLINE_S
+    own: Listen | None = None
+    while True:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        found = [run for base in bases for run in rundir.runs_in(base, os.getuid())] if all(bases) else []
+        if len(found) < 2:
+            continue
+        head, other = (directory.path for directory in found)
+        if head.parent != bases[0]:
+            head, other = other, head
+        listen = hosts.read_listen(head, hosts.LISTEN)
+        if listen is None and own is None and hosts.read_meeting(head) is not None:
+            run = RunDir(head).read()
+            own = Listen(run.run, run.run_id, "a", ("tcp://127.0.0.1:1",), *(letter * 40 for letter in "abc"))
+            hosts.write_listen(head, hosts.LISTEN, own)
+        if listen is not None and hosts.read_listen(other, hosts.HEAD) == listen:
+            assert head.name == other.name
+            assert msgspec.structs.astuple(listen)[:2] == (head.name, RunDir(other).read().run_id)
+            return
+
+
+@pytest.mark.timeout(600)
+def test_parameters_are_the_same_bits_as_without(tmp_path: Path, bases: list[Path]) -> None:
+    """Of a group on two hosts, whose observers meet meanwhile; the ranks print what they print without ddptop."""
+    plain, printed = train(tmp_path / "plain", bases, plain=True)
+    watched, output = train(tmp_path / "watched", bases, plain=False)
+    assert plain == watched
+    assert output == printed

@@ -1,0 +1,86 @@
+"""An onlooker at either door of a run on two hosts: it sees all ranks, and knows which host is not heard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fakes.relays import Host, several
+from support.harness import until
+
+from ddptop.agent import wire
+from ddptop.agent.observer.status import survey
+from ddptop.tui.cli.output import logs
+from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import frame_now
+from ddptop.tui.model.frame import Frame
+
+
+@contextmanager
+def looked_at(host: Host) -> Iterator[Link]:
+    """Look at the run from a host."""
+    link = Link(host.directory, "test", onlooker=True)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def seen(link: Link, condition: Callable[[Frame], object], what: str) -> Frame:
+    """Poll until a frame is so, and return it."""
+    frames: list[Frame] = []
+
+    def holds() -> object:
+        link.poll()
+        frames[:] = [frame_now(link)]
+        return condition(frames[0])
+
+    until(holds, what)
+    return frames[0]
+
+
+def test_both_doors_show_all_ranks_with_their_hosts(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process of the other host is looked up, and after its observer is gone its ranks are silent."""
+    looked: set[int] = set()
+    original = survey.look
+
+    def look(directory: Any, members: Any = None, heard: Any = frozenset()) -> survey.Survey:
+        looked.update(members or ())
+        return original(directory, members, heard)
+
+    with several(runtime, 2, 2) as (one, two), one.observed(), ExitStack() as later:
+        branch = later.enter_context(two.observed())
+        two.find(one)
+        until(lambda: branch.far.role == "branch", "the link")
+        ranks = (*one.ranks, *two.ranks)
+        for rank in ranks:
+            rank.meet()
+            rank.fill()
+
+        def tell(frame: Frame) -> bool:
+            for rank in ranks:
+                now = time.time_ns()
+                told = wire.Beat(rank.rank, now, "running", "forward", 3, now, 3)
+                rank.publish(wire.topic_of(wire.TOPIC_BEAT, rank.rank), told)
+            return frame.hosts.several and all(host.state == "linked" for host in frame.hosts)
+
+        for host, here in ((one, {0, 1}), (two, {2, 3})):
+            with monkeypatch.context() as patched, looked_at(host) as link:
+                patched.setattr(link, "_meet", look)
+                looked.clear()
+                shown = seen(link, lambda frame: tell(frame) and all(rank.step for rank in frame.ranks), "all ranks")
+                assert [(each.host, each.ranks) for each in shown.hosts] == [("node1", (0, 1)), ("node2", (2, 3))]
+                assert [rank.host for rank in shown.ranks] == ["node1", "node1", "node2", "node2"]
+                assert {rank.rank for rank in shown.ranks if not rank.far} == here == looked
+        assert logs.elsewhere(one.directory) == ["the logs of ranks 2-3 are on node2: `ddptop logs train` there"]
+        assert logs.elsewhere(one.directory, (0, 1)) == []
+        with looked_at(one) as link:
+            seen(link, lambda frame: frame.hosts.several, "both hosts")
+            later.close()
+            shown = seen(link, lambda frame: frame.ranks[3].state == "silent", "the silence of the other host")
+            assert shown.ranks[3].activity.startswith("node2 is ")
+            assert shown.ranks[0].state != "silent"
