@@ -337,7 +337,7 @@ class Observer:
         self._find_ranks()
         self._note_exits()
         # What the head of a run on several hosts tells for all of them is only recorded here.
-        say = self._record if self._relay.far.role == "branch" else self._say
+        say = self._relay.record if self._relay.far.role == "branch" else self._say
         if self._orders.killed_by is not None:
             self._relay.far.conclude()
             say(self._orders.summary, "warning")
@@ -366,9 +366,6 @@ class Observer:
         )
         self._claim.release()
         self._relay.publish(self._run_state())
-
-    def _record(self, text: str, level: str = "info") -> None:
-        self._relay.record(wire.Event(time.time_ns(), text, None, level))
 
     def _end_ns(self) -> int:
         now = time.time_ns()

@@ -180,10 +180,10 @@ class Relay:
         self._events.put(event)
         self._wake.set()
 
-    def record(self, event: wire.Event) -> None:
-        """Record an event, but do not publish it: the head tells it for all hosts; may be called from any thread."""
-        _log.info("%s", event.text)
-        self._recorder.add(event)
+    def record(self, text: str, level: str = "info") -> None:
+        """Record an event of this moment, which another host publishes; may be called from any thread."""
+        _log.info("%s", text)
+        self._recorder.add(wire.Event(time.time_ns(), text, None, level))
 
     def publish(self, state: wire.RunState) -> None:
         """Tell the state of the run, which is sent once a second and at every change."""
