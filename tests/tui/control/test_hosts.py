@@ -84,7 +84,7 @@ def test_an_endpoint_without_a_name_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert found is not None
     waits: list[float] = []
     clock = iter(range(0, 100, 7))
-    monkeypatch.setattr(hosts.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("ddptop.tui.control.launch.hosts.time.monotonic", lambda: next(clock))
     with pytest.raises(ValueError, match="no host"):
         hosts.check_endpoint(found, patient=True, sleep=waits.append)
     assert len(waits) == 4

@@ -143,34 +143,6 @@ OPTIONS: Final = (
         unset="one for each GPU, else 2", metavar="N", read=whole("a whole number of ranks"),
     ),
     LaunchOption(
-        "nproc_per_node", "--nproc-per-node", "ranks a host", "number of ranks on this host, and on each other one",
-        unset="--world divided by the hosts", metavar="M",
-        read=whole("a whole number of ranks", most=65536),
-    ),
-    LaunchOption(
-        "nnodes", "--nnodes", "hosts",
-        "number of hosts, each of which gives the same command; or the least and the most of them: 1:4",
-        unset="this one", metavar="N", read=_hosts,
-    ),
-    LaunchOption(
-        "rdzv_endpoint", "--rdzv-endpoint", "hosts meet at",
-        "with --nnodes: the host at which all meet, one of them, and a port that is free there",
-        metavar="HOST:PORT",
-    ),
-    LaunchOption(
-        "rdzv_id", "--rdzv-id", "meeting's id",
-        "with --nnodes: a text that these hosts have in common and others at the same endpoint have not, such as the "
-        "number of a job; the run has its name from it",
-        "text that they have in common, such as a job's number", metavar="ID", read=_ident,
-    ),
-    LaunchOption(
-        "node_rank", "--node-rank", "host number",
-        "with --nnodes: number of this host, from 0, where the first ranks are to be on the host of the endpoint, "
-        "which is number 0",
-        "from 0, the endpoint's host; else they number themselves",
-        unset="the hosts number themselves", metavar="K", read=whole("a number of a host, from 0", most=65535),
-    ),
-    LaunchOption(
         "backend", "--backend", "backend", "backend of torch.distributed",
         "auto: nccl with a GPU for each rank, else gloo",
         unset="nccl with a GPU for each rank, else gloo", unchosen="auto",
@@ -214,6 +186,34 @@ OPTIONS: Final = (
         "put this into the environment of the ranks, the value that KEY has here where none is given (so that a "
         "secret stands on no command line)",
         "KEY=VALUE, or KEY for its value here, spaces between, as in a shell", metavar="KEY[=VALUE]",
+    ),
+    LaunchOption(
+        "nproc_per_node", "--nproc-per-node", "ranks a host", "number of ranks on this host, and on each other one",
+        unset="--world divided by the hosts", metavar="M",
+        read=whole("a whole number of ranks", most=65536),
+    ),
+    LaunchOption(
+        "nnodes", "--nnodes", "hosts",
+        "number of hosts, each of which gives the same command; or the least and the most of them: 1:4",
+        unset="this one", metavar="N", read=_hosts,
+    ),
+    LaunchOption(
+        "rdzv_endpoint", "--rdzv-endpoint", "hosts meet at",
+        "with --nnodes: the host at which all meet, one of them, and a port that is free there",
+        metavar="HOST:PORT",
+    ),
+    LaunchOption(
+        "rdzv_id", "--rdzv-id", "meeting's id",
+        "with --nnodes: a text that these hosts have in common and others at the same endpoint have not, such as the "
+        "number of a job; the run has its name from it",
+        "text that they have in common, such as a job's number", metavar="ID", read=_ident,
+    ),
+    LaunchOption(
+        "node_rank", "--node-rank", "host number",
+        "with --nnodes: number of this host, from 0, where the first ranks are to be on the host of the endpoint, "
+        "which is number 0",
+        "from 0, the endpoint's host; else they number themselves",
+        unset="the hosts number themselves", metavar="K", read=whole("a number of a host, from 0", most=65535),
     ),
 )  # fmt: skip
 """In the order in which they are shown everywhere."""

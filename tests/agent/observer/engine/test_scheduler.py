@@ -35,8 +35,13 @@ def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def ask(allocation: Allocation, environment: dict[str, str]) -> None:
     """Take steps until a question has been answered."""
+
+    def is_answered() -> bool:
+        allocation.turn(lambda: environment)
+        return allocation._question is None
+
     allocation.turn(lambda: environment)
-    until(lambda: [allocation.turn(lambda: environment), allocation._question is None][1], "an answer")
+    until(is_answered, "an answer")
 
 
 def test_the_end_is_asked_for(squeue: Path) -> None:
@@ -158,9 +163,8 @@ def test_the_environment_of_a_rank_tells_the_job() -> None:
     environment = {**os.environ, "SLURM_JOB_ID": "77", "OTHER": "x"}
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment) as rank:
         process = identify(rank.pid)
-        found: list[dict[str, str]] = []
-        until(lambda: found.append(scheduler.environment_of(process)) or found[-1], "its environment")
-        assert found[-1] == {"SLURM_JOB_ID": "77"}
+        found = until(lambda: scheduler.environment_of(process), "its environment")
+        assert found == {"SLURM_JOB_ID": "77"}
         rank.communicate(b"\n")
     assert scheduler.environment_of(None) == {}
     assert scheduler.environment_of(Process(2**22 + 1, 0.0)) == {}
