@@ -61,9 +61,8 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
 
     # Closes the source when it ends; the last frame is still there.
     # Beside a run of another machine the runs of this one would mislead.
-    here = directory is None or type(directory) is RunDir
-    fleet = Runs(lambda other: Link(other, actor, settings.thresholds), actor) if here else None
-    code = run_dashboard(source, settings=settings, fleet=fleet, listed=listed)
+    others = None if _is_elsewhere(directory) else Runs(lambda run: Link(run, actor, settings.thresholds), actor)
+    code = run_dashboard(source, settings=settings, fleet=others, listed=listed)
     if code == UNREACHABLE:
         return code
     frame = frame_now(source)
@@ -76,13 +75,19 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
 
 def connected(directory: RunDir, who: str, thresholds: Thresholds, *, looks_back: bool = False) -> Link:
     """Return a run as a source, for whoever looks at it."""
-    if type(directory) is not RunDir:
+    if _is_elsewhere(directory):
+        # Here, because few runs are on another machine.
         from ddptop.tui.remote.link import FarLink
         from ddptop.tui.remote.near import FarDir
 
         assert isinstance(directory, FarDir)
         return FarLink(directory, who, thresholds, looks_back=looks_back)
     return Link(directory, who, thresholds, looks_back=looks_back)
+
+
+def _is_elsewhere(directory: RunDir | None) -> bool:
+    """Say whether it is the copy of a run of another machine."""
+    return isinstance(directory, RunDir) and type(directory) is not RunDir
 
 
 def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int:

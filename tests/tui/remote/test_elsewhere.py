@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -144,7 +146,7 @@ def test_watch_prints_lines_as_here() -> None:
 
 def test_verbs_act_on_the_run_and_say_who_did_it(there: Machine) -> None:
     """`pause`, `step` and `resume` are carried out there; the events name the user and that it came by ssh."""
-    user, host = sshd.getpass.getuser(), sshd.socket.gethostname().partition(".")[0]
+    user, host = getpass.getuser(), socket.gethostname().partition(".")[0]
     assert _ddptop("pause", f"node1:{NAME}").returncode == 0
     assert _state(there) == "paused"
     assert _ddptop("step", f"node1:{NAME}", "3").returncode == 0
