@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -202,9 +203,13 @@ def test_a_kill_on_one_host_leaves_nothing_on_any(job: Job) -> None:
     assert re.search(r"4 ranks.* on 2 hosts ended, 0 left", done.stdout + done.stderr), done
     assert not done.returncode
     for host in job.cluster.hosts:
-        until(lambda host=host: not host.processes(), f"nothing is left on {host.name}: {host.processes()}", 15)
+        until(partial(_is_empty, host), f"nothing is left on {host.name}: {host.processes()}", 15)
     told = on_all(job.cluster.hosts, status)
     assert [each["state"] for each in told] == ["killed", "killed"]
+
+
+def _is_empty(host: Host) -> bool:
+    return not host.processes()
 
 
 RECORDED = """

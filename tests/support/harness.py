@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.output.status import as_json
@@ -20,6 +20,8 @@ from ddptop.tui.settings import Thresholds
 DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")
 FORKED: Final = Path(__file__).with_name("forked.py")
 """The script that forks ranks from one process; not imported here, because it imports torch."""
+_Found = TypeVar("_Found")
+
 DEADLINE_S: Final = 60.0
 """How long to wait for what is sure to come: on a busy machine a process may take half a minute to start."""
 
@@ -71,7 +73,7 @@ def status(run: str) -> dict[str, Any]:
     return found
 
 
-def until(condition: Callable[[], object], what: str, timeout: float = DEADLINE_S) -> object:
+def until(condition: Callable[[], _Found], what: str, timeout: float = DEADLINE_S) -> _Found:
     """Wait until `condition` holds and return what it gave; fail with `what` when it does not in time."""
     deadline = time.monotonic() + timeout
     while not (found := condition()):

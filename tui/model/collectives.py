@@ -63,7 +63,9 @@ def split(steps: Mapping[int, Step], clocks: Clocks | None = None) -> dict[int, 
             continue
         for matched in zip(*members.values(), strict=True):
             calls = {rank: steps[rank].collectives[index] for rank, index in zip(members, matched, strict=True)}
-            splits = _split_one(calls, {rank: start_of(steps[rank], known and known[rank]) for rank in calls}, known)
+            splits = _split_one(
+                calls, {rank: start_of(steps[rank], None if known is None else known[rank]) for rank in calls}, known
+            )
             for (rank, each), index in zip(splits.items(), matched, strict=True):
                 result[rank][index] = each
     return result

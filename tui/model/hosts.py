@@ -82,12 +82,12 @@ class HostFrame:
 class HostFrames(Sequence[HostFrame]):
     """The hosts of a run, in the order of their ranks; none of a run on one host."""
 
-    def __init__(self, hosts: Sequence[HostFrame] = (), index: Mapping[int, int] | None = None) -> None:
-        """Hold these hosts; `index` has the number of the host of each rank, where the caller has it."""
+    def __init__(self, hosts: Sequence[HostFrame] = (), by_rank: Mapping[int, int] | None = None) -> None:
+        """Hold these hosts; `by_rank` has the number of the host of each rank, where the caller has it."""
         self._hosts = tuple(hosts)
-        if index is None:
-            index = {rank: number for number, host in enumerate(self._hosts) for rank in host.ranks}
-        self.index = index
+        if by_rank is None:
+            by_rank = {rank: number for number, host in enumerate(self._hosts) for rank in host.ranks}
+        self.by_rank = by_rank
         """The number of the host of each rank that is known to be on one."""
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class HostFrames(Sequence[HostFrame]):
 
     def of(self, rank: int | None) -> HostFrame | None:
         """Return the host of a rank; None where it is not known, or the run has one host."""
-        number = None if rank is None else self.index.get(rank)
+        number = None if rank is None else self.by_rank.get(rank)
         return None if number is None else self._hosts[number]
 
     def name_of(self, rank: int | None) -> str:
@@ -126,7 +126,7 @@ class HostFrames(Sequence[HostFrame]):
 
     def clock(self, rank: int) -> Clock | None:
         """Return the clock of a rank's host; None where it is not known by how much it is off."""
-        number = self.index.get(rank)
+        number = self.by_rank.get(rank)
         if number is None:
             return None
         host = self._hosts[number]
@@ -141,7 +141,7 @@ class HostFrames(Sequence[HostFrame]):
             times: by rank, in ms: a step, and its phases.
             wait: where in these the waiting for others stands.
         """
-        return HostFrames([_timed(host, times, wait) for host in self._hosts], self.index)
+        return HostFrames([_timed(host, times, wait) for host in self._hosts], self.by_rank)
 
 
 NO_HOSTS: Final = HostFrames()
@@ -227,7 +227,7 @@ class Hosts:
 
     def unlinked(self, run: Run, ranks: Mapping[int, RankModel]) -> tuple[int, ...]:
         """Return the ranks on other hosts that nobody tells of, once all ranks of this host have come."""
-        told, here = self.shown.index, run.local_world
+        told, here = self.shown.by_rank, run.local_world
         if not is_on_several(run) or here is None or len(told) >= len(ranks):
             return ()
         missing = [rank for rank, model in ranks.items() if rank not in told and not model.is_known]
@@ -279,11 +279,11 @@ class Hosts:
         entries.sort(key=lambda each: (min(each[2], default=self._world), _node_of(each[0])))
         hosts: list[HostFrame] = []
         named: dict[str, int] = {}
-        for state, name, ranks in entries:
+        for known, name, ranks in entries:
             named[name] = named.get(name, 0) + 1
             shown = name if named[name] == 1 else f"{name} ({named[name]})"
             host = HostFrame(shown, ranks=tuple(sorted(ranks)))
-            hosts.append(host if state is None else _told(host, state))
+            hosts.append(host if known is None else _told(host, known))
         return hosts
 
 

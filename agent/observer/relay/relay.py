@@ -127,7 +127,7 @@ class Relay:
         parts = Parts(
             context, directory, run, self._door, self._greeting, self._commands, self._forwarding, self._intake,
             self._hanging, self.say, self._wake.set, follow_afar=partial(self._follow, afar=True),
-            lose_afar=self._lose, judge_here=self._judge_here,
+            lose_afar=self._lose, judge_hosts=self._judging.hosts, judge_here=self._judge_here,
         )  # fmt: skip
         self.far = OtherHosts(parts, beyond, opening)
         """The other hosts of the run."""

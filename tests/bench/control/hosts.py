@@ -11,7 +11,10 @@ import argparse
 import os
 import statistics
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 SHARE: int = 10
 """Cycles in a row from one host."""
@@ -25,7 +28,7 @@ def main() -> int:
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from support.cluster import Cluster, missing
-    from support.cluster.jobs import CYCLES, Job, run_of, status
+    from support.cluster.jobs import CYCLES, Job, run_of
     from support.harness import until
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,7 +41,7 @@ def main() -> int:
         job = Job(cluster, options.ranks).start()
         job.wait_for_first_step()
         for host in cluster.hosts:
-            until(lambda host=host: all(rank["step"] for rank in status(host)["ranks"]), "all ranks are shown")
+            until(partial(_step, status, host), "all ranks are shown")
         for begun in range(0, options.cycles, SHARE):
             host = cluster.hosts[begun // SHARE % len(cluster.hosts)]
             number = min(SHARE, options.cycles - begun)
@@ -53,6 +56,11 @@ def main() -> int:
         if seconds:
             print(f"| {name} | {len(seconds)} | {1e3 * statistics.median(seconds):.1f} | {1e3 * max(seconds):.1f} |")
     return 1 if failed else 0
+
+
+def _step(status: Callable[[Any], dict[str, Any]], host: object) -> bool:
+    """Say whether all ranks have made a step, by what is told on a host."""
+    return all(rank["step"] for rank in status(host)["ranks"])
 
 
 if __name__ == "__main__":

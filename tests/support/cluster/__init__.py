@@ -142,7 +142,7 @@ class Host:
     def signal(self, process: subprocess.Popen[str], number: int) -> None:
         """Send a signal to the command itself that `popen` has started: nobody else in between gets it."""
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        (child,) = until(lambda: children.read_text().split(), "the command of nsenter")  # type: ignore[misc]
+        (child,) = until(lambda: children.read_text().split(), "the command of nsenter")
         os.kill(int(child), number)
 
     def python(self, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -263,7 +263,13 @@ class Cluster:
         if self._slurm:
             slurm.configure(etc, [host.address for host in self.hosts])
         # Hosts cannot write beside the modules: each process there would compile what is not compiled yet.
-        compiled = [sys.executable, "-m", "compileall", "-q", *(REPOSITORY / name for name in ("agent", "tui"))]
+        compiled: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "compileall",
+            "-q",
+            *(REPOSITORY / name for name in ("agent", "tui")),
+        ]
         subprocess.run(compiled, check=True)
         self._switch = subprocess.Popen([*_MORTAL, "unshare", "--net", "sleep", "infinity"], stdin=subprocess.DEVNULL)
         outside, inside = Path("/proc/self/ns/net"), Path(f"/proc/{self._switch.pid}/ns/net")

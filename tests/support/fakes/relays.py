@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -131,6 +131,9 @@ class NoJudge:
 
     def summary(self, message: wire.Summary) -> None:
         """Take nothing in."""
+
+    def hosts(self, states: Sequence[wire.HostState]) -> None:
+        pass
 
     def beat(self, message: wire.Beat) -> None:
         """Take nothing in."""

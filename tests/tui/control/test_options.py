@@ -140,12 +140,13 @@ def test_an_option_acts_and_is_repeated(option: LaunchOption, record: Path) -> N
     """A run with it is written down as another one than a run without; its restart gets the same, but for the name."""
     name = f"acts-{option.key.replace('_', '-')}"
     beside: dict[str, Any] = dict(BESIDE.get(option.key, {}))
-    plain = launch.launch(Request("train.py", name=name, **beside))
+    plain = launch.launch(Request("train.py", name=name)._replace(**beside))
     before = settings_of(plain)
     # An endpoint that has a name here.
     value = "localhost:29400" if option.key == "rdzv_endpoint" else other(option)
     value = "3" if option.key == "nnodes" else value
-    with_option = launch.launch(Request("train.py", name=f"{name}-with")._replace(**(beside | {option.key: value})))
+    changed: dict[str, Any] = beside | {option.key: value}
+    with_option = launch.launch(Request("train.py", name=f"{name}-with")._replace(**changed))
     after = settings_of(with_option)
     assert after != before | {"run": f"{name}-with"}
     with_option.update(state="finished")

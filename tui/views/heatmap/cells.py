@@ -125,7 +125,7 @@ def _order_of(hosts: HostFrames, world: int) -> tuple[Sequence[int], list[int]]:
     """Return the ranks, those of a host together, and how many each host has; those without a host come last."""
     order = [rank for host in hosts for rank in host.ranks if rank < world]
     sizes = [len(host.ranks) for host in hosts if host.ranks]
-    rest = [rank for rank in range(world) if rank not in hosts.index]
+    rest = [rank for rank in range(world) if rank not in hosts.by_rank]
     if rest:
         sizes.append(len(rest))
     order += rest

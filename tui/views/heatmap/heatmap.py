@@ -135,7 +135,7 @@ class Heatmap(RankView):
 
     def show(self, frame: Frame) -> None:
         """Take in a new frame and repaint the cells that look different in it."""
-        if self.frame.hosts.index != frame.hosts.index:
+        if self.frame.hosts.by_rank != frame.hosts.by_rank:
             self._drawn.clear()
         self.frame = frame
         if not self.size or frame.history is None:

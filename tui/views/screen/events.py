@@ -78,7 +78,7 @@ class EventList(Roll[Line], can_focus=False):
         self._hosts = NO_HOSTS
 
     def show(self, frame: Frame) -> None:
-        if frame.events != self._events or frame.hosts.index != self._hosts.index:
+        if frame.events != self._events or frame.hosts.by_rank != self._hosts.by_rank:
             self._events, self._hosts = frame.events, frame.hosts
             self.lay_out()
 

@@ -228,7 +228,7 @@ def columns_of(frame: Frame, *, grouped: bool = False) -> tuple[Column, ...]:
 
     Where ranks are `grouped` by host, its column has to be asked for.
     """
-    known = (*_COLUMNS[:1], PLACE, *_COLUMNS[1:]) if frame.placed else _COLUMNS
+    known: tuple[Column, ...] = (*_COLUMNS[:1], PLACE, *_COLUMNS[1:]) if frame.placed else _COLUMNS
     if frame.hosts.several:
         # Where there are several it matters more; under the line of its host a rank need not have it.
         host = replace(HOST, importance=2, usual=not grouped)

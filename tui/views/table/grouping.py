@@ -55,7 +55,7 @@ def grouped(order: Iterable[int], hosts: HostFrames, folded: Collection[str]) ->
         the lines, and by number of a host its ranks in that order.
     """
     nowhere = len(hosts)
-    index = hosts.index
+    index = hosts.by_rank
     of_host: dict[int, list[int]] = {}
     for rank in order:
         of_host.setdefault(index.get(rank, nowhere), []).append(rank)

@@ -113,7 +113,7 @@ class RankTable(Filtered, RankView):
         if len(self.frame.ranks) != len(frame.ranks):
             self._sorted_at = None
             self.refresh(layout=True)
-        elif self.frame.hosts.index != frame.hosts.index:
+        elif self.frame.hosts.by_rank != frame.hosts.by_rank:
             self._sorted_at = None
         self.frame = frame
         if self._sorted_at is None or not 0 <= frame.at - self._sorted_at < _SORT_S:
@@ -217,7 +217,7 @@ class RankTable(Filtered, RankView):
         number = host_of(self._order[line])
         if number is not None:
             strip = strip_of(self._host_row(number), width)
-            chosen = self._is_folded(number) and self.frame.hosts.index.get(self.chosen) == number
+            chosen = self._is_folded(number) and self.frame.hosts.by_rank.get(self.chosen) == number
         else:
             rank = self.frame.ranks[self._order[line]]
             strip = strip_of(rank_row(rank, self.frame, self._columns, self.ink), width)
@@ -279,7 +279,7 @@ class RankTable(Filtered, RankView):
         index = numbers.index(rank) if rank in numbers else -1
         if index >= 0 and index in self._order:
             return self._order.index(index)
-        number = self.frame.hosts.index.get(rank)
+        number = self.frame.hosts.by_rank.get(rank)
         of_host = self._of_host.get(-1 if number is None else number, ())
         return self._order.index(line_of(number)) if number is not None and index in of_host else None
 

@@ -156,7 +156,7 @@ class TimelineView(RankView):
         if not hosts.several:
             return ranks
         # As nearly always they are in that order: the sort then goes through them once.
-        return sorted(ranks, key=lambda rank: hosts.index.get(rank, len(hosts)))
+        return sorted(ranks, key=lambda rank: hosts.by_rank.get(rank, len(hosts)))
 
     def action_move(self, by: int) -> None:
         """Choose the rank so many places below."""

@@ -255,6 +255,7 @@ class OtherHosts:
         if side is None:
             return
         self._states = side.states()
+        parts.judge_hosts(self._states)
         if isinstance(side, Head) or not side.is_linked:
             parts.door.publish(wire.TOPIC_HOSTS, wire.encode(wire.Hosts(time.time_ns(), self._states)))
         plain = [(each.host, each.state, each.ranks, each.gone, each.agent_version) for each in self._states]

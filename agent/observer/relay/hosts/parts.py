@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -59,6 +59,8 @@ class Parts:
     """Takes in a rank on another host, or the process that has its place now."""
     lose_afar: Callable[[int], None]
     """Does without a rank on another host whose process is gone."""
+    judge_hosts: Callable[[Sequence[wire.HostState]], None]
+    """Tells the judge of the hosts, and which ranks each has."""
     judge_here: Callable[[bool], None]
     """Begins to judge the run on this host, or leaves that to the head."""
 

@@ -70,6 +70,9 @@ class Told:
         open_, self.finds = self.finds, ()
         return [msgspec.structs.replace(each, until_at_ns=at_ns) for each in open_]
 
+    def hosts(self, states: Sequence[wire.HostState]) -> None:
+        self._hear(states)
+
     def _hear(self, something: object) -> None:
         if self.broken:
             raise ArithmeticError("broken")
