@@ -31,8 +31,8 @@ from ddptop.agent.rank.process import ancestry, ending, enrolment
 from ddptop.agent.rank.process.output import Output, flush, say, say_unobserved
 from ddptop.agent.rank.process.standing import Standing
 from ddptop.agent.rank.session import Session, open_session
-from ddptop.agent.run import checking, injection
 from ddptop.agent.run.rundir import MARKER, RunDirError
+from ddptop.agent.run.switches import checking, injection
 from ddptop.agent.startup import importpath
 
 USAGE = "usage: python -m ddptop.agent [-m] script [args…]   (see `ddptop launch --help` for the easy way)"

@@ -32,11 +32,11 @@ from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.rank.script import Script
-from ddptop.agent.run import checking
 from ddptop.agent.run.decisions import Decisions, Place
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 from ddptop.agent.run.script import last_output
+from ddptop.agent.run.switches import checking
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection

@@ -1,4 +1,4 @@
-"""The base: the folder that holds all runs of a user.
+"""The base: the folder that holds all runs of a user, and the names that they have in it.
 
 The default is in the temporary directory, and not in `$XDG_RUNTIME_DIR`: logind removes that when the user's last
 session ends, and a detached run must survive exactly that.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,9 @@ _TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
 """Environment variables that name the folder for temporary files, the first before the others."""
 LONGEST_NAME: Final = 40
 """Characters of a run's name at most."""
+NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+"""The names that a run may have."""
+_DIGITS: Final = re.compile(r"-([0-9a-f]{4})$")
 _DEFAULT: Final = "ddptop-"
 """Name of a default base, before the uid of its user."""
 _LONGEST_USER: Final = 10
@@ -101,3 +105,28 @@ def bases_of_others() -> dict[int, Path]:
                 private.check_folder(Path(entry.path), uid, "")
                 found[uid] = Path(entry.path)
     return found
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it can name a run.
+
+    Raises:
+        RunDirError: it has characters with a meaning to the file system or to a shell.
+    """
+    if not NAME.fullmatch(name):
+        raise RunDirError(
+            f"run name {name!r}: use 1 to {LONGEST_NAME} letters, digits, '.', '_' or '-', "
+            f"beginning with a letter or digit"
+        )
+    return name
+
+
+def stem_of(program: str, length: int) -> str:
+    """Return the beginning of a run's name for a program, of at most `length` characters."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).stem).strip("-._")[:length] or "run"
+
+
+def digits_of(name: str) -> str | None:
+    """Return the 4 digits with which a suggested name ends: `7f3a` of `resnet-7f3a`; None where a name has none."""
+    found = _DIGITS.search(name)
+    return found and found[1]

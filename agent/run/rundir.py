@@ -23,9 +23,12 @@ import msgspec
 from ddptop.agent.run import generations, hosts, records, states
 from ddptop.agent.run.base import BASE_VARIABLE as BASE_VARIABLE
 from ddptop.agent.run.base import LONGEST_NAME as LONGEST_NAME
+from ddptop.agent.run.base import NAME, default_base
 from ddptop.agent.run.base import base as base
 from ddptop.agent.run.base import bases_of_others as bases_of_others
-from ddptop.agent.run.base import default_base
+from ddptop.agent.run.base import check_name as check_name
+from ddptop.agent.run.base import digits_of as digits_of
+from ddptop.agent.run.base import stem_of as stem_of
 from ddptop.agent.run.files import marks, masking, private, removal
 from ddptop.agent.run.files.marks import Mark
 from ddptop.agent.run.files.private import Hold
@@ -57,24 +60,8 @@ MOST_ENTRIES: Final = 100_000
 """Entries read of one folder: a folder with more must not block its readers."""
 _RELEASE_S: Final = 1.0
 """Time for which an observer may still hold a run whose record says that it has ended."""
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
-_DIGITS = re.compile(r"-([0-9a-f]{4})$")
-_LEFT = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{8}}")
+_LEFT = re.compile(rf"\.{NAME.pattern}\.[0-9a-f]{{8}}")
 """The name of a run directory while it is made or removed."""
-
-
-def check_name(name: str) -> str:
-    """Return `name` if it can name a run.
-
-    Raises:
-        RunDirError: it has characters with a meaning to the file system or to a shell.
-    """
-    if not _NAME.fullmatch(name):
-        raise RunDirError(
-            f"run name {name!r}: use 1 to {LONGEST_NAME} letters, digits, '.', '_' or '-', "
-            f"beginning with a letter or digit"
-        )
-    return name
 
 
 def suggest_name(program: str) -> str:
@@ -83,11 +70,6 @@ def suggest_name(program: str) -> str:
         name = f"{stem_of(program, 30)}-{os.urandom(2).hex()}"
         if not (base() / name).exists():
             return name
-
-
-def stem_of(program: str, length: int) -> str:
-    """Return the beginning of a run's name for a program, of at most `length` characters."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).stem).strip("-._")[:length] or "run"
 
 
 class RunDir:
@@ -349,7 +331,7 @@ def runs_in(folder: Path, owner: int, *, onlooker: bool = False, damaged: list[s
     found = []
     with os.scandir(folder) as entries:
         for entry in islice(entries, MOST_ENTRIES):
-            if not _NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+            if not NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
                 continue
             run = RunDir(Path(entry.path), owner)
             try:
@@ -384,12 +366,6 @@ def _adopt(directory: RunDir) -> None:
                 marks.write(directory.path, Mark(marks.RUN, run_id=run.run_id))
 
 
-def digits_of(name: str) -> str | None:
-    """Return the 4 digits with which a suggested name ends: `7f3a` of `resnet-7f3a`; None where a name has none."""
-    found = _DIGITS.search(name)
-    return found and found[1]
-
-
 def meant(text: str) -> list[str]:
     """Return the names of the runs that this may mean: the one of that name, else all that begin with it or have it as
     their last 4 digits.
@@ -411,7 +387,7 @@ def find(prefix: str) -> RunDir:
         return RunDir(base() / matches[0])
     if matches:
         raise RunDirError(f"run {prefix!r}: could be {', '.join(matches)}; give more of the name")
-    if _NAME.fullmatch(prefix) and (damaged := RunDir(base() / prefix)).mark() is not None:
+    if NAME.fullmatch(prefix) and (damaged := RunDir(base() / prefix)).mark() is not None:
         damaged.read_own()
     raise RunDirError(f"run {prefix!r}: no such run; `ddptop ps` lists them")
 

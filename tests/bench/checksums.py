@@ -33,7 +33,7 @@ def measured(name: str, every: int, checks: int) -> tuple[int, float, float, flo
 
     from ddptop.agent.rank.checksums.checks import Checks
     from ddptop.agent.rank.faults import Faults
-    from ddptop.agent.run.checking import Checking
+    from ddptop.agent.run.switches.checking import Checking
 
     model, inputs = network(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)

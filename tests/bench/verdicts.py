@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from torch import nn
 
-    from ddptop.agent.run.injection import Injection
+    from ddptop.agent.run.switches.injection import Injection
     from ddptop.agent.wire import Step, Verdict
 
 MODELS = ("linear", "conv", "resnet18")
@@ -126,7 +126,7 @@ def train(options: argparse.Namespace) -> None:
 
 def _injected(segment: Segment, rank: int, world: int, step: int) -> list[Injection]:
     """Return what a rank is made to suffer in a step."""
-    from ddptop.agent.run.injection import Injection
+    from ddptop.agent.run.switches.injection import Injection
 
     ms: int = segment["ms"]
     guilty: int | None = segment["rank"]

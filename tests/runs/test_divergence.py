@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from support.harness import FORKED, ddptop, free_port, started, status, until
 
-from ddptop.agent.run import checking, rundir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.switches import checking
 
 SCRIPT = '''
 """Trains two ranks; after step 12 one value of rank 1 moves by one unit in the last place, unless KEEP is set.

@@ -103,7 +103,7 @@ def _modules(prefix: str, **_: Any) -> list[str]:
 
 
 def _topics(**_: Any) -> dict[str, str]:
-    from ddptop.tui.cli.manual import pages
+    from ddptop.tui.cli.output import pages
 
     return pages.topics()
 
@@ -116,7 +116,7 @@ def _signals(**_: Any) -> dict[str, str]:
 
 
 def _injections(prefix: str, **_: Any) -> list[str]:
-    from ddptop.agent.run.injection import FAULTS, PHASES
+    from ddptop.agent.run.switches.injection import FAULTS, PHASES
 
     before, comma, _word = prefix.rpartition(",")
     if not comma:

@@ -6,8 +6,8 @@ import shlex
 from itertools import takewhile
 from typing import Final
 
-from ddptop.agent.run import checking, injection
 from ddptop.agent.run.records import ENGINE, Run
+from ddptop.agent.run.switches import checking, injection
 
 _GRACE_S: Final = 5.0
 """Seconds that a launch gives the ranks of a run where it is not told otherwise."""

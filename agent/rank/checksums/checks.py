@@ -18,7 +18,7 @@ from ddptop.agent.rank.checksums.modules import Module, Modules
 from ddptop.agent.rank.checksums.sums import Sums, Weights, checksums
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records.device_time import CAPTURES
-from ddptop.agent.run.checking import Checking
+from ddptop.agent.run.switches.checking import Checking
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import Checksums, ModuleSums
 

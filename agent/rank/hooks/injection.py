@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ddptop.agent.run.injection import Injection, listed, parse_all
+from ddptop.agent.run.switches.injection import Injection, listed, parse_all
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session

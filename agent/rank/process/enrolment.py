@@ -19,8 +19,9 @@ import msgspec
 
 from ddptop.agent.rank.process.output import Output, say
 from ddptop.agent.rank.process.standing import Standing
-from ddptop.agent.run import injection, rundir
+from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
+from ddptop.agent.run.switches import injection
 
 _ON_TERM: Final = "checkpoint"
 """The reaction to a SIGTERM for which the observer of the run stays; see `agent.rank.commands.preemption`."""

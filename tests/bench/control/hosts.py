@@ -28,7 +28,7 @@ def main() -> int:
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from support.cluster import Cluster, missing
-    from support.cluster.jobs import CYCLES, Job, run_of
+    from support.cluster.jobs import CYCLES, Job, run_of, status
     from support.harness import until
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")

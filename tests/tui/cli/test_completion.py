@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.run import injection, rundir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.switches import injection
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.cli import completion
 from ddptop.tui.cli.main import FAMILIES

@@ -14,7 +14,7 @@ from support.screens.terminal import Terminal
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.cli import manual
 from ddptop.tui.cli.main import _parser, main
-from ddptop.tui.cli.manual import pages
+from ddptop.tui.cli.output import pages
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "tui" / "cli" / "manual"
@@ -189,7 +189,7 @@ try:
     {HELP.replace("; ", chr(10) + "    ")}
 except SystemExit:
     print(*sys.modules, file=sys.stderr)
-from ddptop.tui.cli.manual import pages
+from ddptop.tui.cli.output import pages
 pages.rendered("# a")
 print(*sys.modules, file=sys.stderr)
 """

@@ -6,4 +6,5 @@ card        `status` of one run, for people
 logs        `ddptop logs`
 stacks      `ddptop stacks`, also as JSON
 report      `ddptop report`
+pages       `ddptop help`: the pages of the manual
 """

@@ -34,7 +34,7 @@ def add(verbs: Verbs) -> None:
 
 def _help(options: argparse.Namespace) -> int:
     from ddptop.tui.cli.main import FAMILIES, print_help
-    from ddptop.tui.cli.manual import pages
+    from ddptop.tui.cli.output import pages
 
     known = pages.topics()
     if options.topic is None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ddptop.agent.observer.engine import machine
-from ddptop.agent.run import injection, rundir
+from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking
+from ddptop.agent.run.switches import injection
 from ddptop.agent.text import Complaint
 from ddptop.trainers.rank.refusal import NO_MPI
 from ddptop.tui.control.launch import hosts

@@ -21,9 +21,10 @@ from ddptop.agent.observer import observer
 from ddptop.agent.observer.engine import launcher, machine
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.status import takeover
-from ddptop.agent.run import checking, injection, rundir
+from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking, removal
 from ddptop.agent.run.rundir import Process, Run, RunDir
+from ddptop.agent.run.switches import checking, injection
 from ddptop.agent.text import plural
 from ddptop.trainers import CATALOGUE
 from ddptop.tui import settings

@@ -131,7 +131,7 @@ def _ident(text: str) -> str:
 
 def _checking(text: str) -> str:
     # Here, because each verb loads this page, and few are given this option.
-    from ddptop.agent.run import checking
+    from ddptop.agent.run.switches import checking
 
     checking.parse(text)
     return text

@@ -14,7 +14,7 @@ from ddptop.agent import wire
 from ddptop.agent.rank.checksums.checks import ASKED, MOST_FAILURES, NAMES_S, Checks, Failed, Missed
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records.device_time import CAPTURES
-from ddptop.agent.run.checking import Checking
+from ddptop.agent.run.switches.checking import Checking
 
 if TYPE_CHECKING:
     import torch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddptop.agent.rank.hooks.injection import MESSAGE, Injector
-from ddptop.agent.run import injection
-from ddptop.agent.run.injection import Injection, InjectionError
+from ddptop.agent.run.switches import injection
+from ddptop.agent.run.switches.injection import Injection, InjectionError
 
 
 @pytest.mark.parametrize(

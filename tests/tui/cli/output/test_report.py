@@ -9,9 +9,8 @@ from support.values.reports import REPORT
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import kinds
-from ddptop.tui.cli.manual import pages
+from ddptop.tui.cli.output import pages, status
 from ddptop.tui.cli.output import report as told
-from ddptop.tui.cli.output import status
 from ddptop.tui.model.diagnosis import report as lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.agent.run.checking import VARIABLE, Checking, from_environment, parse
+from ddptop.agent.run.switches.checking import VARIABLE, Checking, from_environment, parse
 
 
 @pytest.mark.parametrize(

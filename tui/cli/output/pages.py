@@ -1,4 +1,4 @@
-"""Finds the pages of the manual, and shows one: rendered on a terminal, through the user's pager.
+"""Finds the pages of the manual by their topics, and shows one: rendered on a terminal, through the user's pager.
 
 Rich is imported when a page is rendered, not before: the command line imports this module for a wrong topic too.
 """
@@ -15,6 +15,8 @@ import sys
 from importlib.resources import files
 from typing import Final
 
+from ddptop.tui.cli import manual
+
 _ENDING: Final = ".md"
 _WIDEST: Final = 100
 """Cells of the longest line: text that is wider is hard to read."""
@@ -29,14 +31,14 @@ def topics() -> dict[str, str]:
 
     That line is the title of the page without the topic, which it begins with.
     """
-    names = sorted(each.name for each in files(__package__).iterdir() if each.name.endswith(_ENDING))
+    names = sorted(each.name for each in files(manual).iterdir() if each.name.endswith(_ENDING))
     found = [name.removesuffix(_ENDING) for name in names]
     return {topic: read(topic).partition("\n")[0].partition(": ")[2] for topic in found}
 
 
 def read(topic: str) -> str:
     """Return the Markdown text of a page that there is."""
-    return files(__package__).joinpath(topic + _ENDING).read_text(encoding="utf-8")
+    return files(manual).joinpath(topic + _ENDING).read_text(encoding="utf-8")
 
 
 def nearest(word: str) -> str | None:
