@@ -28,7 +28,7 @@ import torch.distributed as dist
 torch.manual_seed(int(os.environ["RANK"]))
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1)))
-optimizer = torch.optim.AdamW(model.parameters())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 for _ in range(20):
     optimizer.zero_grad()
     model(torch.randn(4, 8)).square().sum().backward()
@@ -41,8 +41,8 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
-EXITS: Final = 40
-"""Scripts that end; by hand 200 were tried."""
+EXITS: Final = 20
+"""Scripts that end."""
 ENDS: Final = '''
 """Reads a key in a thread of the agent while the store dies, and while the interpreter ends, again and again."""
 import os, sys, threading, time
@@ -86,8 +86,10 @@ for number in range(int(sys.argv[2])):
             made.stop()
         sys.exit(0)
     bad += [status for status in [os.waitpid(pid, 0)[1]] if status]
+# As rarely as in earnest, since torch would warn of an end within a call.
+exchange._SOON_S = exchange._LATER_S = 1.0
 made = begin(port)
-time.sleep(0.2)
+time.sleep(0.5)
 os.kill(child, 9)
 os.waitpid(child, 0)
 exchange._SETTLES_S = 0.0
