@@ -24,6 +24,10 @@ _TELL_S: Final = 60.0
 """Seconds between two events about strangers."""
 
 
+_THROW_AWAY_S: Final = 0.5
+_QUIET_MS: Final = 20
+
+
 class Head(Side):
     """The ROUTER; for use from one thread.
 
@@ -119,10 +123,23 @@ class Head(Side):
     def close(self) -> None:
         """Close the sockets, after what was sent has left or a second is over."""
         self._socket.monitor(None, 0)  # None takes the monitor away
+        self._throw_away()
         self._socket.close()
         self._port.close()
         self._admission.close()
         self._context.term()
+
+    def _throw_away(self) -> None:
+        """Read what is left, for a moment: libzmq 4.3.5 aborts the process where a connection that has ended is closed
+        while what came by it fills its queue (`!_io_error` in `stream_engine_base.cpp`).
+        """
+        until = self._clock() + _THROW_AWAY_S
+        while self._clock() < until:
+            try:
+                self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.ZMQError:
+                if not self._socket.poll(_QUIET_MS):
+                    return
 
     def _look(self) -> None:
         self._admission.turn(self._port, len(self.peers))

@@ -59,7 +59,7 @@ class OtherHosts:
         self._opening = opening
         self._clock = clock
         self._began = clock()
-        self._due = 0.0
+        self._due = self._opened_at = 0.0
         self._side: Head | Branch | None = None
         self._link: Link | None = None
         self._listen: Listen | None = None
@@ -207,7 +207,7 @@ class OtherHosts:
                 self._side = Head(parts, local, self._beyond, self._link)
                 hosts.write_listen(parts.directory.path, hosts.LISTEN, told)
             else:
-                self._listen = listen
+                self._listen, self._opened_at = listen, self._clock()
                 self._link = self._opening.branch(parts.context, listen, self._hello(), calls)
                 self._side = Branch(parts, local, self._beyond, self._link)
         except (Complaint, OSError, ValueError, zmq.ZMQError) as problem:
@@ -274,7 +274,7 @@ class OtherHosts:
     def _tell_alone(self) -> None:
         """Say once that there is no link, where the head is known and does not answer."""
         side, local, parts = self._side, self._local, self._parts
-        if self._told_alone or self._clock() - self._began < FIRST_S:
+        if self._told_alone or self._clock() - self._opened_at < FIRST_S:
             return
         if isinstance(side, Branch) and not side.was_linked and self._listen is not None:
             self._told_alone = True
