@@ -115,7 +115,8 @@ class Relayed:
                 del waiting[rank]
                 if answer.done or answer.text != silence(rank):
                     replies[rank] = answer
-        return replies
+        # In one order, so that what is said of the same refusals is the same text.
+        return dict(sorted(replies.items()))
 
     def decide(self, serial: int, content: bytes, timeout_s: float) -> bool:
         """Have decision `serial` made where this run decides; return False where another was made with that number.

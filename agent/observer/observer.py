@@ -197,6 +197,8 @@ class Observer:
     def _take_from_host(self, message: wire.HostEnd | wire.Conclude) -> str | None:
         """Take what another observer tells of the end of the run, or return why not."""
         refusal = self._others.take(message)
+        if self._others.conclusion is not None:
+            self._relay.far.conclude()
         if refusal is None and isinstance(message, wire.HostEnd) and self._orders.killed_by is None:
             self._ends.record()
             judgement = self._ends.first_cause(self._run, self._members, None)
@@ -330,16 +332,19 @@ class Observer:
         self._orders.await_parts()
         self._find_ranks()
         self._note_exits()
+        # What the head of a run on several hosts tells for all of them is only recorded here.
+        say = self._relay.record if self._relay.far.role == "branch" else self._say
         if self._orders.killed_by is not None:
-            self._say(self._orders.summary, "warning")
+            self._relay.far.conclude()
+            say(self._orders.summary, "warning")
         elif self._run.launched:
             # The processes that outlive another launcher's job are that launcher's.
             self._clear_up()
         judgement = self._judge(problem)
         self._others.conclude(judgement, killed=self._orders.killed_by is not None)
         if judgement.warning:
-            self._say(judgement.warning, "warning")
-        self._say(*cause.describe_end_of_run(judgement.state, judgement.cause))
+            say(judgement.warning, "warning")
+        say(*cause.describe_end_of_run(judgement.state, judgement.cause))
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
         self._relay.publish(self._run_state())
         self._relay.finish(self._run_state())

@@ -32,8 +32,8 @@ from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.rank.script import Script
-from ddptop.agent.run import checking, decisions
-from ddptop.agent.run.decisions import Decisions
+from ddptop.agent.run import checking
+from ddptop.agent.run.decisions import Decisions, Place
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 from ddptop.agent.run.script import last_output
@@ -69,8 +69,7 @@ class Session:
         self.faults = Faults()
         self.stamps = Stamps()
         self.gate = Gate()
-        made_elsewhere = functools.partial(decisions.are_made_elsewhere, directory)
-        self.follower = Follower(self.gate, Decisions(directory.path), self.faults, made_elsewhere)
+        self.follower = Follower(self.gate, Decisions(directory.path), self.faults, Place(directory))
         self.health = Health()
         self.notices: deque[Event] = deque(maxlen=_MOST_NOTICES)
         """Events of this rank that are to be published."""

@@ -6,7 +6,8 @@ run directory, created whole and exclusively: the first process to write number 
 reads the file, with or without a message.  This module does not know the contents of decisions.
 
 Of a run on several hosts, the directory on the host of rank 0 decides.  On every other host the directory is a copy, in
-which ranks and controllers only propose: the observer there passes a proposal on and copies what was decided.
+which controllers only propose: the observer there passes a proposal on and copies what was decided.  That a hold lapses
+is proposed on all hosts, and decided once all can be told.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 
 from ddptop.agent.run import hosts, states
 from ddptop.agent.run.files import private
+from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import RunDir, RunDirError
 
 _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
@@ -38,6 +40,25 @@ def are_made_elsewhere(directory: RunDir) -> bool:
         # Of a run on one host, the records of its ranks are not read: there may be a thousand.
         return states.has_other_hosts(run, far) and states.is_branch(run, directory.members(), far)
     return False
+
+
+class Place:
+    """Where the decisions of a run are made, as a rank has to know it before it lets a hold lapse."""
+
+    def __init__(self, directory: RunDir) -> None:
+        self._directory = directory
+
+    def is_over_hosts(self) -> bool:
+        """Say whether the run has other hosts: then its observer decides, which knows whether all can be told."""
+        with contextlib.suppress(OSError, RunDirError):
+            return states.has_other_hosts(self._directory.read(), hosts.far_members(self._directory.path))
+        return False
+
+    def is_deserted(self) -> bool:
+        """Say whether decisions are made on this host, and no observer lives that would."""
+        with contextlib.suppress(OSError, RunDirError):
+            return not may_live(self._directory.read().observer) and not are_made_elsewhere(self._directory)
+        return False
 
 
 class Decisions:

@@ -237,7 +237,9 @@ class RunEnding:
     def _answer(self, waiting: list[tuple[bytes, int]]) -> None:
         reply = self._reply()
         for sender, number in waiting:
-            self._requests.reply(sender, msgspec.structs.replace(reply, id=number))
+            # Only another observer adds up.
+            census = reply.census if is_from_afar(sender) else None
+            self._requests.reply(sender, msgspec.structs.replace(reply, id=number, census=census))
         self._waiting = [each for each in self._waiting if each not in waiting]
 
     def close(self, late: list[tuple[bytes, int]]) -> None:

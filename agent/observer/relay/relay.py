@@ -180,6 +180,11 @@ class Relay:
         self._events.put(event)
         self._wake.set()
 
+    def record(self, text: str, level: str = "info") -> None:
+        """Record an event of this moment, which another host publishes; may be called from any thread."""
+        _log.info("%s", text)
+        self._recorder.add(wire.Event(time.time_ns(), text, None, level))
+
     def publish(self, state: wire.RunState) -> None:
         """Tell the state of the run, which is sent once a second and at every change."""
         before, self._state = self._state, state

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from itertools import takewhile
 from typing import Final
 
 from ddptop.agent.run import checking, injection
-from ddptop.agent.run.records import Run
+from ddptop.agent.run.records import ENGINE, Run
 
 _GRACE_S: Final = 5.0
 """Seconds that a launch gives the ranks of a run where it is not told otherwise."""
@@ -20,7 +21,7 @@ def launching(run: Run) -> str:
     """
     if not run.launched:
         return shlex.join((run.program, *run.arguments))
-    words = ["ddptop", "launch", "--world", str(run.world)]
+    words = ["ddptop", "launch", *(_hosts(run) or ("--world", str(run.world)))]
     if run.backend:
         words += ["--backend", run.backend]
     if run.leader != "torchrun":
@@ -41,3 +42,17 @@ def launching(run: Run) -> str:
                 words += ["--env", f"{name}={value}"]
     words += run.program.split(" ", 1) if run.program.startswith("-m ") else [run.program]
     return shlex.join((*words, *(("--", *run.arguments) if run.arguments else ())))
+
+
+_OF_HOSTS: Final = ("--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--rdzv-id")
+
+
+def _hosts(run: Run) -> list[str]:
+    """Return the options with which each host of a run on several is launched, as torchrun got them; else none."""
+    if ENGINE not in run.command:
+        return []
+    options = takewhile(lambda word: word.startswith("-"), run.command[run.command.index(ENGINE) + 1 :])
+    given = dict(word.split("=", 1) for word in options if "=" in word)
+    if "--nnodes" not in given:
+        return []
+    return [word for name in _OF_HOSTS if name in given for word in (name, given[name])]

@@ -22,6 +22,8 @@ from ddptop.agent.rank.process.standing import Standing
 from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 
+_ON_TERM: Final = "checkpoint"
+"""The reaction to a SIGTERM for which the observer of the run stays; see `agent.rank.commands.preemption`."""
 _MOST_LIKE_IT: Final = 1000
 """Ended jobs with the same marks as this one that may have a record at most."""
 _OPENMPI_4: Final = "OMPI_MCA_ess_base_jobid"
@@ -80,6 +82,7 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
         cwd=os.getcwd(),
         torchrun=launcher,
         injected=injection.describe(injection.from_environment(os.environ)),
+        on_term=_ON_TERM if os.environ.get("DDPTOP_ON_TERM") == _ON_TERM else "",
         owner=os.getuid(),
         local_world=standing.local_world,
         nodes=standing.nodes,

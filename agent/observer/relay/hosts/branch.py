@@ -62,6 +62,8 @@ class Branch:
         self, parts: Parts, local: Local, beyond: Beyond, link: Link, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Know nothing of the head yet, on a link that connects."""
+        self.is_over = False
+        """The run is over, and the head may leave."""
         self.refused = 0
         """Messages of the head that could not be read."""
         self._parts = parts
@@ -156,7 +158,8 @@ class Branch:
         parts.hanging.unheard = frozenset(self._members)
         host = self.host
         here = f"this is the view of {self._local.host} alone, {parting.ranks(self._local.members)}"
-        parts.say(f"{host}, the host of rank 0, is not heard: {here}", "warning")
+        if not self.is_over:
+            parts.say(f"{host}, the host of rank 0, is not heard: {here}", "warning")
         under_way, self._under_way = self._under_way, {}
         for asker, rank, number in under_way:
             text = f"{host}, the host of rank 0, is not heard: it may have been done"

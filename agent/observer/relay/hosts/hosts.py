@@ -285,6 +285,11 @@ class OtherHosts:
                 "warning",
             )
 
+    def conclude(self) -> None:
+        """Take note that the run is over: that the head leaves is no news then. May be called from any thread."""
+        if isinstance(side := self._side, Branch):
+            side.is_over = True
+
     def close(self) -> None:
         """Leave the other hosts, after what waits was sent."""
         self._closed = True

@@ -30,14 +30,26 @@ BRANCHES = st.integers(1, 2)
 ANY = st.integers(0, 2)
 
 
+class Observed:
+    """A run on several hosts, which has observers."""
+
+    def is_over_hosts(self) -> bool:
+        """Say so."""
+        return True
+
+    def is_deserted(self) -> bool:
+        """Say no."""
+        return False
+
+
 class Rank:
     """A rank that writes down what it carries out."""
 
-    def __init__(self, directory: RunDir, decisions: Decisions, clock: Callable[[], float], *, branch: bool) -> None:
+    def __init__(self, directory: RunDir, decisions: Decisions, clock: Callable[[], float]) -> None:
         self.gate = Gate(clock)
         self.faults = Faults()
         self.carried_out: list[tuple[int, bytes]] = []
-        self.follower = Follower(self.gate, decisions, self.faults, lambda: branch)
+        self.follower = Follower(self.gate, decisions, self.faults, Observed())
         follow = self.follower._follow
 
         def noted(decision: wire.Command) -> None:
@@ -67,8 +79,8 @@ class Host:
         self.directory.write_member(member)
         hosts.write_far(folder, FarRanks())
         self.decisions = Decisions(folder)
-        self.rank = Rank(self.directory, self.decisions, machine.clock, branch=number > 0)
-        self.linked = False
+        self.rank = Rank(self.directory, self.decisions, machine.clock)
+        self.linked = number == 0
         self.up: deque[tuple[object, ...]] = deque()
         self.down: deque[tuple[object, ...]] = deque()
         self.machine = machine
@@ -79,11 +91,18 @@ class Host:
     @property
     def role(self) -> str:
         """Its part."""
-        return "head" if self.number == 0 else "branch" if self.linked else "alone"
+        if self.number == 0:
+            return "head"
+        return "branch" if self.linked else "alone"
 
     def hosts(self) -> tuple[wire.HostState, ...]:
-        """Return none: decisions do not need them."""
-        return ()
+        """Return, for the head, which branches are heard."""
+        if self.number:
+            return ()
+        return tuple(
+            wire.HostState(f"node{each.number}", "linked" if each.linked else "silent", (each.number,))
+            for each in self.machine.hosts[1:]
+        )
 
     def send(self, queue: deque[tuple[object, ...]], message: tuple[object, ...]) -> bool:
         """Put a message on the link."""
@@ -174,6 +193,10 @@ class Hosts(RuleBasedStateMachine):
     @rule()
     def turn(self) -> None:
         """The observers have their turn."""
+        newest = self.hosts[0].decisions.newest()
+        self.hosts[0].deciding.turn()
+        if self.hosts[0].decisions.newest() > newest:
+            assert all(host.linked for host in self.hosts), "a hold lapsed that not all could be told of"
         self.sent.turn()
         for host in self.hosts[1:]:
             host.deciding.turn()
@@ -193,7 +216,8 @@ class Hosts(RuleBasedStateMachine):
             host.waiting.append(then)  # type: ignore[arg-type]
             sender = far.LINK + b"%d" % which
             refusal = self.hosts[0].deciding.answer(sender, wire.read_command(wire.encode(command)))  # type: ignore[arg-type]
-            assert refusal is None
+            if refusal is not None:
+                self.hosts[0].reply(sender, wire.Reply(command.id, False, refusal))
 
     @rule(which=BRANCHES)
     def down(self, which: int) -> None:
@@ -259,8 +283,8 @@ class Hosts(RuleBasedStateMachine):
 
     @invariant()
     def no_host_goes_on_alone(self) -> None:
-        """A rank on another host than the head's is let go by a decision and by nothing else."""
-        assert not [number for number in self.opened_alone if number]
+        """A rank is let go by a decision and by nothing else."""
+        assert not self.opened_alone
 
     def _all(self, host: Host) -> list[bytes]:
         found: list[bytes] = []

@@ -35,3 +35,20 @@ def test_every_option_that_the_record_knows_is_one_of_launch() -> None:
     assert {word for word in words if word.startswith("--")} <= {option.flag for option in OPTIONS}
     assert {"--start", "--grace", "--on-term", "--max-restarts", "--check-parameters"} <= set(words)
     assert command.launching(msgspec.structs.replace(RUN, launched=False)) == "'my toy.py' --lr 0.1"
+
+
+def test_a_run_on_several_hosts_is_launched_as_one_of_them_was() -> None:
+    """The number of hosts, where they meet and the ranks of a host, instead of the ranks of all."""
+    options = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", "--rdzv-id=demo")
+    torchrun = (
+        "python",
+        "starter.py",
+        "torch.distributed.run",
+        *options,
+        "--nproc-per-node=4",
+        "main.py",
+        "--nnodes=9",
+    )
+    run = msgspec.structs.replace(RUN, command=torchrun, world=8, environment={}, backend=None)
+    words = "--nnodes 2 --nproc-per-node 4 --rdzv-endpoint node1:29400 --rdzv-id demo"
+    assert command.launching(run) == f"ddptop launch {words} 'my toy.py' -- --lr 0.1"

@@ -1,0 +1,86 @@
+"""Actions on ranks of two hosts that somebody leaves half done, and the end that a scheduler asks for."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from support.cluster import Cluster, Host
+from support.cluster.jobs import Job, on_all, run_of, status
+from support.harness import until
+
+HOLD = """
+import time
+from ddptop.agent.control.caller import LiveGroup
+from ddptop.agent.control.controller import Controller
+from ddptop.agent.run import rundir
+
+with LiveGroup(rundir.runs()[0]) as group:
+    held = Controller(group, "a test")._lease("pause", 30.0)
+    print(held.step, flush=True)
+    time.sleep(1000)
+"""
+SAVES = """dist.init_process_group("gloo")
+import ddptop.agent
+
+
+def save(where=None):
+    with open(f"saved-{dist.get_rank()}", "a") as file:
+        file.write(f"{saved_at()}\\n")
+
+
+def saved_at():
+    return struct.unpack("<q", Path(f"count-{dist.get_rank()}").read_bytes())[0]
+
+
+ddptop.agent.on_checkpoint(save)"""
+
+
+@pytest.fixture
+def job(cluster: Cluster, hosts: tuple[Host, ...]) -> Job:
+    """A training of two ranks on each host that can save, and whose ranks answer SIGTERM with a checkpoint."""
+    job = Job(cluster, 2)
+    job.prepare()
+    script = job.folder / "train.py"
+    script.write_text(script.read_text().replace('dist.init_process_group("gloo")', SAVES, 1))
+    job.prepare = lambda: None  # type: ignore[method-assign]
+    job.start_by_hand(env={"DDPTOP_ON_TERM": "checkpoint"})
+    job.wait_for_first_step()
+    until(lambda: all(_running(told) == {0, 1, 2, 3} for told in on_all(hosts, status)), "both show all ranks")
+    return job
+
+
+def _running(told: dict[str, Any]) -> set[int]:
+    return {rank["rank"] for rank in told.get("ranks", []) if rank["step"] and rank["state"] == "running"}
+
+
+def test_a_hold_that_its_controller_leaves_ends_on_no_host_before_all_can_be_told(job: Job) -> None:
+    """The controller dies and the cable is cut: the lease runs out, and no rank of either host begins another step."""
+    node1, node2 = job.cluster.hosts
+    controller = node1.popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE)
+    assert controller.stdout is not None
+    assert int(controller.stdout.readline()) > 0
+    node2.cut()
+    controller.kill()
+    before = job.counts()
+    with pytest.raises(AssertionError):
+        until(lambda: job.counts() != before, "a rank goes on", 9.0)
+    node2.mend()
+    job.goes_on()
+
+
+def test_a_scheduler_that_ends_one_host_has_all_of_them_save(job: Job) -> None:
+    """SIGTERM reaches the ranks and the observer of node2 alone: all ranks save once, at one step, and all end well."""
+    node1, node2 = job.cluster.hosts
+    run = run_of(node1)
+    found = [pid for pid, words in node2.processes().items() if "ddptop" in words and not words.startswith("sh ")]
+    node2.run(["kill", f"-{signal.SIGTERM.value}", *map(str, found)], check=True)
+    assert job.wait_for_end() == [0, 0, 0, 0]
+    saved = [(job.folder / f"saved-{rank}").read_text().split() for rank in range(4)]
+    assert len({tuple(each) for each in saved}) == 1
+    assert len(saved[0]) == 1
+    until(lambda: {told["state"] for told in on_all((node1, node2), status)} == {"stopped"}, "both say stopped")
+    assert run_of(node1) == run
