@@ -78,7 +78,7 @@ def test_an_onlooker_has_two_sockets_of_the_run(world: int) -> None:
 def test_of_a_large_group_only_records_in_sight_are_subscribed_to() -> None:
     """All ranks come together in one topic; the records of a rank only while it is watched, at most so many."""
     with observed(run_of("sight", MANY)) as observer, closing(Link(observer.directory, "test")) as link:
-        always = {wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS}
+        always = {wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS, wire.TOPIC_HOSTS}
 
         def topics(wanted: set[int]) -> Callable[[], bool]:
             def are_subscribed() -> bool:

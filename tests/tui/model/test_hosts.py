@@ -14,6 +14,7 @@ from ddptop.agent.run.records import Member, Run
 from ddptop.tui.model import framer
 from ddptop.tui.model.frame import not_linked, unheard_hosts, with_rank
 from ddptop.tui.model.framer import Framer
+from ddptop.tui.model.hosts import HostFrames
 from ddptop.tui.model.situation import Liveness
 from ddptop.tui.model.store import Store
 
@@ -220,7 +221,7 @@ def test_a_thousand_ranks_on_many_hosts_are_no_more_work_than_on_one(monkeypatch
         return counts
 
     monkeypatch.setattr(framer, "rank_frame", count("ranks", framer.rank_frame))
-    monkeypatch.setattr(framer.HostFrames, "with_times", count("hosts", framer.HostFrames.with_times))
+    monkeypatch.setattr(HostFrames, "with_times", count("hosts", HostFrames.with_times))
     found = []
     for hosts in (1, 128):
         counted.clear()

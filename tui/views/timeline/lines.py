@@ -47,7 +47,7 @@ def title(line: Timeline, standing: Standing, world: int, width: int, ink: Ink, 
         Segment(f" step {line.number:,}", ink["bold value"]),
         Segment(f"  {units.milliseconds(line.length / 1e6).strip()} ms", ink["value"]),
         Segment(" from the first to the last" if line.aligned and len(line.lanes) > 1 else "", ink["label"]),
-        Segment(f"  {clocks(line)}" if clocks(line) else "", ink["label" if line.aligned else "level-warning"]),
+        *([Segment(f"  {sure}", ink["label" if line.aligned else "level-warning"])] if (sure := clocks(line)) else []),
         Segment(f"  {missing:,} of {world:,} ranks have no record of it" if missing else "", ink["level-warning"]),
     ]
     where = "newest, follows" if standing.follows else f"{standing.back:,} back of {standing.steps:,} kept"

@@ -234,7 +234,7 @@ class TimelineView(RankView):
             # Where nobody knows when it was, the sign stands beside the rank.
             certain = " " if lane is None or lane.compared else lines.UNKNOWN_WHEN
             label = [
-                lines.name(host if host != above else None, names, ink),
+                *([lines.name(host if host != above else None, names, ink)] if names else []),
                 Segment(f"{mark}{rank:>{before - names - 3}}{certain} ", ink[hue]),
             ]
             above = host
