@@ -45,7 +45,6 @@ from ddptop.agent.observer.hosts.branch import HEAD, Branch
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import observing
 from ddptop.agent.run import hosts, rundir
-from ddptop.agent.run.decisions import LARGEST
 from ddptop.agent.run.files import private
 from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import Run, RunDir, identify, is_alive
@@ -196,7 +195,7 @@ class FakeHost:
                 self.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRanks(time.time_ns(), hellos, (), ())))
         elif kind == frames.UNSUBSCRIBE:
             self._topics.discard(content[0])
-        elif kind == frames.DECISION and len(content[1]) <= LARGEST:
+        elif kind == frames.DECISION:
             self.branch.send(HEAD, frames.DECISION, content[0], b"")
         elif kind == frames.COMMAND and len(content) == 3:
             asker, number, payload = content

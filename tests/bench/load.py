@@ -98,6 +98,9 @@ class Records:
 class FakeRank:
     """One rank's sockets and records."""
 
+    member: Member
+    """Its record."""
+
     def __init__(
         self,
         context: zmq.Context[Any],
