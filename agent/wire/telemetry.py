@@ -304,9 +304,10 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: Count
     """Consecutive number of the verdict in its run, from 1: the same as long as the same is told."""
     kind: Name
-    """`slow_rank`, `taking_turns`, `unequal_work`, `input_bound`, `communication_bound`, `memory_creep`,
-    `no_communication`, `diverged`, `hang`, `standing` or `health`. `standing` accuses nobody: the run makes no steps
-    because a rank works that the others wait for, or because no rank is in a collective, as in a long evaluation."""
+    """`slow_rank`, `slow_host`, `taking_turns`, `unequal_work`, `input_bound`, `communication_bound`,
+    `memory_creep`, `no_communication`, `diverged`, `hang`, `standing` or `health`. `standing` accuses nobody: the run
+    makes no steps because a rank works that the others wait for, or because no rank is in a collective, as in a long
+    evaluation."""
     text: Line
     """The whole of it, one line; its figures may change while it goes on."""
     since_at_ns: Moment
@@ -329,6 +330,8 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Restart count of the group."""
     hang: Hang | None = None
     """`hang` and `standing`: what is known of it."""
+    host: Label = ""
+    """The host of that rank, or the host that is to blame, where the run is on several."""
 
 
 class Verdicts(Message, frozen=True, tag="verdicts"):

@@ -35,6 +35,7 @@ class Finding:
     urgent: bool = False
     """True for what ends the training, or makes it useless, if nobody acts."""
     hang: Hang | None = None
+    host: str = ""
 
 
 def in_ms(value: float) -> str:

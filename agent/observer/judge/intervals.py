@@ -21,8 +21,8 @@ MOST: Final = 4096
 _FIRST: Final = ("hang", "health")
 """Kinds that come before all others: a run that hangs does nothing else."""
 
-Accusation = tuple[str, int | None, str | None]
-"""Kind, rank and phase; of the kinds of `_OF_THE_GROUP` the kind alone."""
+Accusation = tuple[str, int | str | None, str | None]
+"""Kind, rank or else host, and phase; of the kinds of `_OF_THE_GROUP` the kind alone."""
 _OF_THE_GROUP: Final = frozenset({"health", "hang", "standing"})
 """One rank's NaN is everybody's a step later, and a run stands once, whoever is found to be the cause."""
 
@@ -117,6 +117,7 @@ class Intervals:
             every=finding.every,
             generation=self.generation,
             hang=finding.hang,
+            host=finding.host,
         )
         self._open[accusation] = _Open(verdict, now_ns, finding.urgent)
 
@@ -132,7 +133,9 @@ class Intervals:
 
 
 def _of(told: Finding | Verdict) -> Accusation:
-    return (told.kind, None, None) if told.kind in _OF_THE_GROUP else (told.kind, told.rank, told.phase)
+    if told.kind in _OF_THE_GROUP:
+        return told.kind, None, None
+    return told.kind, (told.host or None) if told.rank is None else told.rank, told.phase
 
 
 def _weight(each: _Open) -> tuple[int, bool, float, int]:

@@ -5,21 +5,27 @@ Whatever is given is taken or left out; nothing raises, and nothing grows with t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.evidence.blocks import ROUNDS, STEPS
 from ddptop.agent.observer.judge.evidence.detail import MOST_SUSPECTS, Detail
+from ddptop.agent.observer.judge.evidence.hosts import HostsOfRanks
 from ddptop.agent.observer.judge.evidence.join import StepJoin
 from ddptop.agent.observer.judge.evidence.rounds import Rounds
 from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.judge.intervals import Intervals
 from ddptop.agent.observer.judge.kinds.divergence import Divergence
 from ddptop.agent.observer.judge.kinds.health import Health
+from ddptop.agent.observer.judge.kinds.link import Links
 from ddptop.agent.observer.judge.kinds.memory_growth import GroupMemory
 from ddptop.agent.observer.judge.kinds.no_communication import Communication
 from ddptop.agent.observer.judge.kinds.slow import Judge
+from ddptop.agent.observer.judge.kinds.slow_host import KIND as SLOW_HOST
+from ddptop.agent.observer.judge.kinds.slow_host import SlowHost
 
 _OF_STEPS: Final = ("slow_rank", "unequal_work", "input_bound", "communication_bound")
 
@@ -41,12 +47,15 @@ class Judgement:
         self._intervals = Intervals(first, generation)
         self._intervals.resume(known)
         self._heard_ns = self._now_ns = 0
+        self._links = Links()
         self._begin()
 
     def _begin(self) -> None:
         self._large = self._world > wire.EACH_RECORD
         self._detail = Detail()
         self._judge = Judge(self._world, ROUNDS if self._large else STEPS, self._detail if self._large else None)
+        self._hosts = HostsOfRanks(self._world)
+        self._slow_host = SlowHost(self._hosts, ROUNDS if self._large else STEPS)
         self._join = StepJoin(self._world)
         self._rounds = Rounds(self._world)
         self._memory = GroupMemory(self._world)
@@ -82,6 +91,7 @@ class Judgement:
                 self._detail.take(rank, record)
             elif (together := self._join.take(rank, record)) is not None:
                 self._judge.take(together)
+                self._slow_host.follow(self._judge.evidence)
         self._last[rank] = last
 
     def summary(self, message: wire.Summary) -> None:
@@ -92,11 +102,19 @@ class Judgement:
         block = self._rounds.take(message)
         if block is not None:
             self._judge.take_round(block)
+            self._slow_host.follow(self._judge.evidence)
             asked = self._detail.ranks
             self._detail.ask(*self._judge.suspects(MOST_SUSPECTS))
             if self._detail.ranks != asked:
                 # Records are filled in from before those that had been heard.
                 self._last.clear()
+
+    def hosts(self, states: Sequence[wire.HostState]) -> None:
+        """Take in what is known of the hosts of the run, and which ranks each has."""
+        for state in states:
+            for rank in state.ranks:
+                self._hosts.take(rank, state.host)
+        self._links.take(states)
 
     def beat(self, message: wire.Beat) -> None:
         """Take in a heartbeat."""
@@ -143,7 +161,8 @@ class Judgement:
         """
         self._now_ns = now_ns
         health = self._health.finding(now_ns, self._judge.evidence.time_of)
-        held_back = [each for each in (self._judge.finding, self._judge.turns) if isinstance(each, Finding)]
+        candidates = (self._slow_host.finding, self._judge.finding, self._judge.turns)
+        held_back = [each for each in candidates if each is not None and not self._slow_host.explains(each)]
         if self._communication.is_absent:
             held_back = [each for each in held_back if each.kind == "input_bound" and each.rank is None]
         if self._standing is not None and self._standing.kind == "hang":
@@ -152,6 +171,7 @@ class Judgement:
         found = (self._standing, health, diverged, self._communication.finding, *held_back, self._memory.finding)
         ceased = {
             **dict.fromkeys(_OF_STEPS, self._judge.ceased_at_ns),
+            SLOW_HOST: self._slow_host.ceased_at_ns,
             "taking_turns": self._judge.turns_ceased_at_ns,
             "memory_creep": self._memory.ceased_at_ns,
             "health": self._health.ceased_at_ns,
@@ -160,8 +180,18 @@ class Judgement:
             "no_communication": self._communication.ceased_at_ns,
             "diverged": self._divergence.ceased_at_ns,
         }
-        self._intervals.update([each for each in found if isinstance(each, Finding)], ceased, now_ns)
+        self._intervals.update([self._on_hosts(each) for each in found if each is not None], ceased, now_ns)
         return self._intervals.verdicts
+
+    def _on_hosts(self, finding: Finding) -> Finding:
+        """Add what is known of the hosts, where the ranks are on several."""
+        if finding.rank is not None and (host := self._hosts.of(finding.rank)):
+            named = f"rank {finding.rank} ({host})"
+            text = re.sub(rf"\brank {finding.rank}\b", lambda _: named, finding.text, count=1)
+            return replace(finding, text=text, host=host)
+        if finding.kind == "communication_bound" and (remark := self._links.remark):
+            return replace(finding, text=f"{finding.text}; {remark}")
+        return finding
 
     def ended(self) -> list[wire.Verdict]:
         """Return the verdicts that are over and were not returned before; asked after `verdicts`, each comes once."""

@@ -32,6 +32,9 @@ class Judge(Protocol):
     def summary(self, message: wire.Summary) -> None:
         """Take in a summary of a rank."""
 
+    def hosts(self, states: Sequence[wire.HostState]) -> None:
+        """Take in what is known of the hosts of the run."""
+
     def beat(self, message: wire.Beat) -> None:
         """Take in a sign of life."""
 
@@ -143,6 +146,11 @@ class Judging:
                     judge.checksums(message)
             except Exception as error:  # a wall, as below
                 self._fault(error)
+
+    def hosts(self, states: Sequence[wire.HostState]) -> None:
+        """Take in what is known of the hosts of the run."""
+        if (judge := self._judge) is not None:
+            self._guarded(lambda: judge.hosts(states))
 
     def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
         """Take in what is known of a run that makes no steps, None where it makes some, and when it last began to."""

@@ -17,7 +17,8 @@ FORMS: dict[type[msgspec.Struct], str] = {
     ),
     wire.Collective: "op entered_ns duration_ns bytes in_flight group blocking queued_ns estimated on_device",
     wire.Verdict: (
-        "number kind text since_at_ns until_at_ns rank phase cost_ms share since_step confidence every generation hang"
+        "number kind text since_at_ns until_at_ns rank phase cost_ms share since_step confidence every generation hang "
+        "host"
     ),
     wire.Hang: "kind ranks where waiting evidence sure timeout_at_ns",
     wire.Frame: "function file line source library",
