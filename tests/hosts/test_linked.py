@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ SEEN_S = 5.0
 """Seconds after the first step within which all ranks are shown on all hosts."""
 CUT_S = 10.0
 NAMED_S = 60.0
+GONE_S = 15.0
+"""Seconds after a kill in which observers and launchers have gone, too."""
 SLOW_MS = 120
 UNSENT = 25
 """Steps of a second, which a rank that is killed may not have sent yet."""
@@ -205,11 +208,15 @@ def test_a_kill_on_one_host_leaves_nothing_on_any(job: Job) -> None:
     assert re.search(r"4 ranks.* on 2 hosts ended, 0 left", done.stdout + done.stderr), done
     assert not done.returncode
     for host in job.cluster.hosts:
-        trains = [words for words in host.processes().values() if "train.py" in words]
-        assert not trains, f"{host.name}, at once: {trains}"
-        until(lambda host=host: not host.processes(), f"nothing is left on {host.name}: {host.processes()}", 15)
+        assert not host.left("train.py"), f"{host.name}, at once: {host.left()}"
+    for host in job.cluster.hosts:
+        until(partial(_empty, host), f"nothing is left on {host.name}: {host.left()}", GONE_S)
     told = on_all(job.cluster.hosts, status)
     assert [each["state"] for each in told] == ["killed", "killed"]
+
+
+def _empty(host: Host) -> bool:
+    return not host.left()
 
 
 RECORDED = """

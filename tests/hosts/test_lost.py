@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -91,8 +92,8 @@ def test_what_ends_well_ends_on_both_hosts(job: Job) -> None:
         lambda: [told["state"] for told in on_all(job.cluster.hosts, status)] == ["finished"] * 2, "both say finished"
     )
     for host in job.cluster.hosts:
-        until(lambda host=host: not _ours(host), f"nothing of ours is left on {host.name}: {host.processes()}")
+        until(partial(_is_clean, host), f"nothing of ours is left on {host.name}: {host.left()}")
 
 
-def _ours(host: Host) -> list[str]:
-    return [words for words in host.processes().values() if "ddptop" in words]
+def _is_clean(host: Host) -> bool:
+    return not host.left("ddptop")

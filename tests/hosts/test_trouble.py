@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ def test_without_store_and_key_each_host_says_that_it_shows_itself_alone(
     """A training over a file, without a key file: each host shows its own rank and says which it cannot hear."""
     job = _without_a_store(cluster, ({}, {}))
     for number, host in enumerate(hosts):
-        said = until(lambda host=host: _not_linked(host), f"{host.name} says that it is not linked")
+        said = until(partial(_not_linked, host), f"{host.name} says that it is not linked")
         assert f"rank {1 - number}" in str(said)
     job.goes_on()
 
