@@ -1,10 +1,9 @@
 """The observer: one process per run, detached from every terminal, which owns torchrun where ddptop launched the run.
 
-It publishes the run's state, notices the ends of ranks, records, and carries out `wire.Kill`.  The
-training does not depend on it: torchrun and the ranks write to files, are in a session of
-their own, and go on when this process ends, however it ends.  Another observer then takes over
-(`takeover`), and finds all but torchrun's exit status in the run directory; a lock excludes a second one.
-A job that something else launched is only watched: unless it is told to, the observer ends no process of it.
+It publishes the run's state, notices the ends of ranks, records, and carries out `wire.Kill`.  The training does not
+depend on it: torchrun and the ranks write to files, are in a session of their own, and go on when this process ends,
+however it ends.  Another observer then takes over (`takeover`), and finds all but torchrun's exit status in the run
+directory; a lock excludes a second one.  A job that something else launched is only watched, unless it is to be ended.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ from ddptop.agent.observer.end import cause, escalation, processes, reaper
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.engine.foreign import Foreign
 from ddptop.agent.observer.engine.launcher import Torchrun
+from ddptop.agent.observer.engine.meeting import Awaited
+from ddptop.agent.observer.engine.scheduler import Scheduler
 from ddptop.agent.observer.engine.starting import DATA_ROOM_VARIABLE as DATA_ROOM_VARIABLE
 from ddptop.agent.observer.engine.starting import start as start
 from ddptop.agent.observer.orders.orders import Orders
@@ -70,18 +71,19 @@ class Observer:
         self._generation = 0
         self._look_due = 0.0
         self._exits = Exits()
-        self._relay = Relay(context, directory, run)
+        self._awaited = Awaited(run)
+        relay = self._relay = Relay(context, directory, run)
+        self._scheduler = Scheduler(run, relay.requests)
         self._say = self._relay.say
         host, hosts = socket.gethostname(), self._relay.far
         self._others = Others(host, hosts, self._say)
-        requests, add = self._relay.requests, self._relay.add
-        self._orders = Orders(directory, requests, self._say, add, hosts, self._take_from_host, host)
+        self._orders = Orders(directory, relay.requests, self._say, relay.add, hosts, self._take_from_host, host)
         self._orders.know_ended(self._others.ended)
         self._ends = RankEnds(directory, self._exits, self._orders, self._say, hosts, self._others.parts)
 
     def leave(self, *_: object) -> None:
-        """Leave the run unobserved, as it is."""
-        self._leaving = True
+        """Leave the run unobserved, as it is; end it where it is a scheduler's, who wants all of it to end."""
+        self._leaving = not self._scheduler.end()
         self._relay.requests.arrived.set()
 
     @property
@@ -114,6 +116,7 @@ class Observer:
             self._find_ranks()
             self._note_exits()
             self._ends.turn()
+            self._scheduler.turn(self._members.values())
             self._orders.turn(self._run)
             self._look_at_hosts()
             self._presence.tick()
@@ -135,6 +138,7 @@ class Observer:
 
     def _close(self) -> None:
         self._exits.close()
+        self._scheduler.close()
         self._orders.close()
         self._relay.close()
 
@@ -410,6 +414,8 @@ class Observer:
             cause=self._cause,
             refused=self._relay.refused,
             ending=self._orders.countdown,
+            ends_at_ns=self._scheduler.ends_at_ns,
+            awaits=self._awaited.text(leader, reported=bool(self._members)),
         )
 
 

@@ -159,6 +159,8 @@ class Run(msgspec.Struct, frozen=True):
     """Hosts of the run, where its launcher has told their number."""
     node: _Count | None = None
     """Number of this host among them, from 0, likewise."""
+    holder: Process | None = None
+    """The process whose end ends the run on this host, such as the task of a scheduler; None for most runs."""
 
     @property
     def leader(self) -> str:

@@ -276,6 +276,10 @@ class RunState(Message, frozen=True, tag="run"):
     """Messages that the observer could not read."""
     ending: Line = ""
     """While processes are being ended: those that are left, and the time of the escalation's next stage."""
+    ends_at_ns: Moment | None = None
+    """When the scheduler takes the machine back. None: no scheduler, no limit, or not known."""
+    awaits: Line = ""
+    """Before any rank has reported: what the start waits for, such as the other hosts."""
 
 
 class Hang(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
+from ddptop.tui.drawing.units import duration
 from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 
 if TYPE_CHECKING:
@@ -264,6 +265,11 @@ class Frame:
     """Whose run it is, where it is somebody else's."""
     ending: str = ""
     """While something is being ended: the processes that are left, and when the escalation goes on."""
+    ends_at: float | None = None
+    """When the scheduler takes the machine back, in seconds since the epoch; None where nobody does, or it is not
+    known."""
+    awaits: str = ""
+    """Before any rank has reported: what the start waits for."""
     waiting: str = ""
     """While an action of this dashboard waits for ranks: what it waits for."""
     restarts: tuple[Restart, ...] = ()
@@ -371,6 +377,18 @@ def numbers_of(ranks: Sequence[int]) -> str:
             parts.append([rank])
     shown = ["-".join(map(str, part)) for part in parts[:4]]
     return ",".join([*shown, "…"] if len(parts) > 4 else shown)
+
+
+def time_left(frame: Frame) -> str:
+    """Return how long the scheduler leaves the machine to the run, `ends in 3:12:05`; empty where that is not known."""
+    return "" if frame.ends_at is None else f"ends in {duration(max(0.0, frame.ends_at - frame.at)).strip()}"
+
+
+def waits_for(frame: Frame) -> str:
+    """Return what a start waits for and for how long; empty where that is nothing, or not known."""
+    if not frame.awaits or frame.started_at is None:
+        return ""
+    return f"waits for {frame.awaits}, for {duration(max(0.0, frame.at - frame.started_at)).strip()}"
 
 
 def lasting(frame: Frame) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ddptop.agent.run import states
 from ddptop.agent.text import clean
-from ddptop.agent.wire import Beat
+from ddptop.agent.wire import Beat, RunState
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame, Ranks
 from ddptop.tui.model.hosts import NO_HOSTS, UNREPORTED, HostFrame, HostFrames, is_on_several
 from ddptop.tui.model.ranks.group import WAIT
@@ -179,6 +179,8 @@ class Framer:
             checkpoints=any(beat.checkpoints for beat in beats),
             timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
             ending=store.countdown or (group.ending if group is not None else ""),
+            ends_at=_ends_at(group) if state not in ENDED else None,
+            awaits=group.awaits if group is not None and state == "starting" else "",
             restarts=store.generations.restarts,
             generation=store.generations.newest,
             max_restarts=run.max_restarts,
@@ -200,6 +202,10 @@ class Framer:
             return None
         told = [beat.held_at_ns for beat in beats if beat.held_at_ns is not None]
         return max(told) / 1e9 if told else self._store.changes.held_since
+
+
+def _ends_at(group: RunState | None) -> float | None:
+    return None if group is None or group.ends_at_ns is None else group.ends_at_ns / 1e9
 
 
 def _only(values: Set[str | None]) -> str | None:

@@ -1,7 +1,9 @@
-"""Who starts the ranks, and on which machine.
+"""Who starts the ranks, on which machine, and for how long.
 
-launcher  torchrun, or the program that spawns its own ranks: the command line and the process
-starting  the observer itself, of a run that was just created
-foreign   a job that something else launched, and when it is over
-machine   GPUs and cores
+launcher    torchrun, or the program that spawns its own ranks: the command line and the process
+starting    the observer itself, of a run that was just created
+foreign     a job that something else launched, and when it is over
+meeting     whether the torchruns of several hosts have met
+scheduler   when it takes the machine back, and the task of its that holds the run
+machine     GPUs and cores
 """

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import (
@@ -42,21 +42,53 @@ def isolated(module: str) -> tuple[str, ...]:
     return sys.executable, os.path.abspath(starter.__file__), module
 
 
-def command(program: str, arguments: Sequence[str], world: int, max_restarts: int = 0) -> tuple[str, ...]:
-    """Return the command line that runs `program` as `world` ranks under the agent.
+class Meeting(NamedTuple):
+    """How the torchruns of several hosts meet, in its own words; the same on all hosts but for the `node_rank`."""
+
+    nnodes: str
+    """Number of hosts, or the least and the most of them: `1:4`."""
+    endpoint: str
+    """`HOST:PORT` of the store."""
+    ident: str
+    node_rank: int | None = None
+    """Number of this host, from 0, where the hosts are numbered by hand; number 0 has the store then."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of torchrun."""
+        numbered = self.node_rank is not None
+        return (
+            f"--nnodes={self.nnodes}",
+            f"--rdzv-backend={'static' if numbered else 'c10d'}",
+            f"--rdzv-endpoint={self.endpoint}",
+            f"--rdzv-id={self.ident}",
+            *((f"--node-rank={self.node_rank}",) if numbered else ()),
+        )
+
+
+_ALONE: Final = (
+    # A separate rendezvous on a free port: any number of runs at once.
+    "--standalone",
+    # Otherwise MASTER_ADDR is the host's name, which need not resolve.
+    "--local-addr=127.0.0.1",
+)
+
+
+def command(
+    program: str, arguments: Sequence[str], world: int, max_restarts: int = 0, meeting: Meeting | None = None
+) -> tuple[str, ...]:
+    """Return the command line that runs `program` as `world` ranks on this host under the agent.
 
     Args:
         program: path of a script, or `-m module`.
         arguments: arguments of the program, which reach it unchanged.
-        world: number of ranks on this machine.
+        world: number of ranks on this host.
         max_restarts: how often all ranks are restarted when one has failed.
+        meeting: how the other hosts of the run are met; None where there are none.
     """
     return (
         *isolated(ENGINE),
-        # A separate rendezvous on a free port: any number of runs at once.
-        "--standalone",
-        # Otherwise MASTER_ADDR is the host's name, which need not resolve.
-        "--local-addr=127.0.0.1",
+        *(_ALONE if meeting is None else meeting.options),
         f"--nproc-per-node={world}",
         f"--max-restarts={max_restarts}",
         # Otherwise an empty torchelastic_* folder stays behind for each run.

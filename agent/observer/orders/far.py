@@ -18,6 +18,8 @@ HEAD: Final = ""
 """Stands for the host of the head in `FarHosts.ask`."""
 LINK: Final = b"link:"
 """Beginning of the sender of a command that has come from another observer."""
+EACH_HOST: Final = LINK + b"00:each"
+"""Sender of a kill that every host is told by itself, as by its scheduler: this one does not wait for the head."""
 
 LINKED: Final = "linked"
 SILENT: Final = "silent"

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.files.marks import Mark
 from ddptop.agent.run.files.private import Claim, RunDirError
@@ -87,6 +89,27 @@ def remove(directory: Directory, run_id: str, patience_s: float = 0.0) -> None:
                 )
     except OSError as error:
         raise RunDirError(f"run {name}: {path} could not be removed ({error.strerror}); see its permissions") from error
+
+
+def set_aside(directory: Directory, name: str) -> None:
+    """Give an ended run another name, which is not in use, so that a new run can have its own.
+
+    Raises:
+        RunDirError: a process looks after it or uses it, or it cannot be renamed.
+    """
+    path = directory.path.with_name(name)
+    try:
+        claim = Claim.acquire(directory.path, to_remove=True)
+        if claim is None:
+            raise RunDirError(f"run {directory.name}: somebody still looks after it; choose another --name")
+        with claim:
+            if not claim.excludes_all(directory.path):
+                raise RunDirError(f"run {directory.name}: a process of it still lives; choose another --name")
+            run = directory.read_own()
+            directory.path.rename(path)
+            private.replace(path / "run.json", msgspec.json.encode(msgspec.structs.replace(run, run=name)))
+    except OSError as error:
+        raise RunDirError(f"run {directory.name}: cannot be renamed ({error.strerror}); choose a --name") from error
 
 
 def empty(folder: Path) -> OSError | None:

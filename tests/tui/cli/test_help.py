@@ -54,7 +54,7 @@ def test_a_page_begins_with_its_topic() -> None:
     for topic, title in titles.items():
         assert title.lower().startswith(f"# {topic}: "), title
     assert manual.__doc__ is not None
-    assert set(re.findall(r"^(\w+)  +", manual.__doc__, re.MULTILINE)) == set(titles)
+    assert set(re.findall(r"^([\w-]+)  +", manual.__doc__, re.MULTILINE)) == set(titles)
 
 
 @pytest.fixture

@@ -24,15 +24,26 @@ from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 
 POOL = (
     "1", "2", "007", "0", "0.5", "1e2", "mine", "run-2.b", "rank=0,crash", "rank=0,phase=data,ms=5 rank=0,nan,from=9",
+    "1:4", "node1:29400", "job 7",
     "A=1 B='x y'", "C='it\\'s' D=", "PATH", *(choice for option in OPTIONS for choice in option.offered),
 )  # fmt: skip
 """What may be typed; each option can use some of it."""
 PARSER = main._parser()
 
 
+HOSTS = {"nnodes": "2", "rdzv_endpoint": "127.0.0.1:29400"}
+BESIDE = dict.fromkeys(("nnodes", "node_rank", "rdzv_endpoint", "rdzv_id"), HOSTS)
+"""What has to be filled in beside an option that means nothing alone."""
+
+
+def drafted(option: LaunchOption, text: str) -> Draft:
+    """Return what is filled in where an option is."""
+    return Draft(launch={**BESIDE.get(option.key, {}), option.key: text})
+
+
 def usable(option: LaunchOption) -> list[str]:
     """Return what of the pool can be filled in for an option."""
-    return [text for text in POOL if option.key not in form.problems(Draft(launch={option.key: text}), ())]
+    return [text for text in POOL if option.key not in form.problems(drafted(option, text), ())]
 
 
 USABLE = {option.key: usable(option) for option in OPTIONS}
@@ -49,7 +60,7 @@ def asked(line: str) -> Request:
 def other(option: LaunchOption) -> Any:
     """Return a value of an option that is not its default."""
     key = option.key
-    values = (getattr(form.request(Draft(launch={key: text}), (), "somebody"), key) for text in USABLE[key])
+    values = (getattr(form.request(drafted(option, text), (), "somebody"), key) for text in USABLE[key])
     return next(value for value in values if value != option.default)
 
 
@@ -127,10 +138,14 @@ def settings_of(directory: RunDir) -> dict[str, Any]:
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
 def test_an_option_acts_and_is_repeated(option: LaunchOption, record: Path) -> None:
     """A run with it is written down as another one than a run without; its restart gets the same, but for the name."""
-    name = f"acts-{option.key}"
-    plain = launch.launch(Request("train.py", name=name))
+    name = f"acts-{option.key.replace('_', '-')}"
+    beside: dict[str, Any] = dict(BESIDE.get(option.key, {}))
+    plain = launch.launch(Request("train.py", name=name, **beside))
     before = settings_of(plain)
-    with_option = launch.launch(Request("train.py", name=f"{name}-with")._replace(**{option.key: other(option)}))
+    # An endpoint that has a name here.
+    value = "localhost:29400" if option.key == "rdzv_endpoint" else other(option)
+    value = "3" if option.key == "nnodes" else value
+    with_option = launch.launch(Request("train.py", name=f"{name}-with")._replace(**(beside | {option.key: value})))
     after = settings_of(with_option)
     assert after != before | {"run": f"{name}-with"}
     with_option.update(state="finished")

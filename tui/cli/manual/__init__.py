@@ -4,7 +4,9 @@ benchmarks  what was measured of ddptop itself, and the command for each figure
 control     hold a run, make steps, save, end it, start it again
 json        every field of `--json`
 keys        the views and every key
+kubernetes  manifests for a PyTorchJob and for plain pods
 limits      what ddptop does not do
+many-machines  one run over several hosts, by hand or in Slurm
 numbers     what each number is and how it is taken
 report      why a run died: what is told, recognized and kept
 programs    launch a script or a program of the catalogue; what a script may say

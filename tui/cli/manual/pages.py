@@ -18,7 +18,7 @@ from typing import Final
 _ENDING: Final = ".md"
 _WIDEST: Final = 100
 """Cells of the longest line: text that is wider is hard to read."""
-_LINK: Final = re.compile(r"\[[^\]]+\]\(([a-z]+)\.md(?:#[^)]*)?\)")
+_LINK: Final = re.compile(r"\[[^\]]+\]\(([a-z-]+)\.md(?:#[^)]*)?\)")
 _HEADING: Final = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _NO_SUCH_COMMAND: Final = 127
 """Exit code of a shell that has not found the pager."""

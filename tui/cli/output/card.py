@@ -13,7 +13,7 @@ from ddptop.tui.cli.output.plain import progress
 from ddptop.tui.cli.output.status import remark
 from ddptop.tui.drawing.units import DASH, count, loss, size
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import Frame, RankFrame, not_linked, unheard_hosts
+from ddptop.tui.model.frame import Frame, RankFrame, not_linked, time_left, unheard_hosts, waits_for
 from ddptop.tui.model.hosts import UNREPORTED
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def _hang(frame: Frame, verdict: Verdict) -> list[str]:
 
 def _progress(frame: Frame) -> str:
     parts = [progress(frame)]
+    parts += filter(None, (time_left(frame), waits_for(frame)))
     if frame.current_step_ms is not None:
         parts.append(f"{_milliseconds(frame.current_step_ms)} ms/step")
     if frame.loss is not None:

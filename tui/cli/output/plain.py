@@ -15,9 +15,11 @@ from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.link.source import Source, frame_now
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import ENDED, EventLine, Frame, not_linked, unheard_hosts, with_rank
+from ddptop.tui.model.frame import ENDED, EventLine, Frame, not_linked, unheard_hosts, waits_for, with_rank
 
 POLL_S = 0.05
+_PATIENCE_S: Final = 5.0
+"""Seconds for which a start may wait for other hosts before that is told."""
 _SAME: Final = 0.2
 """Share by which the time of a phase may differ between ranks that count as alike."""
 _LITTLE: Final = 0.05
@@ -41,6 +43,8 @@ class PlainView:
         self._last_step: int | None = None
         self._next_standing_s = 0.0
         """How long the run has to stand before that is told again."""
+        self._next_waiting_s = _PATIENCE_S
+        """How long the start has to wait before that is told, or told again."""
         self._hang: int | None = None
         """The number of the verdict of the hang that was told last."""
         self._advised: int | None = None
@@ -65,6 +69,7 @@ class PlainView:
                 self._last_step = frame.step
                 due = time.monotonic() + self._interval_s
             self._tell_standing(frame)
+            self._tell_waiting(frame)
             self._advise(frame)
             sleep(POLL_S)
 
@@ -90,6 +95,13 @@ class PlainView:
                 said = " · ".join(filter(None, (stuck.text, hang.countdown(frame, stuck))))
             self._say(frame.at, f"{progress(frame)}  {said}")
             self._next_standing_s = 2 * standing
+
+    def _tell_waiting(self, frame: Frame) -> None:
+        """Say what the start waits for, and again whenever that has gone on for twice as long."""
+        waited = 0.0 if frame.started_at is None else frame.at - frame.started_at
+        if waited >= self._next_waiting_s and (waits := waits_for(frame)):
+            self._say(frame.at, f"starting: {waits}")
+            self._next_waiting_s = 2 * waited
 
     def _advise(self, frame: Frame) -> None:
         """Say what can be done about a hang, once for each."""

@@ -50,6 +50,8 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "cause": frame.cause,
         "note": frame.note,
         "injected": frame.injected,
+        "ends_at": _number(frame.ends_at),
+        "awaits": frame.awaits or None,
         "refused": frame.refused,
         "hosts": _hosts_json(frame),
         "unlinked": list(frame.unlinked),

@@ -11,11 +11,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import LAUNCHED, RUN_HELP, Verbs, add_verb, add_view, chosen, configured, show, typed
-from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
+from ddptop.tui.cli.verbs.options import (
+    LAUNCHED,
+    RUN_HELP,
+    Verbs,
+    add_verb,
+    add_view,
+    chosen,
+    configured,
+    on_terminal,
+    show,
+    typed,
+)
+from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request, whole
 
 if TYPE_CHECKING:
-    from ddptop.agent.run.rundir import RunDir
+    from ddptop.agent.run.rundir import Process, RunDir
     from ddptop.tui.cli.parsing import Parser
     from ddptop.tui.settings import Settings
 
@@ -30,6 +41,7 @@ def add(verbs: Verbs) -> None:
         ddptop launch --world 4 resnet         # a program of `ddptop programs`
         ddptop launch train.py -- --lr 0.1     # your script; its own options after --
         ddptop launch --detach -m pkg.train    # a module; print the name, and return
+        ddptop launch --slurm train.py         # on all nodes of this allocation
         """,
         LAUNCHED,
     )  # fmt: skip
@@ -40,6 +52,7 @@ def add(verbs: Verbs) -> None:
     launch.add_argument("-m", dest="module", metavar="MODULE", help="a module to run, instead of PROGRAM")
     for option in OPTIONS:
         _add_option(launch, option)
+    _add_slurm(launch)
     _add_watching(launch)
 
     restart = add_verb(
@@ -56,6 +69,25 @@ def add(verbs: Verbs) -> None:
     restart.add_argument("--resume", action="store_true", help="resume from its checkpoint, if its program can")
     restart.set_defaults(carry=_restart)
     _add_watching(restart)
+
+
+def _add_slurm(launch: argparse.ArgumentParser) -> None:
+    number = typed(whole("a whole number", most=65536))
+    launch.add_argument(
+        "--slurm",
+        action="store_true",
+        help="on the nodes of the Slurm allocation that this is typed in, by srun (`ddptop help many-machines`)",
+    )
+    launch.add_argument(
+        "--nodes", type=number, metavar="N", help="with --slurm: so many of its nodes (default: all of them)"
+    )
+    launch.add_argument(
+        "--ntasks-per-node",
+        type=number,
+        metavar="M",
+        help="with --slurm: ranks on each node (default: one for each GPU, else as many tasks as the allocation has)",
+    )
+    launch.add_argument("--dry-run", action="store_true", help="print the command lines that would run, and no more")
 
 
 def _advise(parser: Parser, given: Sequence[str]) -> str:
@@ -121,7 +153,7 @@ def _run(options: argparse.Namespace) -> int:
     from ddptop.agent.observer.engine import launcher
     from ddptop.trainers import CATALOGUE
     from ddptop.tui.control.actor import who
-    from ddptop.tui.control.launch.launch import RequestError, launch
+    from ddptop.tui.control.launch.launch import RequestError, checked, command, launch
 
     if (options.program is None) == (options.module is None):
         return complain("launch: give one program: a name from `ddptop programs`, a script, or -m MODULE", 2)
@@ -130,11 +162,44 @@ def _run(options: argparse.Namespace) -> int:
         os.execv(sys.executable, [*launcher.isolated(CATALOGUE[options.program].module), "--help"])
     # Before anything starts: what the dashboard could not work with is told now.
     settings = configured(options)
+    request = requested(options, who("shell"))
     try:
-        directory = launch(requested(options, who("shell")), _tell)
+        if options.slurm:
+            from ddptop.tui.cli.verbs import slurm
+
+            return slurm.launch(options, request, settings)
+        if options.nodes is not None or options.ntasks_per_node is not None:
+            return complain("launch: --nodes and --ntasks-per-node need --slurm; else: --nnodes, --nproc-per-node", 2)
+        if options.dry_run:
+            print(shlex.join(command(request, *checked(request))))
+            return 0
+        holder = _holder(options)
+        directory = launch(request if holder is None else after_requeue(request), _tell, holder=holder)
     except RequestError as problem:
         return complain(problem, 2)
-    return _detach(directory, settings) if options.detach else show(options, directory, settings)
+    return detach(directory, settings) if options.detach else show(options, directory, settings)
+
+
+def _holder(options: argparse.Namespace) -> Process | None:
+    """Return this process where the run belongs to it: as the task of a scheduler, which wants nothing left of it."""
+    from ddptop.agent.observer.engine.scheduler import is_task
+    from ddptop.agent.run.identity import identify
+
+    watched = options.detach or on_terminal(options) or sys.stdin.isatty()
+    # The first process of a container takes all others with it.
+    return identify(os.getpid()) if not watched and (is_task(os.environ) or os.getpid() == 1) else None
+
+
+def after_requeue(request: Request) -> Request:
+    """Return a request that goes on from its checkpoint, where Slurm has requeued the job and the program can."""
+    from ddptop.tui.control.launch.launch import resumed
+    from ddptop.tui.control.launch.slurm import restarts
+
+    count = restarts(os.environ)
+    again = resumed(request) if count else request
+    if again is not request:
+        _tell(f"Slurm has requeued this job (restart {count}): the program goes on from its checkpoint, by --resume")
+    return again
 
 
 def _restart(options: argparse.Namespace) -> int:
@@ -147,14 +212,14 @@ def _restart(options: argparse.Namespace) -> int:
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: restarted as {directory.name}", file=sys.stderr)
-    return _detach(directory, settings) if options.detach else show(options, directory, settings)
+    return detach(directory, settings) if options.detach else show(options, directory, settings)
 
 
 def _tell(line: str) -> None:
     print(f"ddptop: {line}", file=sys.stderr)
 
 
-def _detach(directory: RunDir, settings: Settings) -> int:
+def detach(directory: RunDir, settings: Settings) -> int:
     """Wait until the ranks have begun to work, then print the run's name alone; the exit code tells of a failure."""
     from ddptop.tui.cli import view
 

@@ -39,7 +39,7 @@ def _help(options: argparse.Namespace) -> int:
     known = pages.topics()
     if options.topic is None:
         for topic, title in known.items():
-            print(f"{topic:<12}{title}")
+            print(f"{topic:<15}{title}")
         print("\nread one: ddptop help TOPIC      options of a verb: ddptop VERB --help")
         return 0
     if options.topic not in known and options.topic in FAMILIES:

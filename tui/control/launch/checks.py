@@ -12,15 +12,27 @@ from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.text import Complaint
 from ddptop.trainers.rank.refusal import NO_MPI
+from ddptop.tui.control.launch import hosts
 from ddptop.tui.control.launch.options import Request
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS: Final = "DDPTOP_"
+BASIC: Final = frozenset({"world", "nproc_per_node", "nnodes", "node_rank", "rdzv_endpoint", "rdzv_id"})
+"""Keys of what the number of ranks comes from."""
 
 
 def ranks(request: Request) -> int:
-    """Return how many ranks a request asks for."""
-    return machine.default_world() if request.world is None else request.world
+    """Return how many ranks a request asks for, over all hosts."""
+    found = hosts.read(request)
+    if found is not None:
+        return found.world
+    return hosts.ranks_a_host(request) if request.world is None else request.world
+
+
+def ranks_here(request: Request) -> int:
+    """Return how many of these are on this host."""
+    found = hosts.read(request)
+    return ranks(request) if found is None else found.here
 
 
 def faults(request: Request) -> tuple[injection.Injection, ...]:
@@ -52,7 +64,7 @@ def variables(assignments: Iterable[str]) -> dict[str, str]:
 def _check_backend(request: Request) -> None:
     if request.backend == "mpi":
         raise ValueError(NO_MPI)
-    machine.choose(ranks(request), request.backend)
+    machine.choose(ranks_here(request), request.backend)
 
 
 def _check_on_term(request: Request) -> None:
@@ -65,8 +77,30 @@ def _check_restarts(request: Request) -> None:
         raise ValueError("--max-restarts needs --start torchrun, which does the restarting")
 
 
+def _check_with_hosts(flag: str, value: object, request: Request) -> None:
+    if value not in (None, "") and request.nnodes is None:
+        raise ValueError(f"{flag} needs --nnodes, the number of hosts")
+
+
+def _check_endpoint(request: Request) -> None:
+    _check_with_hosts("--rdzv-endpoint", request.rdzv_endpoint, request)
+    if request.rdzv_endpoint:
+        hosts.split(request.rdzv_endpoint)
+
+
+def _check_ranks(request: Request) -> None:
+    given = request.world, request.nproc_per_node
+    if request.nnodes is None and None not in given and given[0] != given[1]:
+        raise ValueError(f"--world {given[0]}: one host with --nproc-per-node {given[1]} has {given[1]}")
+    machine.check_world(ranks_here(request))
+
+
 CHECKS: Final[dict[str, Callable[[Request], object]]] = {
-    "world": lambda request: machine.check_world(ranks(request)),
+    "rdzv_endpoint": _check_endpoint,
+    "rdzv_id": lambda request: _check_with_hosts("--rdzv-id", request.rdzv_id, request),
+    "node_rank": lambda request: _check_with_hosts("--node-rank", request.node_rank, request),
+    "nnodes": hosts.read,
+    "world": _check_ranks,
     "backend": _check_backend,
     "name": lambda request: request.name and rundir.check_name(request.name),
     "on_term": _check_on_term,
@@ -85,7 +119,7 @@ def problems(request: Request) -> dict[str, str]:
             check(request)
         except (ValueError, Complaint) as problem:
             found[key] = str(problem)
-        if "world" in found:
-            # What depends on a wrong number of ranks is not wrong itself.
+        if not BASIC.isdisjoint(found):
+            # What depends on a wrong number of ranks or of hosts is not wrong itself.
             break
     return found

@@ -153,7 +153,7 @@ def _split(text: str) -> list[str]:
 def problems(draft: Draft, options: Sequence[Option]) -> dict[str, str]:
     """Return what is wrong, one line for each field or option that has something wrong."""
     values, found = _read(draft)
-    if "world" not in found:
+    if checks.BASIC.isdisjoint(found):
         found = checks.problems(Request(*_program(draft), **values)) | found
     if not draft.program:
         for field, check in (("program", _check_program), ("arguments", _check_arguments)):

@@ -10,7 +10,7 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -22,13 +22,13 @@ from ddptop.agent.observer.engine import launcher, machine
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.status import takeover
 from ddptop.agent.run import checking, injection, rundir
-from ddptop.agent.run.files import masking
-from ddptop.agent.run.rundir import Run, RunDir
+from ddptop.agent.run.files import masking, removal
+from ddptop.agent.run.rundir import Process, Run, RunDir
 from ddptop.agent.text import plural
 from ddptop.trainers import CATALOGUE
 from ddptop.tui import settings
-from ddptop.tui.control.launch import remembered
-from ddptop.tui.control.launch.checks import faults, problems, ranks, variables
+from ddptop.tui.control.launch import hosts, remembered
+from ddptop.tui.control.launch.checks import faults, problems, ranks, ranks_here, variables
 from ddptop.tui.control.launch.options import Request
 from ddptop.tui.control.launch.target import RequestError as RequestError
 from ddptop.tui.control.launch.target import check_torch, target
@@ -38,7 +38,7 @@ RESUME: Final = "--resume"
 _CHECKPOINTS: Final = "--checkpoint-dir"
 _SETTINGS: Final = (
     "program", "world", "backend", "device", "cwd", "environment", "placement", "injected", "grace_s", "max_restarts",
-    "on_term", "guessed",
+    "on_term", "guessed", "local_world", "nodes", "node",
 )  # fmt: skip
 """Fields of a run that its repetition takes over as they are."""
 _NAMED: Final = 5
@@ -48,34 +48,42 @@ Tell = Callable[[str], None]
 """Takes a line on what was done besides."""
 
 
-def launch(request: Request, tell: Tell = lambda line: None) -> RunDir:
-    """Start a run and return its directory, without waiting for its ranks; `tell` what was removed to make room.
+def launch(request: Request, tell: Tell = lambda line: None, *, holder: Process | None = None) -> RunDir:
+    """Start a run and return its directory, without waiting for its ranks; `tell` what was done besides.
+
+    Args:
+        request: what to launch.
+        tell: takes a line on what was removed to make room, or on what else was decided.
+        holder: the task of a scheduler, with whose end the run has to end too.
 
     Raises:
         RequestError: the request cannot work.
         rundir.RunDirError: there is no place for the run, or its name is taken.
     """
-    path = target(request)
-    check_torch()
-    for problem in problems(request).values():
-        raise RequestError(problem)
-    world = ranks(request)
-    placement = machine.choose(world, request.backend)
-    name = request.name or rundir.suggest_name(
-        request.program.rpartition(".")[2] if request.as_module else request.program
-    )
+    path, several = checked(request)
+    if several is not None:
+        try:
+            hosts.check_endpoint(several, patient=holder is not None)
+        except ValueError as problem:
+            raise RequestError(str(problem)) from problem
+    placement = machine.choose(ranks_here(request), request.backend)
+    shown = request.program.rpartition(".")[2] if request.as_module else request.program
+    name = rundir.check_name(request.name or _name(shown, several))
+    if several is not None and not request.name:
+        # The hosts agree on the name without a word, and so cannot count the runs that had it before.
+        _set_aside(name, tell)
     run = Run(
-        run=rundir.check_name(name),
-        run_id=secrets.token_hex(16),
+        run=name,
+        run_id=secrets.token_hex(16) if several is None else hosts.run_id_of(shown, several),
         program=f"-m {request.program}" if request.as_module else request.program,
         arguments=request.arguments,
-        world=world,
+        world=ranks(request),
         backend=placement.backend,
         device=placement.device,
         created_at_ns=time.time_ns(),
         launched=True,
         cwd=os.getcwd(),
-        command=_command(request, path, world),
+        command=command(request, path, several),
         environment={**placement.environment, **_environment(request)},
         placement=placement.text,
         injected=injection.describe(faults(request)),
@@ -83,11 +91,41 @@ def launch(request: Request, tell: Tell = lambda line: None) -> RunDir:
         on_term=request.on_term,
         max_restarts=request.max_restarts,
         owner=os.getuid(),
-        guessed=request.world is None,
+        guessed=request.world is None and request.nproc_per_node is None,
+        holder=holder,
+        local_world=None if several is None else several.here,
+        nodes=None if several is None else several.most,
+        node=None if several is None else several.meeting.node_rank,
     )
     directory = _start(run, request.who, tell)
     remembered.note_launch(request)
     return directory
+
+
+def checked(request: Request) -> tuple[str, hosts.Hosts | None]:
+    """Return the program of a request as the runner takes it, and its hosts where they are several.
+
+    Raises:
+        RequestError: the request cannot work.
+    """
+    path = target(request)
+    check_torch()
+    for problem in problems(request).values():
+        raise RequestError(problem)
+    return path, hosts.read(request)
+
+
+def _name(shown: str, several: hosts.Hosts | None) -> str:
+    return rundir.suggest_name(shown) if several is None else hosts.name_of(shown, several)
+
+
+def _set_aside(name: str, tell: Tell) -> None:
+    """Give an ended run of this name another one."""
+    before = RunDir(rundir.base() / name)
+    if os.path.lexists(before.path) and takeover.meet(before).ended:
+        aside = _next_name(name)
+        removal.set_aside(before, aside)
+        tell(f"the last run of this name is now {aside}")
 
 
 def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell: Tell = lambda line: None) -> RunDir:
@@ -113,7 +151,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
     if not os.path.isdir(old.cwd):
         raise RequestError(f"run {old.run} was started in {old.cwd}, which is gone")
     more = (RESUME,) if resume and RESUME not in old.arguments else ()
-    if resume and not _resumes(old):
+    if resume and not _resumes(old.program):
         raise RequestError(
             f"{old.program} does not take {RESUME}; `ddptop restart {old.run}` starts it from the beginning"
         )
@@ -121,7 +159,8 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
     run = Run(
         **{name: getattr(old, name) for name in _SETTINGS},
         run=_next_name(old.run),
-        run_id=secrets.token_hex(16),
+        # The same on all hosts, each of which restarts it by itself.
+        run_id=secrets.token_hex(16) if old.nodes is None else hosts.next_id(old.run_id),
         arguments=(*old.arguments, *more),
         command=(*old.command, *more),
         created_at_ns=time.time_ns(),
@@ -133,11 +172,22 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
 
 def resumable(run: Run) -> bool:
     """Say whether a run can be restarted from a checkpoint."""
-    return _resumes(run) and any(argument.partition("=")[0] == _CHECKPOINTS for argument in run.arguments)
+    return _can_resume(run.program, run.arguments)
 
 
-def _resumes(run: Run) -> bool:
-    return run.program in CATALOGUE and CATALOGUE[run.program].resumes
+def resumed(request: Request) -> Request:
+    """Return a request that goes on from its checkpoint where it can, and the same one where it cannot."""
+    if RESUME in request.arguments or request.as_module or not _can_resume(request.program, request.arguments):
+        return request
+    return request._replace(arguments=(*request.arguments, RESUME))
+
+
+def _can_resume(program: str, arguments: Sequence[str]) -> bool:
+    return _resumes(program) and any(argument.partition("=")[0] == _CHECKPOINTS for argument in arguments)
+
+
+def _resumes(program: str) -> bool:
+    return program in CATALOGUE and CATALOGUE[program].resumes
 
 
 def _start(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunDir:
@@ -194,10 +244,18 @@ def _next_name(name: str) -> str:
     raise AssertionError("more names than entries")
 
 
-def _command(request: Request, target: str, world: int) -> tuple[str, ...]:
+def command(request: Request, target: str, several: hosts.Hosts | None) -> tuple[str, ...]:
+    """Return the command line that starts the ranks of this host.
+
+    Args:
+        request: what to launch.
+        target: its program, as the runner takes it.
+        several: its hosts, where they are several.
+    """
     if request.start != "spawn":
-        return launcher.command(target, request.arguments, world, request.max_restarts)
-    own = ("--start", "spawn", "--world", str(world)) if request.program in CATALOGUE else ()
+        meeting = None if several is None else several.meeting
+        return launcher.command(target, request.arguments, ranks_here(request), request.max_restarts, meeting)
+    own = ("--start", "spawn", "--world", str(ranks(request))) if request.program in CATALOGUE else ()
     return launcher.spawn_command(target, (*own, *request.arguments))
 
 

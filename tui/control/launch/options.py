@@ -26,6 +26,12 @@ class Request(NamedTuple):
     who: str = "somebody"
     """Who asks, for the run's event list."""
     world: int | None = None
+    nproc_per_node: int | None = None
+    nnodes: str | None = None
+    """`2`, or the least and the most: `1:4`. None: this host alone."""
+    node_rank: int | None = None
+    rdzv_endpoint: str = ""
+    rdzv_id: str = ""
     backend: str | None = None
     start: str = "torchrun"
     name: str | None = None
@@ -86,7 +92,9 @@ class LaunchOption(NamedTuple):
         return self.unset or (f"{self.default:g}" if number else str(self.default or ""))
 
 
-def _whole(meaning: str, most: float = float("inf")) -> Callable[[str], int]:
+def whole(meaning: str, most: float = float("inf")) -> Callable[[str], int]:
+    """Return a function that reads a number of at most `most`; for other texts its ValueError says the meaning."""
+
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal()) or int(text) > most:
             raise ValueError(meaning)
@@ -106,6 +114,21 @@ def seconds(text: str) -> float:
     return value
 
 
+def _hosts(text: str) -> str:
+    numbers = text.split(":")
+    if len(numbers) > 2 or not all(each.isascii() and each.isdecimal() and len(each) < 6 for each in numbers):
+        raise ValueError("a number of hosts, or the least and the most of them, like 1:4")
+    if not 0 < int(numbers[0]) <= int(numbers[-1]):
+        raise ValueError("at least 1 host, and the least before the most")
+    return ":".join(str(int(each)) for each in numbers)
+
+
+def _ident(text: str) -> str:
+    if not text.isprintable() or text != text.strip() or len(text) > 200:
+        raise ValueError("a text of at most 200 letters")
+    return text
+
+
 def _checking(text: str) -> str:
     # Here, because each verb loads this page, and few are given this option.
     from ddptop.agent.run import checking
@@ -117,7 +140,7 @@ def _checking(text: str) -> str:
 OPTIONS: Final = (
     LaunchOption(
         "world", "--world", "ranks", "number of ranks", "how many",
-        unset="one for each GPU, else 2", metavar="N", read=_whole("a whole number of ranks"),
+        unset="one for each GPU, else 2", metavar="N", read=whole("a whole number of ranks"),
     ),
     LaunchOption(
         "backend", "--backend", "backend", "backend of torch.distributed",
@@ -142,7 +165,7 @@ OPTIONS: Final = (
     LaunchOption(
         "max_restarts", "--max-restarts", "restarts",
         "restart all ranks when one has failed, at most N times", "how often all ranks restart when one fails",
-        metavar="N", read=_whole("a number of restarts, from 0 to 1000", most=1000),
+        metavar="N", read=whole("a number of restarts, from 0 to 1000", most=1000),
     ),
     LaunchOption(
         "inject", "--inject", "faults",
@@ -163,6 +186,34 @@ OPTIONS: Final = (
         "put this into the environment of the ranks, the value that KEY has here where none is given (so that a "
         "secret stands on no command line)",
         "KEY=VALUE, or KEY for its value here, spaces between, as in a shell", metavar="KEY[=VALUE]",
+    ),
+    LaunchOption(
+        "nproc_per_node", "--nproc-per-node", "ranks a host", "number of ranks on this host, and on each other one",
+        unset="--world divided by the hosts", metavar="M",
+        read=whole("a whole number of ranks", most=65536),
+    ),
+    LaunchOption(
+        "nnodes", "--nnodes", "hosts",
+        "number of hosts, each of which gives the same command; or the least and the most of them: 1:4",
+        unset="this one", metavar="N", read=_hosts,
+    ),
+    LaunchOption(
+        "rdzv_endpoint", "--rdzv-endpoint", "hosts meet at",
+        "with --nnodes: the host at which all meet, one of them, and a port that is free there",
+        metavar="HOST:PORT",
+    ),
+    LaunchOption(
+        "rdzv_id", "--rdzv-id", "meeting's id",
+        "with --nnodes: a text that these hosts have in common and others at the same endpoint have not, such as the "
+        "number of a job; the run has its name from it",
+        "text that they have in common, such as a job's number", metavar="ID", read=_ident,
+    ),
+    LaunchOption(
+        "node_rank", "--node-rank", "host number",
+        "with --nnodes: number of this host, from 0, where the first ranks are to be on the host of the endpoint, "
+        "which is number 0",
+        "from 0, the endpoint's host; else they number themselves",
+        unset="the hosts number themselves", metavar="K", read=whole("a number of a host, from 0", most=65535),
     ),
 )  # fmt: skip
 """In the order in which they are shown everywhere."""

@@ -18,7 +18,17 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import ENDED, Frame, has_report, lasting, not_linked, unheard_hosts, unobserved
+from ddptop.tui.model.frame import (
+    ENDED,
+    Frame,
+    has_report,
+    lasting,
+    not_linked,
+    time_left,
+    unheard_hosts,
+    unobserved,
+    waits_for,
+)
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
@@ -31,6 +41,10 @@ _ACTED_ON: Final = frozenset({"killing", "pausing", "paused", "frozen"})
 """States that somebody has brought about: what goes on there comes before a hang."""
 _LEGIBLE: Final = 24
 """Cells that a clause needs at least to be shown cut off."""
+
+
+_SOON_S: Final = 600.0
+"""Seconds before the end of the scheduler's time at which it is told more clearly."""
 
 
 class Typed(NamedTuple):
@@ -163,6 +177,9 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
         end = frame.at if frame.ended_at is None else frame.ended_at
         clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
         clock.append(Segment(units.duration(end - frame.started_at), ink["value"]))
+        if limit := time_left(frame):
+            short = frame.ends_at is not None and frame.ends_at - frame.at < _SOON_S
+            clock.insert(0, Segment(f"{limit}{_BETWEEN}", ink["bold level-warning" if short else "label"]))
     world, ranks = plural(frame.world, "rank").split()
     pieces: list[Row] = [
         [Segment(units.shorten(frame.run, max(8, width // 3)), ink["bold brand"])],
@@ -292,6 +309,8 @@ def _after_failure(frame: Frame) -> str:
 
 
 def _start(frame: Frame, logs: str) -> str:
+    if waits := waits_for(frame):
+        return f"{waits}: {logs} shows what is printed meanwhile"
     silent = [rank for rank, age in enumerate(frame.values("heard_age_s")) if age is None]
     if len(silent) == len(frame.ranks):
         return f"no rank has reported yet: {logs} shows what they print meanwhile"

@@ -105,3 +105,10 @@ def test_what_shows_the_data_workers_is_told() -> None:
     _, second, *_ = card(replace(hung, verdict=loads, verdicts=(loads,)))
     assert f"py-spy dump --subprocesses --pid {hung.ranks[1].pid} shows its data workers · " in second
     assert "py-spy" not in "".join(card(hung))
+
+
+def test_the_time_that_the_scheduler_leaves_is_told() -> None:
+    """Beside the progress; nothing where nobody limits it."""
+    limited = replace(frame(), ends_at=frame().at + 3 * 3600 + 725)
+    assert any("ends in 3:12:05" in line for line in card(limited))
+    assert not any("ends in" in line for line in card(frame()))

@@ -146,3 +146,17 @@ def test_a_run_that_ended_closes_with_the_report_on_it():
     plain.PlainView(source, out, 0.0, lambda: ["kind: an exception", "to do: read it"]).follow(sleep=lambda _: None)
     assert out.getvalue().splitlines()[-2:] == ["kind: an exception", "to do: read it"]
     assert out.getvalue().count("to do: read it") == 1
+
+
+def test_a_start_says_what_it_waits_for():
+    """After a while, and again whenever it has waited for twice as long, with how long that is."""
+    waiting = [
+        replace(FRAME, state="starting", step=None, at=float(at), awaits="the rendezvous at node1:29400")
+        for at in range(45)
+    ]
+    out = io.StringIO()
+    ended = replace(FRAME, state="finished", at=45.0, exit_code=0)
+    plain.PlainView(cast("Source", Film(*waiting, ended)), out, 60.0).follow(lambda seconds: None)
+    told = [line.partition("  ")[2] for line in out.getvalue().splitlines() if "waits for" in line]
+    ages = ("00:05", "00:10", "00:20", "00:40")
+    assert told == [f"starting: waits for the rendezvous at node1:29400, for {age}" for age in ages]

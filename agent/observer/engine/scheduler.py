@@ -1,0 +1,198 @@
+"""A scheduler that has given this machine to a run: when it takes it back, and the task of its that the run belongs to.
+
+The scheduler is never waited for, and asked rarely: on a cluster it answers thousands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Final
+
+from ddptop.agent import wire
+from ddptop.agent.observer.orders.far import EACH_HOST
+from ddptop.agent.observer.relay.door.requests import Requests
+from ddptop.agent.run.identity import Process, is_alive
+from ddptop.agent.run.records import Member, Run
+
+JOB: Final = "SLURM_JOB_ID"
+STEP: Final = "SLURM_STEP_ID"
+_END: Final = "SLURM_JOB_END_TIME"
+"""Seconds since the epoch, from Slurm 23.02 on."""
+_LAST_STEP: Final = 0xFFFFFFF0
+"""Numbers from here on are steps that Slurm makes by itself: the batch script, the shell of `salloc`."""
+_ENVIRONMENT_BYTES: Final = 1 << 20
+_ANSWER_BYTES: Final = 64
+_PATIENCE_S: Final = 20.0
+_AGAIN_S: Final = 1800.0
+"""Seconds between two questions: an operator may have changed the limit of the job."""
+_RETRY_S: Final = 60.0
+_MOST_FAILURES: Final = 3
+_LEFT: Final = re.compile(r"(?:(\d{1,5})-)?(?:(\d{1,5}):)?(\d{1,2}):(\d{2})")
+"""`days-hours:minutes:seconds`, as squeue prints the time that is left."""
+
+
+def is_task(environment: Mapping[str, str]) -> bool:
+    """Say whether an environment is that of a task which `srun` has started."""
+    step = environment.get(STEP, "")
+    return JOB in environment and step.isdecimal() and int(step) < _LAST_STEP
+
+
+def environment_of(process: Process | None) -> dict[str, str]:
+    """Return the environment that a process was started with; nothing where it cannot be read."""
+    if process is None:
+        return {}
+    try:
+        with open(f"/proc/{process.pid}/environ", "rb") as file:
+            content = file.read(_ENVIRONMENT_BYTES)
+    except OSError:
+        return {}
+    pairs = (os.fsdecode(each).partition("=") for each in content.split(b"\0"))
+    return {name: value for name, _, value in pairs if name.startswith("SLURM_")}
+
+
+def seconds_left(text: str) -> float | None:
+    """Return the seconds in an answer of squeue; None where there is no limit, or no sound answer."""
+    found = _LEFT.fullmatch(text.strip())
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return float(86400 * days + 3600 * hours + 60 * minutes + seconds)
+
+
+class Allocation:
+    """Finds when the allocation of a run ends, without ever waiting for the scheduler."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.ends_at_ns: int | None = None
+        """None: no scheduler, no limit, or not known yet."""
+        self._clock = clock
+        self._job: str | None = None
+        self._question: subprocess.Popen[bytes] | None = None
+        self._answer: IO[bytes] | None = None
+        self._due = 0.0
+        self._failures = 0
+
+    def turn(self, environment: Callable[[], Mapping[str, str]]) -> None:
+        """Take a step; `environment` returns that of the run's processes, which is asked for until it names a job."""
+        now = self._clock()
+        if self._question is not None:
+            self._hear(now)
+        elif now >= self._due:
+            self._ask(environment(), now)
+
+    def close(self) -> None:
+        """End a question that is still open."""
+        if self._question is not None:
+            self._question.kill()
+            self._question.wait()
+            self._forget_question()
+
+    def _ask(self, environment: Mapping[str, str], now: float) -> None:
+        self._due = now + _RETRY_S if self._job else now + 1.0
+        if self._job is None:
+            self._job = environment.get(JOB)
+            end = environment.get(_END, "")
+            if end.isascii() and end.isdecimal() and len(end) < 12:
+                self.ends_at_ns, self._due = int(end) * 10**9, float("inf")
+                return
+        if self._job is None:
+            return
+        if not re.fullmatch(r"\d{1,10}", self._job):
+            self._due = float("inf")
+            return
+        self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - it is read in a later turn
+        try:
+            self._question = subprocess.Popen(
+                ["squeue", "--noheader", f"--jobs={self._job}", "--format=%L"],
+                stdin=subprocess.DEVNULL,
+                stdout=self._answer,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            # No Slurm beside this Python, as in a container.
+            self._forget_question()
+            self._due = float("inf")
+        else:
+            self._due = now + _PATIENCE_S
+
+    def _hear(self, now: float) -> None:
+        assert self._question is not None
+        assert self._answer is not None
+        code = self._question.poll()
+        if code is None:
+            if now > self._due:
+                self.close()
+                self._fail(now)
+            return
+        self._answer.seek(0)
+        text = self._answer.read(_ANSWER_BYTES).decode("ascii", "replace")
+        self._forget_question()
+        if code:
+            self._fail(now)
+            return
+        left = seconds_left(text)
+        self.ends_at_ns = None if left is None else int((now + left) * 1e9)
+        self._failures, self._due = 0, now + _AGAIN_S
+
+    def _forget_question(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+        self._question = self._answer = None
+
+    def _fail(self, now: float) -> None:
+        self._failures += 1
+        self._due = now + _RETRY_S if self._failures < _MOST_FAILURES else float("inf")
+
+
+class Scheduler:
+    """What a scheduler has to do with a run on this host."""
+
+    def __init__(self, run: Run, requests: Requests) -> None:
+        """Prepare; `requests` take the command that ends the run on this host."""
+        self._run = run
+        self._requests = requests
+        self._allocation = Allocation()
+        self._told_to_end = False
+        self._asked = False
+
+    @property
+    def ends_at_ns(self) -> int | None:
+        """When the allocation ends; None where there is none, or its end is not known."""
+        return self._allocation.ends_at_ns
+
+    def end(self) -> bool:
+        """Take note of a SIGTERM to this process; say whether the run has to end because of it."""
+        self._told_to_end = self._run.holder is not None
+        return self._told_to_end
+
+    def turn(self, members: Iterable[Member]) -> None:
+        """Take a step; ask for the end of the run, once, where it has to end."""
+        self._allocation.turn(lambda: _environment(members))
+        if not self._asked and (who := self._who()):
+            self._asked = True
+            self._requests.put(EACH_HOST, wire.Kill(0, self._run.grace_s, who=who))
+
+    def _who(self) -> str:
+        if self._told_to_end:
+            return "a SIGTERM from outside"
+        holder = self._run.holder
+        if holder is None or is_alive(holder):
+            return ""
+        return f"the end of process {holder.pid}, to which it belongs"
+
+    def close(self) -> None:
+        """End what is still being asked."""
+        self._allocation.close()
+
+
+def _environment(members: Iterable[Member]) -> Mapping[str, str]:
+    """Return the scheduler's variables: an observer that an agent has started has none of its own."""
+    if JOB in os.environ:
+        return os.environ
+    return environment_of(next((member.process for member in members), None))

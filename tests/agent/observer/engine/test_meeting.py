@@ -1,0 +1,72 @@
+"""What a start over several hosts waits for, against real sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import msgspec
+import pytest
+from support.values.reports import RUN
+
+from ddptop.agent.observer.engine import launcher, meeting
+from ddptop.agent.run.identity import identify
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_connection_is_seen(family: socket.AddressFamily) -> None:
+    """An answer of the endpoint is a connection of torchrun to its port; one that only listens there is none."""
+    if not socket.has_ipv6 and family == socket.AF_INET6:
+        pytest.skip("needs IPv6")
+    with socket.socket(family) as store, socket.socket(family) as client:
+        store.bind(("localhost" if family == socket.AF_INET else "::1", 0))
+        store.listen()
+        port = store.getsockname()[1]
+        assert meeting.is_connected(os.getpid(), port) is False
+        client.connect(store.getsockname())
+        assert meeting.is_connected(os.getpid(), port) is True
+        # It is that process's connection, and no other's.
+        assert meeting.is_connected(os.getppid(), port) is not True
+    assert meeting.is_connected(os.getpid(), port) is False
+
+
+def test_a_process_that_is_gone_is_not_known() -> None:
+    """Nothing is told of it, and nothing raised."""
+    assert meeting.is_connected(2**22 + 1, 29400) is None
+
+
+def test_what_is_awaited() -> None:
+    """First the rendezvous, then that it does not answer, then the other hosts, and nothing once a rank is there."""
+    with socket.socket() as store, socket.socket() as client:
+        store.bind(("127.0.0.1", 0))
+        store.listen()
+        endpoint = f"localhost:{store.getsockname()[1]}"
+        command = launcher.command("train.py", ("--rdzv-endpoint=x:1",), 1, 0, launcher.Meeting("2", endpoint, "a"))
+        clock = [0.0]
+        awaited = meeting.Awaited(msgspec.structs.replace(RUN, launched=True, command=command), lambda: clock[0])
+        own = identify(os.getpid())
+        assert awaited.text(own, reported=False) == f"the rendezvous at {endpoint}"
+        clock[0] = 31.0
+        assert awaited.text(own, reported=False) == f"the rendezvous at {endpoint}, which does not answer"
+        client.connect(store.getsockname())
+        clock[0] = 33.0
+        assert awaited.text(own, reported=False) == f"the other hosts, which meet at {endpoint}"
+        assert awaited.text(own, reported=True) == ""
+        assert awaited.text(None, reported=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "port"), [("node1:29500", 29500), ("node1", 29400), ("[fe80::1]", 29400), ("[fe80::1]:7", 7)]
+)
+def test_the_port_of_an_endpoint(endpoint: str, port: int) -> None:
+    """That of torchrun where none is given; an IPv6 address has colons of its own."""
+    assert meeting.port_of(endpoint) == port
+
+
+def test_one_host_has_no_endpoint() -> None:
+    """An option of the program with that name is the program's."""
+    alone = msgspec.structs.replace(
+        RUN, launched=True, command=launcher.command("train.py", ("--rdzv-endpoint=x:1",), 2)
+    )
+    assert meeting.endpoint(alone) is None
+    assert meeting.endpoint(msgspec.structs.replace(alone, launched=False)) is None

@@ -1,0 +1,159 @@
+"""The manifests in the manual: they can be read, and have what the documented schemas require."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddptop.tui.cli import main
+from ddptop.tui.cli.verbs.launch import requested
+from ddptop.tui.control.launch import hosts
+
+PAGE = Path(__file__).resolve().parents[3] / "tui" / "cli" / "manual" / "kubernetes.md"
+
+
+def manifests(name: str) -> list[Any]:
+    """Return the documents of an example."""
+    found = re.search(rf"<!-- {name}: begin -->\n```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    return [parsed(document) for document in found[1].split("---\n")]
+
+
+def parsed(text: str) -> Any:
+    """Return a document of the part of YAML that the manual uses: mappings, lists, plain and quoted text, `[a, b]`."""
+    lines: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        indent, content = len(line) - len(line.lstrip()), line.strip()
+        if not content:
+            continue
+        assert "\t" not in line
+        before = lines[-1] if lines else (0, "")
+        if not re.match(r"- |[\w.-]+(/[\w.-]+)?:( |$)", content):
+            # A plain text that goes on in the next line, further to the right.
+            assert indent > before[0], line
+            lines[-1] = before[0], f"{before[1]} {content}"
+            continue
+        lines.append((indent, content))
+    value, rest = block(lines)
+    assert not rest
+    return value
+
+
+def block(lines: list[tuple[int, str]]) -> tuple[Any, list[tuple[int, str]]]:
+    """Return the value that begins with the first line, and the lines behind it."""
+    indent, first = lines[0]
+    if first.startswith("- "):
+        items = []
+        while lines and lines[0][0] == indent and lines[0][1].startswith("- "):
+            content = lines[0][1][2:]
+            if re.match(r"[\w.-]+:( |$)", content):
+                item, lines = block([(indent + 2, content), *lines[1:]])
+            else:
+                item, lines = scalar(content), lines[1:]
+            items.append(item)
+        return items, lines
+    found: dict[str, Any] = {}
+    while lines and lines[0][0] == indent:
+        key, _, content = lines[0][1].partition(":")
+        assert key not in found, key
+        lines = lines[1:]
+        if content.strip():
+            found[key] = scalar(content.strip())
+        else:
+            assert lines
+            # A list may stand as far to the left as its key.
+            assert lines[0][0] > indent or lines[0][1].startswith("- ")
+            found[key], lines = block(lines)
+    assert not lines or lines[0][0] < indent, lines[0]
+    return found, lines
+
+
+def scalar(text: str) -> Any:
+    """Return a text, a number, a truth value or a list of them."""
+    if text.startswith("["):
+        assert text.endswith("]")
+        return [scalar(each.strip()) for each in text[1:-1].split(",")]
+    if text.startswith('"'):
+        assert text.endswith('"')
+        return text[1:-1]
+    assert not re.search(r"[#{}]|: ", text), text
+    return {"true": True, "false": False}.get(text, int(text) if text.isdecimal() else text)
+
+
+def test_the_reader_reads() -> None:
+    """What the tests below rely on, of a document whose meaning is known."""
+    text = 'a: 1\nb:\n  c: [x, "y z"]\n  d:\n    - e: true\n      f: g\n    - h\n      i\nj: k\n'
+    with_list = {"a": 1, "b": {"c": ["x", "y z"], "d": [{"e": True, "f": "g"}, "h i"]}, "j": "k"}
+    assert parsed(text) == with_list
+    with pytest.raises(AssertionError):
+        parsed("a: 1\na: 2\n")
+
+
+def container(template: dict[str, Any]) -> dict[str, Any]:
+    """Return the only container of a pod's template, which has what every container needs."""
+    (found,) = template["spec"]["containers"]
+    assert isinstance(found["name"], str)
+    assert isinstance(found["image"], str)
+    assert all(isinstance(word, str) for word in [*found["command"], *found.get("args", [])])
+    return dict(found)
+
+
+def test_a_pytorchjob() -> None:
+    """As `kubeflow.org/v1` has it: the container is called pytorch, and torchrun's own variables say the rest."""
+    (job,) = manifests("pytorchjob")
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    assert job["metadata"]["name"]
+    assert set(job["spec"]) <= {"runPolicy", "elasticPolicy", "pytorchReplicaSpecs", "nprocPerNode"}
+    policy = job["spec"]["elasticPolicy"]
+    assert policy["rdzvBackend"] == "c10d"
+    assert set(job["spec"]["pytorchReplicaSpecs"]) <= {"Master", "Worker"}
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    assert policy["minReplicas"] <= worker["replicas"] <= policy["maxReplicas"]
+    assert worker["restartPolicy"] in ("Always", "OnFailure", "Never", "ExitCode")
+    found = container(worker["template"])
+    assert found["name"] == "pytorch"
+    assert found["command"][0] == "torchrun"
+    gpus = found["resources"]["limits"]["nvidia.com/gpu"]
+    assert f"--nproc-per-node={gpus}" in found["command"]
+
+
+def test_plain_pods() -> None:
+    """An indexed Job whose pods know each other by the Service: name, subdomain and selector agree."""
+    service, job = manifests("pods")
+    assert (service["apiVersion"], service["kind"]) == ("v1", "Service")
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    assert service["spec"]["clusterIP"] == "None"
+    # Else no pod has a name before all are ready, and none gets ready without the others.
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    spec = job["spec"]
+    assert spec["completionMode"] == "Indexed"
+    assert spec["completions"] == spec["parallelism"]
+    pod = spec["template"]["spec"]
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert pod["restartPolicy"] in ("Never", "OnFailure")
+
+
+def test_the_command_of_plain_pods() -> None:
+    """`ddptop` reads it as the manifest means it: as many hosts as pods, numbered by index, meeting at the first."""
+    service, job = manifests("pods")
+    found = container(job["spec"]["template"])
+    (line,) = found["args"]
+    words = shlex.split(line.replace("$JOB_COMPLETION_INDEX", "1"))
+    assert words[:2] == ["exec", "ddptop"]
+    given, arguments = main._split(words[2:])
+    options = main._parser().parse_args(given)
+    options.arguments = tuple(arguments)
+    request = requested(options, "somebody")
+    several = hosts.read(request)
+    assert several is not None
+    assert several.most == job["spec"]["completions"]
+    assert several.meeting.node_rank == 1
+    assert several.here == found["resources"]["limits"]["nvidia.com/gpu"]
+    host, _, subdomain = several.meeting.endpoint.partition(":")[0].partition(".")
+    assert host == f"{job['metadata']['name']}-0"
+    assert subdomain == service["metadata"]["name"]

@@ -1,0 +1,100 @@
+"""`launch --slurm`: the same launch on each node of an allocation, shown on this one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import time
+from types import FrameType
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.text import plural
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.launch import after_requeue, detach
+from ddptop.tui.cli.verbs.options import on_terminal, show
+from ddptop.tui.control.launch import hosts, slurm
+from ddptop.tui.control.launch.launch import command
+from ddptop.tui.control.launch.options import Request
+from ddptop.tui.control.launch.target import target
+
+if TYPE_CHECKING:
+    from ddptop.tui.settings import Settings
+
+_POLL_S: Final = 0.1
+_REFUSED: Final = 2
+
+
+class _Terminated(Exception):
+    """SIGTERM has come."""
+
+
+def launch(options: argparse.Namespace, request: Request, settings: Settings) -> int:
+    """Launch a request on the nodes of the allocation; return the exit code.
+
+    Raises:
+        RequestError: it cannot work.
+    """
+    place = slurm.allocation(os.environ, options.nodes)
+    asked = slurm.request_for(after_requeue(request), place, options.ntasks_per_node, os.environ)
+    path = target(asked)
+    each, name = slurm.named(asked, place)
+    words = slurm.command(each, place, name)
+    if options.dry_run:
+        print(shlex.join(words))
+        print(f"# and on each of {', '.join(place.hosts)}:")
+        print(shlex.join(command(each, path, hosts.read(each))))
+        return 0
+    where = f"{plural(len(place.hosts), 'node')} of job {place.job}"
+    print(f"ddptop: {name} starts on {where}: {', '.join(place.hosts[:8])}", file=sys.stderr)
+    watched = on_terminal(options) and slurm.is_here(place)
+    since_ns = time.time_ns()
+    if not (watched or options.detach):
+        return _follow(slurm.Step(words, place, name, shown=True))
+    step = slurm.Step(words, place, name, shown=False)
+    if not slurm.is_here(place):
+        print(name)
+        return 0
+    directory = _await_directory(step, name, since_ns)
+    if directory is None:
+        complaints = step.complaints() or [f"srun has ended with exit code {step.wait()}"]
+        for line in complaints[:-1]:
+            complain(line, _REFUSED)
+        return complain(complaints[-1], _REFUSED)
+    return detach(directory, settings) if options.detach else show(options, directory, settings)
+
+
+def _await_directory(step: slurm.Step, name: str, since_ns: int) -> RunDir | None:
+    """Return the directory of the run on this host once it is there, None where the step has ended without it."""
+    while True:
+        over = step.ended() is not None
+        try:
+            directory = RunDir(rundir.base() / name)
+            if directory.read().created_at_ns >= since_ns:
+                return directory
+        except RunDirError:
+            pass
+        if over:
+            return None
+        time.sleep(_POLL_S)
+
+
+def _follow(step: slurm.Step) -> int:
+    """Wait for the end of a step, which prints for itself; what ends this process ends the run."""
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        while True:
+            try:
+                return step.wait()
+            except (_Terminated, KeyboardInterrupt):
+                step.terminate()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated
