@@ -92,12 +92,8 @@ def test_what_ends_well_ends_on_both_hosts(job: Job) -> None:
         lambda: [told["state"] for told in on_all(job.cluster.hosts, status)] == ["finished"] * 2, "both say finished"
     )
     for host in job.cluster.hosts:
-        until(partial(_is_free, host), f"nothing of ours is left on {host.name}: {host.processes()}")
+        until(partial(_is_clean, host), f"nothing of ours is left on {host.name}: {host.left()}")
 
 
-def _is_free(host: Host) -> bool:
-    return not _ours(host)
-
-
-def _ours(host: Host) -> list[str]:
-    return [words for words in host.processes().values() if "ddptop" in words]
+def _is_clean(host: Host) -> bool:
+    return not host.left("ddptop")

@@ -11,13 +11,21 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from support.cluster import Host
 
 SHARE: int = 10
 """Cycles in a row from one host."""
+
+
+def _is_complete(host: Host) -> bool:
+    from support.cluster.jobs import status
+
+    return all(rank["step"] for rank in status(host)["ranks"])
 
 
 def main() -> int:
@@ -28,7 +36,7 @@ def main() -> int:
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from support.cluster import Cluster, missing
-    from support.cluster.jobs import CYCLES, Job, run_of, status
+    from support.cluster.jobs import CYCLES, Job, run_of
     from support.harness import until
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -41,7 +49,7 @@ def main() -> int:
         job = Job(cluster, options.ranks).start()
         job.wait_for_first_step()
         for host in cluster.hosts:
-            until(partial(_step, status, host), "all ranks are shown")
+            until(partial(_is_complete, host), "all ranks are shown")
         for begun in range(0, options.cycles, SHARE):
             host = cluster.hosts[begun // SHARE % len(cluster.hosts)]
             number = min(SHARE, options.cycles - begun)
@@ -56,11 +64,6 @@ def main() -> int:
         if seconds:
             print(f"| {name} | {len(seconds)} | {1e3 * statistics.median(seconds):.1f} | {1e3 * max(seconds):.1f} |")
     return 1 if failed else 0
-
-
-def _step(status: Callable[[Any], dict[str, Any]], host: object) -> bool:
-    """Say whether all ranks have made a step, by what is told on a host."""
-    return all(rank["step"] for rank in status(host)["ranks"])
 
 
 if __name__ == "__main__":

@@ -142,8 +142,8 @@ class Host:
     def signal(self, process: subprocess.Popen[str], number: int) -> None:
         """Send a signal to the command itself that `popen` has started: nobody else in between gets it."""
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        (child,) = until(lambda: children.read_text().split(), "the command of nsenter")
-        os.kill(int(child), number)
+        until(children.read_text, "the command of nsenter")
+        os.kill(int(children.read_text()), number)
 
     def python(self, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run the Python of the tests to its end; options as in `run`."""
@@ -163,6 +163,10 @@ class Host:
                     if words := (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
                         found[int(folder.name)] = words.strip()
         return {pid: words for pid, words in found.items() if words != "sleep infinity"}
+
+    def left(self, word: str = "") -> list[str]:
+        """Return the command lines with a word of the processes that run on this host."""
+        return [words for words in self.processes().values() if word in words]
 
     def cut(self) -> None:
         """Pull the cable: nothing passes, and nobody is told."""
@@ -263,14 +267,8 @@ class Cluster:
         if self._slurm:
             slurm.configure(etc, [host.address for host in self.hosts])
         # Hosts cannot write beside the modules: each process there would compile what is not compiled yet.
-        compiled: list[str | Path] = [
-            sys.executable,
-            "-m",
-            "compileall",
-            "-q",
-            *(REPOSITORY / name for name in ("agent", "tui")),
-        ]
-        subprocess.run(compiled, check=True)
+        packages = (str(REPOSITORY / name) for name in ("agent", "tui"))
+        subprocess.run([sys.executable, "-m", "compileall", "-q", *packages], check=True)
         self._switch = subprocess.Popen([*_MORTAL, "unshare", "--net", "sleep", "infinity"], stdin=subprocess.DEVNULL)
         outside, inside = Path("/proc/self/ns/net"), Path(f"/proc/{self._switch.pid}/ns/net")
         until(lambda: os.readlink(inside) != os.readlink(outside), "a network for the bridge")
