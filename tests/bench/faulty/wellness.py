@@ -20,6 +20,8 @@ LOAD: Final = 4
 """Processes that take the cores in every other round."""
 HELD_S: Final = 15.0
 """Time for which the run is paused."""
+_RESUME_S: Final = 120.0
+"""How long a resume is asked for again and again."""
 ENDING_S: Final = 600.0
 """How long after its minutes a training may take to end its round."""
 
@@ -94,7 +96,12 @@ def _pause(run: Watched) -> None:
     time.sleep(HELD_S)
     done += [ddptop("step", run.name, "3")]
     time.sleep(HELD_S)
-    done += [ddptop("resume", run.name)]
+    # On a machine under load a rank may take longer to answer than a verb waits, and a run that stays paused is none.
+    give_up = time.time() + _RESUME_S
+    while True:
+        done.append(ddptop("resume", run.name))
+        if not done[-1].returncode or run.over or time.time() > give_up:
+            break
     for each in done:
         if each.returncode:
             print(f"  {each.args[3]}: {each.stderr.strip()}", flush=True)
