@@ -172,7 +172,9 @@ def test_the_log_of_another_host_is_said_to_be_there() -> None:
     """It is not looked for here, and not said to be on the terminal."""
     far = hosted().ranks[2]
     assert absence(far) == "the log of rank 2 is on node1: `ddptop logs` there shows it"
-    assert "terminal" in absence(replace(far, far=False))
+    assert absence(replace(far, unkept=True)) == "it writes to the terminal that started it on node1: look there"
+    assert absence(replace(far, far=False, unkept=True)) == "it writes to the terminal that started it: look there"
+    assert absence(replace(far, far=False)) == "nothing has come of this rank yet"
     assert absence(replace(far, log="/x")) == ""
 
 
