@@ -35,7 +35,9 @@ def absence(rank: RankFrame) -> str:
         return f"the log of rank {rank.rank} is on {rank.host or 'another host'}: `ddptop logs` there shows it"
     if not rank.unkept:
         return "nothing has come of this rank yet"
-    return f"it writes to the terminal that started it{f' on {rank.host}' if rank.far and rank.host else ''}: look there"
+    return (
+        f"it writes to the terminal that started it{f' on {rank.host}' if rank.far and rank.host else ''}: look there"
+    )
 
 
 def _log_row(line: Told, ink: Ink) -> Row:
