@@ -24,6 +24,7 @@ from ddptop.agent.run.decisions import Decisions, are_made_elsewhere
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
+from ddptop.agent.text import clean_line
 
 Peer = TypeVar("Peer", bound=Hashable)
 
@@ -235,6 +236,14 @@ class LiveGroup:
         here = self._directory.members()
         members = {**hosts.far_members(self._directory.path), **here}
         return {rank for rank in self.ranks if rank not in members} | _departed(self._directory, members, here)
+
+    def unheard(self, ranks: Collection[int]) -> str:
+        """Say that nothing is heard of the hosts of these ranks; empty where that is not so of all of them."""
+        silent = [host for host in hosts.read_hosts(self._directory.path) if host.state in ("silent", "gone")]
+        blamed = [host for host in silent if not set(host.ranks).isdisjoint(ranks)]
+        if not set(ranks) <= {rank for host in blamed for rank in host.ranks}:
+            return ""
+        return f"{', '.join(clean_line(host.host, 60) for host in blamed[:3])} is not heard ({named(ranks)})"
 
     def newest(self) -> int:
         """Return the number of the last decision."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
 from typing import Final, Protocol
 
@@ -38,6 +38,10 @@ class Group(Protocol):
 
     def departed(self) -> set[int]:
         """Return the ranks whose script has ended or whose process is gone."""
+        ...
+
+    def unheard(self, ranks: Collection[int]) -> str:
+        """Say that nothing is heard of the hosts of these ranks; empty where that is not so of all of them."""
         ...
 
     def newest(self) -> int:
@@ -117,6 +121,8 @@ class PolledRanks:
     def _check_heard(self, replies: Mapping[int, Reply]) -> None:
         silent = [rank for rank in self._ranks if rank not in replies]
         if silent:
+            if hosts := self._group.unheard(silent):
+                raise Unheard(f"{hosts}; an action is for all ranks or none: try again when it is heard")
             raise Unheard(f"{named(silent)} did not answer within {ANSWER_S:.0f} s; `ddptop ps` tells who is alive")
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import re
 import secrets
@@ -44,19 +45,25 @@ from ddptop.agent.observer.hosts import frames
 from ddptop.agent.observer.hosts.branch import HEAD, Branch
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import observing
+from ddptop.agent.rank.records.history import History
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.files import private
 from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import Run, RunDir, identify, is_alive
 
 HOSTS_A_PROCESS: Final = 43
+MOST_RECORDS: Final = 400
+"""Last records that a far rank makes for somebody who asks."""
 IN_SIGHT: Final = 24
 """Ranks whose records a dashboard asks for one by one."""
 TARGET_CPU: Final = "15 %"
 TARGET_BYTES: Final = "2,048"
+LATE_S: Final = 0.5
+"""Seconds by which a far rank may be late with what it says each second before the figures say so."""
 LINK_S: Final = 120.0
 NAMED_S: Final = 120.0
 _TURN_S: Final = 0.01
+_FAR_TURN_S: Final = 0.05
 _MOST_A_TURN: Final = 4
 """Steps that a rank makes at once to catch up."""
 _BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS, wire.TOPIC_HOSTS)
@@ -112,19 +119,85 @@ class HeldRank(load.FakeRank):
 
 
 class FarRank(HeldRank):
-    """A rank of another host, of which the fake observer there tells."""
+    """A rank of another host, of which the fake observer there tells.
+
+    Its steps are counted by the clock.  A record is made only where somebody wants it: the records of a thousand ranks
+    would take more than a core, and ranks that are short of it say nothing of the head.
+    """
 
     def __init__(self, host: FakeHost, run: Run, rank: int, step_ns: int, slow: float) -> None:
         self.prepare(run, rank, step_ns, slow, 0)
         self._host = host
+        self._made: list[wire.Step] = []
+        self._delayed_from: int | None = None
         self.topic = wire.topic_of(wire.TOPIC_STEPS, rank)
         process = msgspec.structs.replace(self.member.process, namespace=f"of-{self.member.host}")
         self.member = msgspec.structs.replace(self.member, process=process)
+        self._base_ns = step_ns
+        self._delay_ns = int(step_ns * slow)
+        self._number = self._summed = self._late = 0
+        self._recorded = -1
+        """The last step with a record; -1 as long as nobody has wanted one."""
+        self._ends_at_ns = 0
 
-    def publish(self, steps: list[wire.Step]) -> None:
-        """Send records to the head, where it wants them."""
+    def go_to(self, seq: int, now_ns: int, delayed_from: int | None) -> None:
+        """Have made so many steps by now, with the delay from step `delayed_from` on."""
+        records = self.records
+        records.delayed = delayed_from is not None and seq > delayed_from
+        if delayed_from is not None:
+            self._late += max(0, seq - max(records.seq, delayed_from))
+        records.seq, self._ends_at_ns = seq, now_ns
         if self._host.wants(self.topic):
-            self._host.publish(self.topic, wire.encode(wire.Steps(self.rank, tuple(steps))))
+            self._record(delayed_from)
+            recent = self._made
+            if recent:
+                self._host.publish(self.topic, wire.encode(wire.Steps(self.rank, tuple(recent))))
+                recent.clear()
+        elif self._recorded >= 0:
+            self._recorded = -1
+            self._made.clear()
+        self._delayed_from = delayed_from
+
+    def fill(self, command: wire.Fill) -> Iterator[bytes]:
+        """Return the records that are asked for."""
+        self._record(self._delayed_from)
+        return iter(self.history.since(command.first_seq, command.limit, command.earlier))
+
+    def _record(self, delayed_from: int | None) -> None:
+        """Make the records that are missing, of the last steps at most."""
+        end, records = self.records.seq, self.records
+        first = max(0, end - MOST_RECORDS) if self._recorded < 0 else self._recorded
+        if self._recorded < 0:
+            self.history = History(self.rank)
+        records.seq = first
+        while records.seq < end:
+            records.delayed = delayed_from is not None and records.seq >= delayed_from
+            step = records.next(self._ends_at_ns - (end - records.seq - 1) * records.step_ns)
+            self.history.add(step)
+            if self._recorded >= 0:
+                self._made.append(step)
+        self._recorded = end
+
+    def beat(self) -> None:
+        """Say what the steps since the last time were like, and that it lives."""
+        steps, late = self.records.seq - self._summed, self._late
+        self._summed, self._late = self.records.seq, 0
+        if steps > 0:
+            self._number += 1
+            base, delay = self._base_ns, self._delay_ns * late // steps
+            quick = base - self._delay_ns
+            spread = 0.04 / math.sqrt(12 * steps)
+            data = int(base * min(0.12, max(0.08, self._rng.gauss(0.1, spread))))
+            data += delay if self.rank == load.SLOW else 0
+            forward, backward, optimizer, other = (int(base * part) for part in (0.2, 0.35, 0.05, 0.02))
+            wait = max(0, quick + delay - data - forward - backward - optimizer - other)
+            summary = wire.Summary(
+                self.rank, self._number, self._ends_at_ns, self.records.seq, self.records.seq, steps, quick + delay,
+                data, forward, backward, optimizer, wait, other, loss=0.5, samples=32, p50_ns=int(base * 0.05),
+                p99_ns=int(base * 0.05), metrics={"accuracy": 0.5},
+            )  # fmt: skip
+            self._send(wire.TOPIC_SUMMARY, wire.encode(summary))
+        self.live()
 
     def _send(self, topic: bytes, payload: bytes) -> None:
         self._host.note(topic, self.rank, payload)
@@ -202,7 +275,7 @@ class FakeHost:
             rank = self.ranks[int(number) - self.ranks[0].rank]
             command = wire.read_command(payload)
             if isinstance(command, wire.Fill):
-                for part in rank.history.since(command.first_seq, command.limit, command.earlier):
+                for part in rank.fill(command):
                     self.branch.send(HEAD, frames.ANSWER, asker, number, part)
             self.branch.send(HEAD, frames.ANSWER, asker, number, wire.encode(rank.answer(command)))
         elif kind == frames.COMMAND:
@@ -224,6 +297,10 @@ class Training:
         self._due = [index / len(ranks) for index in range(len(ranks))]
         self._began = time.monotonic()
         self._looked = 0.0
+        self._wanted_now = 0
+        self._delayed_step: int | None = None
+        self.beats = self.late = 0
+        """Beats, and those of them that came half a second late or more."""
 
     def turn(self) -> None:
         """Make the steps that are due by the clock, the same on all hosts, however late a process comes to it."""
@@ -232,8 +309,19 @@ class Training:
             self._looked = now
             self._go_ns, self._delayed_ns = (_read_ns(self._folder / name) for name in (_GO, _DELAYED))
         if not self._go_ns:
+            self._began = now
             return
+        first = self._ranks[0]
+        self._wanted_now = self._wanted(first, now_ns)
+        self._delayed_step = self._wanted(first, self._delayed_ns) if self._delayed_ns else None
         for index, rank in enumerate(self._ranks):
+            if isinstance(rank, FarRank):
+                made = rank.records.seq
+                # Of one that is paused the clock runs on; after that it catches up.
+                seq = made + rank.gate.room(made, max(0, self._wanted_now - made))
+                rank.go_to(seq, now_ns, self._delayed_step)
+                self._beat_if_due(index, rank, now)
+                continue
             whole = rank.gate.room(rank.records.seq, min(self._wanted(rank, now_ns) - rank.records.seq, _MOST_A_TURN))
             if whole > 0:
                 rank.records.delayed = bool(self._delayed_ns) and rank.records.seq >= self._wanted(
@@ -243,9 +331,15 @@ class Training:
                 for step in steps:
                     rank.history.add(step)
                 rank.publish(steps)
-            if now - self._began >= self._due[index]:
-                self._due[index] = max(self._due[index] + 1.0, now - self._began)
-                rank.beat()
+            self._beat_if_due(index, rank, now)
+
+    def _beat_if_due(self, index: int, rank: HeldRank, now: float) -> None:
+        late = now - self._began - self._due[index]
+        if late >= 0:
+            self.beats += 1
+            self.late += late >= LATE_S
+            self._due[index] = max(self._due[index] + 1.0, now - self._began)
+            rank.beat()
 
     def _wanted(self, rank: HeldRank, at_ns: int) -> int:
         """Return the steps that are made by then, but for pauses: after them it goes on faster for a while."""
@@ -320,23 +414,34 @@ def be_far_hosts(directory: RunDir, first: int, given: Any) -> None:
     ]
     training = Training([rank for fake in fakes for rank in fake.ranks], directory.path)
     (directory.path / f"ready-{first}").touch()
-    traffic, told = directory.path / f"traffic-{first}", 0.0
+    traffic, told, trained = directory.path / f"traffic-{first}", 0.0, 0.0
+    poller = zmq.Poller()
+    for fake in fakes:
+        for socket_ in fake.branch.sockets:
+            poller.register(socket_, zmq.POLLIN)
     for _ in turns:
-        for fake in fakes:
-            fake.branch.turn()
-        training.turn()
+        ready = dict(poller.poll(int(_FAR_TURN_S * 1000)))
         now = time.monotonic()
+        is_due = now > trained + _FAR_TURN_S
+        for fake in fakes:
+            if is_due or any(each in ready for each in fake.branch.sockets):
+                fake.branch.turn()
+        if is_due:
+            trained = now
+            training.turn()
         if now > told + 1.0:
             told = now
             for fake in fakes:
                 fake.tell()
             linked = sum(fake.branch.is_linked for fake in fakes)
-            content = {"linked": linked, "bytes": traffic_bytes(), "at": time.monotonic()}
+            content = {
+                "linked": linked, "bytes": traffic_bytes(), "at": time.monotonic(), "cpu": time.process_time(),
+                "beats": training.beats, "late": training.late,
+            }  # fmt: skip
             traffic.with_suffix(".new").write_text(json.dumps(content))
             traffic.with_suffix(".new").rename(traffic)
             if first == 1 and (directory.path / _FAR_ONLOOKER).exists():
                 fakes[0].look_on()
-        time.sleep(_TURN_S)
     for fake in fakes:
         fake.branch.close()
     context.destroy(linger=0)
@@ -405,9 +510,16 @@ class Group:
             (new["bytes"] - old["bytes"]) / (new["at"] - old["at"]) for old, new in zip(before, after, strict=True)
         )
         memory = self.head.memory_info().rss / 2**20
+        spent, beats, late = (
+            sum(new[name] - old[name] for old, new in zip(before, after, strict=True))
+            for name in ("cpu", "beats", "late")
+        )
+        wall = max(new["at"] - old["at"] for old, new in zip(before, after, strict=True))
         print(
             f"| {name} | {statistics.median(shares):.1f} % ({shares[0]:.1f} to {shares[-1]:.1f}) | {memory:.0f} MiB "
-            f"| {rate / far:,.0f} | {self.linked()} of {given.hosts - 1} |",
+            f"| {rate / far:,.0f} | {self.linked()} of {given.hosts - 1} "
+            f"| {100 * spent / wall:.0f} %, {100 * late / max(1, beats):.1f} % of {beats / wall / far:.2f}/s "
+            f"| {os.getloadavg()[0]:.0f} |",
             flush=True,
         )
 
@@ -522,7 +634,11 @@ def measure(given: Any) -> None:
     with started(given) as group:
         time.sleep(given.settle)
         far = f"{given.hosts:,} hosts of {given.ranks} ranks"
-        print(f"| {far} | CPU of one core | memory | bytes/s a far rank | linked |\n|---|---|---|---|---|", flush=True)
+        print(
+            f"| {far} | CPU of one core | memory | bytes/s a far rank | linked "
+            "| CPU of the fakes, late of what each says | load |\n|---|---|---|---|---|---|---|",
+            flush=True,
+        )
         group.measure("nobody looks on")
         with onlooker(group.directory):
             time.sleep(2)
@@ -530,7 +646,7 @@ def measure(given: Any) -> None:
         (group.directory.path / _FAR_ONLOOKER).touch()
         time.sleep(2)
         group.measure("a dashboard on another host")
-        print(f"| targets | {TARGET_CPU} | | {TARGET_BYTES} (nobody looks on) | all |", flush=True)
+        print(f"| targets | {TARGET_CPU} | | {TARGET_BYTES} (nobody looks on) | all | , 0 % of 1/s | |", flush=True)
         named = named_after(group)
         paused = pauses(group.directory, given.pauses)
         last = f"{statistics.median(paused):.0f} ms ({paused[0]:.0f} to {paused[-1]:.0f})" if paused else "never"

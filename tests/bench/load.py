@@ -167,7 +167,6 @@ class FakeRank:
 
     def beat(self) -> None:
         """Send a sign of life, a summary, and the records of a second in one message."""
-        now = time.time_ns()
         if self._batch:
             self._send(wire.TOPIC_BATCH, wire.encode(wire.Steps(self.rank, tuple(self._batch))))
             self._batch.clear()
@@ -175,6 +174,11 @@ class FakeRank:
         if summary is not None:
             self._told = wire.encode(summary)
             self._send(wire.TOPIC_SUMMARY, self._told)
+        self.live()
+
+    def live(self) -> None:
+        """Send a sign of life."""
+        now = time.time_ns()
         self._send(
             wire.TOPIC_BEAT,
             wire.encode(

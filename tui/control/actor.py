@@ -28,9 +28,21 @@ def elsewhere(place: str) -> str:
     return f"{here()} ({place}, ssh)"
 
 
+def in_run(actor: str, several: bool) -> str:
+    """Return the actor as a run's events name it: with the host, `ada@node2 (shell, pts/3)`, of a run on several."""
+    name, space, where = actor.partition(" (")
+    if not several or not space or "@" in name or asked_by is not None:
+        return actor
+    return f"{clean_line(f'{name}@{_machine()}', 64)} ({where}"
+
+
 def here() -> str:
     """Return the user and the machine, as the other machine is told: `ada@laptop`."""
-    return clean_line(f"{user()}@{socket.gethostname().partition('.')[0]}", 64)
+    return clean_line(f"{user()}@{_machine()}", 64)
+
+
+def _machine() -> str:
+    return socket.gethostname().partition(".")[0]
 
 
 def user() -> str:

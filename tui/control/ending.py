@@ -22,10 +22,12 @@ from ddptop.agent.control.controller import Refused
 from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.end.escalation import NotOurs, Survived
 from ddptop.agent.observer.status import membership, survey, takeover
+from ddptop.agent.run import hosts, states
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live
-from ddptop.agent.run.rundir import Process, RunDir
+from ddptop.agent.run.rundir import Process, RunDir, RunDirError
 from ddptop.agent.text import clean, plural
+from ddptop.tui.control import actor
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 
 _TAKEOVER_S: Final = 5.0
@@ -38,9 +40,18 @@ _REPLY_S: Final = 30.0
 """Beyond the grace period: SIGKILL, and processes that are slow to die."""
 _LOOK_S: Final = 0.1
 _POLL_MS: Final = 100
+_MOST_HOSTS: Final = 4
+"""Other hosts that are named one by one."""
 _ASKED: Final = 1
 _READ: Final = 2
 """Number of a question that follows a command: its answer says that the command was read."""
+
+
+def _named(directory: RunDir, who: str) -> str:
+    try:
+        return actor.in_run(who, states.has_other_hosts(directory.read(), hosts.far_members(directory.path)))
+    except (RunDirError, OSError):
+        return who
 
 
 class Ending:
@@ -48,7 +59,7 @@ class Ending:
 
     def __init__(self, directory: RunDir, who: str) -> None:
         self._directory = directory
-        self._who = who
+        self._who = _named(directory, who)
 
     def victims(self, aim: Aim) -> str:
         """Say what `kill` would end, in one line for each thing there is to know."""
@@ -66,7 +77,15 @@ class Ending:
         counts = Counter(target.role for target in processes.find(run, members))
         leader = f"{run.leader} {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
         helpers = f", {plural(counts['helper'], 'helper')}" if counts["helper"] else ""
-        return f"{leader}{plural(counts['rank'], 'rank')}{helpers}"
+        found = f"{leader}{plural(counts['rank'], 'rank')}{helpers}"
+        far = Counter(member.host for rank, member in self._directory.everyone().items() if rank not in members)
+        if not far:
+            return found
+        here = next((member.host for member in members.values()), "this host")
+        there = [f"{plural(number, 'rank')} on {host}" for host, number in far.items()]
+        if len(there) > _MOST_HOSTS:
+            there = [f"{plural(far.total(), 'rank')} on {plural(len(far), 'other host')}"]
+        return f"{found} on {here}; {', '.join(there)}"
 
     def processes(self) -> list[ProcessLine]:
         """Return every live process of the run."""

@@ -21,9 +21,11 @@ from ddptop.agent.control.polled import Unheard
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import takeover
+from ddptop.agent.run import states
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
+from ddptop.tui.control import actor
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.ending import Ending
 from ddptop.tui.control.waiting import Waiting
@@ -61,7 +63,7 @@ class RunControl:
         """
         self._directory = directory
         self._run = run
-        self._who = who
+        self._who = who = actor.in_run(who, states.has_other_hosts(run))
         self._count_down = count_down
         self._restarted = restarted
         self._acting = acting

@@ -116,6 +116,8 @@ class RankFrame:
     """Whether it has called a collective so far; None where it may have done so unseen."""
     far: bool = False
     """True where it runs on another host than this one: its log is there."""
+    unkept: bool = False
+    """True where what it prints goes to the terminal that started it, and into no file."""
 
     @property
     def current_step_ms(self) -> float | None:
@@ -360,7 +362,8 @@ def unheard_hosts(frame: Frame) -> str:
 
 def not_linked(frame: Frame) -> str:
     """Return one line on ranks that run on hosts which are not linked; empty where there are none."""
-    if not frame.unlinked or frame.state in ENDED:
+    # Hosts are linked once their ranks have met: while these are on their way there is nothing to say, nor to do.
+    if not frame.unlinked or frame.state in ENDED or (frame.state == "starting" and not frame.unlinked_why):
         return ""
     what = f"{'rank' if len(frame.unlinked) == 1 else 'ranks'} {numbers_of(frame.unlinked)}"
     why = f" ({frame.unlinked_why})" if frame.unlinked_why else ""

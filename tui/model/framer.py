@@ -251,6 +251,7 @@ def rank_frame(
         outstanding=0 if beat is None else beat.outstanding,
         log=log if member is None else member.log if not model.far else None,
         far=model.far,
+        unkept=member is not None and member.log is None,
         metrics=dict(model.metrics),
         missed=model.missed,
         communicated=None if beat is None else beat.communicated,

@@ -64,11 +64,13 @@ class HostFrame:
     """Mean step time of its slowest rank."""
     own_ms: float | None = None
     """The same without waiting for others, of the rank with the longest such time."""
+    over: bool = False
+    """True where the processes of all its ranks are known to have ended: its silence is no news."""
 
     @property
     def is_unheard(self) -> bool:
         """True where nothing is heard of it: its ranks are shown as they were."""
-        return self.state in UNHEARD
+        return self.state in UNHEARD and not self.over
 
     @property
     def told(self) -> str:
@@ -305,4 +307,5 @@ def _told(host: HostFrame, state: wire.HostState) -> HostFrame:
         rtt_ms=state.rtt_ms,
         agent_version=state.agent_version,
         node=state.node,
+        over=bool(host.ranks) and set(host.ranks) <= set(state.gone),
     )

@@ -69,7 +69,7 @@ class LogScreen(RollScreen):
         rank = frame.rank(self.rank)
         assert rank is not None
         if not sources:
-            return f"rank {rank.rank}", rank.state, absence(rank) if rank.far else "not kept in a file"
+            return f"rank {rank.rank}", rank.state, absence(rank)
         return f"rank {rank.rank}", rank.state, f"{told}  {clean(sources[0].path)}"
 
     def action_neighbour(self, by: int) -> None:

@@ -27,6 +27,8 @@ class Pings:
         self._open: dict[int, float] = {}
         self._last: deque[tuple[float, float]] = deque(maxlen=KEPT)
         """Round trip and offset, in seconds."""
+        self._best: tuple[float, float] | None = None
+        """The shortest of them."""
 
     def ping(self) -> int:
         """Return the moment of a ping that is sent now, in nanoseconds of the wall clock: its name in the pong."""
@@ -46,15 +48,12 @@ class Pings:
         rtt = self._clock() - sent
         # From the time of the ping: a wall clock that is set while the ping is under way spoils nothing.
         self._last.append((rtt, (other_ns - at_ns) / 1e9 - rtt / 2))
+        self._best = min(self._last)
         return True
 
     def forget(self) -> None:
         """Forget what was sent over a connection that has ended; what was measured stays."""
         self._open.clear()
-
-    @property
-    def _best(self) -> tuple[float, float] | None:
-        return min(self._last, default=None)
 
     @property
     def rtt_s(self) -> float | None:

@@ -73,8 +73,11 @@ class Sent:
 
     def turn(self) -> None:
         """Send what was decided since; to be called before anything that follows from a decision is sent."""
-        for peer in self._next:
-            self._advance(peer)
+        # This is called for each command to a rank: one look at the disk, however many branches there are.
+        decided = {serial for serial in set(self._next.values()) if self._decisions.has(serial)}
+        if decided:
+            for peer in [peer for peer, serial in self._next.items() if serial in decided]:
+                self._advance(peer)
 
     def _advance(self, peer: bytes) -> None:
         for _ in range(_MOST_AT_ONCE):

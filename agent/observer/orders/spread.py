@@ -52,7 +52,10 @@ class Total:
 
 def unheard(unknown: Mapping[str, int]) -> list[str]:
     """Return `node2 did not answer: 4 ranks unknown` for each such host, of many hosts the first and their number."""
-    told = [f"{host} did not answer: {plural(ranks, 'rank')} unknown" for host, ranks in unknown.items()]
+    told = [
+        f"{host} {'are not linked' if host == ELSEWHERE else 'did not answer'}: {plural(ranks, 'rank')} unknown"
+        for host, ranks in unknown.items()
+    ]
     if len(told) <= _MOST_NAMED:
         return told
     rest = list(unknown.values())[_MOST_NAMED:]

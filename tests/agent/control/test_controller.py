@@ -100,6 +100,7 @@ class Group:
         self.members = [Rank(step, self.decisions, self.clock) for step in steps]
         self.deaf: set[tuple[int, type]] = set()
         """(rank, kind of command) that never arrives."""
+        self.unheard_hosts = ""
 
     @property
     def ranks(self) -> list[int]:
@@ -117,6 +118,9 @@ class Group:
             for rank, command in commands.items()
             if (rank, type(command)) not in self.deaf and not self.members[rank].ended
         }
+
+    def unheard(self, ranks):
+        return self.unheard_hosts
 
     def departed(self):
         for member in self.members:
@@ -150,6 +154,15 @@ def test_laggards_run_up_to_the_foremost(group_of):
     group = group_of(4, 5, 4)
     assert group.controller().pause().startswith("held at step 7 ")
     assert [(gate.completed, gate.held, gate.is_paused) for gate in group.gates] == [(7, True, True)] * 3
+
+
+def test_a_refusal_names_the_host_that_is_not_heard(group_of):
+    """Where a silent rank's whole host is silent, it is that which is told, and when to try again."""
+    group = group_of(1, 1, 1)
+    group.deaf.add((1, wire.Query))
+    group.unheard_hosts = "node2 is not heard (rank 1)"
+    with pytest.raises(Refused, match=r"^node2 is not heard \(rank 1\); an action is for all ranks or none: try again"):
+        group.controller().pause()
 
 
 @pytest.mark.parametrize("kind", [wire.Hold, wire.Commit, wire.Query])

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import msgspec
+import pytest
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
@@ -116,6 +117,7 @@ def test_ranks_on_hosts_that_are_not_linked_are_not_starting_for_ever() -> None:
     store.know_members({rank: member(rank, "node0") for rank in (0, 1)})
     shown = frame_at(store, NOW)
     assert [(rank.state, rank.activity) for rank in shown.ranks[2:]] == [("starting", "not reported yet")] * 2
+    assert not_linked(shown) == "", "they are on their way"
     store.apply(told(wire.HostState("node0", "alone", (0, 1))), NOW)
     for rank in (0, 1):
         store.apply(beat(rank, NOW), NOW)
@@ -254,3 +256,12 @@ def test_the_host_of_a_rank_is_named_once() -> None:
     assert with_rank("rank 4 (node2) hangs", 4, "node2") == "rank 4 (node2) hangs"
     assert with_rank("ranks 4-7 differ", 4, "node2") == "ranks 4-7 differ"
     assert with_rank("rank 4 is silent", 4) == "rank 4 is silent"
+
+
+@pytest.mark.parametrize(("gone", "unheard"), [((2, 3), False), ((2,), True), ((), True)])
+def test_a_host_whose_ranks_have_all_ended_may_be_silent(gone: tuple[int, ...], unheard: bool) -> None:
+    """Its connection ends after its ranks: that is no fault of it."""
+    store = Store(a_run())
+    states = wire.HostState("node0", "linked", (0, 1)), wire.HostState("node1", "gone", (2, 3), gone=gone)
+    store.apply(told(*states), NOW)
+    assert frame_at(store, NOW).hosts[1].is_unheard is unheard

@@ -168,11 +168,22 @@ async def test_events_name_the_host_of_their_rank() -> None:
         assert "rank 3 (node1): loader is slow" in seen(pilot.app)
 
 
+def test_a_pause_that_a_silent_host_may_not_share_says_so() -> None:
+    """Ranks that are held are not said to be waited for: no key would do anything until that host is heard."""
+    shown = hosted(silent=(1,), state="pausing")
+    held = replace(shown, ranks=(*(replace(each, state="paused") for each in shown.ranks[:2]), *shown.ranks[2:]))
+    said = " ".join(text_of(row) for row in header_rows(held, 118, INK, KEYS, roomy=True))
+    assert "paused as far as is heard: ranks stay held until node1 is heard again" in said
+    assert "waiting for" not in said
+
+
 def test_the_log_of_another_host_is_said_to_be_there() -> None:
     """It is not looked for here, and not said to be on the terminal."""
     far = hosted().ranks[2]
     assert absence(far) == "the log of rank 2 is on node1: `ddptop logs` there shows it"
-    assert "terminal" in absence(replace(far, far=False))
+    assert absence(replace(far, unkept=True)) == "it writes to the terminal that started it on node1: look there"
+    assert absence(replace(far, far=False, unkept=True)) == "it writes to the terminal that started it: look there"
+    assert absence(replace(far, far=False)) == "nothing has come of this rank yet"
     assert absence(replace(far, log="/x")) == ""
 
 

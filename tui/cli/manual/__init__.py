@@ -6,7 +6,7 @@ json        every field of `--json`
 keys        the views and every key
 kubernetes  manifests for a PyTorchJob and for plain pods
 limits      what ddptop does not do
-many-machines one run over several hosts, by hand or in Slurm
+many-machines  one run over several hosts, by hand or in Slurm
 numbers     what each number is and how it is taken
 report      why a run died: what is told, recognized and kept
 remote      a run on another machine, over ssh or in Slurm

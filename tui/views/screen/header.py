@@ -267,6 +267,11 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
         behind = {
             rank: calls or 0 for rank, (state, calls) in enumerate(each) if state != "paused" and state not in ENDED
         }
+        states = frame.values("state")
+        if behind and all(states[rank] == "silent" for rank in behind):
+            lost = sorted({host.host for host in frame.hosts if host.is_unheard}) or [named(sorted(behind))]
+            until = f"{', '.join(lost[:3])}{', …' if len(lost) > 3 else ''}"
+            return f"paused as far as is heard: ranks stay held until {until} is heard again", "state-pausing"
         text = f"pausing: waiting for {named(awaited(behind))}" if behind else "pausing"
         return f"{text} · {keys['run.cancel']} cancels · {keys['run.freeze']} freezes", "state-pausing"
     if frame.state == "paused":

@@ -31,9 +31,13 @@ def absence(rank: RankFrame) -> str:
     """Return why a rank's log is not to be seen here; empty where it is."""
     if rank.log is not None:
         return ""
-    if rank.far:
+    if rank.far and not rank.unkept:
         return f"the log of rank {rank.rank} is on {rank.host or 'another host'}: `ddptop logs` there shows it"
-    return "it writes to the terminal that started the run: look there"
+    if not rank.unkept:
+        return "nothing has come of this rank yet"
+    return (
+        f"it writes to the terminal that started it{f' on {rank.host}' if rank.far and rank.host else ''}: look there"
+    )
 
 
 def _log_row(line: Told, ink: Ink) -> Row:

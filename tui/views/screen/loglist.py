@@ -141,7 +141,7 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
 
     def _nothing(self) -> str:
         if not self._sources:
-            return "it writes to the terminal that started the run: look there"
+            return "there is no file of it on this host"
         if self.picture.error:
             return f"no log: {self.picture.error}"
         if self.level is not None:

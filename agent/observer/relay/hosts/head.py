@@ -43,6 +43,8 @@ _SMALL: Final = (
 )  # fmt: skip
 _LARGE: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_CHECKSUMS)
 """In a large group the newest of all ranks of a host comes together, once a second."""
+_OF_SETTLED: Final = frozenset((PUBLICATION, COMMAND, ANSWER))
+"""What can be taken in only once it is known which ranks are where."""
 GONE_S: Final = 10.0
 """Seconds after the end of its connection in which a host may come back before it counts as gone."""
 _RATE: Final = 50
@@ -124,6 +126,9 @@ class Head:
         """The records of all ranks, as the branches were sent them last."""
         self._lost: set[int] = set()
         """Ranks on other hosts whose process is gone."""
+        self._changes: dict[bytes, bool] = {}
+        """Branches with a change that has no consequence yet, and whether they were away. A thousand hosts may come, or
+        fall silent, in one moment, and to settle takes as long as there are ranks."""
         self._decisions = Sent(
             Decisions(parts.directory.path),
             lambda peer, serial, content: link.send(peer, DECISION, b"%d" % serial, content),
@@ -151,6 +156,8 @@ class Head:
         if branch is None or take is None:
             self.refused += 1
             return
+        if peer in self._changes and kind in _OF_SETTLED:
+            self._settle_changes()
         try:
             take(branch, frames)
         except (ValueError, wire.Unreadable):
@@ -179,20 +186,26 @@ class Head:
             self._decisions.meet(name)
         elif not peer.is_connected:
             self._forget(branch)
-        if peer is None or branch is None:
-            self._settle()
-            return
-        was_away = branch.state != LINKED or branch.session != peer.session
-        branch.session = peer.session
-        branch.allow(max(1, min(len(peer.ranks), self._world)))
+        was_away = self._changes.get(name, False)
+        if peer is not None and branch is not None:
+            was_away = was_away or not peer.is_linked or branch.state != LINKED or branch.session != peer.session
+            branch.session = peer.session
+            branch.allow(max(1, min(len(peer.ranks), self._world)))
+        self._changes[name] = was_away
+
+    def _settle_changes(self) -> None:
+        """Draw the consequences of what has changed at branches."""
+        changes, self._changes = self._changes, {}
         self._settle()
-        if branch.state != LINKED:
-            return
-        self._subscribe_at(branch, again=was_away)
-        if was_away:
-            # What was published meanwhile did not arrive.
-            for rank in branch.ranks:
-                self._parts.intake.look_for_gap(rank)
+        for name, was_away in changes.items():
+            branch = self._branches.get(name)
+            if branch is None or branch.state != LINKED:
+                continue
+            self._subscribe_at(branch, again=was_away)
+            if was_away:
+                # What was published meanwhile did not arrive.
+                for rank in branch.ranks:
+                    self._parts.intake.look_for_gap(rank)
 
     def _forget(self, branch: _Branch) -> None:
         """Forget what a branch has asked for."""
@@ -207,7 +220,8 @@ class Head:
         order = sorted(self._branches.values(), key=lambda each: (not each.peer.is_linked, -each.peer.hello.generation))
         for branch in order:
             claimed = {rank for rank in branch.peer.ranks if rank < self._world and rank not in here}
-            branch.ranks = frozenset(claimed - owners.keys())
+            # `set - dict.keys()` goes through all the keys.
+            branch.ranks = frozenset([rank for rank in claimed if rank not in owners])
             owners |= dict.fromkeys(branch.ranks, branch)
         self._beyond.owners = {rank: branch.peer.name for rank, branch in owners.items()}
         for rank, branch in owners.items():
@@ -264,6 +278,8 @@ class Head:
 
     def turn(self) -> None:
         """Do what was left for want of room, and what was asked for by the main thread."""
+        if self._changes:
+            self._settle_changes()
         self._decisions.turn()
         self.asking.turn()
 
@@ -361,7 +377,7 @@ class Head:
         if any(member.rank not in claimed for member in found):
             self._refuse(branch)
         branch.members.update((member.rank, member) for member in found if member.rank in claimed)
-        self._settle()
+        self._changes.setdefault(branch.peer.name, False)
 
     def _take_decision(self, branch: _Branch, frames: list[bytes]) -> None:
         serial, _ = frames

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -36,6 +37,8 @@ _log = logging.getLogger("ddptop.observer")
 _ALL_COME_S: Final = 30.0
 """Seconds within which the ranks of this host come, where nobody has told their number: the others are elsewhere."""
 _EVERY_S: Final = 1.0
+_SOON_S: Final = 0.2
+"""Seconds between two words on hosts where many change at once."""
 _NEWS_S: Final = 10.0
 """Seconds between two records of the hosts of which only the figures have changed."""
 
@@ -69,6 +72,9 @@ class OtherHosts:
         self._states: tuple[HostState, ...] = ()
         self._far: dict[int, Member] = {}
         self._written: tuple[Any, float] = ((), 0.0)
+        self._has_news = False
+        """Whether something has changed at a host that was not told."""
+        self._told_at = -math.inf
         self._closed = False
 
     def hosts(self) -> tuple[HostState, ...]:
@@ -108,8 +114,9 @@ class OtherHosts:
         """Seconds until the next `turn` is due, if nothing arrives; None where there is no link."""
         if self._side is None or self._link is None:
             return None
-        asking_s = self._side.asking.pause_s
-        return self._link.pause_s if asking_s is None else min(asking_s, self._link.pause_s)
+        news_s = self._told_at + _SOON_S - self._clock() if self._has_news else None
+        pauses = (self._side.asking.pause_s, news_s)
+        return max(0.0, min([self._link.pause_s, *(pause for pause in pauses if pause is not None)]))
 
     def pass_up(self, asker: bytes, rank: int | None, command: wire.Command) -> bool:
         """Hand a question of an onlooker here to the head; return False where it is to be answered here."""
@@ -143,6 +150,8 @@ class OtherHosts:
             self._side.turn()
             self._find_role()
         now = self._clock()
+        if self._has_news and now >= self._told_at + _SOON_S:
+            self._tell()
         if now < self._due or not self._is_several():
             return
         self._due = now + _EVERY_S
@@ -229,7 +238,7 @@ class OtherHosts:
     def _changed(self, peer: bytes) -> None:
         if self._side is not None:
             self._side.changed(peer)
-            self._tell()
+            self._has_news = True
 
     def _find_role(self) -> None:
         side = self._side
@@ -252,6 +261,7 @@ class OtherHosts:
     def _tell(self) -> None:
         """Publish and write down what is known of the hosts and of the ranks there."""
         side, parts = self._side, self._parts
+        self._has_news, self._told_at = False, self._clock()
         if side is None:
             return
         self._states = side.states()

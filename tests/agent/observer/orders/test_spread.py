@@ -116,7 +116,7 @@ def test_ranks_of_hosts_that_were_never_heard_are_unknown(make: Make) -> None:
     """A run of eight ranks of which only four were ever heard is not ended by the end of four."""
     _, head = make()
     total = Spread(head, wire.Kill(0, 1.0), 10.0).total("node1", HERE, missing=4)
-    assert total.text.endswith("other hosts did not answer: 4 ranks unknown")
+    assert total.text.endswith("other hosts are not linked: 4 ranks unknown")
     assert not total.done
 
 
