@@ -109,7 +109,7 @@ def test_a_shell_completes_verbs_and_programs(shell: str, ask: Ask) -> None:
         ("ddptop launch --env DDPTOP_TEST_", {"DDPTOP_TEST_ONLY"}),
         ("ddptop launch --wrld 2 --name ü res", {"resnet", "resnet34", "restart.py"}),
         ("ddptop launch --wrld=2 --ba", {"--backend"}),
-        ("ddptop launch --nonsense res", {"resnet", "resnet34", "restart.py"}),
+        ("ddptop launch --zzz res", {"resnet", "resnet34", "restart.py"}),
         ("ddptop launch restart.py -- --data sr", {"src/"}),
         ("ddptop kill x --signal US", {"USR1", "USR2"}),
         ("ddptop launch --inject ra", {"rank="}),

@@ -205,7 +205,7 @@ def test_a_folder_with_very_many_names_is_not_read_to_its_end(place: Path, monke
     for number in range(10):
         (base_of(place) / f"n{number}").touch()
     looked_at: list[object] = []
-    monkeypatch.setattr(rundir, "_NAME", type("Counting", (), {"fullmatch": staticmethod(looked_at.append)}))
+    monkeypatch.setattr(rundir, "NAME", type("Counting", (), {"fullmatch": staticmethod(looked_at.append)}))
     assert rundir.runs_in(base_of(place), THEM, onlooker=True) == []
     assert len(looked_at) == 1
 

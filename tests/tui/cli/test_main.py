@@ -57,7 +57,7 @@ def folder(tmp_path):
         (["launch", "--lr", "0.1", "ok.py"], "after --: `ddptop launch train.py -- --lr 0.1`)"),
         (["launch", "--wrld", "2", "simplenet"], "unknown option --wrld (did you mean --world?)"),
         (["launch", "--wrld=2", "simplenet"], "unknown option --wrld (did you mean --world?)"),
-        (["launch", "--nproc-per-node", "2", "simplenet"], "did you mean --world?"),
+        (["launch", "--nproc-pr-node", "2", "simplenet"], "did you mean --nproc-per-node?"),
         (["launch", "simplenet", "0.1"], "unexpected argument '0.1' (arguments of the program go after --"),
         (["ps", "--jsn"], "ddptop ps: unknown option --jsn (did you mean --json?); `ddptop ps --help`"),
         (["kill", "--grce", "3"], "unknown option --grce (did you mean --grace?)"),

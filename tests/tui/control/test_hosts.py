@@ -147,7 +147,8 @@ def test_an_ended_run_of_the_same_name_is_kept(monkeypatch: pytest.MonkeyPatch) 
     aside = rundir.find("train-again.2")
     assert (aside.read().run, aside.read().state) == ("train-again.2", "finished")
     assert aside.rank_log(0).read_text() == "last words\n"
-    assert lines == ["the last run of this name is now train-again.2"]
+    # It may also tell of old runs of other tests that it removes.
+    assert "the last run of this name is now train-again.2" in lines
     rundir.remove(aside)
     assert second.read().state == "starting"
 

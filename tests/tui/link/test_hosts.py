@@ -17,7 +17,7 @@ from ddptop.agent.observer.status import survey
 from ddptop.tui.cli.output import logs
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
-from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.frame import Frame, RankFrame
 
 
 @contextmanager
@@ -69,10 +69,15 @@ def test_both_doors_show_all_ranks_with_their_hosts(runtime: Path, monkeypatch: 
             return frame.hosts.several and all(host.state == "linked" for host in frame.hosts)
 
         for host, here in ((one, {0, 1}), (two, {2, 3})):
+
+            def is_known(rank: RankFrame, here: set[int] = here) -> bool:
+                # The records of the ranks on other hosts are written a moment after these are heard.
+                return bool(rank.step) and rank.far == (rank.rank not in here)
+
             with monkeypatch.context() as patched, looked_at(host) as link:
                 patched.setattr(link, "_meet", look)
                 looked.clear()
-                shown = seen(link, lambda frame: tell(frame) and all(rank.step for rank in frame.ranks), "all ranks")
+                shown = seen(link, lambda frame: tell(frame) and all(map(is_known, frame.ranks)), "all ranks")
                 assert [(each.host, each.ranks) for each in shown.hosts] == [("node1", (0, 1)), ("node2", (2, 3))]
                 assert [rank.host for rank in shown.ranks] == ["node1", "node1", "node2", "node2"]
                 assert {rank.rank for rank in shown.ranks if not rank.far} == here == looked

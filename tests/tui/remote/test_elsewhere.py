@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import sshd
@@ -119,9 +120,14 @@ def _dashboard() -> Iterator[Terminal]:
 
 def test_status_is_that_of_the_machine_itself(there: Machine) -> None:
     """Every rank is heard by the forwarded sockets, as `status` over there hears it."""
-    done = _ddptop("status", f"node1:{NAME}", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+
+    def told() -> dict[str, Any]:
+        done = _ddptop("status", f"node1:{NAME}", "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found if all(rank["step"] for rank in found["ranks"]) else {}
+
+    found = until(told, "steps")
     assert found["run"] == f"node1:{NAME}"
     assert [rank["state"] for rank in found["ranks"]] == ["running", "running"]
     assert all(rank["step"] for rank in found["ranks"])
