@@ -214,7 +214,7 @@ class Observer:
         """Say whether the run is over: here, and as far as can be known on the other hosts."""
         over = self._part_is_over()
         if over and self._orders.killed_by is not None:
-            return True
+            return not self._others.is_to_conclude()
         # The head has waited long enough for a launcher that starts nothing any more.
         concluded = self._others.conclusion is not None and not self._exits.alive() and not self._orders.ending
         return not self._others.are_awaited(over=over) or concluded
@@ -337,21 +337,24 @@ class Observer:
         self._find_ranks()
         self._note_exits()
         # What the head of a run on several hosts tells for all of them is only recorded here.
-        say = self._relay.record if self._relay.far.role == "branch" else self._say
+        told = self._others.conclusion is not None
+        publish = self._relay.record if told or self._relay.far.role == "branch" else self._relay.add
         if self._orders.killed_by is not None:
             self._relay.far.conclude()
-            say(self._orders.summary, "warning")
+            if not told:
+                publish(wire.Event(time.time_ns(), self._orders.summary, None, "warning"))
         elif self._run.launched:
             # The processes that outlive another launcher's job are that launcher's.
             self._clear_up()
         judgement = self._judge(problem)
-        self._others.conclude(judgement, killed=self._orders.killed_by is not None)
-        if judgement.warning:
-            say(judgement.warning, "warning")
-        say(*cause.describe_end_of_run(judgement.state, judgement.cause))
+        if judgement.warning and not told:
+            publish(wire.Event(time.time_ns(), judgement.warning, None, "warning"))
+        at_ns = self._others.conclude(judgement, killed=self._orders.killed_by is not None)
+        text, level = cause.describe_end_of_run(judgement.state, judgement.cause)
+        publish(wire.Event(at_ns, text, None, level))
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
         self._relay.publish(self._run_state())
-        self._relay.finish(self._run_state())
+        self._relay.finish(self._run_state(), at_ns=at_ns)
         # Once the record says that the run is over, another run may take its name and directory: all work in
         # the directory comes before that.
         self._directory.remove_sockets()
