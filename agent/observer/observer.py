@@ -61,6 +61,8 @@ class Observer:
         self._presence = Presence(directory)
         self._state = "starting"
         self._cause: str | None = None
+        self._told_cause: str | None = None
+        """The cause, at a branch, as the head has told it last."""
         self._engine: Torchrun | Foreign | None = None
         """The process that starts the ranks; None before it is started, and where that fails."""
         self._exit_code: int | None = None
@@ -195,6 +197,9 @@ class Observer:
 
     def _look_at_hosts(self) -> None:
         """Notice which hosts are lost or heard again, and tell the head of the ends on this one."""
+        if (told := self._relay.far.cause) != self._told_cause:
+            # Who asks here is told so also when the head has left.
+            self._cause = self._told_cause = told
         if self._others.turn(self._generation, self._ends.seen, self._members) and self._cause is not None:
             self._cause = self._ends.first_cause(self._run, self._members, None).cause
 

@@ -80,6 +80,8 @@ class Branch:
         self._hosts: tuple[HostState, ...] = ()
         self.verdicts: tuple[wire.Verdict, ...] = ()
         """What the head has told to be wrong last."""
+        self.cause: str | None = None
+        """The first cause of the run's end, as the head has told it last."""
         self._subscriptions: Subscriptions | None = None
         self._mirror: Mirror | None = None
         self._under_way: dict[tuple[bytes, int, int], None] = {}
@@ -241,6 +243,10 @@ class Branch:
             told = wire.read_telemetry(payload)
             if isinstance(told, wire.Verdicts):
                 self.verdicts = told.verdicts
+        elif topic == wire.TOPIC_RUN:
+            told = wire.read_telemetry(payload)
+            if isinstance(told, wire.RunState):
+                self.cause = told.cause
         elif topic == wire.TOPIC_RECORD:
             self._parts.common.take(wire.read_recorded(payload), self._local.host)
             return

@@ -109,6 +109,12 @@ class OtherHosts:
         return side.verdicts if isinstance(side, Branch) and (side.is_linked or side.is_over) else None
 
     @property
+    def cause(self) -> str | None:
+        """The first cause of the run's end as the head tells it, at a branch; for any thread."""
+        side = self._side
+        return side.cause if isinstance(side, Branch) else None
+
+    @property
     def reserved(self) -> tuple[wire.Verdict, ...]:
         """At a branch, one that is over: the numbers up to its own are those of the head's verdicts."""
         if not isinstance(self._side, Branch):
