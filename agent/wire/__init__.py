@@ -41,8 +41,8 @@ from ddptop.agent.wire.codec import read_command as read_command
 from ddptop.agent.wire.codec import read_encoded_ranks as read_encoded_ranks
 from ddptop.agent.wire.codec import read_history as read_history
 from ddptop.agent.wire.codec import read_host_hello as read_host_hello
-from ddptop.agent.wire.codec import read_recorded as read_recorded
 from ddptop.agent.wire.codec import read_numbers as read_numbers
+from ddptop.agent.wire.codec import read_recorded as read_recorded
 from ddptop.agent.wire.codec import read_telemetry as read_telemetry
 from ddptop.agent.wire.commands import Advance as Advance
 from ddptop.agent.wire.commands import Check as Check
@@ -91,11 +91,11 @@ from ddptop.agent.wire.telemetry import PHASES as PHASES
 from ddptop.agent.wire.telemetry import TOPIC_BATCH as TOPIC_BATCH
 from ddptop.agent.wire.telemetry import TOPIC_BEAT as TOPIC_BEAT
 from ddptop.agent.wire.telemetry import TOPIC_BUNDLE as TOPIC_BUNDLE
-from ddptop.agent.wire.telemetry import TOPIC_RECORD as TOPIC_RECORD
 from ddptop.agent.wire.telemetry import TOPIC_CHECKSUMS as TOPIC_CHECKSUMS
 from ddptop.agent.wire.telemetry import TOPIC_EVENT as TOPIC_EVENT
 from ddptop.agent.wire.telemetry import TOPIC_HELLO as TOPIC_HELLO
 from ddptop.agent.wire.telemetry import TOPIC_RANKS as TOPIC_RANKS
+from ddptop.agent.wire.telemetry import TOPIC_RECORD as TOPIC_RECORD
 from ddptop.agent.wire.telemetry import TOPIC_RUN as TOPIC_RUN
 from ddptop.agent.wire.telemetry import TOPIC_STEPS as TOPIC_STEPS
 from ddptop.agent.wire.telemetry import TOPIC_SUMMARY as TOPIC_SUMMARY

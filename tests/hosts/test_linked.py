@@ -25,12 +25,14 @@ SEEN_S = 5.0
 CUT_S = 10.0
 NAMED_S = 60.0
 SLOW_MS = 120
+UNPUBLISHED = 20
+"""Steps that a rank may have begun, on a machine with much to do, since it has published some."""
 
 
 @pytest.fixture(scope="module")
 def job(cluster: Cluster) -> Job:
     """A training on both hosts, by the command of the manual."""
-    return Job(cluster).start()
+    return Job(cluster, marked=True).start()
 
 
 def _complete(told: dict[str, Any]) -> bool:
@@ -205,6 +207,8 @@ def test_a_kill_on_one_host_leaves_nothing_on_any(job: Job) -> None:
         until(lambda host=host: not host.processes(), f"nothing is left on {host.name}: {host.processes()}", 15)
     told = on_all(job.cluster.hosts, status)
     assert [each["state"] for each in told] == ["killed", "killed"]
+    listed = on_all(job.cluster.hosts, events)
+    assert listed[0] == listed[1], "the same events on both hosts"
 
 
 RECORDED = """
@@ -223,9 +227,10 @@ def test_the_record_has_every_step_of_every_rank(job: Job) -> None:
     node1 = job.cluster.hosts[0]
     (run,) = runs(node1)
     found = json.loads(node1.python("-c", RECORDED, f"/{run.relative_to(node1.root)}/run.db", check=True).stdout)
-    for rank, counted in enumerate(job.counts()):
+    for rank, (counted, published) in enumerate(zip(job.counts(), job.published(), strict=True)):
         steps = found[str(rank)]
         assert steps == sorted(set(steps)), f"rank {rank}: not each once, in order"
-        # The last one or two were under way when the rank was killed.
-        missing = sorted(set(range(1, counted - 1)) - set(steps))
-        assert not missing, f"rank {rank} of {counted} steps: {len(missing)}, such as {missing[:20]}"
+        # What a rank has not published yet goes with its process: the steps since the last tenth of a second.
+        missing = sorted(set(range(1, published + 1)) - set(steps))
+        assert not missing, f"rank {rank}, of {published} published: {len(missing)}, such as {missing[:20]}"
+        assert published > counted - UNPUBLISHED, f"rank {rank}: {published} published of {counted}"

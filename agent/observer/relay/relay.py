@@ -128,8 +128,8 @@ class Relay:
         )  # fmt: skip
         parts = Parts(
             context, directory, run, self._door, self._greeting, self._commands, self._forwarding, self._intake,
-            self._hanging, self._common, self._send_events, self.say, self._wake.set, follow_afar=partial(self._follow, afar=True),
-            lose_afar=self._lose, judge_here=self._judge_here,
+            self._hanging, self._common, self._send_events, self.say, self._wake.set,
+            follow_afar=partial(self._follow, afar=True), lose_afar=self._lose, judge_here=self._judge_here,
         )  # fmt: skip
         self.far = OtherHosts(parts, beyond, opening)
         """The other hosts of the run."""

@@ -101,7 +101,7 @@ class CommonRecord:
             self._publish(wire.TOPIC_RECORD, payload)
 
     def all(self) -> Iterator[bytes]:
-        """Return the messages for a host that has just been linked."""
+        """Return the messages for a host that has just been linked: the newest of all that is recorded here."""
         return _messages(self._events, self._verdicts.values())
 
     def take(self, told: wire.Recorded, host: str) -> None:
