@@ -397,10 +397,11 @@ class Observer:
     def _judge(self, problem: str | None) -> cause.Judgement:
         if problem is not None:
             return cause.Judgement("failed", 1, clean_line(problem))
-        if self._orders.killed_by is not None:
+        told = self._others.conclusion
+        if self._orders.killed_by is not None and (told is None or told.state != "killed"):
             why = f"killed by {self._orders.killed_by}{self._orders.left}"
             return cause.Judgement("killed", 128 + signal.SIGTERM, why)
-        if (told := self._others.conclusion) is not None:
+        if told is not None:
             return cause.Judgement(told.state, told.exit_code, told.cause, told.cause_rank, kind=told.cause_kind)
         return self._ends.first_cause(self._run, self._directory.members(), self._exit_code)
 

@@ -65,7 +65,7 @@ def test_a_run_on_several_hosts_is_not_frozen() -> None:
     run = Run("toy-1", "id", "toy.py", (), 4, "gloo", "cpu", 10**9, False, local_world=2, nodes=2)
     directory = rundir.create(run)
     try:
-        with pytest.raises(Refused, match="several hosts.*nothing is frozen; `ddptop pause toy-1` holds all hosts"):
+        with pytest.raises(Refused, match=r"several hosts.*nothing is frozen; `ddptop pause toy-1` holds all hosts"):
             RunControl(directory, run, "ada (shell)").freeze()
         assert not (directory.path / "frozen.json").exists()
         assert [each.action for each in journal.events(directory.database)] == ["freeze"]
