@@ -60,7 +60,7 @@ class Observer:
         self._claim = claim
         self._presence = Presence(directory)
         self._state = "starting"
-        self._cause: str | None = None
+        self._cause = run.cause
         self._told_cause: str | None = None
         """The cause, at a branch, as the head has told it last."""
         self._engine: Torchrun | Foreign | None = None
@@ -200,6 +200,9 @@ class Observer:
         if (told := self._relay.far.cause) != self._told_cause:
             # Who asks here is told so also when the head has left.
             self._cause = self._told_cause = told
+        if self._cause != self._run.cause:
+            # Who cannot wait for this process to answer reads it there.
+            self._write(cause=self._cause)
         if self._others.turn(self._generation, self._ends.seen, self._members) and self._cause is not None:
             self._cause = self._ends.first_cause(self._run, self._members, None).cause
 
