@@ -60,7 +60,9 @@ class Observer:
         self._claim = claim
         self._presence = Presence(directory)
         self._state = "starting"
-        self._cause: str | None = None
+        self._cause = run.cause
+        self._told_cause: str | None = None
+        """The cause, at a branch, as the head has told it last."""
         self._engine: Torchrun | Foreign | None = None
         """The process that starts the ranks; None before it is started, and where that fails."""
         self._exit_code: int | None = None
@@ -195,6 +197,12 @@ class Observer:
 
     def _look_at_hosts(self) -> None:
         """Notice which hosts are lost or heard again, and tell the head of the ends on this one."""
+        if (told := self._relay.far.cause) != self._told_cause:
+            # Who asks here is told so also when the head has left.
+            self._cause = self._told_cause = told
+        if self._cause != self._run.cause:
+            # Who cannot wait for this process to answer reads it there.
+            self._write(cause=self._cause)
         if self._others.turn(self._generation, self._ends.seen, self._members) and self._cause is not None:
             self._cause = self._ends.first_cause(self._run, self._members, None).cause
 
@@ -214,7 +222,7 @@ class Observer:
         """Say whether the run is over: here, and as far as can be known on the other hosts."""
         over = self._part_is_over()
         if over and self._orders.killed_by is not None:
-            return True
+            return not self._others.is_to_conclude()
         # The head has waited long enough for a launcher that starts nothing any more.
         concluded = self._others.conclusion is not None and not self._exits.alive() and not self._orders.ending
         return not self._others.are_awaited(over=over) or concluded
@@ -337,21 +345,24 @@ class Observer:
         self._find_ranks()
         self._note_exits()
         # What the head of a run on several hosts tells for all of them is only recorded here.
-        say = self._relay.record if self._relay.far.role == "branch" else self._say
+        told = self._others.conclusion is not None
+        publish = self._relay.record if told or self._relay.far.role == "branch" else self._relay.add
         if self._orders.killed_by is not None:
             self._relay.far.conclude()
-            say(self._orders.summary, "warning")
+            if not told:
+                publish(wire.Event(time.time_ns(), self._orders.summary, None, "warning"))
         elif self._run.launched:
             # The processes that outlive another launcher's job are that launcher's.
             self._clear_up()
         judgement = self._judge(problem)
-        self._others.conclude(judgement, killed=self._orders.killed_by is not None)
-        if judgement.warning:
-            say(judgement.warning, "warning")
-        say(*cause.describe_end_of_run(judgement.state, judgement.cause))
+        if judgement.warning and not told:
+            publish(wire.Event(time.time_ns(), judgement.warning, None, "warning"))
+        at_ns = self._others.conclude(judgement, killed=self._orders.killed_by is not None)
+        text, level = cause.describe_end_of_run(judgement.state, judgement.cause)
+        publish(wire.Event(at_ns, text, None, level))
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
         self._relay.publish(self._run_state())
-        self._relay.finish(self._run_state())
+        self._relay.finish(self._run_state(), at_ns=at_ns)
         # Once the record says that the run is over, another run may take its name and directory: all work in
         # the directory comes before that.
         self._directory.remove_sockets()
@@ -389,10 +400,11 @@ class Observer:
     def _judge(self, problem: str | None) -> cause.Judgement:
         if problem is not None:
             return cause.Judgement("failed", 1, clean_line(problem))
-        if self._orders.killed_by is not None:
+        told = self._others.conclusion
+        if self._orders.killed_by is not None and (told is None or told.state != "killed"):
             why = f"killed by {self._orders.killed_by}{self._orders.left}"
             return cause.Judgement("killed", 128 + signal.SIGTERM, why)
-        if (told := self._others.conclusion) is not None:
+        if told is not None:
             return cause.Judgement(told.state, told.exit_code, told.cause, told.cause_rank, kind=told.cause_kind)
         return self._ends.first_cause(self._run, self._directory.members(), self._exit_code)
 

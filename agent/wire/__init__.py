@@ -42,6 +42,7 @@ from ddptop.agent.wire.codec import read_encoded_ranks as read_encoded_ranks
 from ddptop.agent.wire.codec import read_history as read_history
 from ddptop.agent.wire.codec import read_host_hello as read_host_hello
 from ddptop.agent.wire.codec import read_numbers as read_numbers
+from ddptop.agent.wire.codec import read_recorded as read_recorded
 from ddptop.agent.wire.codec import read_telemetry as read_telemetry
 from ddptop.agent.wire.commands import Advance as Advance
 from ddptop.agent.wire.commands import Check as Check
@@ -94,6 +95,7 @@ from ddptop.agent.wire.telemetry import TOPIC_CHECKSUMS as TOPIC_CHECKSUMS
 from ddptop.agent.wire.telemetry import TOPIC_EVENT as TOPIC_EVENT
 from ddptop.agent.wire.telemetry import TOPIC_HELLO as TOPIC_HELLO
 from ddptop.agent.wire.telemetry import TOPIC_RANKS as TOPIC_RANKS
+from ddptop.agent.wire.telemetry import TOPIC_RECORD as TOPIC_RECORD
 from ddptop.agent.wire.telemetry import TOPIC_RUN as TOPIC_RUN
 from ddptop.agent.wire.telemetry import TOPIC_STEPS as TOPIC_STEPS
 from ddptop.agent.wire.telemetry import TOPIC_SUMMARY as TOPIC_SUMMARY
@@ -109,6 +111,7 @@ from ddptop.agent.wire.telemetry import Hang as Hang
 from ddptop.agent.wire.telemetry import Hello as Hello
 from ddptop.agent.wire.telemetry import NumberedSteps as NumberedSteps
 from ddptop.agent.wire.telemetry import Ranks as Ranks
+from ddptop.agent.wire.telemetry import Recorded as Recorded
 from ddptop.agent.wire.telemetry import RunState as RunState
 from ddptop.agent.wire.telemetry import Step as Step
 from ddptop.agent.wire.telemetry import Steps as Steps

@@ -23,6 +23,7 @@ from ddptop.agent.wire.telemetry import (
     Hello,
     NumberedSteps,
     Ranks,
+    Recorded,
     Step,
     Steps,
     Summary,
@@ -37,6 +38,7 @@ _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _history: msgspec.msgpack.Decoder[HistoryAnswer] = msgspec.msgpack.Decoder(HistoryAnswer)
 _encoded_ranks: msgspec.msgpack.Decoder[EncodedRanks] = msgspec.msgpack.Decoder(EncodedRanks)
 _host_hello: msgspec.msgpack.Decoder[HostHello] = msgspec.msgpack.Decoder(HostHello)
+_recorded: msgspec.msgpack.Decoder[Recorded] = msgspec.msgpack.Decoder(Recorded)
 
 # Most messages are steps, ten a second of every rank: the names in a step are checked together, and once.
 _plain_calls: Final[set[str]] = set()
@@ -60,6 +62,7 @@ def encode(
     | Answer
     | HistoryAnswer
     | HostHello
+    | Recorded
     | Step,
 ) -> bytes:
     """Return the msgpack form of any message."""
@@ -130,6 +133,11 @@ def read_answer(payload: bytes) -> Answer:
 def read_host_hello(payload: bytes) -> HostHello:
     """Decode the first message of one side of a link and clean its text; raises `Unreadable`."""
     return cleaned(_typed(_host_hello, payload))
+
+
+def read_recorded(payload: bytes) -> Recorded:
+    """Decode what the observer of another host has recorded and clean its text; raises `Unreadable`."""
+    return cleaned(_typed(_recorded, payload))
 
 
 def read_history(payload: bytes) -> HistoryAnswer:

@@ -5,7 +5,7 @@ the number of the rank (`topic_of`) or many together in a `Bundle`, and `Ranks`,
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -30,6 +30,8 @@ TOPIC_RUN: Final = b"run"
 TOPIC_VERDICTS: Final = b"verdicts"
 TOPIC_RANKS: Final = b"ranks"
 TOPIC_BUNDLE: Final = b"bundle"
+TOPIC_RECORD: Final = b"record"
+"""Between the observers of a run on several hosts only; see `Recorded`."""
 """All that the ranks of a small group publish, several messages in one: for a subscriber to all of them, instead of the
 topics of ranks."""
 
@@ -344,6 +346,14 @@ class Verdicts(Message, frozen=True, tag="verdicts"):
     at_ns: Moment
     verdicts: tuple[Verdict, ...] = ()
     """The one that matters most first. Empty: nothing is wrong, or nothing is known yet."""
+
+
+class Recorded(Message, frozen=True, tag="recorded"):
+    """What one observer of a run on several hosts has recorded, for the records of the others."""
+
+    events: Annotated[tuple[Event, ...], msgspec.Meta(max_length=1024)] = ()
+    verdicts: Annotated[tuple[Verdict, ...], msgspec.Meta(max_length=1024)] = ()
+    """In place of what was recorded of their numbers before."""
 
 
 class Ranks(Message, frozen=True, tag="ranks"):

@@ -28,14 +28,14 @@ NAMED_S = 60.0
 GONE_S = 15.0
 """Seconds after a kill in which observers and launchers have gone, too."""
 SLOW_MS = 120
-UNSENT = 25
-"""Steps of a second, which a rank that is killed may not have sent yet."""
+UNPUBLISHED = 20
+"""Steps that a rank may have begun, on a machine with much to do, since it has published some."""
 
 
 @pytest.fixture(scope="module")
 def job(cluster: Cluster) -> Job:
     """A training on both hosts, by the command of the manual."""
-    return Job(cluster).start()
+    return Job(cluster, marked=True).start()
 
 
 def _complete(told: dict[str, Any]) -> bool:
@@ -213,6 +213,8 @@ def test_a_kill_on_one_host_leaves_nothing_on_any(job: Job) -> None:
         until(partial(_empty, host), f"nothing is left on {host.name}: {host.left()}", GONE_S)
     told = on_all(job.cluster.hosts, status)
     assert [each["state"] for each in told] == ["killed", "killed"]
+    listed = on_all(job.cluster.hosts, events)
+    assert listed[0] == listed[1], "the same events on both hosts"
 
 
 def _empty(host: Host) -> bool:
@@ -235,13 +237,15 @@ def test_the_record_has_every_step_of_every_rank(job: Job) -> None:
 
     The host of rank 0 has the steps of all ranks, the other one those of its own.
     """
-    counts = job.counts()
+    counts, published = job.counts(), job.published()
     for host, ranks in zip(job.cluster.hosts, ((0, 1, 2, 3), (2, 3)), strict=True):
         (run,) = runs(host)
         database = f"/{run.relative_to(host.root)}/run.db"
         found = json.loads(host.python("-c", RECORDED, database, check=True).stdout)
         for rank in ranks:
-            steps = found[str(rank)]
+            steps, last = found[str(rank)], published[rank]
             assert steps == sorted(set(steps)), f"{host.name}, rank {rank}: not each once, in order"
-            missing = sorted(set(range(1, counts[rank] - UNSENT)) - set(steps))
-            assert not missing, f"{host.name}, rank {rank} of {counts[rank]} steps: {len(missing)}, {missing[:20]}"
+            # What a rank has not published yet goes with its process: the steps since the last tenth of a second.
+            missing = sorted(set(range(1, last + 1)) - set(steps))
+            assert not missing, f"{host.name}, rank {rank}, of {last} published: {len(missing)}, such as {missing[:20]}"
+            assert last > counts[rank] - UNPUBLISHED, f"rank {rank}: {last} published of {counts[rank]}"

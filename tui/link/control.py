@@ -21,7 +21,7 @@ from ddptop.agent.control.polled import Unheard
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import takeover
-from ddptop.agent.run import states
+from ddptop.agent.run import hosts, states
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
@@ -121,6 +121,13 @@ class RunControl:
             return self._noted("freeze", self._freeze)
 
     def _freeze(self) -> str:
+        run = self._directory.read()
+        if states.has_other_hosts(run, hosts.far_members(self._directory.path)):
+            # The ranks on the others would wait for these in a collective, and be taken for a hang.
+            raise Refused(
+                f"{run.run} runs on several hosts, and a freeze stops the processes of one only: nothing is frozen; "
+                f"`ddptop pause {run.run}` holds all hosts at the same step"
+            )
         # It needs no observer: without one the timeouts of the collectives are not known.
         with LiveGroup(self._directory) as group:
             replies = group.ask({rank: wire.Query(rank) for rank in group.ranks}, ANSWER_S)

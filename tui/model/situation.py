@@ -60,7 +60,7 @@ class Sources:
     @property
     def cause(self) -> tuple[str | None, int | None]:
         """The first cause of the run's end and the rank it is of, as far as they are known."""
-        if self.run.cause is not None:
+        if self.run.cause is not None and self.run.state in states.ENDED:
             return self.run.cause, self.run.cause_rank
         if self.liveness is not None and self.liveness.cause is not None:
             return self.liveness.cause, self.liveness.cause_rank

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 CONCLUDE_S: Final = 2.0
 """Seconds in which branches take note of the end of the run."""
+_CONCLUDED_S: Final = 3.0
+"""Seconds after the end of the processes of a killed host in which the head tells how the run ended."""
 
 
 class Others:
@@ -57,6 +59,8 @@ class Others:
         self._was_branch = False
         self._over_at: float | None = None
         """When this host's part of the run was seen to be over."""
+        self._killed_at: float | None = None
+        """Of a branch, when it was seen that all its processes were killed."""
         self._unlinked_at: float | None = None
         """Of a branch, since when it has no link."""
 
@@ -108,12 +112,26 @@ class Others:
         self._unlinked_at = self._unlinked_at or now
         return now - self._unlinked_at < SILENT_S
 
-    def conclude(self, judgement: Judgement, *, killed: bool) -> None:
-        """As the head, tell all branches how the run ended, and say which hosts did not answer."""
+    def is_to_conclude(self) -> bool:
+        """At a branch of a run that was killed, say whether the head is about to tell how it ended."""
+        if self.hosts.role != "branch" or self.conclusion is not None:
+            return False
+        now = self._clock()
+        self._killed_at = self._killed_at or now
+        return now - self._killed_at < _CONCLUDED_S
+
+    def conclude(self, judgement: Judgement, *, killed: bool) -> int:
+        """As the head, tell all branches how the run ended, and say which hosts did not answer; return when it was."""
+        now_ns = time.time_ns()
         if self.hosts.role != "head":
-            return
+            return now_ns if self.conclusion is None else self.conclusion.ended_at_ns or now_ns
+        if not killed:
+            # Before the branches leave, which record it as well.
+            for each in self.parts.lost(self.hosts.hosts()):
+                unknown = plural(len(each.ranks), "rank")
+                self._say(f"{clean_line(each.host, 60)} did not answer: {unknown} unknown", "warning", None)
         told = wire.Conclude(
-            0, judgement.state, judgement.exit_code, judgement.cause, judgement.rank, judgement.kind, time.time_ns()
+            0, judgement.state, judgement.exit_code, judgement.cause, judgement.rank, judgement.kind, now_ns
         )
         answers: queue.SimpleQueue[wire.Reply | None] = queue.SimpleQueue()
         asked = [each.host for each in self.hosts.hosts() if each.state == far.LINKED]
@@ -123,7 +141,4 @@ class Others:
         for _ in asked:
             with contextlib.suppress(queue.Empty):
                 answers.get(timeout=max(0.0, give_up - self._clock()))
-        if not killed:
-            for each in self.parts.lost(self.hosts.hosts()):
-                unknown = plural(len(each.ranks), "rank")
-                self._say(f"{clean_line(each.host, 60)} did not answer: {unknown} unknown", "warning", None)
+        return now_ns

@@ -42,6 +42,14 @@ class Own:
     message: wire.Event | wire.RunState | wire.Verdicts
 
 
+@dataclass(frozen=True)
+class Renamed:
+    """An event that was recorded here gets the text that it has in the records of other hosts."""
+
+    before: wire.Event
+    after: wire.Event
+
+
 class Told(NamedTuple):
     """A message of a rank."""
 
@@ -75,7 +83,7 @@ class Saved:
     """Called where they were written."""
 
 
-Item = Begin | Own | Told | Judged | Looked | Saved
+Item = Begin | Own | Renamed | Told | Judged | Looked | Saved
 
 
 class Inbox:

@@ -19,7 +19,7 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording, retention
 from ddptop.agent.observer.record.floods import OBSERVER, Flood, Source, sound
-from ddptop.agent.observer.record.inbox import Begin, Inbox, Item, Judged, Looked, Own, Saved, Told
+from ddptop.agent.observer.record.inbox import Begin, Inbox, Item, Judged, Looked, Own, Renamed, Saved, Told
 from ddptop.agent.observer.record.logs import Logs
 from ddptop.agent.observer.record.recording import BATCH_S
 from ddptop.agent.observer.record.ring import BATCH_SHARE, Ring
@@ -34,6 +34,8 @@ LOGS_S: Final = 5.0
 ALL_S: Final = 60.0
 """Seconds between two checks of the sizes of all runs."""
 
+MOST_BEFORE: Final = 1_000
+"""Events of an earlier observer that are read."""
 _LOCK_S: Final = 0.5
 """Seconds between two attempts to read a file that another process holds."""
 _MOST_BATCH_BYTES: Final = 8 << 20
@@ -83,6 +85,8 @@ class Recorder:
         """By rank, generation and number of the last record in the file before this recorder; None: not read yet."""
         self.verdicts_before: list[wire.Verdict] = []
         """The verdicts in the file before this recorder, once `recorded_before` is known."""
+        self.events_before: list[wire.Event] = []
+        """The newest events in the file before this recorder, likewise."""
         self._left_out = 0
         self._database = database
         self._world = world
@@ -135,6 +139,10 @@ class Recorder:
         """Record a message of the observer at once: the author of an action may read the record next."""
         self.inbox.put(Own(message))
         self._wake.set()
+
+    def rename(self, before: wire.Event, after: wire.Event) -> None:
+        """Write an event that was recorded here as the records of other hosts have it."""
+        self.inbox.put(Renamed(before, after))
 
     def judge(self, verdict: wire.Verdict) -> None:
         """Record a verdict in place of what was recorded of it before."""
@@ -193,6 +201,7 @@ class Recorder:
                 last = self._stop.is_set()
                 self.verdicts_before = recording.read_verdicts(self._database, or_locked=not last)
                 self._newest = recording.last_recorded(self._database, or_locked=not last)
+                self.events_before = recording.newest_events(self._database, MOST_BEFORE, or_locked=not last)
                 locked = False
             except Locked:
                 self._report_once(
@@ -277,6 +286,9 @@ class Recorder:
             case Begin():
                 self._begin(item.rank, item.generation)
                 return []
+            case Renamed():
+                before, after = (sound(each, self._world, time.time_ns()) for each in (item.before, item.after))
+                return [recording.rewritten(wire.encode(before), wire.encode(after))]
             case Judged():
                 return recording.verdict_rows(item.verdict)
             case Looked():

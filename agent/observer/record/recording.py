@@ -114,6 +114,17 @@ def read_newest_events(database: Path, most: int) -> Iterator[wire.Telemetry]:
     return _messages(_rows(database, query, most, or_locked=True)[::-1])
 
 
+def newest_events(database: Path, most: int, *, or_locked: bool = False) -> list[wire.Event]:
+    """Return the newest events, at most `most`, in order.
+
+    Raises:
+        Locked: another process holds the file; only with `or_locked`.
+    """
+    query = "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?"
+    found = _messages(_rows(database, query, most, or_locked=or_locked)[::-1])
+    return [event for event in found if isinstance(event, wire.Event)]
+
+
 def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdict]:
     """Return the recorded verdicts in order; none where the file has none.
 

@@ -34,6 +34,7 @@ from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
+from ddptop.agent.observer.relay.hosts.common import CommonRecord
 from ddptop.agent.observer.relay.hosts.hosts import OtherHosts
 from ddptop.agent.observer.relay.hosts.links import OPENING, Opening
 from ddptop.agent.observer.relay.hosts.parts import Parts
@@ -94,7 +95,8 @@ class Relay:
         self._forwarding = Forwarding(context, directory.owner, self._door.answer, beyond=beyond)
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
-        self._judging = Judging(run.world, self._recorder.judge, self._report, judge)
+        self._common = CommonRecord(self._recorder, self._door.publish_afar)
+        self._judging = Judging(run.world, self._common.judge, self._report, judge)
         self._judges = False
         self._suspects = Suspects(directory, self._judging, self._fills, self._forwarding)
         self._looking_back = LookingBack(
@@ -118,16 +120,17 @@ class Relay:
         self._greeting = Greeting(
             self._door, self._newest, PERIOD_S,
             take_in=self._take_in, send_state=self._send_state, send_verdicts=self._send_verdicts,
-            pass_up=lambda topics: self.far.subscribe_up(topics),
+            send_hosts=lambda: self.far.publish(), pass_up=lambda topics: self.far.subscribe_up(topics),
         )  # fmt: skip
         self._repeating = Repeating(
             run.world, self._door, self._bundling, self._newest, self._judging, self._hanging, self._suspects,
-            self._looking_back, judges=lambda: self.far.judges,
+            self._looking_back, judges=lambda: self.far.judges, note=self._common.note,
         )  # fmt: skip
         parts = Parts(
             context, directory, run, self._door, self._greeting, self._commands, self._forwarding, self._intake,
-            self._hanging, self.say, self._wake.set, follow_afar=partial(self._follow, afar=True),
-            lose_afar=self._lose, judge_hosts=self._judging.hosts, judge_here=self._judge_here,
+            self._hanging, self._common, self._send_events, self.say, self._wake.set,
+            follow_afar=partial(self._follow, afar=True), lose_afar=self._lose, judge_hosts=self._judging.hosts,
+            judge_here=self._judge_here,
         )  # fmt: skip
         self.far = OtherHosts(parts, beyond, opening)
         """The other hosts of the run."""
@@ -137,6 +140,7 @@ class Relay:
         self._known_by = time.monotonic() + _KNOWN_S
         self._reported: set[str] = set()
         self._over = True
+        self._over_at_ns: int | None = None
         self._finishing = threading.Event()
         self._finished = threading.Event()
         self._closing = threading.Event()
@@ -180,10 +184,12 @@ class Relay:
         self._events.put(event)
         self._wake.set()
 
-    def record(self, text: str, level: str = "info") -> None:
-        """Record an event of this moment, which another host publishes; may be called from any thread."""
-        _log.info("%s", text)
-        self._recorder.add(wire.Event(time.time_ns(), text, None, level))
+    def record(self, event: wire.Event) -> None:
+        """Record an event that another host publishes; may be called from any thread."""
+        _log.info("%s", event.text)
+        if self._common.is_new(event):
+            self._recorder.add(event)
+            self._common.know(event)
 
     def publish(self, state: wire.RunState) -> None:
         """Tell the state of the run, which is sent once a second and at every change."""
@@ -191,12 +197,12 @@ class Relay:
         if before is None or (before.state, before.ending) != (state.state, state.ending):
             self._wake.set()
 
-    def finish(self, state: wire.RunState | None, *, over: bool = True) -> None:
+    def finish(self, state: wire.RunState | None, *, over: bool = True, at_ns: int | None = None) -> None:
         """Record the last messages of the ranks and the last state of the run, and end the record.
 
-        Verdicts that go on end with it, unless the run is not over.
+        Verdicts that go on end with it, unless the run is not over: at `at_ns`, where that is given.
         """
-        self._over = over
+        self._over, self._over_at_ns = over, at_ns
         self._finishing.set()
         self._wake.set()
         if self._thread.ident is not None and not self._finished.wait(_FINISH_S):
@@ -328,7 +334,10 @@ class Relay:
     def _send_events(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                self._door.publish(wire.TOPIC_EVENT, wire.encode(self._events.get_nowait()))
+                event = self._events.get_nowait()
+                self._common.note(event)
+                self._door.publish(wire.TOPIC_EVENT, wire.encode(event))
+        self._common.tell()
         state, before = self._state, self._sent
         if state is not None and (before is None or (before.state, before.ending) != (state.state, state.ending)):
             self._send_state()
@@ -402,7 +411,8 @@ class Relay:
         judges = self.far.judges or self._finishing.is_set()
         if not self._judges and found and judges and self._recorder.recorded_before is not None:
             self._judges = True
-            self._judging.begin(self._intake.generation, self._recorder.verdicts_before, time.time_ns())
+            known = [*self._recorder.verdicts_before, *self.far.reserved]
+            self._judging.begin(self._intake.generation, known, time.time_ns())
             self._judging.turn(time.time_ns())
 
     def _judge_here(self, is_here: bool) -> None:
@@ -424,11 +434,15 @@ class Relay:
 
     def _finish(self) -> None:
         self._intake.finish()
-        self._begin_to_judge()
+        told, at_ns = self.far.last_verdicts, self._over_at_ns or time.time_ns()
+        if told is None:
+            self._begin_to_judge()
         if self._over:
-            self._judging.finish(time.time_ns())
+            self._judging.finish(at_ns)
+            self._common.finish(at_ns)
+            self._common.tell()
             # Who looks on, and who reads the record, is told what was wrong at the end, the same first.
-            self._recorder.add(wire.Verdicts(time.time_ns(), self._judging.now))
+            self._recorder.add(wire.Verdicts(at_ns, self._judging.now if told is None else told))
             self._send_verdicts()
         self._looking_back.finish(over=self._over)
 

@@ -38,8 +38,9 @@ class Repeating:
         looking_back: LookingBack,
         *,
         judges: Callable[[], bool],
+        note: Callable[[wire.Event], None] = lambda event: None,
     ) -> None:
-        """Hand on to these; `judges` says whether this host judges the run."""
+        """Hand on to these, and events to `note`; `judges` says whether this host judges the run."""
         self.generation = 0
         """The newest generation of which a rank was found; one rank may claim that the next has begun."""
         self._is_large = world > EACH_RECORD
@@ -51,6 +52,7 @@ class Repeating:
         self._suspects = suspects
         self._looking_back = looking_back
         self._judges = judges
+        self._note = note
 
     def take(self, message: wire.Telemetry, payload: bytes) -> None:
         """Hand a message of a rank to onlookers, as it was sent, and to the judge."""
@@ -66,6 +68,7 @@ class Repeating:
                 self._judging.note(message)
             self._door.publish(wire.TOPIC_CHECKSUMS, payload)
         elif type(message) is wire.Event:
+            self._note(message)
             self._door.publish(wire.TOPIC_EVENT, payload)
         elif self._door.has_subscribers and isinstance(message, (wire.Beat, wire.Summary, wire.Steps, wire.Hello)):
             self._door.publish_of(_TOPICS[type(message)], message.rank, payload)

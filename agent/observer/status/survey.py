@@ -144,7 +144,7 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
         return found(run.state, run.exit_code, run.cause, run.cause_rank, run.cause_kind)
     where = ELSEWHERE if unseen.holds_all(run, known) else None
     if supervised:
-        return found(run.state, why=where)
+        return found(run.state, why=where or run.cause)
     if torchrun or alive:
         return found(states.of_reports(run, known, time.time_ns()), why=where)
     nobody = run.torchrun is None and not known

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from support.cluster import Cluster, Host
 from support.harness import until
 
 TRAIN: Final = Path(__file__).with_name("train.py")
+MARKS: Final = Path(__file__).with_name("marks.py")
+"""Before a training: its agent notes what it has published."""
 CYCLES: Final = Path(__file__).with_name("cycles.py")
 """Pauses, steps and resumes a run from the host on which it is started."""
 TORCHRUN: Final = (sys.executable, "-m", "torch.distributed.run")
@@ -31,13 +32,17 @@ Result = TypeVar("Result")
 class Job:
     """A training on all hosts of a cluster, in its shared folder; its ranks are numbered through the hosts."""
 
-    def __init__(self, cluster: Cluster, per_host: int = 2, *, agent: bool = True, port: int = 29400) -> None:
+    def __init__(
+        self, cluster: Cluster, per_host: int = 2, *, agent: bool = True, port: int = 29400, marked: bool = False
+    ) -> None:
         self.cluster = cluster
         self.per_host = per_host
         self.world = per_host * len(cluster.hosts)
         self.port = port
         self.folder = cluster.shared
         self.agent = agent
+        self.marked = marked
+        """Its ranks note the last step that they have published; see `published`."""
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str, rdzv_id: str = "demo", env: Mapping[str, str] | None = None) -> Job:
@@ -73,7 +78,8 @@ class Job:
 
     def prepare(self) -> None:
         """Put the script into the folder."""
-        shutil.copy(TRAIN, self.folder / "train.py")
+        program = TRAIN.read_text()
+        (self.folder / "train.py").write_text(MARKS.read_text() + program if self.marked else program)
 
     def popen(self, host: Host, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Start a part of the training on a host."""
@@ -104,6 +110,11 @@ class Job:
     def counts(self) -> list[int]:
         """Return the steps that each rank has begun, by its own count."""
         paths = [self.folder / f"count-{rank}" for rank in range(self.world)]
+        return [struct.unpack("<q", path.read_bytes())[0] for path in paths]
+
+    def published(self) -> list[int]:
+        """Return the last step that the agent of each rank has handed to its socket."""
+        paths = [self.folder / f"published-{rank}" for rank in range(self.world)]
         return [struct.unpack("<q", path.read_bytes())[0] for path in paths]
 
     def digests(self) -> dict[int, str]:

@@ -60,6 +60,19 @@ def test_what_must_not_be_broken_off_is_told() -> None:
         assert told == ([] if name in LOOKS | DECIDED_BY_RANKS else ["begun"]), name
 
 
+def test_a_run_on_several_hosts_is_not_frozen() -> None:
+    """It is refused in one line that says what to do instead, and is told with the run."""
+    run = Run("toy-1", "id", "toy.py", (), 4, "gloo", "cpu", 10**9, False, local_world=2, nodes=2)
+    directory = rundir.create(run)
+    try:
+        with pytest.raises(Refused, match=r"several hosts.*nothing is frozen; `ddptop pause toy-1` holds all hosts"):
+            RunControl(directory, run, "ada (shell)").freeze()
+        assert not (directory.path / "frozen.json").exists()
+        assert [each.action for each in journal.events(directory.database)] == ["freeze"]
+    finally:
+        shutil.rmtree(directory.path)
+
+
 def test_a_run_to_be_looked_at_can_only_be_looked_at() -> None:
     """Every action is refused, also what only tells of processes; what a source can do besides is not there."""
     still = StillSource(frame())

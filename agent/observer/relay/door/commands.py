@@ -97,6 +97,9 @@ class Commands:
     def send_replies(self) -> None:
         """Send what the observer's main thread has replied."""
         for asker, reply in self._requests.replies():
+            if askers.is_afar(asker):
+                # A host that has ended its ranks, or is told of the end, sends what they have published last first.
+                self._take_in()
             self._door.send(asker, wire.encode(reply))
 
     def carry_out(self, asker: bytes, frames: list[bytes], ahead_s: float | None = None) -> None:

@@ -192,6 +192,12 @@ class Door:
             for peer in afar:
                 self.beyond.publish(peer, topic, payload)
 
+    def publish_afar(self, topic: bytes, payload: bytes) -> None:
+        """Send a message to the observers of other hosts that subscribe to it, and to nobody here."""
+        if self.beyond is not None:
+            for peer in self.windows.takers(topic):
+                self.beyond.publish(peer, topic, payload)
+
     def show(self, topic: bytes, payload: bytes) -> None:
         """Send a message of the head to the onlookers here."""
         if self._is_window and self._has_subscriber(topic):

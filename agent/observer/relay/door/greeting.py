@@ -22,6 +22,7 @@ class Greeting:
         take_in: Callable[[], None],
         send_state: Callable[[], None],
         send_verdicts: Callable[[], bool],
+        send_hosts: Callable[[], None] = lambda: None,
         pass_up: Callable[[set[bytes]], bool] = lambda topics: False,
     ) -> None:
         """Greet nobody yet.
@@ -33,6 +34,7 @@ class Greeting:
             take_in: takes in what the ranks have published.
             send_state: publishes the state of the run, where it is known.
             send_verdicts: publishes the verdicts; returns False where they are not known yet.
+            send_hosts: publishes what is known of the hosts, where the run is on several.
             pass_up: tells the head, on another host, of the new ones of onlookers here, and of those that are no more;
                 returns False where they are to be greeted here.
         """
@@ -42,6 +44,7 @@ class Greeting:
         self._take_in = take_in
         self._send_state = send_state
         self._send_verdicts = send_verdicts
+        self._send_hosts = send_hosts
         self._pass_up = pass_up
         self._waiting: set[bytes] = set()
         """New subscriptions that were not greeted yet."""
@@ -74,5 +77,7 @@ class Greeting:
                 self._door.publish(wire.TOPIC_RANKS, payload)
         if any(wire.TOPIC_RUN.startswith(topic) for topic in new):
             self._send_state()
+        if any(wire.TOPIC_HOSTS.startswith(topic) for topic in new):
+            self._send_hosts()
         if any(wire.TOPIC_VERDICTS.startswith(topic) for topic in new) and not self._send_verdicts():
             self._waiting.add(wire.TOPIC_VERDICTS)

@@ -42,6 +42,7 @@ class Asking:
         wake: Callable[[], None],
         peer_of: Callable[[str], bytes | None],
         send: Callable[..., bool],
+        before: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nobody is asked yet.
@@ -50,11 +51,13 @@ class Asking:
             wake: makes the relay's thread call `turn`.
             peer_of: returns the peer of a host, None where there is no link to it.
             send: sends a peer a message: the peer, the kind, and frames.
+            before: called before a question is sent: what was said before it was put goes first.
             clock: in seconds.
         """
         self._wake = wake
         self._peer_of = peer_of
         self._send = send
+        self._before = before
         self._clock = clock
         self._put: queue.SimpleQueue[_Question] = queue.SimpleQueue()
         self._under_way: dict[int, _Question] = {}
@@ -85,6 +88,7 @@ class Asking:
             return
         self._number += 1
         command = deadline.departing(msgspec.structs.replace(question.command, id=self._number))
+        self._before()
         if not self._send(peer, COMMAND, _OWN, wire.encode(command)):
             _then(question, None)
             return

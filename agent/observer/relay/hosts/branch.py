@@ -43,7 +43,7 @@ FIRST_S: Final = 10.0
 """Seconds after the start in which the link may be made before it is said that there is none."""
 ALONE: Final = "alone"
 """The state of a host without a link; see `wire.HostState`."""
-_ALWAYS: Final = frozenset({wire.TOPIC_HOSTS, wire.TOPIC_RUN})
+_ALWAYS: Final = frozenset({wire.TOPIC_HOSTS, wire.TOPIC_RUN, wire.TOPIC_VERDICTS})
 """What is wanted of the head also where nobody looks on here."""
 _ONLOOKER: Final = b"a"
 """Beginning of the asker of a command of an onlooker here, before the onlooker's name."""
@@ -78,6 +78,10 @@ class Branch:
         """The host of the head, once it was heard."""
         self._members: dict[int, Member] = {}
         self._hosts: tuple[HostState, ...] = ()
+        self.verdicts: tuple[wire.Verdict, ...] = ()
+        """What the head has told to be wrong last."""
+        self.cause: str | None = None
+        """The first cause of the run's end, as the head has told it last."""
         self._subscriptions: Subscriptions | None = None
         self._mirror: Mirror | None = None
         self._under_way: dict[tuple[bytes, int, int], None] = {}
@@ -87,7 +91,7 @@ class Branch:
             Decisions(parts.directory.path),
             lambda serial, content: self._head is not None and link.send(self._head, DECISION, b"%d" % serial, content),
         )
-        self.asking = Asking(parts.wake, self._peer_of, link.send)
+        self.asking = Asking(parts.wake, self._peer_of, link.send, parts.send_events)
         beyond.link = link
         self._each: Final = {
             PUBLICATION: self._take_publication,
@@ -172,7 +176,8 @@ class Branch:
         """Subscribe at the head to what onlookers here do, anew to what is new to one of them."""
         if self._subscriptions is not None:
             subscribed = self._parts.door.subscribed
-            self._subscriptions.want({*subscribed, *_ALWAYS, *({WATCHED} if subscribed else ())}, again=new)
+            record = {wire.TOPIC_RECORD} if self._parts.common.is_ready else set()
+            self._subscriptions.want({*subscribed, *_ALWAYS, *record, *({WATCHED} if subscribed else ())}, again=new)
 
     def pass_up(self, asker: bytes, rank: int | None, command: wire.Command) -> bool:
         """Hand a question of an onlooker here to the head; return False where it is to be answered here."""
@@ -234,6 +239,17 @@ class Branch:
             told = wire.read_telemetry(payload)
             if isinstance(told, wire.Hosts):
                 self._hosts = told.hosts
+        elif topic == wire.TOPIC_VERDICTS:
+            told = wire.read_telemetry(payload)
+            if isinstance(told, wire.Verdicts):
+                self.verdicts = told.verdicts
+        elif topic == wire.TOPIC_RUN:
+            told = wire.read_telemetry(payload)
+            if isinstance(told, wire.RunState):
+                self.cause = told.cause
+        elif topic == wire.TOPIC_RECORD:
+            self._parts.common.take(wire.read_recorded(payload), self._local.host)
+            return
         self._parts.door.show(topic, payload)
 
     def _take_command(self, frames: list[bytes]) -> None:
@@ -263,7 +279,11 @@ class Branch:
         assert self._head is not None
         (topic,) = frames
         if self._parts.door.may_subscribe(topic) and self._parts.door.windows.subscribe(self._head, topic):
-            self._parts.greeting.greet({topic})
+            if topic == wire.TOPIC_RECORD:
+                for payload in self._parts.common.all():
+                    self._beyond.publish(self._head, topic, payload)
+            else:
+                self._parts.greeting.greet({topic})
         else:
             self.refused += 1
 

@@ -133,7 +133,7 @@ class Head:
             Decisions(parts.directory.path),
             lambda peer, serial, content: link.send(peer, DECISION, b"%d" % serial, content),
         )
-        self.asking = Asking(parts.wake, self._peer_of, link.send)
+        self.asking = Asking(parts.wake, self._peer_of, link.send, parts.send_events)
         beyond.link, beyond.before = link, self._decisions.turn
         self._each: Final = {
             PUBLICATION: self._take_publication,
@@ -263,6 +263,8 @@ class Head:
 
     def _topics(self, branch: _Branch) -> set[bytes]:
         topics = set(_SMALL if self._world <= EACH_RECORD else _LARGE)
+        if self._parts.common.is_ready:
+            topics.add(wire.TOPIC_RECORD)
         if self._parts.door.is_watched:
             topics.add(WATCHED)
         if self._world > EACH_RECORD:
@@ -274,7 +276,7 @@ class Head:
         self._in_sight = ranks
 
     def _subscribe_at(self, branch: _Branch, *, again: bool = False) -> None:
-        branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_RANKS,) if again else ())
+        branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_RANKS, wire.TOPIC_RECORD) if again else ())
 
     def turn(self) -> None:
         """Do what was left for want of room, and what was asked for by the main thread."""
@@ -322,7 +324,14 @@ class Head:
         elif topic.startswith(wire.TOPIC_SUMMARY):
             self._take_summary(branch, payload)
         elif topic == wire.TOPIC_EVENT:
-            intake.take_from_afar(_named(payload, branch.peer.host), branch.ranks)
+            event = wire.read_telemetry(payload)
+            if not isinstance(event, wire.Event):
+                raise ValueError("no event")
+            self._take_event(branch, event)
+        elif topic == wire.TOPIC_RECORD:
+            # Its verdicts are those of a host that was alone.
+            for event in wire.read_recorded(payload).events:
+                self._take_event(branch, event)
         else:
             intake.take_from_afar(payload, branch.ranks)
         if intake.refused != before:
@@ -340,6 +349,12 @@ class Head:
             if summary.rank in branch.ranks:
                 branch.summaries[summary.rank] = newest
             self._parts.intake.take_from_afar(payload, branch.ranks)
+
+    def _take_event(self, branch: _Branch, event: wire.Event) -> None:
+        named = _named(event, branch.peer.host)
+        # What was told without a link comes again with it.
+        if self._parts.common.is_new(named):
+            self._parts.intake.take_from_afar(wire.encode(named), branch.ranks)
 
     def _take_command(self, branch: _Branch, frames: list[bytes]) -> None:
         asker, *rest = frames
@@ -363,7 +378,11 @@ class Head:
         if not (self._parts.door.may_subscribe(topic) and self._parts.door.windows.subscribe(branch.peer.name, topic)):
             self._refuse(branch)
             return
-        self._parts.greeting.greet({topic})
+        if topic == wire.TOPIC_RECORD:
+            for payload in self._parts.common.all():
+                self._beyond.publish(branch.peer.name, topic, payload)
+        else:
+            self._parts.greeting.greet({topic})
 
     def _unsubscribe(self, branch: _Branch, frames: list[bytes]) -> None:
         self._parts.door.windows.unsubscribe(branch.peer.name, frames[0])
@@ -413,12 +432,11 @@ class Head:
             self._parts.door.windows.forget(peer)
 
 
-def _named(payload: bytes, host: str) -> bytes:
+def _named(event: wire.Event, host: str) -> wire.Event:
     """Return an event with the name of its host, where it is of no rank."""
-    event = wire.read_telemetry(payload)
-    if not isinstance(event, wire.Event) or event.rank is not None or event.action or host in event.text:
-        return payload
-    return wire.encode(msgspec.structs.replace(event, text=f"{host}: {event.text}"))
+    if event.rank is not None or event.action or host in event.text:
+        return event
+    return msgspec.structs.replace(event, text=f"{host}: {event.text}")
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -20,6 +20,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.end import parting
 from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.orders.far import Then
+from ddptop.agent.observer.record.recording import MOST_VERDICTS
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
 from ddptop.agent.observer.relay.hosts.branch import FIRST_S, Branch
 from ddptop.agent.observer.relay.hosts.head import Head
@@ -39,6 +40,8 @@ _ALL_COME_S: Final = 30.0
 _EVERY_S: Final = 1.0
 _SOON_S: Final = 0.2
 """Seconds between two words on hosts where many change at once."""
+_NUMBERS_OF_HEAD: Final = MOST_VERDICTS // 2
+"""Verdicts of a host that judges by itself for a while are numbered from here on."""
 _NEWS_S: Final = 10.0
 """Seconds between two records of the hosts of which only the figures have changed."""
 
@@ -104,6 +107,25 @@ class OtherHosts:
         if isinstance(self._side, Branch) and (self._side.is_linked or self._side.was_linked):
             return not self._side.is_linked
         return self._clock() - self._began > FIRST_S
+
+    @property
+    def last_verdicts(self) -> tuple[wire.Verdict, ...] | None:
+        """What the head has told to be wrong last, at a branch for which it judges; None where this host judges."""
+        side = self._side
+        return side.verdicts if isinstance(side, Branch) and (side.is_linked or side.is_over) else None
+
+    @property
+    def cause(self) -> str | None:
+        """The first cause of the run's end as the head tells it, at a branch; for any thread."""
+        side = self._side
+        return side.cause if isinstance(side, Branch) else None
+
+    @property
+    def reserved(self) -> tuple[wire.Verdict, ...]:
+        """At a branch, one that is over: the numbers up to its own are those of the head's verdicts."""
+        if not isinstance(self._side, Branch):
+            return ()
+        return (wire.Verdict(_NUMBERS_OF_HEAD, "", "", 0, 0),)
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """Return the sockets on which something may arrive."""
@@ -266,8 +288,7 @@ class OtherHosts:
             return
         self._states = side.states()
         parts.judge_hosts(self._states)
-        if isinstance(side, Head) or not side.is_linked:
-            parts.door.publish(wire.TOPIC_HOSTS, wire.encode(wire.Hosts(time.time_ns(), self._states)))
+        self.publish()
         plain = [(each.host, each.state, each.ranks, each.gone, each.agent_version) for each in self._states]
         before, at = self._written
         now = self._clock()
@@ -281,6 +302,12 @@ class OtherHosts:
                 self._far = far
         except OSError as error:
             _log.error("record of the hosts: %s", error)
+
+    def publish(self) -> None:
+        """Tell who looks on what is known of the hosts, where the head does not."""
+        side = self._side
+        if side is not None and (isinstance(side, Head) or not side.is_linked):
+            self._parts.door.publish(wire.TOPIC_HOSTS, wire.encode(wire.Hosts(time.time_ns(), side.states())))
 
     def _tell_alone(self) -> None:
         """Say once that there is no link, where the head is known and does not answer."""

@@ -21,6 +21,7 @@ from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.forwarding import Forwarding
 from ddptop.agent.observer.relay.door.greeting import Greeting
 from ddptop.agent.observer.relay.hanging import Hanging
+from ddptop.agent.observer.relay.hosts.common import CommonRecord
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.run import records
 from ddptop.agent.run.hosts import FarRanks
@@ -53,6 +54,9 @@ class Parts:
     forwarding: Forwarding
     intake: Intake
     hanging: Hanging
+    common: CommonRecord
+    send_events: Callable[[], None]
+    """Publishes the events that were said on other threads."""
     say: Say
     wake: Callable[[], None]
     follow_afar: Callable[[Member], None]

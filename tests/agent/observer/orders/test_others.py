@@ -182,3 +182,18 @@ def test_the_head_alone_concludes(net: Net, time: Time) -> None:
     assert branch.take(wire.Conclude(1, "running")) is not None
     assert head.conclusion is None
     assert branch.conclusion is None
+
+
+def test_a_branch_that_was_killed_waits_a_moment_for_how_the_run_ended(net: Net, time: Time) -> None:
+    """It stays for the word of the head, whose record it has, and leaves without it after three seconds."""
+    head = Others("node1", net.hosts["node1"], time.say, time.clock)
+    assert not head.is_to_conclude()
+    waits = Others("node2", net.hosts["node2"], time.say, time.clock)
+    assert waits.is_to_conclude()
+    time.now += 2.9
+    assert waits.is_to_conclude()
+    time.now += 0.2
+    assert not waits.is_to_conclude()
+    told = Others("node2", net.hosts["node2"], time.say, time.clock)
+    assert told.take(wire.Conclude(1, "killed", ended_at_ns=7)) is None
+    assert not told.is_to_conclude()

@@ -17,7 +17,7 @@ from support.values.messages import read_reply
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.orders import far
-from ddptop.agent.observer.record.recording import read_events, read_history
+from ddptop.agent.observer.record.recording import read_events, read_history, read_verdicts
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
@@ -312,3 +312,67 @@ def test_of_a_large_group_the_newest_comes_together_and_steps_of_ranks_in_sight(
         afar.meet(wire.TOPIC_STEPS)
         sent = afar.publish(wire.TOPIC_STEPS, steps(1, 7))[0]
         until(lambda: (wire.topic_of(wire.TOPIC_STEPS, 1), sent) in looker.listen(), "the records in sight")
+
+
+def _all_events(host: Host) -> list[wire.Event]:
+    return [each for each in read_events(host.directory.database) if isinstance(each, wire.Event)]
+
+
+def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Path) -> None:
+    """Also what was told before the link and while it was cut, each once, in the same words and with its time."""
+
+    class Judge(NoJudge):
+        def __init__(self) -> None:
+            self.steps_of: set[int] = set()
+
+        def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
+            self.steps_of.add(rank)
+
+        def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
+            return (wire.Verdict(1, "slow_rank", "rank 1 is slow", 1, rank=1),) if self.steps_of else ()
+
+    with several(runtime, 1, 1) as (one, two), one.observed(judge=lambda *_: Judge(), finish=True) as head:
+        head.say("said before the link by the head", rank=0)
+        with two.cable(one) as cable, two.observed() as branch:
+            branch.say("said before the link by the branch")
+            _linked(branch)
+            _met(one, two)
+            head.say("said by the head")
+            branch.say("said by the branch", rank=1)
+            two.ranks[0].publish(wire.TOPIC_EVENT, wire.Event(5, "of a rank", 1))
+            two.ranks[0].publish(wire.TOPIC_STEPS, steps(1, 0))
+            until(lambda: [each.text for each in read_verdicts(two.directory.database)], "the verdict of the head")
+            cable.cut()
+            until(lambda: branch.far.role == "alone", "the branch to notice")
+            until(lambda: head.far.hosts()[0].state == "silent", "the head to notice")
+            head.say("said in the cut by the head")
+            branch.say("said in the cut by the branch")
+            cable.mend()
+            _linked(branch)
+            head.say("the last word")
+            said = [
+                "said before the link by the head", "node2: said before the link by the branch", "said by the head",
+                "said by the branch", "of a rank", "said in the cut by the head",
+                "node2: said in the cut by the branch", "the last word",
+            ]  # fmt: skip
+            until(lambda: set(said) <= set(_events(one)) & set(_events(two)), "all of it in both records")
+            until(lambda: sorted(map(repr, _all_events(one))) == sorted(map(repr, _all_events(two))), "the same list")
+            assert [_events(two).count(text) for text in said] == [1] * len(said)
+            found = [[(each.number, each.text) for each in read_verdicts(h.directory.database)] for h in (one, two)]
+            assert found == [[(1, "rank 1 is slow")]] * 2
+
+
+def test_a_newcomer_is_greeted_with_the_hosts(runtime: Path, look: Look) -> None:
+    """At either door it is told of the hosts before the verdicts, with which a greeting ends."""
+    with several(runtime, 1, 1) as (one, two), one.observed(), two.observed() as branch:
+        two.find(one)
+        _linked(branch)
+        _met(one, two)
+        for host in (one, two):
+            looker = look(host, b"")
+
+            def topics(looker: Onlooker = looker) -> list[bytes]:
+                return [topic for topic, _ in looker.listen() if topic in (b"hosts", b"verdicts")]
+
+            until(lambda topics=topics: b"verdicts" in topics(), "the greeting")  # type: ignore[misc]
+            assert topics()[0] == b"hosts"
