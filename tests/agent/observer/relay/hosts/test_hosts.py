@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 from support.fakes.onlookers import Onlooker
@@ -18,6 +19,7 @@ from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.orders import far
 from ddptop.agent.observer.record.recording import read_events, read_history
+from ddptop.agent.observer.relay.hosts import head as head_side
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
@@ -95,6 +97,22 @@ def _met(head: Host, *branches: Host) -> None:
             rank.meet()
             for _ in range(1 if host is head else 2):
                 rank.fill()
+
+
+def test_hosts_that_count_restarts_otherwise_are_told(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torchrun that was started again counts from 0: once it is said why the ranks there are not shown."""
+    monkeypatch.setattr(head_side, "_SETTLES_S", 0.5)
+    with several(runtime, 1, 1) as (one, two):
+        for member in one.directory.members().values():
+            one.directory.write_member(msgspec.structs.replace(member, generation=1))
+        with one.observed(), two.observed() as branch:
+            two.find(one)
+            _linked(branch)
+            said = "node2 counts 0 restarts of the group and this host 1"
+            until(lambda: any(text.startswith(said) for text in _events(one)), "it is told")
+            branch.say("its own word")
+            until(lambda: "node2: its own word" in _events(one), "a later event")
+            assert len([text for text in _events(one) if "counts" in text]) == 1
 
 
 def test_a_command_to_any_rank_from_either_door_is_answered(runtime: Path, look: Look) -> None:
