@@ -58,6 +58,7 @@ class Observer:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self._directory = directory
         self._run = run
+        self._world = run.world
         self._claim = claim
         self._presence = Presence(directory)
         self._state = "starting"
@@ -267,8 +268,9 @@ class Observer:
                 return
             self._look_due = time.monotonic() + _LOOK_S
         members = self._directory.members()
-        if (world := resizing.present_world(self._directory, self._run, members.values())) != self._run.world:
-            self._say(f"the group was started again: its world is {world}, and was {self._run.world}", "warning")
+        world = resizing.present_world(self._directory, self._run, self._world, members.values())
+        if world != self._world:
+            self._say(f"the group was started again: its world is {world}, and was {self._world}", "warning")
             self._resized = True
             return
         for rank, member in members.items():

@@ -11,35 +11,34 @@ from collections.abc import Iterable
 from typing import Final
 
 from ddptop.agent.run import detached, hosts
-from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 
 _log: Final = logging.getLogger("ddptop.observer")
 
 
-def present_world(directory: RunDir, run: Run, members: Iterable[Member]) -> int:
+def present_world(directory: RunDir, run: Run, world: int, members: Iterable[Member]) -> int:
     """Return the number of ranks with which the group was started last.
 
     Args:
         directory: of the run.
-        run: its record at the start of this observer.
+        run: its record.
+        world: the number at the start of this observer.
         members: the present ranks here.
     """
-    if run.launched or all(member.world == run.world for member in members):
-        return run.world
+    if run.launched or all(member.world == world for member in members):
+        return world
     try:
         now = directory.read()
     except RunDirError:
-        return run.world
-    return now.world if now.run_id == run.run_id else run.world
+        return world
+    return now.world if now.run_id == run.run_id else world
 
 
 def hand_over(directory: RunDir) -> None:
     """Start an observer for the group as it is now, after this one has left; without it, the next onlooker does."""
     try:
         # Whether there are other hosts still, and which, the next one finds out.
-        hosts.write_hosts(directory.path, ())
-        hosts.write_far(directory.path, FarRanks())
+        hosts.forget(directory.path)
         detached.start(directory).wait()
     except OSError as error:
         _log.error("starting another observer: %s", error)

@@ -19,7 +19,7 @@ import msgspec
 
 from ddptop.agent.rank.process.output import Output, say
 from ddptop.agent.rank.process.standing import Standing
-from ddptop.agent.run import injection, rundir
+from ddptop.agent.run import hosts, injection, rundir
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 
 _ON_TERM: Final = "checkpoint"
@@ -130,6 +130,8 @@ def _resize(there: RunDir, standing: Standing) -> None:
     run = there.read()
     if run.world != standing.world and not run.launched:
         there.update(world=standing.world, local_world=standing.local_world, nodes=standing.nodes, node=standing.node)
+        with contextlib.suppress(OSError):
+            hosts.forget(there.path)
 
 
 def _is_same_job(there: RunDir, found: Run, run: Run) -> bool:
