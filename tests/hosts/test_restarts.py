@@ -36,12 +36,16 @@ def _places(told: dict[str, Any]) -> dict[int, str]:
     return {rank["rank"]: rank["host"] for rank in ranks if rank["step"] and rank["state"] == "running"}
 
 
+def _restarts(host: Host) -> set[int]:
+    text = host.ddptop("ps", "--json").stdout
+    found = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
+    return {run["restarts"] for run in found}
+
+
 def _all_show(hosts: Sequence[Host], places: dict[int, str], restarts: int = 0) -> None:
-    until(
-        lambda: all(_places(told) == places and told["restarts"] == restarts for told in on_all(hosts, status)),
-        f"all hosts show {places} after {restarts} restarts",
-        COLD_S,
-    )
+    if restarts:
+        until(lambda: on_all(hosts, _restarts) == [{restarts}] * len(hosts), f"{restarts} restarts are told", COLD_S)
+    until(lambda: all(_places(told) == places for told in on_all(hosts, status)), f"all hosts show {places}", COLD_S)
 
 
 def _started_again(job: Job, ranks: Sequence[int], since: float) -> None:
