@@ -23,6 +23,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer import own_log
 from ddptop.agent.observer.end import cause, escalation, processes, reaper
 from ddptop.agent.observer.end.exits import Exits
+from ddptop.agent.observer.engine import resizing
 from ddptop.agent.observer.engine.foreign import Foreign
 from ddptop.agent.observer.engine.launcher import Torchrun
 from ddptop.agent.observer.engine.meeting import Awaited
@@ -57,6 +58,7 @@ class Observer:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self._directory = directory
         self._run = run
+        self._world = run.world
         self._claim = claim
         self._presence = Presence(directory)
         self._state = "starting"
@@ -68,6 +70,7 @@ class Observer:
         self._exit_code: int | None = None
         self._orphaned = False
         self._leaving = False
+        self._resized = False
         self._members: dict[int, Member] = {}
         """Last records of the present generation, which the next generation overwrites on disk."""
         self._generation = 0
@@ -112,7 +115,7 @@ class Observer:
         self._relay.start()
         problem = self._begin(predecessor)
         while self._engine is not None and not self._is_over():
-            if self._leaving and not self._orders.ending:
+            if (self._leaving or self._resized) and not self._orders.ending:
                 self._abandon()
                 return
             self._find_ranks()
@@ -130,13 +133,15 @@ class Observer:
         self._close()
 
     def _abandon(self) -> None:
-        _log.info("told to leave: the training goes on without an observer")
+        _log.info("another observer takes over" if self._resized else "told to leave: the training goes on without me")
         self._relay.finish(None, over=False)
         for kind in ("pub", "cmd"):
             Path(self._directory.address("observer", kind).removeprefix("ipc://")).unlink(missing_ok=True)
         self._close()
         self._presence.end()
         self._claim.release()
+        if self._resized:
+            resizing.hand_over(self._directory)
 
     def _close(self) -> None:
         self._exits.close()
@@ -270,7 +275,13 @@ class Observer:
             if time.monotonic() < self._look_due:
                 return
             self._look_due = time.monotonic() + _LOOK_S
-        for rank, member in self._directory.members().items():
+        members = self._directory.members()
+        world = resizing.present_world(self._directory, self._run, self._world, members.values())
+        if world != self._world:
+            self._say(f"the group was started again: its world is {world}, and was {self._world}", "warning")
+            self._resized = True
+            return
+        for rank, member in members.items():
             if member.generation > self._generation:
                 self._begin_generation(member.generation)
             known = self._members.get(rank)
@@ -296,7 +307,12 @@ class Observer:
         judgement = self._ends.first_cause(self._run, self._members, 1)
         why = judgement.cause or "it left no record of its end"
         most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
-        self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
+        text = f"restart {generation}{most}: {why}"
+        if self._relay.far.role == "branch":
+            # The head tells it for all hosts.
+            self._relay.record(text, "error")
+        else:
+            self._say(text, "error", judgement.rank)
         self._generation = generation
         self._state, self._cause = "starting", None
         self._members.clear()

@@ -132,6 +132,13 @@ def write_hosts(run: Path, hosts: tuple[HostState, ...]) -> None:
     _write(run, _HOSTS, _Hosts(hosts))
 
 
+def forget(run: Path) -> None:
+    """Forget the other hosts and their ranks, as the group was started again without some of them; raises `OSError`."""
+    if (run / _FOLDER).is_dir():
+        write_hosts(run, ())
+        write_far(run, FarRanks())
+
+
 def may_train(member: Member, known: tuple[HostState, ...]) -> bool:
     """Say whether a rank on another host may still train, by its record and by what is known of the hosts."""
     if member.ended is not None:

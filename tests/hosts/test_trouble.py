@@ -74,6 +74,7 @@ def test_without_store_and_key_each_host_says_that_it_shows_itself_alone(
     for number, host in enumerate(hosts):
         said = until(partial(_not_linked, host), f"{host.name} says that it is not linked")
         assert f"rank {1 - number}" in str(said)
+        assert "not linked (its ranks do not meet in a TCPStore, and there is no DDPTOP_KEY_FILE)" in str(said)
     job.goes_on()
 
 
@@ -90,6 +91,22 @@ def test_a_shared_key_file_links_hosts_without_a_store(cluster: Cluster, hosts: 
     told = {"DDPTOP_KEY_FILE": str(key), "DDPTOP_LISTEN": "node1:4711"}
     _without_a_store(cluster, (told, told))
     _both_show_both(hosts)
+
+
+def test_a_key_file_that_cannot_be_used_is_told_with_the_reason(cluster: Cluster, hosts: tuple[Host, ...]) -> None:
+    """Others can read that of one host, that of the other is too short: one line each, and the training goes on."""
+    keys = [cluster.shared / f"key-{number}" for number in range(2)]
+    for key, size, mode in zip(keys, (48, 16), (0o644, 0o600), strict=True):
+        key.write_bytes(os.urandom(size))
+        key.chmod(mode)
+    first, second = ({"DDPTOP_KEY_FILE": str(key), "DDPTOP_LISTEN": "node1:4711"} for key in keys)
+    job = _without_a_store(cluster, (first, second))
+    for host, reason in zip(hosts, (f"{keys[0]}: others can read it", f"{keys[1]}: 16 bytes are too few"), strict=True):
+        name = run_of(host)
+        until(lambda host=host, name=name, reason=reason: _lines(host, name, reason), f"an event: {reason}")
+        assert len(_lines(host, name, reason)) == 1
+        until(lambda host=host, reason=reason: f"not linked ({reason}" in (_not_linked(host) or ""), reason)
+    job.goes_on()
 
 
 def test_an_address_that_does_not_answer_is_named(cluster: Cluster, hosts: tuple[Host, ...]) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from ddptop.agent.rank.process.output import Output, say
 from ddptop.agent.rank.process.standing import Standing
-from ddptop.agent.run import rundir
+from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.agent.run.switches import injection
 
@@ -66,7 +66,9 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
     standing = Standing.from_environment(os.environ, program)
     launcher = rundir.identify(os.getppid()) if "TORCHELASTIC_RUN_ID" in os.environ else None
     spread = standing.may_spread(os.environ)
-    if spread and launcher is not None and (restarted := _started_by(launcher)) is not None:
+    if launcher is not None and (restarted := _started_by(launcher)) is not None:
+        # Also where it has only the ranks of this host now: an elastic launcher goes on without the others.
+        _resize(restarted[0], standing)
         return restarted
     shared = _shared_by_hosts(standing) if spread else _shared(standing, launcher)
     stem = rundir.stem_of(program, 24)
@@ -122,6 +124,15 @@ def _started_by(launcher: rundir.Process) -> tuple[RunDir, str] | None:
             if run.torchrun == launcher and run.state not in ENDED_STATES:
                 return directory, run.run_id
     return None
+
+
+def _resize(there: RunDir, standing: Standing) -> None:
+    """Note the present number of ranks, which an elastic launcher may change with each start of the group."""
+    run = there.read()
+    if run.world != standing.world and not run.launched:
+        there.update(world=standing.world, local_world=standing.local_world, nodes=standing.nodes, node=standing.node)
+        with contextlib.suppress(OSError):
+            hosts.forget(there.path)
 
 
 def _is_same_job(there: RunDir, found: Run, run: Run) -> bool:

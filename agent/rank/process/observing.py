@@ -7,6 +7,7 @@ does it, so that a start which hangs holds nobody up; the rank goes on alike wit
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Final
 
@@ -33,6 +34,25 @@ def ensure(directory: RunDir, generation: int, faults: Faults) -> None:
         thread.join(_PATIENCE_S)
     except Exception as error:  # no more threads
         faults.note("starting the run's observer", error)
+
+
+def replace_lost(directory: RunDir, faults: Faults) -> None:
+    """Start another observer where the run's was killed; for a thread of the agent, while the script runs.
+
+    On one host the next onlooker does that; an onlooker on another host cannot start anything here.  An observer that
+    was told to leave has taken its sockets with it, and is not replaced.  For some 30 ms the start has a child of this
+    process, as above.
+    """
+    try:
+        if not os.path.exists(directory.address("observer", "pub").removeprefix("ipc://")):
+            return
+        run = directory.read()
+        if run.observer is None or run.state in ENDED_STATES or may_live(run.observer):
+            return
+        if detached.is_due(directory):
+            detached.start(directory).wait()
+    except Exception as error:  # the training goes on, whatever the error is
+        faults.note("replacing the run's observer", error)
 
 
 def _start(directory: RunDir, generation: int, faults: Faults) -> None:

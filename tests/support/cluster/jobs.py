@@ -45,29 +45,55 @@ class Job:
         """Its ranks note the last step that they have published; see `published`."""
         self.processes: list[subprocess.Popen[str]] = []
 
-    def start(self, *arguments: str, rdzv_id: str = "demo", env: Mapping[str, str] | None = None) -> Job:
-        """Start it by the command of the manual on each host; what it prints goes to `out-HOST` in the folder."""
+    def start(
+        self, *arguments: str, rdzv_id: str = "demo", env: Mapping[str, str] | None = None, options: Sequence[str] = ()
+    ) -> Job:
+        """Start it by the command of the manual on each host; what it prints goes to `out-HOST` in the folder.
+
+        Args:
+            arguments: of the script.
+            rdzv_id: the name of the job.
+            env: more variables.
+            options: of torchrun; they win over those of the manual.
+        """
         self.prepare()
+        for host in self.cluster.hosts:
+            self.start_on(host, *arguments, rdzv_id=rdzv_id, env=env, options=options)
+        return self
+
+    def start_on(
+        self,
+        host: Host,
+        *arguments: str,
+        rdzv_id: str = "demo",
+        env: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> subprocess.Popen[str]:
+        """Start the part of one host; see `start`."""
         number = str(len(self.cluster.hosts))
         rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"node1:{self.port}", "--rdzv-id", rdzv_id]
         script = ["-m", "ddptop.agent", "train.py"] if self.agent else ["train.py"]
-        command = [*TORCHRUN, "--nnodes", number, "--nproc-per-node", str(self.per_host), *rendezvous, *script]
-        for host in self.cluster.hosts:
-            self.popen(host, [*command, *arguments], env)
-        return self
+        command = [*TORCHRUN, "--nnodes", number, "--nproc-per-node", str(self.per_host), *rendezvous, *options]
+        return self.popen(host, [*command, *script, *arguments], env)
 
-    def start_by_hand(self, *arguments: str, kept: bool = False, env: Mapping[str, str] | None = None) -> Job:
-        """Start the ranks without torchrun. Rank 0 holds the store, unless one is `kept` by `a_store`."""
+    def start_by_hand(
+        self, *arguments: str, kept: bool = False, turned: bool = False, env: Mapping[str, str] | None = None
+    ) -> Job:
+        """Start the ranks without torchrun.
+
+        Rank 0 holds the store, unless one is `kept` by `a_store`; it is on the last host where all is `turned` round.
+        """
         self.prepare()
         script = ["-m", "ddptop.agent", "train.py"] if self.agent else ["train.py"]
-        for node, host in enumerate(self.cluster.hosts):
+        placed = self.cluster.hosts[::-1] if turned else self.cluster.hosts
+        for node, host in enumerate(placed):
             for local in range(self.per_host):
                 standing = {
                     "RANK": str(node * self.per_host + local),
                     "LOCAL_RANK": str(local),
                     "WORLD_SIZE": str(self.world),
                     "LOCAL_WORLD_SIZE": str(self.per_host),
-                    "MASTER_ADDR": "node1",
+                    "MASTER_ADDR": "node1" if kept else placed[0].name,
                     "MASTER_PORT": str(self.port),
                     **({"TORCHELASTIC_USE_AGENT_STORE": "True"} if kept else {}),
                 }
@@ -81,11 +107,12 @@ class Job:
         program = TRAIN.read_text()
         (self.folder / "train.py").write_text(MARKS.read_text() + program if self.marked else program)
 
-    def popen(self, host: Host, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def popen(self, host: Host, command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start a part of the training on a host."""
         with (self.folder / f"out-{host.name}").open("ab") as out:
             process = host.popen(command, {**_CALM, **(env or {})}, stdout=out, stderr=out, cwd=self.folder)
         self.processes.append(process)
+        return process
 
     def said(self, host: Host) -> str:
         """Return what its launcher and ranks on a host have printed."""

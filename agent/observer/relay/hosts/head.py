@@ -53,6 +53,8 @@ _RATE_BYTES: Final = 1 << 20
 """The same of their bytes."""
 _COMMANDS: Final = 2_000
 """Commands of a branch in a second: to each of a thousand ranks two."""
+_SETTLES_S: Final = 30.0
+"""Seconds within which all hosts have seen a restart of the group."""
 _BURST_S: Final = 10.0
 """So much may come at once, after so many seconds without."""
 
@@ -95,6 +97,9 @@ class _Branch:
     """By rank, generation and number of its newest summary."""
     state: str = ""
     refused: int = 0
+    otherwise_since: float | None = None
+    """When it was first seen that it counts the restarts of the group otherwise than this host."""
+    told_otherwise: bool = False
 
     def allow(self, ranks: int) -> None:
         """Take so much of it as so many ranks may publish."""
@@ -292,10 +297,29 @@ class Head:
         has_changed, self._known = known != self._known, known
         for branch in self._branches.values():
             if branch.state == LINKED:
+                self._note_count(branch)
                 self._subscribe_at(branch)
                 # To compare all records for each of many branches takes a part of a core.
                 if has_changed or not branch.mirror.is_whole:
                     branch.mirror.send({rank: each for rank, each in known.items() if rank not in branch.ranks})
+
+    def _note_count(self, branch: _Branch) -> None:
+        """Tell once that a host counts the starts of the group otherwise: what its ranks say cannot be told apart then.
+
+        Its torchrun is a new one, as after the loss of a host, and begins to count anew.
+        """
+        own, other, now = self._parts.intake.generation, branch.peer.hello.generation, self._clock()
+        if own == other or not branch.ranks:
+            branch.otherwise_since = None
+        elif branch.otherwise_since is None:
+            branch.otherwise_since = now
+        elif now - branch.otherwise_since > _SETTLES_S and not branch.told_otherwise:
+            branch.told_otherwise = True
+            self._parts.say(
+                f"{branch.peer.host} counts {other} restarts of the group and this host {own}, as where torchrun "
+                "itself was started again on one of them: the ranks there are not shown here",
+                "warning",
+            )
 
     def members(self) -> dict[int, Member]:
         """Return the records of the ranks on other hosts."""

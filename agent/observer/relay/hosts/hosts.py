@@ -30,7 +30,7 @@ from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import FarRanks, Listen
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.run.states import ranks_here
-from ddptop.agent.text import Complaint
+from ddptop.agent.text import Complaint, clean_line
 from ddptop.agent.wire import HostState
 
 _log = logging.getLogger("ddptop.observer")
@@ -245,6 +245,9 @@ class OtherHosts:
             self._leave()
             self._complain(problem)
             return
+        if self._problem:
+            self._problem = ""
+            self._note_why("")
         self._find_role()
 
     def _complain(self, problem: Exception) -> None:
@@ -252,6 +255,16 @@ class OtherHosts:
         if text != self._problem:
             self._problem = text
             self._parts.say(text, "error")
+            self._note_why(clean_line(str(problem), 200))
+
+    def _note_why(self, why: str) -> None:
+        """Note why there is no link, for all who read the run directory."""
+        meeting = hosts.read_meeting(self._parts.directory.path)
+        try:
+            if meeting is not None and meeting.why != why:
+                hosts.write_meeting(self._parts.directory.path, msgspec.structs.replace(meeting, why=why))
+        except OSError as error:
+            _log.error("record of the meeting: %s", error)
 
     def _arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
         if self._side is not None:

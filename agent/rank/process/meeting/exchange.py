@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ present rank 0 writes over what an earlier one has left."""
 _SOON_S: Final = 0.5
 _LATER_S: Final = 2.0
 """Seconds between two looks, before and after the first success: the observer of rank 0's host may be replaced."""
+_WATCHED_S: Final = 5.0
+"""Seconds between two looks after the observer of this host."""
 _COMES_S: Final = 300.0
 """Seconds after which a store that cannot be reached is given up."""
 _LATE_S: Final = 30.0
@@ -41,7 +44,16 @@ _Tell = Callable[[str], None]
 class Exchange:
     """Passes on where the head listens, as long as the store and the script live."""
 
-    def __init__(self, directory: RunDir, *, head: bool, where: tuple[str, int], kind: Any, tell: _Tell) -> None:
+    def __init__(
+        self,
+        directory: RunDir,
+        *,
+        head: bool,
+        where: tuple[str, int],
+        kind: Any,
+        tell: _Tell,
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
         """Prepare.
 
         Args:
@@ -50,12 +62,15 @@ class Exchange:
             where: host and port of the store.
             kind: `torch.distributed.TCPStore`.
             tell: gets the reason, in one line, why there is no link; an empty one where there is one again.
+            watch: is called in the thread every few seconds, and looks after the observer of this host.
         """
         self._directory = directory
         self._head = head
         self.where = where
         self._kind = kind
         self._tell = tell
+        self._watch = watch
+        self._owner = os.getpid()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ddptop-meeting", daemon=True)
         self._passed: bytes | None = None
@@ -75,6 +90,9 @@ class Exchange:
 
     def stop(self) -> None:
         """End the thread, which must not be in torch while the interpreter ends."""
+        if os.getpid() != self._owner:
+            # A fork of the script ends: it has no thread, and the event may have been in use when it was forked.
+            return
         self._stop.set()
         atexit.unregister(self.stop)
         if self._thread.is_alive():
@@ -107,8 +125,12 @@ class Exchange:
             pause_s = min(2 * pause_s, 10.0)
         with store:
             follow = self._publish if self._head else self._look
+            watched_at = time.monotonic()
             while True:
                 follow(store)
+                if time.monotonic() - watched_at > _WATCHED_S:
+                    self._watch()
+                    watched_at = time.monotonic()
                 if self._stop.wait(_SOON_S if self._passed is None else _LATER_S):
                     return
                 store.check()

@@ -5,11 +5,13 @@ The observer has not the environment of a rank, so that all that it needs of it 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.process import observing
 from ddptop.agent.rank.process.meeting.exchange import Exchange
 from ddptop.agent.rank.process.standing import Standing
 from ddptop.agent.run import hosts
@@ -90,7 +92,12 @@ class Participant:
             # The script's group may have another store than torchrun, and the first serves as well.
             return
         self._exchange = Exchange(
-            self._directory, head=self._standing.rank == 0, where=where, kind=kind, tell=self._tell
+            self._directory,
+            head=self._standing.rank == 0,
+            where=where,
+            kind=kind,
+            tell=self._tell,
+            watch=functools.partial(observing.replace_lost, self._directory, self._faults),
         )
         self._exchange.start()
 

@@ -125,6 +125,19 @@ def test_a_job_on_two_hosts_has_one_name(
     assert len(seen) == 3
 
 
+def test_an_elastic_job_that_goes_on_without_the_other_host_keeps_its_run(
+    monkeypatch: pytest.MonkeyPatch, bases: list[Path], launchers: list[Process]
+) -> None:
+    """The same torchrun starts fewer ranks, and then as many as before: the record has the present number."""
+    told = {"MASTER_ADDR": "node1", "MASTER_PORT": "29400"}
+    first = on_host(monkeypatch, bases[0], 0, launchers[0], **told, WORLD_SIZE="4")
+    for world, nodes in ((2, 1), (4, 2)):
+        again = on_host(monkeypatch, bases[0], 0, launchers[0], **told, WORLD_SIZE=str(world))
+        run = again.read()
+        assert again.path == first.path
+        assert (run.world, run.local_world, run.nodes) == (world, 2, nodes)
+
+
 def test_a_job_is_not_taken_for_the_last_one_of_a_dead_torchrun(
     monkeypatch: pytest.MonkeyPatch, bases: list[Path], launchers: list[Process]
 ) -> None:

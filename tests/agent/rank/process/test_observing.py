@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -58,6 +59,28 @@ def ensured(run: Run, generation: int = 0) -> tuple[RunDir, Faults]:
 def test_a_run_without_an_observer_gets_one(started: list[RunDir], run: Run, generation: int, count: int) -> None:
     """Not one that has a living one or has ended, nor a launched one, whose ranks its observer has started."""
     directory, faults = ensured(run, generation)
+    assert started == [directory] * count
+    assert faults.count == 0
+
+
+@pytest.mark.parametrize(
+    ("run", "crashed", "count"),
+    [
+        (msgspec.structs.replace(BY_HAND, observer=GONE), True, 1),
+        (msgspec.structs.replace(BY_HAND, observer=GONE), False, 0),
+        (msgspec.structs.replace(BY_HAND, observer=identify(os.getpid())), True, 0),
+        (msgspec.structs.replace(BY_HAND, observer=GONE, state="finished"), True, 0),
+        (BY_HAND, True, 0),
+    ],
+)
+def test_an_observer_that_was_killed_is_replaced(started: list[RunDir], run: Run, crashed: bool, count: int) -> None:
+    """Neither one that was told to leave and has removed its sockets, nor a living one, nor that of an ended run."""
+    directory = rundir.create(msgspec.structs.replace(run, run=f"test-{secrets.token_hex(3)}"))
+    if crashed:
+        Path(directory.address("observer", "pub").removeprefix("ipc://")).touch()
+    faults = Faults()
+    observing.replace_lost(directory, faults)
+    directory.update(observer=None)
     assert started == [directory] * count
     assert faults.count == 0
 

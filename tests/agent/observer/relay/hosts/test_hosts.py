@@ -6,10 +6,12 @@ import queue
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 from support.fakes.onlookers import Onlooker
 from support.fakes.ranks import beat, steps, summary
+from support.fakes.relay import relayed
 from support.fakes.relays import Host, NoJudge, hostile, several
 from support.harness import until
 from support.values.messages import read_reply
@@ -18,8 +20,12 @@ from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.orders import far
 from ddptop.agent.observer.record.recording import read_events, read_history, read_verdicts
+from ddptop.agent.observer.relay.hosts import head as head_side
+from ddptop.agent.observer.relay.hosts.links import OPENING
+from ddptop.agent.observer.relay.judging import judge_of
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import hosts
+from ddptop.agent.run.hosts import Meeting
 from ddptop.agent.run.rundir import RunDir
 
 Look = Callable[..., Onlooker]
@@ -95,6 +101,53 @@ def _met(head: Host, *branches: Host) -> None:
             rank.meet()
             for _ in range(1 if host is head else 2):
                 rank.fill()
+
+
+def test_hosts_that_count_restarts_otherwise_are_told(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torchrun that was started again counts from 0: once it is said why the ranks there are not shown."""
+    monkeypatch.setattr(head_side, "_SETTLES_S", 0.5)
+    with several(runtime, 1, 1) as (one, two):
+        for member in one.directory.members().values():
+            one.directory.write_member(msgspec.structs.replace(member, generation=1))
+        with one.observed(), two.observed() as branch:
+            two.find(one)
+            _linked(branch)
+            said = "node2 counts 0 restarts of the group and this host 1"
+            until(lambda: any(text.startswith(said) for text in _events(one)), "it is told")
+            branch.say("its own word")
+            until(lambda: "node2: its own word" in _events(one), "a later event")
+            assert len([text for text in _events(one) if "counts" in text]) == 1
+
+
+@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize(
+    ("size", "mode", "reason"),
+    [(48, 0o644, "others can read it"), (16, 0o600, "16 bytes are too few"), (None, 0o600, "cannot be read")],
+)
+def test_a_key_file_that_cannot_be_used_is_told_once_and_noted(
+    runtime: Path, tmp_path: Path, node: int, size: int | None, mode: int, reason: str
+) -> None:
+    """On either side, as an event and for those who read the directory, until the file is in order."""
+    key = tmp_path / "key"
+    if size is not None:
+        key.write_bytes(bytes(size))
+        key.chmod(mode)
+    with several(runtime, 1, 1) as found:
+        path = found[node].directory.path
+        hosts.write_meeting(path, Meeting("127.0.0.1", "127.0.0.1:1" if node else "127.0.0.1", str(key)))
+
+        def why() -> str:
+            meeting = hosts.read_meeting(path)
+            return "" if meeting is None else meeting.why
+
+        with relayed(found[node].directory, judge=judge_of, opening=OPENING) as relay:
+            until(lambda: reason in why(), "the reason in the directory")
+            relay.say("a later event")
+            until(lambda: "a later event" in _events(found[node]), "a later event")
+            key.write_bytes(bytes(48))
+            key.chmod(0o600)
+            until(lambda: not why(), "the reason is gone with the fault")
+        assert len([text for text in _events(found[node]) if reason in text]) == 1
 
 
 def test_a_command_to_any_rank_from_either_door_is_answered(runtime: Path, look: Look) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import socket
 import tempfile
 import threading
@@ -248,3 +249,27 @@ def test_a_store_that_hangs_does_not_hold_up_the_end(
     assert time.monotonic() - began < 5
     goes_on.set()
     until(lambda: not made.runs)
+
+
+def test_a_fork_of_the_script_ends_nothing(place: Place, folders: list[Path], begun: Any) -> None:
+    """It may have been made while the thread held the lock of the event, for which it would wait for ever."""
+    made, _ = begun(folders[1], head=False)
+    with made._stop._cond:  # type: ignore[attr-defined]
+        child = os.fork()
+        if child == 0:
+            made.stop()
+            os._exit(0)
+        until(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
+    assert made.runs
+
+
+def test_the_observer_of_this_host_is_looked_after(
+    monkeypatch: pytest.MonkeyPatch, place: Place, folders: list[Path]
+) -> None:
+    """As long as the store lives, on whichever host."""
+    monkeypatch.setattr(exchange, "_WATCHED_S", 0.0)
+    looked = threading.Event()
+    made = Exchange(RunDir(folders[0]), head=True, where=place.where, kind=place.client, tell=print, watch=looked.set)
+    made.start()
+    assert looked.wait(30)
+    made.stop()

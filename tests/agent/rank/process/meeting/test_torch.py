@@ -23,7 +23,7 @@ from ddptop.agent.run.hosts import Listen
 from ddptop.agent.run.rundir import RunDir
 
 TRAINING: Final = """
-import os, sys, time, torch
+import os, sys, threading, time, torch
 import torch.distributed as dist
 torch.manual_seed(int(os.environ["RANK"]))
 dist.init_process_group("gloo")
@@ -36,6 +36,8 @@ for _ in range(20):
 deadline = time.monotonic() + 240
 while not os.path.exists(sys.argv[1] + "/done") and time.monotonic() < deadline:
     time.sleep(0.05)
+with open(f"{sys.argv[1]}/threads-{os.environ['RANK']}", "w") as file:
+    file.write(" ".join(sorted(thread.name for thread in threading.enumerate())))
 torch.save(model.state_dict(), f"{sys.argv[1]}/parameters-{os.environ['RANK']}")
 dist.barrier()
 dist.destroy_process_group()
@@ -45,8 +47,9 @@ EXITS: Final = 20
 """Scripts that end."""
 ENDS: Final = '''
 """Reads a key in a thread of the agent while the store dies, and while the interpreter ends, again and again."""
-import os, sys, threading, time
+import os, signal, sys, threading, time
 import torch
+import torch.distributed as dist
 from torch.distributed import TCPStore
 from ddptop.agent.rank.process.meeting import exchange
 from ddptop.agent.run.rundir import RunDir
@@ -74,18 +77,50 @@ def serve():
         time.sleep(0.1)
     os._exit(0)
 
+def fail(made):
+    sys.excepthook = lambda *_: None
+    raise RuntimeError
+
+def end_by_signal(made):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+def end_by_handler(made):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_by_signal(made)
+
+def end_with_thread(made):
+    threading.Thread(target=lambda: (time.sleep(0.02), sys.exit(7))).start()
+
+WAYS = [
+    (lambda made: sys.exit(4), 4),
+    (lambda made: made.stop(), 0),
+    (lambda made: os._exit(3), 3),
+    (fail, 1),
+    (end_by_signal, -signal.SIGTERM),
+    (end_by_handler, 143),
+    (end_with_thread, 0),
+    (lambda made: os.execv("/bin/sh", ["sh", "-c", "exit 5"]), 5),
+    (lambda made: None, 0),
+]
+
 child, port = serve()
 dead = begin(1)
 bad = []
 for number in range(int(sys.argv[2])):
+    end, expected = WAYS[number % len(WAYS)]
     pid = os.fork()
     if pid == 0:
         made = begin(port)
+        if number % 4:
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         time.sleep(0.005 * (number % 7))
-        if number % 2:
-            made.stop()
+        if number % 4 == 1:
+            dist.destroy_process_group()
+        end(made)
         sys.exit(0)
-    bad += [status for status in [os.waitpid(pid, 0)[1]] if status]
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    bad += [(number % len(WAYS), code)] if code != expected else []
 # As rarely as in earnest, since torch would warn of an end within a call.
 exchange._SOON_S = exchange._LATER_S = 1.0
 made = begin(port)
@@ -109,7 +144,10 @@ def bases() -> Iterator[list[Path]]:
 
 @pytest.mark.timeout(600)
 def test_the_ends_of_store_and_script_are_silent(tmp_path: Path) -> None:
-    """Of many scripts that end within a call into the store none crashes; the end of the store prints nothing."""
+    """Of many scripts that end within a call into the store none crashes; the end of the store prints nothing.
+
+    They return, exit, raise, are told to end or are replaced, with and without a group: each exit code is their own.
+    """
     script = tmp_path / "ends.py"
     script.write_text(ENDS)
     done = subprocess.run(
@@ -122,14 +160,17 @@ def test_the_ends_of_store_and_script_are_silent(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[] 1", "")
 
 
-def train(folder: Path, bases: list[Path], *, plain: bool) -> tuple[list[str], list[str]]:
-    """Train with two ranks, each on a host of its own; return a checksum of the parameters of each, and its output."""
+def train(folder: Path, bases: list[Path], *, plain: bool, here: int = 1) -> tuple[list[str], list[str]]:
+    """Train with two ranks, of which `here` are on each host; return a checksum of each's parameters, and its output.
+
+    Each writes its threads to a file.
+    """
     folder.mkdir()
     script = folder / "train.py"
     script.write_text(TRAINING)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": str(here)}
     ranks = [
         subprocess.Popen(
             [sys.executable, *(() if plain else ("-m", "ddptop.agent")), str(script), str(folder)],
@@ -138,8 +179,8 @@ def train(folder: Path, bases: list[Path], *, plain: bool) -> tuple[list[str], l
                 **told,
                 rundir.BASE_VARIABLE: str(base),
                 "RANK": str(number),
-                "LOCAL_RANK": "0",
-                "GROUP_RANK": str(number),
+                "LOCAL_RANK": str(number % here),
+                "GROUP_RANK": str(number // here),
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -148,7 +189,7 @@ def train(folder: Path, bases: list[Path], *, plain: bool) -> tuple[list[str], l
         for number, base in enumerate(bases)
     ]
     try:
-        if not plain:
+        if not plain and here == 1:
             meet(bases)
         (folder / "done").touch()
         output = [rank.communicate(timeout=4 * DEADLINE_S)[0] for rank in ranks]
@@ -191,3 +232,16 @@ def test_parameters_are_the_same_bits_as_without(tmp_path: Path, bases: list[Pat
     watched, output = train(tmp_path / "watched", bases, plain=False)
     assert plain == watched
     assert output == printed
+    assert all("ddptop-meeting" in (tmp_path / f"watched/threads-{n}").read_text().split() for n in range(2))
+
+
+@pytest.mark.timeout(600)
+def test_ranks_of_one_host_meet_nobody(tmp_path: Path, bases: list[Path]) -> None:
+    """All ranks are on one host: there is no thread that looks for others, and no record of how to meet."""
+    train(tmp_path / "here", [bases[0], bases[0]], plain=False, here=2)
+    for number in range(2):
+        threads = (tmp_path / f"here/threads-{number}").read_text().split()
+        assert "MainThread" in threads
+        assert "ddptop-meeting" not in threads
+    (run,) = rundir.runs_in(bases[0], os.getuid())
+    assert not (run.path / "hosts").exists()

@@ -1,0 +1,145 @@
+"""A training on two hosts whose group is started again: by torchrun after a failure, with fewer hosts, or turned round.
+
+Of several hosts torchrun restarts all ranks, those of each host by a torchrun of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from support.cluster import Cluster, Host
+from support.cluster.jobs import COLD_S, Job, events, on_all, run_of, runs, status
+from support.harness import until
+
+from ddptop.agent.run import hosts as known
+
+QUICK: Final = ("--monitor-interval", "0.2")
+ELASTIC: Final = (
+    *("--nnodes", "1:2", "--max-restarts", "3"),
+    *("--rdzv-conf", "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3"),
+)
+RECORDED: Final = """
+import json, sys
+from pathlib import Path
+from ddptop.agent.observer.record.recording import read_steps
+print(json.dumps(sorted({(message.rank, message.generation) for message in read_steps(Path(sys.argv[1]))})))
+"""
+
+
+def _places(told: dict[str, Any]) -> dict[int, str]:
+    ranks = told.get("ranks", [])
+    return {rank["rank"]: rank["host"] for rank in ranks if rank["step"] and rank["state"] == "running"}
+
+
+def _restarts(host: Host) -> set[int]:
+    text = host.ddptop("ps", "--json").stdout
+    found = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
+    return {run["restarts"] for run in found}
+
+
+def _all_show(hosts: Sequence[Host], places: dict[int, str], restarts: int = 0) -> None:
+    if restarts:
+        until(lambda: on_all(hosts, _restarts) == [{restarts}] * len(hosts), f"{restarts} restarts are told", COLD_S)
+    until(lambda: all(_places(told) == places for told in on_all(hosts, status)), f"all hosts show {places}", COLD_S)
+
+
+def _started_again(job: Job, ranks: Sequence[int], since: float) -> None:
+    paths = [job.folder / f"first-{rank}" for rank in ranks]
+    until(lambda: all(path.stat().st_mtime > since for path in paths), "the group is started again", COLD_S)
+
+
+def _firsts(job: Job) -> float:
+    return max(path.stat().st_mtime for path in Path(job.folder).glob("first-*"))
+
+
+def test_a_group_that_torchrun_restarts_is_shown_and_told_as_before(cluster: Cluster, hosts: tuple[Host, ...]) -> None:
+    """A rank of node2 fails once: both hosts show the next generation, hold it at one step, and record both."""
+    job = Job(cluster, 1)
+    job.prepare()
+    script = job.folder / "train.py"
+    once = 'Path("raise").unlink()\n            raise RuntimeError("told to fail")'
+    script.write_text(script.read_text().replace('raise RuntimeError("told to fail")', once, 1))
+    job.prepare = lambda: None  # type: ignore[method-assign]
+    job.start(options=(*QUICK, "--max-restarts", "1"))
+    job.wait_for_first_step()
+    both = {0: "node1", 1: "node2"}
+    _all_show(hosts, both)
+    before = _firsts(job)
+    (job.folder / "raise").write_text("1")
+    _started_again(job, (0, 1), before)
+    _all_show(hosts, both, restarts=1)
+    paused = hosts[1].ddptop("pause")
+    assert not paused.returncode, paused.stderr
+    assert len(set(job.counts())) == 1, paused.stdout
+    assert not hosts[0].ddptop("resume").returncode
+    job.goes_on()
+    (job.folder / "slow").write_text("1 120")
+    until(
+        lambda: all((told["verdict"] or {}).get("rank") == 1 for told in on_all(hosts, status)), "it is judged", COLD_S
+    )
+    for host in hosts:
+        told = [each["text"] for each in events(host) if each["text"].startswith("restart 1")]
+        assert len(told) == 1, told
+        assert re.search("rank 1.*told to fail", told[0])
+    (job.folder / "stop").touch()
+    assert job.wait_for_end() == [0, 0]
+    until(lambda: {told["state"] for told in on_all(hosts, status)} == {"finished"}, "both say finished")
+    path = f"/{runs(hosts[0])[0].relative_to(hosts[0].root)}/run.db"
+    found = json.loads(hosts[0].python("-c", RECORDED, path, check=True).stdout)
+    assert found == [[0, 0], [0, 1], [1, 0], [1, 1]]
+
+
+def test_an_elastic_training_that_loses_a_host_goes_on_as_the_same_run(
+    cluster: Cluster, hosts: tuple[Host, ...]
+) -> None:
+    """On node1 torchrun goes on with its own rank: the run has this one alone then, and is shown as one of one host."""
+    job = Job(cluster, 1).start(options=(*QUICK, *ELASTIC))
+    job.wait_for_first_step()
+    _all_show(hosts, {0: "node1", 1: "node2"})
+    name, before = run_of(hosts[0]), _firsts(job)
+    cluster.kill_host(2)
+    _started_again(job, (0,), before)
+    _all_show(hosts[:1], {0: "node1"}, restarts=1)
+    assert run_of(hosts[0]) == name
+    assert len(status(hosts[0])["ranks"]) == 1
+    text = "\n".join(each["text"] for each in events(hosts[0]))
+    assert "its world is 1, and was 2" in text
+    assert not hosts[0].ddptop("pause").returncode
+    assert not hosts[0].ddptop("resume").returncode
+
+
+@pytest.fixture
+def turned(cluster: Cluster, hosts: tuple[Host, ...]) -> Job:
+    """A training with rank 0 on node2, which holds the store."""
+    job = Job(cluster, 1).start_by_hand(turned=True)
+    job.wait_for_first_step()
+    _all_show(hosts, {1: "node1", 0: "node2"})
+    return job
+
+
+def test_the_head_is_where_rank_zero_is(turned: Job) -> None:
+    """Rank 0 is on node2: its observer listens, that of node1 connects, and a replaced one is found again by itself.
+
+    It is killed while nobody looks on at node2, where alone it can be started.
+    """
+    node1, node2 = turned.cluster.hosts
+    (first,) = runs(node1)
+    (second,) = runs(node2)
+    assert known.read_listen(first, known.LISTEN) is None
+    listen = known.read_listen(second, known.LISTEN)
+    assert listen is not None
+    assert listen.host == "node2"
+    (pid,) = (pid for pid, words in node2.processes().items() if "observer" in words and "ddptop" in words)
+    node2.run(["kill", "-9", str(pid)], check=True)
+
+    def linked_anew() -> bool:
+        now = known.read_listen(first, known.HEAD)
+        return now is not None and now.server != listen.server and _places(status(node1)) == {1: "node1", 0: "node2"}
+
+    until(linked_anew, "node1 shows both ranks by the new observer of node2", COLD_S)
+    turned.goes_on()
