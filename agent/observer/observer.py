@@ -310,7 +310,7 @@ class Observer:
         text = f"restart {generation}{most}: {why}"
         if self._relay.far.role == "branch":
             # The head tells it for all hosts.
-            self._relay.record(text, "error")
+            self._relay.record(wire.Event(time.time_ns(), text, judgement.rank, "error"))
         else:
             self._say(text, "error", judgement.rank)
         self._generation = generation

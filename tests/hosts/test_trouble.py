@@ -78,6 +78,10 @@ def test_without_store_and_key_each_host_says_that_it_shows_itself_alone(
     job.goes_on()
 
 
+def _says(host: Host, what: str) -> bool:
+    return what in (_not_linked(host) or "")
+
+
 def _not_linked(host: Host) -> str | None:
     text = host.ddptop("status").stdout
     return text if "not linked" in text else None
@@ -103,9 +107,9 @@ def test_a_key_file_that_cannot_be_used_is_told_with_the_reason(cluster: Cluster
     job = _without_a_store(cluster, (first, second))
     for host, reason in zip(hosts, (f"{keys[0]}: others can read it", f"{keys[1]}: 16 bytes are too few"), strict=True):
         name = run_of(host)
-        until(lambda host=host, name=name, reason=reason: _lines(host, name, reason), f"an event: {reason}")
+        until(partial(_lines, host, name, reason), f"an event: {reason}")
         assert len(_lines(host, name, reason)) == 1
-        until(lambda host=host, reason=reason: f"not linked ({reason}" in (_not_linked(host) or ""), reason)
+        until(partial(_says, host, f"not linked ({reason}"), reason)
     job.goes_on()
 
 
