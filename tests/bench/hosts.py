@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +64,7 @@ LINK_S: Final = 120.0
 NAMED_S: Final = 120.0
 _TURN_S: Final = 0.01
 _FAR_TURN_S: Final = 0.05
+_BRANCH_TURN_S: Final = 0.25
 _MOST_A_TURN: Final = 4
 """Steps that a rank makes at once to catch up."""
 _BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS, wire.TOPIC_HOSTS)
@@ -140,6 +141,11 @@ class FarRank(HeldRank):
         """The last step with a record; -1 as long as nobody has wanted one."""
         self._ends_at_ns = 0
 
+    @property
+    def is_looked_at(self) -> bool:
+        """Say whether its records are wanted at once."""
+        return self._recorded >= 0 or self._host.wants(self.topic)
+
     def go_to(self, seq: int, now_ns: int, delayed_from: int | None) -> None:
         """Have made so many steps by now, with the delay from step `delayed_from` on."""
         records = self.records
@@ -213,6 +219,8 @@ class FakeHost:
         self._session = -1
         self._newest: dict[bytes, dict[int, bytes]] = {wire.TOPIC_BEAT: {}, wire.TOPIC_SUMMARY: {}}
         self._looks = False
+        self.bring: Callable[[FarRank], None] = lambda rank: None
+        """Brings a rank where it is by now."""
         host = self.ranks[0].hello.host
         greeting = wire.HostHello(
             wire.PROTOCOL, "bench", run.run, run.run_id, host, run.world, 0, tuple(ranks), time.time_ns()
@@ -274,6 +282,7 @@ class FakeHost:
             asker, number, payload = content
             rank = self.ranks[int(number) - self.ranks[0].rank]
             command = wire.read_command(payload)
+            self.bring(rank)
             if isinstance(command, wire.Fill):
                 for part in rank.fill(command):
                     self.branch.send(HEAD, frames.ANSWER, asker, number, part)
@@ -297,8 +306,6 @@ class Training:
         self._due = [index / len(ranks) for index in range(len(ranks))]
         self._began = time.monotonic()
         self._looked = 0.0
-        self._wanted_now = 0
-        self._delayed_step: int | None = None
         self.beats = self.late = 0
         """Beats, and those of them that came half a second late or more."""
 
@@ -311,16 +318,11 @@ class Training:
         if not self._go_ns:
             self._began = now
             return
-        first = self._ranks[0]
-        self._wanted_now = self._wanted(first, now_ns)
-        self._delayed_step = self._wanted(first, self._delayed_ns) if self._delayed_ns else None
         for index, rank in enumerate(self._ranks):
             if isinstance(rank, FarRank):
-                made = rank.records.seq
-                # Of one that is paused the clock runs on; after that it catches up.
-                seq = made + rank.gate.room(made, max(0, self._wanted_now - made))
-                rank.go_to(seq, now_ns, self._delayed_step)
-                self._beat_if_due(index, rank, now)
+                if rank.is_looked_at or now - self._began >= self._due[index]:
+                    self.bring(rank, now_ns)
+                    self._beat_if_due(index, rank, now)
                 continue
             whole = rank.gate.room(rank.records.seq, min(self._wanted(rank, now_ns) - rank.records.seq, _MOST_A_TURN))
             if whole > 0:
@@ -332,6 +334,16 @@ class Training:
                     rank.history.add(step)
                 rank.publish(steps)
             self._beat_if_due(index, rank, now)
+
+    def bring(self, rank: FarRank, now_ns: int) -> None:
+        """Have a rank where it is by now: its steps are counted where somebody wants to know."""
+        if not self._go_ns:
+            return
+        made = rank.records.seq
+        # Of one that is paused the clock runs on; after that it catches up.
+        seq = made + rank.gate.room(made, max(0, self._wanted(rank, now_ns) - made))
+        delayed = self._wanted(rank, self._delayed_ns) if self._delayed_ns else None
+        rank.go_to(seq, now_ns, delayed)
 
     def _beat_if_due(self, index: int, rank: HeldRank, now: float) -> None:
         late = now - self._began - self._due[index]
@@ -413,8 +425,10 @@ def be_far_hosts(directory: RunDir, first: int, given: Any) -> None:
         for number in numbers
     ]
     training = Training([rank for fake in fakes for rank in fake.ranks], directory.path)
+    for fake in fakes:
+        fake.bring = lambda rank: training.bring(rank, time.time_ns())
     (directory.path / f"ready-{first}").touch()
-    traffic, told, trained = directory.path / f"traffic-{first}", 0.0, 0.0
+    traffic, told, trained, looked = directory.path / f"traffic-{first}", 0.0, 0.0, 0.0
     poller = zmq.Poller()
     for fake in fakes:
         for socket_ in fake.branch.sockets:
@@ -422,11 +436,12 @@ def be_far_hosts(directory: RunDir, first: int, given: Any) -> None:
     for _ in turns:
         ready = dict(poller.poll(int(_FAR_TURN_S * 1000)))
         now = time.monotonic()
-        is_due = now > trained + _FAR_TURN_S
-        for fake in fakes:
+        is_due = now > looked + _BRANCH_TURN_S
+        looked = now if is_due else looked
+        for fake in fakes if is_due or ready else ():
             if is_due or any(each in ready for each in fake.branch.sockets):
                 fake.branch.turn()
-        if is_due:
+        if now > trained + _FAR_TURN_S:
             trained = now
             training.turn()
         if now > told + 1.0:
