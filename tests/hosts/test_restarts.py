@@ -18,10 +18,12 @@ from support.harness import until
 
 from ddptop.agent.run import hosts as known
 
+pytestmark = pytest.mark.timeout(900)
+
 QUICK: Final = ("--monitor-interval", "0.2")
 ELASTIC: Final = (
     *("--nnodes", "1:2", "--max-restarts", "3"),
-    *("--rdzv-conf", "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3"),
+    *("--rdzv-conf", "last_call_timeout=10,keep_alive_interval=1,keep_alive_max_attempt=3"),
 )
 RECORDED: Final = """
 import json, sys

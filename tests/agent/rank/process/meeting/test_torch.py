@@ -56,6 +56,7 @@ from ddptop.agent.run.rundir import RunDir
 from pathlib import Path
 
 exchange._SOON_S = exchange._LATER_S = 0.0005
+exchange._COMES_S = float("inf")
 told = []
 parent = os.getpid()
 
