@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
@@ -59,6 +59,9 @@ class Ranks:
 
     def decide(self, serial: int, decision: wire.Command) -> bool:
         raise AssertionError("nothing is decided")
+
+    def unheard(self, ranks: Collection[int]) -> str:
+        return ""
 
     def gather(
         self, cancelled: Callable[[], bool] = lambda: False, hangs: Callable[[], str] = lambda: ""

@@ -90,8 +90,14 @@ def test_what_a_newcomer_says_is_not_lost_meanwhile(tmp_path: Path) -> None:
 
 def test_a_command_costs_one_look_at_the_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before each command to a rank the head looks once for a new decision, and sends it to every host."""
-    decisions, sent = Decisions(tmp_path), []
-    mirror = Sent(decisions, lambda peer, serial, content: sent.append((peer, serial, content)) is None)
+    decisions = Decisions(tmp_path)
+    sent: list[tuple[bytes, int, bytes]] = []
+
+    def send(peer: bytes, serial: int, content: bytes) -> bool:
+        sent.append((peer, serial, content))
+        return True
+
+    mirror = Sent(decisions, send)
     for number in range(HOSTS):
         mirror.heard(b"b%d" % number, 0)
     looks = []

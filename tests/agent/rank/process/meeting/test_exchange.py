@@ -254,7 +254,7 @@ def test_a_store_that_hangs_does_not_hold_up_the_end(
 def test_a_fork_of_the_script_ends_nothing(place: Place, folders: list[Path], begun: Any) -> None:
     """It may have been made while the thread held the lock of the event, for which it would wait for ever."""
     made, _ = begun(folders[1], head=False)
-    with made._stop._cond:  # type: ignore[attr-defined]
+    with made._stop._cond:
         child = os.fork()
         if child == 0:
             made.stop()
