@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
@@ -53,6 +53,9 @@ class Ranks:
 
     def departed(self) -> set[int]:
         return self.ended
+
+    def unheard(self, ranks: Collection[int]) -> str:
+        return ""
 
     def newest(self) -> int:
         raise AssertionError("nothing is decided")
