@@ -54,6 +54,9 @@ class Ranks:
     def departed(self) -> set[int]:
         return self.ended
 
+    def unheard(self, ranks: Collection[int]) -> str:
+        return ""
+
     def newest(self) -> int:
         raise AssertionError("nothing is decided")
 
