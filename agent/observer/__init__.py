@@ -1,10 +1,10 @@
 """Code that runs beside the ranks, outside their processes: one process for each run.
 
 own_log   the log of the observer itself
-observer  the process and its main thread: it starts the group where ddptop launched it, and looks after the run
+observer  the process
+one_run   its main thread: it starts the group where ddptop launched it, and looks after the run until its end
 engine    who starts the ranks, and on which machine
 orders    commands to the observer
-rank_ends the ends of ranks: told, recorded, and judged by their cause
 relay     what the ranks tell: received once, repeated, recorded and judged
 inspection where ranks stand, by their agents or from outside
 hosts     the link between the observers of a run on several hosts

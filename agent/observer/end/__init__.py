@@ -5,6 +5,7 @@ escalation  SIGTERM, a grace period, SIGKILL, and a count of survivors
 freezer     SIGSTOP and SIGCONT
 reaper      adopts orphans and reads their exit status
 exits       the time and the status with which each rank ended
+rank_ends   the ends of ranks: told, recorded, and judged by their cause
 cause       the end of the run, and its first cause
 parting     what the ranks left behind, the first of them apart from the others
 kinds       the kinds of ends: how each is recognized, and what can be done about it

@@ -63,9 +63,6 @@ class Ranks:
     def decide(self, serial: int, decision: wire.Command) -> bool:
         raise AssertionError("nothing is decided")
 
-    def unheard(self, ranks: Collection[int]) -> str:
-        return ""
-
     def gather(
         self, cancelled: Callable[[], bool] = lambda: False, hangs: Callable[[], str] = lambda: ""
     ) -> dict[int, wire.Checksums]:

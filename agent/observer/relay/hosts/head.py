@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -23,12 +22,12 @@ from ddptop.agent.observer.hosts.frames import (
     UNSUBSCRIBE,
 )
 from ddptop.agent.observer.hosts.link import Link
-from ddptop.agent.observer.hosts.peer import Peer
 from ddptop.agent.observer.orders.far import GONE, LINKED, SILENT
 from ddptop.agent.observer.orders.mirror import Sent
 from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.hosts.asking import Asking
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
+from ddptop.agent.observer.relay.hosts.connected import Connected
 from ddptop.agent.observer.relay.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
 from ddptop.agent.observer.relay.hosts.windows import WATCHED
 from ddptop.agent.run.decisions import Decisions
@@ -47,63 +46,8 @@ _OF_SETTLED: Final = frozenset((PUBLICATION, COMMAND, ANSWER))
 """What can be taken in only once it is known which ranks are where."""
 GONE_S: Final = 10.0
 """Seconds after the end of its connection in which a host may come back before it counts as gone."""
-_RATE: Final = 50
-"""Messages of each rank in a second, which is more than it publishes."""
-_RATE_BYTES: Final = 1 << 20
-"""The same of their bytes."""
-_COMMANDS: Final = 2_000
-"""Commands of a branch in a second: to each of a thousand ranks two."""
 _SETTLES_S: Final = 30.0
 """Seconds within which all hosts have seen a restart of the group."""
-_BURST_S: Final = 10.0
-"""So much may come at once, after so many seconds without."""
-
-
-@dataclass
-class _Allowance:
-    """What a branch may send: messages, bytes or commands, by the second."""
-
-    rate: float = 0.0
-    left: float = -1.0
-    at: float = 0.0
-
-    def take(self, amount: float, now: float) -> bool:
-        if self.left < 0:
-            self.left = self.rate * _BURST_S
-        else:
-            self.left = min(self.rate * _BURST_S, self.left + (now - self.at) * self.rate)
-        self.at = now
-        if amount > self.left:
-            return False
-        self.left -= amount
-        return True
-
-
-@dataclass
-class _Branch:
-    """Another host of the run."""
-
-    peer: Peer
-    subscriptions: Subscriptions
-    mirror: Mirror
-    messages: _Allowance = field(default_factory=_Allowance)
-    bytes: _Allowance = field(default_factory=_Allowance)
-    commands: _Allowance = field(default_factory=lambda: _Allowance(_COMMANDS))
-    session: int = -1
-    members: dict[int, Member] = field(default_factory=dict)
-    ranks: frozenset[int] = frozenset()
-    """Those of its ranks that are taken for its own."""
-    summaries: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By rank, generation and number of its newest summary."""
-    state: str = ""
-    refused: int = 0
-    otherwise_since: float | None = None
-    """When it was first seen that it counts the restarts of the group otherwise than this host."""
-    told_otherwise: bool = False
-
-    def allow(self, ranks: int) -> None:
-        """Take so much of it as so many ranks may publish."""
-        self.messages.rate, self.bytes.rate = 200 + _RATE * ranks, (8 << 20) + _RATE_BYTES * ranks
 
 
 class Head:
@@ -123,7 +67,7 @@ class Head:
         self._link = link
         self._clock = clock
         self._world = parts.run.world
-        self._branches: dict[bytes, _Branch] = {}
+        self._branches: dict[bytes, Connected] = {}
         self._followed: dict[int, tuple[int, Process]] = {}
         self._in_sight: frozenset[int] = frozenset()
         """Ranks of a large group whose records are wanted at once."""
@@ -168,7 +112,7 @@ class Head:
         except (ValueError, wire.Unreadable):
             self._refuse(branch)
 
-    def _refuse(self, branch: _Branch) -> None:
+    def _refuse(self, branch: Connected) -> None:
         self.refused += 1
         branch.refused += 1
         if branch.refused == 1:
@@ -182,7 +126,7 @@ class Head:
                 self._forget(branch)
                 del self._branches[name]
         elif branch is None:
-            branch = self._branches[name] = _Branch(peer, Subscriptions(self._link, name), Mirror(self._link, name))
+            branch = self._branches[name] = Connected(peer, Subscriptions(self._link, name), Mirror(self._link, name))
             self._decisions.meet(name)
         elif branch.session != peer.session:
             # It may be another process, and knows nothing.
@@ -212,7 +156,7 @@ class Head:
                 for rank in branch.ranks:
                     self._parts.intake.look_for_gap(rank)
 
-    def _forget(self, branch: _Branch) -> None:
+    def _forget(self, branch: Connected) -> None:
         """Forget what a branch has asked for."""
         self.asking.lose(branch.peer.name)
         self._decisions.forget(branch.peer.name)
@@ -221,7 +165,7 @@ class Head:
     def _settle(self) -> None:
         """Find out which ranks are on which host, and take in those that are new."""
         generation, here = self._parts.intake.generation, self._local.members
-        owners: dict[int, _Branch] = {}
+        owners: dict[int, Connected] = {}
         order = sorted(self._branches.values(), key=lambda each: (not each.peer.is_linked, -each.peer.hello.generation))
         for branch in order:
             claimed = {rank for rank in branch.peer.ranks if rank < self._world and rank not in here}
@@ -261,12 +205,12 @@ class Head:
             for rank in newly:
                 self._parts.forwarding.lose_afar(rank)
 
-    def _state_of_lost(self, branch: _Branch) -> str:
+    def _state_of_lost(self, branch: Connected) -> str:
         """Return the state of a host whose connection has ended: it may come back within seconds."""
         is_over = bool(branch.ranks) and branch.ranks <= self._lost
         return GONE if is_over or self._clock() - branch.peer.since > GONE_S else SILENT
 
-    def _topics(self, branch: _Branch) -> set[bytes]:
+    def _topics(self, branch: Connected) -> set[bytes]:
         topics = set(_SMALL if self._world <= EACH_RECORD else _LARGE)
         if self._parts.common.is_ready:
             topics.add(wire.TOPIC_RECORD)
@@ -280,7 +224,7 @@ class Head:
         """Have the records of these ranks of a large group at once, as far as they are on other hosts."""
         self._in_sight = ranks
 
-    def _subscribe_at(self, branch: _Branch, *, again: bool = False) -> None:
+    def _subscribe_at(self, branch: Connected, *, again: bool = False) -> None:
         branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_RANKS, wire.TOPIC_RECORD) if again else ())
 
     def turn(self) -> None:
@@ -303,7 +247,7 @@ class Head:
                 if has_changed or not branch.mirror.is_whole:
                     branch.mirror.send({rank: each for rank, each in known.items() if rank not in branch.ranks})
 
-    def _note_count(self, branch: _Branch) -> None:
+    def _note_count(self, branch: Connected) -> None:
         """Tell once that a host counts the starts of the group otherwise: what its ranks say cannot be told apart then.
 
         Its torchrun is a new one, as after the loss of a host, and begins to count anew.
@@ -331,7 +275,7 @@ class Head:
             if rank in branch.ranks and member.generation == generation
         }
 
-    def _take_publication(self, branch: _Branch, frames: list[bytes]) -> None:
+    def _take_publication(self, branch: Connected, frames: list[bytes]) -> None:
         topic, payload = frames
         now = self._clock()
         if not (branch.messages.take(1, now) and branch.bytes.take(len(payload), now)):
@@ -363,7 +307,7 @@ class Head:
             self.refused -= 1
             self._refuse(branch)
 
-    def _take_summary(self, branch: _Branch, payload: bytes) -> None:
+    def _take_summary(self, branch: Connected, payload: bytes) -> None:
         summary = wire.read_telemetry(payload)
         if not isinstance(summary, wire.Summary):
             raise ValueError("no summary")
@@ -374,13 +318,13 @@ class Head:
                 branch.summaries[summary.rank] = newest
             self._parts.intake.take_from_afar(payload, branch.ranks)
 
-    def _take_event(self, branch: _Branch, event: wire.Event) -> None:
+    def _take_event(self, branch: Connected, event: wire.Event) -> None:
         named = _named(event, branch.peer.host)
         # What was told without a link comes again with it.
         if self._parts.common.is_new(named):
             self._parts.intake.take_from_afar(wire.encode(named), branch.ranks)
 
-    def _take_command(self, branch: _Branch, frames: list[bytes]) -> None:
+    def _take_command(self, branch: Connected, frames: list[bytes]) -> None:
         asker, *rest = frames
         if not branch.commands.take(1, self._clock()):
             # Whoever asks gets no answer in time, as of one that is overloaded.
@@ -388,7 +332,7 @@ class Head:
             return
         self._parts.commands.carry_out(askers.named(branch.peer.name, asker), rest, branch.peer.offset_s)
 
-    def _take_answer(self, branch: _Branch, frames: list[bytes]) -> None:
+    def _take_answer(self, branch: Connected, frames: list[bytes]) -> None:
         if len(frames) == 2:
             if not (self.asking.is_own(frames[0]) and self.asking.answered(branch.peer.name, frames[1])):
                 self._refuse(branch)
@@ -397,7 +341,7 @@ class Head:
         if reply is not None:
             self._parts.forwarding.take_from_beyond(int(frames[1]), reply)
 
-    def _subscribe(self, branch: _Branch, frames: list[bytes]) -> None:
+    def _subscribe(self, branch: Connected, frames: list[bytes]) -> None:
         (topic,) = frames
         if not (self._parts.door.may_subscribe(topic) and self._parts.door.windows.subscribe(branch.peer.name, topic)):
             self._refuse(branch)
@@ -408,10 +352,10 @@ class Head:
         else:
             self._parts.greeting.greet({topic})
 
-    def _unsubscribe(self, branch: _Branch, frames: list[bytes]) -> None:
+    def _unsubscribe(self, branch: Connected, frames: list[bytes]) -> None:
         self._parts.door.windows.unsubscribe(branch.peer.name, frames[0])
 
-    def _take_members(self, branch: _Branch, frames: list[bytes]) -> None:
+    def _take_members(self, branch: Connected, frames: list[bytes]) -> None:
         if not branch.bytes.take(len(frames[0]), self._clock()):
             self._refuse(branch)
             return
@@ -422,7 +366,7 @@ class Head:
         branch.members.update((member.rank, member) for member in found if member.rank in claimed)
         self._changes.setdefault(branch.peer.name, False)
 
-    def _take_decision(self, branch: _Branch, frames: list[bytes]) -> None:
+    def _take_decision(self, branch: Connected, frames: list[bytes]) -> None:
         serial, _ = frames
         self._decisions.heard(branch.peer.name, int(serial))
 
@@ -441,7 +385,7 @@ class Head:
         )  # fmt: skip
         return here, *(self._state_of(branch) for branch in self._branches.values() if branch.ranks)
 
-    def _state_of(self, branch: _Branch) -> HostState:
+    def _state_of(self, branch: Connected) -> HostState:
         peer = branch.peer
         return HostState(
             peer.host, branch.state, tuple(sorted(branch.ranks)), peer.heard_at_ns, _ms(peer.offset_s),

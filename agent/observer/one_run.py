@@ -1,0 +1,437 @@
+"""One run, looked after from its start until its end: what the main thread of an observer does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.observer.end import cause, escalation, processes, reaper
+from ddptop.agent.observer.end.exits import Exits
+from ddptop.agent.observer.end.rank_ends import RankEnds
+from ddptop.agent.observer.engine import resizing
+from ddptop.agent.observer.engine.foreign import Foreign
+from ddptop.agent.observer.engine.launcher import Torchrun
+from ddptop.agent.observer.engine.meeting import Awaited
+from ddptop.agent.observer.engine.scheduler import Scheduler
+from ddptop.agent.observer.orders.orders import Orders
+from ddptop.agent.observer.orders.others import Others
+from ddptop.agent.observer.relay.relay import Relay
+from ddptop.agent.run import states
+from ddptop.agent.run.files.presence import Presence
+from ddptop.agent.run.files.private import Claim
+from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError, is_alive
+from ddptop.agent.text import clean_line
+
+_log = logging.getLogger("ddptop.observer")
+
+_TURN_MS: Final = 250
+_QUIET_TURN_MS: Final = 1000
+"""The same where whatever has to be noticed at once ends the waiting: commands, and the ends of processes."""
+_TURN_WHILE_ENDING_MS: Final = 50
+_TEARDOWN_S: Final = 0.5
+_LOOK_S: Final = 1.0
+"""Seconds between two looks for further ranks of a job that something else launched, where some are there."""
+
+
+class Observer:
+    """Looks after one run until its end, or until a signal tells it to leave."""
+
+    def __init__(self, directory: RunDir, run: Run, context: zmq.Context[Any], claim: Claim) -> None:
+        """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
+        self._directory = directory
+        self._run = run
+        self._world = run.world
+        self._claim = claim
+        self._presence = Presence(directory)
+        self._state = "starting"
+        self._cause = run.cause
+        self._told_cause: str | None = None
+        """The cause, at a branch, as the head has told it last."""
+        self._engine: Torchrun | Foreign | None = None
+        """The process that starts the ranks; None before it is started, and where that fails."""
+        self._exit_code: int | None = None
+        self._orphaned = False
+        self._leaving = False
+        self._resized = False
+        self._members: dict[int, Member] = {}
+        """Last records of the present generation, which the next generation overwrites on disk."""
+        self._generation = 0
+        self._look_due = 0.0
+        self._exits = Exits()
+        self._awaited = Awaited(run)
+        relay = self._relay = Relay(context, directory, run)
+        self._scheduler = Scheduler(run, relay.requests)
+        self._say = self._relay.say
+        host, hosts = socket.gethostname(), relay.far
+        self._others = Others(host, hosts, self._say)
+        self._orders = Orders(directory, relay.requests, self._say, relay.add, hosts, self._take_from_host, host)
+        self._orders.know_ended(self._others.ended)
+        self._ends = RankEnds(directory, self._exits, self._orders, self._say, hosts, self._others.parts)
+
+    def leave(self, *_: object) -> None:
+        """Leave the run unobserved, as it is; end it where it is a scheduler's, who wants all of it to end."""
+        self._leaving = not self._scheduler.end()
+        self._relay.requests.arrived.set()
+
+    @property
+    def is_stuck(self) -> bool:
+        """After `run`: say whether the relay's thread has not ended."""
+        return self._relay.is_stuck
+
+    def pass_on(self, number: int, _frame: object) -> None:
+        """Pass a signal on to torchrun, which passes it on to its ranks; the observer stays.
+
+        What started a job by hand gets the signals of its scheduler itself.
+        """
+        if self._run.torchrun is not None and self._run.launched:
+            processes.send(self._run.torchrun, number)
+
+    def run(self, predecessor: Run | None = None) -> None:
+        """Start torchrun, or take over from an observer that is gone, and look after the run until its end.
+
+        Args:
+            predecessor: the record of the run by the earlier observer, None at the first start.
+        """
+        self._presence.begin()
+        reaper.adopt_orphans()
+        self._relay.start()
+        problem = self._begin(predecessor)
+        while self._engine is not None and not self._is_over():
+            if (self._leaving or self._resized) and not self._orders.ending:
+                self._abandon()
+                return
+            self._find_ranks()
+            self._note_exits()
+            self._ends.turn()
+            self._scheduler.turn(self._members.values())
+            self._orders.turn(self._run)
+            self._look_at_hosts()
+            self._presence.tick()
+            if self._orders.ending:
+                self._state = "killing"
+            self._relay.publish(self._run_state())
+            self._wait()
+        self._conclude(problem)
+        self._close()
+
+    def _abandon(self) -> None:
+        _log.info("another observer takes over" if self._resized else "told to leave: the training goes on without me")
+        self._relay.finish(None, over=False)
+        for kind in ("pub", "cmd"):
+            Path(self._directory.address("observer", kind).removeprefix("ipc://")).unlink(missing_ok=True)
+        self._close()
+        self._presence.end()
+        self._claim.release()
+        if self._resized:
+            resizing.hand_over(self._directory)
+
+    def _close(self) -> None:
+        self._exits.close()
+        self._scheduler.close()
+        self._orders.close()
+        self._relay.close()
+
+    def _begin(self, predecessor: Run | None) -> str | None:
+        """Start torchrun, or adopt what runs already; return the reason where neither is possible."""
+        if not self._run.launched:
+            self._watch(predecessor)
+            return None
+        return self._start() if predecessor is None else self._take_over(predecessor)
+
+    def _start(self) -> str | None:
+        try:
+            engine = self._engine = Torchrun.start(self._directory, self._run)
+        except OSError as error:
+            return f"{self._run.leader} could not be started: {error}"
+        self._write(torchrun=engine.process)
+        self._say(f"{self._run.leader} started (pid {engine.process.pid})")
+        return None
+
+    def _watch(self, before: Run | None) -> None:
+        """Look after the ranks of a job that something else launched."""
+        self._engine = Foreign(self._directory, self._run)
+        if before is None or before.observer is None:
+            self._say(f"an observer (pid {os.getpid()}) watches this job, which was started by hand")
+        else:
+            was = f"observer {before.observer.pid}"
+            self._say(f"{was} is gone; an observer with pid {os.getpid()} takes over", "warning")
+        self._adopt_ranks()
+        self._orders.resume_ending(self._run)
+
+    def _take_over(self, before: Run) -> str | None:
+        """Adopt the torchrun and the ranks of an observer that is gone."""
+        found = before.torchrun or processes.find_torchrun(before)
+        was = f"observer {before.observer.pid}" if before.observer else "the first observer"
+        if found is None:
+            return f"{was} was gone before {self._run.leader} was started"
+        self._engine = Torchrun(found)
+        self._write(torchrun=found)
+        self._say(
+            f"{was} is gone; an observer with pid {os.getpid()} takes over; "
+            f"{self._run.leader}'s own exit status will not be known",
+            "warning",
+        )
+        self._adopt_ranks()
+        self._orders.resume_ending(self._run)
+        return None
+
+    def _adopt_ranks(self) -> None:
+        for rank, member in self._directory.members().items():
+            self._generation = member.generation
+            self._enlist(rank, member)
+        self._ends.resume(self._generation)
+        self._note_start()
+
+    def _look_at_hosts(self) -> None:
+        """Notice which hosts are lost or heard again, and tell the head of the ends on this one."""
+        if (told := self._relay.far.cause) != self._told_cause:
+            # Who asks here is told so also when the head has left.
+            self._cause = self._told_cause = told
+        if self._cause != self._run.cause:
+            # Who cannot wait for this process to answer reads it there.
+            self._write(cause=self._cause)
+        if self._others.turn(self._generation, self._ends.seen, self._members) and self._cause is not None:
+            self._cause = self._ends.first_cause(self._run, self._members, None).cause
+
+    def _take_from_host(self, message: wire.HostEnd | wire.Conclude) -> str | None:
+        """Take what another observer tells of the end of the run, or return why not."""
+        refusal = self._others.take(message)
+        if self._others.conclusion is not None:
+            self._relay.far.conclude()
+        if refusal is None and isinstance(message, wire.HostEnd) and self._orders.killed_by is None:
+            self._ends.record()
+            judgement = self._ends.first_cause(self._run, self._members, None)
+            if judgement.state == "failed":
+                self._cause = judgement.cause
+        return refusal
+
+    def _is_over(self) -> bool:
+        """Say whether the run is over: here, and as far as can be known on the other hosts."""
+        over = self._part_is_over()
+        if over and self._orders.killed_by is not None:
+            return not self._others.is_to_conclude()
+        # The head has waited long enough for a launcher that starts nothing any more.
+        concluded = self._others.conclusion is not None and not self._exits.alive() and not self._orders.ending
+        return not self._others.are_awaited(over=over) or concluded
+
+    def _part_is_over(self) -> bool:
+        assert self._engine is not None
+        self._exits.watch_leader(self._engine.process)
+        over = self._engine.is_over()
+        self._exit_code = self._engine.exit_code
+        reaper.reap(self._engine.process.pid if self._engine.process is not None else None)
+        alive = self._exits.alive()
+        if over and (self._run.launched or not alive):
+            self._orders.learn(self._run)
+        if self._orders.killed_by is not None:
+            return not self._orders.ending
+        if isinstance(self._engine, Foreign):
+            if over and alive and self._engine.process is not None:
+                self._note_orphans(f"{self._run.leader} is gone; its ranks go on without it")
+            return self._engine.is_deserted(alive, self._members)
+        if not over:
+            return False
+        if self._exit_code is not None and self._exit_code >= 0:
+            return True
+        # Ranks that outlive a killed torchrun still train; those that outlive one that exited by itself do not.
+        orphans = self._living()
+        if orphans:
+            how = "its exit status is not known" if self._exit_code is None else f"signal {-self._exit_code}"
+            self._note_orphans(f"{self._run.leader} is gone ({how}); ranks {orphans} go on without it")
+        return not orphans
+
+    def _note_orphans(self, text: str) -> None:
+        if not self._orphaned:
+            self._orphaned = True
+            self._say(text, "error")
+
+    def _living(self) -> list[int]:
+        return [rank for rank, member in self._directory.members().items() if is_alive(member.process)]
+
+    def _find_ranks(self) -> None:
+        alive = self._exits.alive()
+        if len(alive) >= states.ranks_here(self._run, self._run.world):
+            return
+        if alive and not self._run.launched:
+            # A job may have further ranks on other hosts only, and is not to be searched for them without end.
+            if time.monotonic() < self._look_due:
+                return
+            self._look_due = time.monotonic() + _LOOK_S
+        members = self._directory.members()
+        world = resizing.present_world(self._directory, self._run, self._world, members.values())
+        if world != self._world:
+            self._say(f"the group was started again: its world is {world}, and was {self._world}", "warning")
+            self._resized = True
+            return
+        for rank, member in members.items():
+            if member.generation > self._generation:
+                self._begin_generation(member.generation)
+            known = self._members.get(rank)
+            if 0 <= rank < self._run.world and (known is None or known.process != member.process):
+                self._enlist(rank, member)
+                self._say(f"rank {rank} is up (pid {member.process.pid})")
+        self._note_start()
+
+    def _note_start(self) -> None:
+        if self._state == "starting":
+            self._state = states.of_reports(self._run, self._members, time.time_ns())
+            if self._state == "running":
+                self._write(state="running")
+
+    def _enlist(self, rank: int, member: Member) -> None:
+        self._members[rank] = member
+        self._exits.watch(rank, member.process)
+        self._ends.watch(rank, member.process)
+        self._relay.follow(member)
+
+    def _begin_generation(self, generation: int) -> None:
+        """Publish why torchrun has restarted the group, and forget the ranks of the last generation."""
+        judgement = self._ends.first_cause(self._run, self._members, 1)
+        why = judgement.cause or "it left no record of its end"
+        most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
+        text = f"restart {generation}{most}: {why}"
+        if self._relay.far.role == "branch":
+            # The head tells it for all hosts.
+            self._relay.record(wire.Event(time.time_ns(), text, judgement.rank, "error"))
+        else:
+            self._say(text, "error", judgement.rank)
+        self._generation = generation
+        self._state, self._cause = "starting", None
+        self._members.clear()
+        self._ends.forget(generation)
+        self._exits.forget()
+        self._orders.forget_ranks()
+
+    def _note_exits(self) -> None:
+        dead = self._exits.read()
+        members = self._directory.members() if self._ends.have_records_changed() or dead else {}
+        if dead:
+            self._orders.learn(self._run)
+        for rank, member in members.items():
+            if member.generation == self._generation and rank in self._members:
+                self._members[rank] = member
+        failed = self._ends.tell_failures(self._members)
+        for rank in dead:
+            if rank in self._members:
+                self._relay.lose(self._members[rank])
+            failed |= self._ends.note(rank, self._members.get(rank), launched=self._run.launched)
+        if dead:
+            self._ends.record()
+        if failed:
+            # Told at once: torchrun may take half a minute to end the other ranks.
+            self._cause = self._ends.first_cause(self._run, self._members, None).cause
+
+    def _wait(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._relay.requests.arrived, zmq.POLLIN)
+        for handle in self._exits.handles:
+            poller.register(handle, zmq.POLLIN)
+        poller.poll(_TURN_WHILE_ENDING_MS if self._orders.ending else _QUIET_TURN_MS if self._is_quiet() else _TURN_MS)
+
+    def _is_quiet(self) -> bool:
+        """Say whether all ranks are there, and nothing has to be looked for to be noticed."""
+        return (
+            self._state == "running"
+            and not self._leaving
+            and not self._orphaned
+            and self._exits.shows_all
+            and len(self._exits.alive()) >= states.ranks_here(self._run, self._run.world)
+        )
+
+    def _conclude(self, problem: str | None) -> None:
+        self._orders.await_parts()
+        self._find_ranks()
+        self._note_exits()
+        # What the head of a run on several hosts tells for all of them is only recorded here.
+        told = self._others.conclusion is not None
+        publish = self._relay.record if told or self._relay.far.role == "branch" else self._relay.add
+        if self._orders.killed_by is not None:
+            self._relay.far.conclude()
+            if not told:
+                publish(wire.Event(time.time_ns(), self._orders.summary, None, "warning"))
+        elif self._run.launched:
+            # The processes that outlive another launcher's job are that launcher's.
+            self._clear_up()
+        judgement = self._judge(problem)
+        if judgement.warning and not told:
+            publish(wire.Event(time.time_ns(), judgement.warning, None, "warning"))
+        at_ns = self._others.conclude(judgement, killed=self._orders.killed_by is not None)
+        text, level = cause.describe_end_of_run(judgement.state, judgement.cause)
+        publish(wire.Event(at_ns, text, None, level))
+        self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
+        self._relay.publish(self._run_state())
+        self._relay.finish(self._run_state(), at_ns=at_ns)
+        # Once the record says that the run is over, another run may take its name and directory: all work in
+        # the directory comes before that.
+        self._directory.remove_sockets()
+        self._presence.end()
+        self._write(
+            state=judgement.state,
+            exit_code=judgement.exit_code,
+            ended_at_ns=self._end_ns(),
+            cause=judgement.cause,
+            cause_rank=judgement.rank,
+            cause_kind=judgement.kind,
+        )
+        self._claim.release()
+        self._relay.publish(self._run_state())
+
+    def _end_ns(self) -> int:
+        now = time.time_ns()
+        if self._run.launched or self._orders.killed_by is not None:
+            return now
+        return cause.last_end_ns(self._directory.members(), self._exits.at_ns, now)
+
+    def _clear_up(self) -> None:
+        """End the processes that outlive the run, after a moment in which data workers end by themselves."""
+        deadline = time.monotonic() + _TEARDOWN_S
+        while processes.find(self._run, self._directory.members()):
+            if time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
+            left = escalation.end(
+                self._directory, self._run, self._run.grace_s, lambda line: self._say(line, "warning")
+            )
+            self._say(f"left behind by the run: {left.text}", "warning")
+            return
+
+    def _judge(self, problem: str | None) -> cause.Judgement:
+        if problem is not None:
+            return cause.Judgement("failed", 1, clean_line(problem))
+        told = self._others.conclusion
+        if self._orders.killed_by is not None and (told is None or told.state != "killed"):
+            why = f"killed by {self._orders.killed_by}{self._orders.left}"
+            return cause.Judgement("killed", 128 + signal.SIGTERM, why)
+        if told is not None:
+            return cause.Judgement(told.state, told.exit_code, told.cause, told.cause_rank, kind=told.cause_kind)
+        return self._ends.first_cause(self._run, self._directory.members(), self._exit_code)
+
+    def _write(self, **changes: object) -> None:
+        try:
+            if self._directory.read().run_id != self._run.run_id:
+                raise RunDirError("another run has taken its name")
+            self._run = self._directory.update(**changes)
+        except (OSError, RunDirError) as error:
+            _log.error("run record: %s", error)
+
+    def _run_state(self) -> wire.RunState:
+        leader = None if self._engine is None or self._engine.is_over() else self._engine.process
+        return wire.RunState(
+            at_ns=time.time_ns(),
+            state=self._state,
+            torchrun_pid=None if leader is None else leader.pid,
+            exit_code=self._exit_code,
+            cause=self._cause,
+            refused=self._relay.refused,
+            ending=self._orders.countdown,
+            ends_at_ns=self._scheduler.ends_at_ns,
+            awaits=self._awaited.text(leader, reported=bool(self._members)),
+        )
