@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import zmq
 
 from ddptop.agent import wire
@@ -367,8 +368,10 @@ class Observer:
         text, level = cause.describe_end_of_run(judgement.state, judgement.cause)
         publish(wire.Event(at_ns, text, None, level))
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
-        self._relay.publish(self._run_state())
-        self._relay.finish(self._run_state(), at_ns=at_ns)
+        # Of the time at which its verdicts end: what goes on until then was wrong at the end.
+        state = msgspec.structs.replace(self._run_state(), at_ns=at_ns)
+        self._relay.publish(state)
+        self._relay.finish(state, at_ns=at_ns)
         # Once the record says that the run is over, another run may take its name and directory: all work in
         # the directory comes before that.
         self._directory.remove_sockets()

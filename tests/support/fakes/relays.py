@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -107,8 +108,8 @@ def several(base: Path, *ranks: int, world: int | None = None, **fields: Any) ->
     with zmq.Context() as context:
         try:
             for number, count in enumerate(ranks, 1):
-                folder = base / str(number)
-                folder.mkdir(mode=0o700)
+                # A short one of its own: other tests may use the base, and paths of sockets are short.
+                folder = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=base))
                 os.environ[BASE_VARIABLE] = str(folder)
                 directory = rundir.create(Run(**given | {"local_world": count, "node": number - 1} | fields))
                 name = f"node{number}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -276,7 +277,11 @@ def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path,
             two.find(one)
             _linked(branch)
             _met(one, two)
-        until(lambda: head.far.hosts()[0].state in ("silent", "gone"), "the host to be missed", timeout=8)
+        until(
+            lambda: [each.state for each in head.far.hosts()] in (["silent"], ["gone"]),
+            "the host to be missed",
+            timeout=8,
+        )
         assert head._hanging.unheard == {1}
         looker = look(one)
         looker.ask(1, wire.Query(5))
@@ -319,6 +324,14 @@ def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
 
             until(hears_the_other, "the other branch")
             until(lambda: head.refused > refused + 5_000, "most of the flood to be refused")
+            # libzmq 4.3.5 may abort the process of the head where one leaves whose messages fill its queue.
+            counts: deque[int] = deque(maxlen=20)
+
+            def is_read() -> bool:
+                counts.append(head.refused)
+                return len(counts) == 20 and counts[0] == counts[-1]
+
+            until(is_read, "the rest of the flood to be read")
 
 
 def test_the_main_threads_ask_each_other(runtime: Path) -> None:

@@ -43,6 +43,7 @@ def _head(folder: Path) -> tuple[CountedHead, dict[bytes, Peer], list[bytes]]:
     parts: Any = SimpleNamespace(
         run=SimpleNamespace(world=2 * HOSTS + 2, node=0), directory=SimpleNamespace(path=folder), intake=intake,
         hanging=SimpleNamespace(unheard=frozenset()), door=SimpleNamespace(is_watched=False), wake=lambda: None,
+        send_events=lambda: None, common=SimpleNamespace(is_ready=False),
         forwarding=SimpleNamespace(lose_afar=lambda rank: None),
     )  # fmt: skip
     local: Any = SimpleNamespace(members={0: None, 1: None}, gone=set(), host="node0")
