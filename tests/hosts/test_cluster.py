@@ -29,12 +29,12 @@ for line in sys.stdin:
     print(connection.recv(100).decode(), end="", flush=True)
 """
 HOLD = """
-import sys, time
+import signal, sys
 from support.cluster import Cluster
 with Cluster() as cluster:
     cluster.hosts[1].popen(["setsid", "sleep", "1000"])
     print(cluster._folder, *(host.pid for host in cluster.hosts), flush=True)
-    time.sleep(1000)
+    signal.pause()
 """
 
 

@@ -13,7 +13,7 @@ from support.cluster.jobs import Job, on_all, run_of, status
 from support.harness import until
 
 HOLD = """
-import time
+import signal
 from ddptop.agent.control.caller import LiveGroup
 from ddptop.agent.control.controller import Controller
 from ddptop.agent.run import rundir
@@ -21,7 +21,7 @@ from ddptop.agent.run import rundir
 with LiveGroup(rundir.runs()[0]) as group:
     held = Controller(group, "a test")._lease("pause", 30.0)
     print(held.step, flush=True)
-    time.sleep(1000)
+    signal.pause()
 """
 SAVES = """dist.init_process_group("gloo")
 import ddptop.agent

@@ -83,7 +83,7 @@ class Relay:
         self._recorder = Recorder(
             directory.database,
             run.world,
-            self._report,
+            self.say,
             budget=run.run_bytes,
             logs=directory.logs,
             all_bytes=retention.bound_of(run),
@@ -96,11 +96,11 @@ class Relay:
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
         self._common = CommonRecord(self._recorder, self._door.publish_afar)
-        self._judging = Judging(run.world, self._common.judge, self._report, judge)
+        self._judging = Judging(run.world, self._common.judge, self.say, judge)
         self._judges = False
         self._suspects = Suspects(directory, self._judging, self._fills, self._forwarding)
         self._looking_back = LookingBack(
-            directory.database, run.world, self._recorder, self._report, began_at_ns=run.created_at_ns
+            directory.database, run.world, self._recorder, self.say, began_at_ns=run.created_at_ns
         )
         self._commands = Commands(
             directory, self._door, self.requests, self._forwarding, self._inspections, self._fills,
@@ -114,7 +114,7 @@ class Relay:
             self._fills,
             repeat=lambda message, payload: self._repeating.take(message, payload),
             ordered=lambda message: self._repeating.take_in_order(message),
-            report=self._report,
+            report=self.say,
         )
         self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect, self._judging.stand)
         self._greeting = Greeting(
@@ -238,9 +238,6 @@ class Relay:
     def _close_recorder(self) -> None:
         if not self._recorder.close():
             _log.warning("the recorder did not end in time: the last records may be missing")
-
-    def _report(self, text: str, level: str) -> None:
-        self.say(text, level)
 
     def _work(self) -> None:
         poller = zmq.Poller()
@@ -449,7 +446,6 @@ class Relay:
     def _close(self) -> None:
         # The other hosts after the last replies, which may be for askers there.
         last = (self._send_events, self._commands.send_replies, self._door.send_more, self.far.close)
-        for part in (self._fills.close, *last):
-            self._guarded("closing", part)
-        for part in (self._looking_back.close, self._intake.close, self._forwarding.close, self._door.close):
+        sockets = self._looking_back.close, self._intake.close, self._forwarding.close, self._door.close
+        for part in (self._fills.close, *last, *sockets):
             self._guarded("closing", part)
