@@ -424,8 +424,7 @@ class Relay:
             if self._recorder.recorded_before is None and time.monotonic() < self._known_by:
                 return False
             # Those of the observer before this one go on until they are judged anew.
-            before = self._recorder.verdicts_before if self._recorder.recorded_before is not None else ()
-            present = tuple(verdict for verdict in before if verdict.until_at_ns is None)
+            present = tuple(verdict for verdict in self._recorder.verdicts_before if verdict.until_at_ns is None)
         self._door.publish(wire.TOPIC_VERDICTS, wire.encode(wire.Verdicts(time.time_ns(), present)))
         return True
 
