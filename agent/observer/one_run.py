@@ -297,13 +297,11 @@ class Observer:
         """Publish why torchrun has restarted the group, and forget the ranks of the last generation."""
         judgement = self._ends.first_cause(self._run, self._members, 1)
         why = judgement.cause or "it left no record of its end"
-        most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
-        text = f"restart {generation}{most}: {why}"
-        if self._relay.far.role == "branch":
-            # The head tells it for all hosts.
-            self._relay.record(wire.Event(time.time_ns(), text, judgement.rank, "error"))
-        else:
-            self._say(text, "error", judgement.rank)
+        # On several hosts there may be more than torchrun counts, and than it allows.
+        most = f" of {self._run.max_restarts}" if self._run.max_restarts and self._run.nodes in (None, 1) else ""
+        # The head tells it for all hosts.
+        if self._relay.far.role != "branch":
+            self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
         self._generation = generation
         self._state, self._cause = "starting", None
         self._members.clear()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ddptop.agent.run.records import Run
+    from ddptop.agent.run.records import Member, Process, Run
 
 _MOST_A_SECOND: Final = 100_000
 """Steps of a rank per second at most: even an empty loop of PyTorch is far slower."""
@@ -26,10 +26,34 @@ def most(run: Run, known: int) -> int:
         run: the run's record.
         known: the newest generation known so far.
     """
-    if run.launched and run.leader == "torchrun":
-        # torchrun counts its restarts up to its option `--max-restarts`.
+    if run.launched and run.leader == "torchrun" and run.nodes in (None, 1):
+        # torchrun counts its restarts up to its option `--max-restarts`; of several hosts it also starts the group
+        # again, uncounted, when another of them has failed, comes or goes.
         return run.max_restarts
     return known + 1
+
+
+def of_start(
+    counted: int, rank: int, local_rank: int, known: Iterable[Member], lives: Callable[[Process], bool]
+) -> int:
+    """Return the generation of a process that torchrun has just started.
+
+    Each torchrun counts only the failures that it has noticed first, so its count may differ between hosts that have
+    started their ranks equally often. These starts are counted here: each has one process for a local rank.
+
+    Args:
+        counted: the restarts that torchrun has counted.
+        rank: of the process.
+        local_rank: of the process; where the group has lost or gained hosts, its rank may be another than before.
+        known: the records of the ranks of this host, of all starts.
+        lives: says whether a process lives. All of an earlier start have ended before the next begins.
+    """
+    known = list(known)
+    living = [(member.generation, True) for member in known if lives(member.process)]
+    if living:
+        return max(counted, present(living))
+    before = [member.generation + 1 for member in known if rank == member.rank or local_rank == member.local_rank]
+    return max([counted, *before])
 
 
 def present(claims: Sequence[tuple[int, bool]], *, bounded: bool = False) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -150,27 +150,32 @@ class RunDir:
                 most = generations.most(run, 1 << 31)
         except RunDirError:
             world = MOST_RANKS
-        found = {}
+        found = {
+            member.rank: msgspec.structs.replace(
+                without_foreign_end(member),
+                pub=self.address(member.rank, "pub"),
+                cmd=self.address(member.rank, "cmd"),
+                log=None if member.log is None else str(self.rank_log(member.rank)),
+            )
+            for member in self.reported()
+            if member.rank < world and (most is None or member.generation <= most)
+        }
+        if len({member.generation for member in found.values()}) > 1:
+            claims = [(member.generation, is_alive(member.process)) for member in found.values()]
+            newest = generations.present(claims, bounded=most is not None)
+            found = {rank: member for rank, member in found.items() if member.generation == newest}
+        return dict(sorted(found.items()))
+
+    def reported(self) -> Iterator[Member]:
+        """Yield the newest record of each rank as it was written, whatever its generation; those that are readable."""
         folder = str(self.path / "ranks")
         for name in _names(folder, ".json"):
             try:
                 member = records.decode(private.read(f"{folder}/{name}"), Member)
             except (OSError, ValueError):
                 continue
-            if member.rank >= world or (most is not None and member.generation > most):
-                continue
             if name == f"{member.rank}.json":
-                found[member.rank] = msgspec.structs.replace(
-                    without_foreign_end(member),
-                    pub=self.address(member.rank, "pub"),
-                    cmd=self.address(member.rank, "cmd"),
-                    log=None if member.log is None else str(self.rank_log(member.rank)),
-                )
-        if len({member.generation for member in found.values()}) > 1:
-            claims = [(member.generation, is_alive(member.process)) for member in found.values()]
-            newest = generations.present(claims, bounded=most is not None)
-            found = {rank: member for rank, member in found.items() if member.generation == newest}
-        return dict(sorted(found.items()))
+                yield member
 
     def everyone(self) -> dict[int, Member]:
         """Return the records of all ranks that have reported, by rank, also of those on other hosts.

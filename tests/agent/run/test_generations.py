@@ -44,6 +44,35 @@ def test_the_last_start_of_a_run_that_failed_at_once_is_its_present(runtime: Pat
     assert generations.present([(2, False), (0, True), (0, True)], bounded=True) == 0
 
 
+LIVES, GONE = Process(1, 1.0), Process(2, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ([], 0),
+        ([(0, 0, 0, GONE), (1, 1, 0, GONE)], 1),
+        ([(0, 0, 1, LIVES), (1, 1, 0, GONE)], 1),
+        ([(0, 0, 4, GONE), (1, 1, 2, GONE)], 3),
+        ([(3, 1, 2, GONE)], 3),
+        ([(0, 0, 1, LIVES), (2, 2, 1, LIVES), (3, 3, HUGE, LIVES), (1, 1, 0, GONE)], 1),
+    ],
+    ids=["first", "second", "a sibling is ahead", "own start", "another rank before", "a false record"],
+)
+def test_starts_that_torchrun_does_not_count_are_counted(
+    known: list[tuple[int, int, int, Process]], expected: int
+) -> None:
+    """Of rank 1, local rank 1: one more than its last start, or that of those which live already."""
+    members = [Member(rank, local, 4, process, "h", at, "", "", None) for rank, local, at, process in known]
+    assert generations.of_start(0, 1, 1, members, LIVES.__eq__) == expected
+    assert generations.of_start(7, 1, 1, members, LIVES.__eq__) == 7
+
+
+def test_a_run_on_several_hosts_may_start_more_often_than_torchrun_counts() -> None:
+    assert generations.most(RUN, 0) == 3
+    assert generations.most(msgspec.structs.replace(RUN, nodes=2), 3) == 4
+
+
 def test_a_false_record_takes_no_other_rank_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank of a generation that the run cannot have, or that alone is of it, is left out; the others are listed."""
     living = identify(os.getpid()) or Process(1, 0.0)

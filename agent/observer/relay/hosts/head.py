@@ -250,7 +250,7 @@ class Head:
     def _note_count(self, branch: Connected) -> None:
         """Tell once that a host counts the starts of the group otherwise: what its ranks say cannot be told apart then.
 
-        Its torchrun is a new one, as after the loss of a host, and begins to count anew.
+        It has joined an elastic training after its start, or was made anew, and knows nothing of earlier starts.
         """
         own, other, now = self._parts.intake.generation, branch.peer.hello.generation, self._clock()
         if own == other or not branch.ranks:
@@ -260,8 +260,8 @@ class Head:
         elif now - branch.otherwise_since > _SETTLES_S and not branch.told_otherwise:
             branch.told_otherwise = True
             self._parts.say(
-                f"{branch.peer.host} counts {other} restarts of the group and this host {own}, as where torchrun "
-                "itself was started again on one of them: the ranks there are not shown here",
+                f"{branch.peer.host} counts {other} restarts of the group and this host {own}, as where one of them "
+                "has joined the training later: the ranks there are not shown here",
                 "warning",
             )
 
