@@ -48,7 +48,7 @@ class LogScreen(RollScreen):
         """Take in what was printed since."""
         if self._together or frame.rank(self.rank) is not None:
             self.roll.show(self._sources(frame), still=frame.view_held_s is not None)
-            self.show_caption(frame)
+        self.show_caption(frame)
 
     def _sources(self, frame: Frame) -> Sequence[LogSource]:
         ranks = zip(frame.values("rank"), frame.values("log"), frame.values("host"), strict=True)
@@ -67,7 +67,8 @@ class LogScreen(RollScreen):
             others = f", {plural(far, 'other')} on other hosts" if far else ""
             return "all ranks", frame.state, f"{told}  the ends of {len(sources):,} logs{others}"
         rank = frame.rank(self.rank)
-        assert rank is not None
+        if rank is None:
+            return f"rank {self.rank}", frame.state, "the run has this rank no more; its lines stay until you go back"
         if not sources:
             return f"rank {rank.rank}", rank.state, absence(rank)
         return f"rank {rank.rank}", rank.state, f"{told}  {clean(sources[0].path)}"

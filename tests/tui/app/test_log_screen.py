@@ -72,6 +72,19 @@ async def test_all_of_a_long_log_can_be_scrolled_to(tmp_path: Path) -> None:
         await until(pilot, lambda: roll(pilot).following, "followed")
 
 
+async def test_the_log_of_a_rank_that_is_no_more_stays(tmp_path: Path) -> None:
+    """The group goes on with fewer ranks: the lines stay, it is told why none come, and the list can be moved."""
+    source = StillSource(logged(tmp_path, "", "", long(100)))
+    async with dashboard(source).run_test(size=(80, 24)) as pilot:
+        await pilot.press("down", "down", "g")
+        await until(pilot, lambda: "line 99" in seen(pilot.app), "the end")
+        source.current = frame(world=2)
+        await until(pilot, lambda: "the run has this rank no more" in seen(pilot.app), "it is told")
+        await pilot.press("home", "end")
+        await until(pilot, lambda: "line 99" in seen(pilot.app), "the end again")
+        assert "rank 2" in seen(pilot.app)
+
+
 async def test_a_text_is_found_wherever_it_is(tmp_path: Path) -> None:
     """Upwards from what is in sight, then up and down; it is marked, and what was not found is said."""
     async with dashboard(StillSource(logged(tmp_path, long()))).run_test(size=(80, 24)) as pilot:
