@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -13,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.bases import base_of_its_own
 
-from ddptop.agent.observer.end import escalation
 from ddptop.agent.run import rundir
 
 # Before any test imports torch: its threads would wait for each other by spinning, on cores that the ranks need.
@@ -47,41 +46,23 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
-def _end_everything_in(base: Path) -> None:
-    for folder in base.iterdir():
-        try:
-            directory = rundir.RunDir(folder)
-            run = directory.read()
-        except rundir.RunDirError:
-            continue
-        if rundir.is_alive(run.observer):
-            assert run.observer is not None
-            os.kill(run.observer.pid, 9)
-        escalation.end(directory, run, 0.0, lambda line: None)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def runtime() -> Iterator[Path]:
     """A runtime directory with a path short enough for sockets; everything in it is ended afterwards."""
-    base = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
-    os.environ[rundir.BASE_VARIABLE] = str(base)
-    # What was launched is remembered there.
-    state = tempfile.mkdtemp(prefix="dt-state-", dir="/tmp")
-    os.environ["XDG_STATE_HOME"] = state
-    # Where the tests themselves run in the background SIGINT is ignored, and all they start inherits that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in (rundir.MARKER, rundir.DIRECTORY_VARIABLE):
-        os.environ.pop(name, None)
-    yield base
-    _end_everything_in(base)
-    shutil.rmtree(base, ignore_errors=True)
-    shutil.rmtree(state, ignore_errors=True)
+    # What was launched is remembered in the second one.
+    with base_of_its_own() as base, tempfile.TemporaryDirectory(prefix="dt-state-", dir="/tmp") as state:
+        os.environ[rundir.BASE_VARIABLE] = str(base)
+        os.environ["XDG_STATE_HOME"] = state
+        # Where the tests themselves run in the background SIGINT is ignored, and all they start inherits that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for name in (rundir.MARKER, rundir.DIRECTORY_VARIABLE):
+            os.environ.pop(name, None)
+        yield base
 
 
 @pytest.fixture
 def own_base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A runtime directory of this test alone, without any run: other tests leave theirs in the shared one."""
-    base = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
-    monkeypatch.setenv(rundir.BASE_VARIABLE, str(base))
-    yield base
-    shutil.rmtree(base, ignore_errors=True)
+    with base_of_its_own() as base:
+        monkeypatch.setenv(rundir.BASE_VARIABLE, str(base))
+        yield base

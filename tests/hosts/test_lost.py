@@ -35,7 +35,7 @@ def _both_say(job: Job, state: str) -> None:
 
 
 def _words(host: Host) -> str:
-    return host.ddptop("status").stdout + "\n".join(each["text"] for each in events(host))
+    return host.ask("status").stdout + "\n".join(each["text"] for each in events(host))
 
 
 @pytest.mark.parametrize("number", [2, 1])
@@ -80,7 +80,7 @@ def test_the_failure_of_a_rank_is_told_with_its_host(job: Job) -> None:
     assert causes[0] == causes[1]
     assert "rank 1" in causes[0]
     assert "told to fail" in causes[0]
-    reports = [host.ddptop("report").stdout for host in job.cluster.hosts]
+    reports = [host.ask("report").stdout for host in job.cluster.hosts]
     assert all("node2" in report for report in reports), reports
 
 

@@ -74,7 +74,7 @@ def jobs(place: Cluster) -> str:
 
 def told(place: Cluster, host: int, run: str) -> dict[str, Any]:
     """Return what `status --json` of a host tells of a run."""
-    done = place.hosts[host].ddptop("status", run, "--json")
+    done = place.hosts[host].ask("status", run, "--json")
     return dict(json.loads(done.stdout)) if done.stdout else {}
 
 
@@ -143,7 +143,7 @@ def test_a_requeued_job_goes_on(place: Cluster) -> None:
     until(lambda: began(place, 1), f"both ranks train again; {output(place, job)}", SLOW_S)
     assert (place.shared / "began-0-1").read_text() == "--resume"
     for host in (0, 1):
-        states = {run["run"]: run["state"] for run in json.loads(place.hosts[host].ddptop("ps", "--json").stdout)}
+        states = {run["run"]: run["state"] for run in json.loads(place.hosts[host].ask("ps", "--json").stdout)}
         assert states[f"train-{job}"] == "stopped"
         assert states[f"train-{job}.2"] in ("starting", "running")
 

@@ -83,7 +83,7 @@ def _says(host: Host, what: str) -> bool:
 
 
 def _not_linked(host: Host) -> str | None:
-    text = host.ddptop("status").stdout
+    text = host.ask("status").stdout
     return text if "not linked" in text else None
 
 

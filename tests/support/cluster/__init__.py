@@ -14,12 +14,14 @@ once, and what holds them together are processes that the kernel ends with the t
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,7 @@ from support.harness import DDPTOP, until
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 _INIT: Final = Path(__file__).with_name("host.sh")
 _TOOLS: Final = ("ip", "nsenter", "setpriv", "unshare")
+_WARM: Final = Path(__file__).with_name("warm.py")
 _NETWORK: Final = "10.78.0"
 """The same in every cluster: no packet leaves it."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -81,6 +84,8 @@ class Host:
         """Process 1 of the host, as the machine numbers it."""
         self._cluster = cluster
         self._process: subprocess.Popen[bytes] | None = None
+        self._warm: subprocess.Popen[str] | None = None
+        self._one_asks = threading.Lock()
 
     @property
     def root(self) -> Path:
@@ -153,8 +158,29 @@ class Host:
         """Run the command line to its end, without a terminal; options as in `run`."""
         return self.run([*DDPTOP, *arguments], **options)
 
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command line that only looks, as `ddptop` does, in a fork of a process that is kept for it.
+
+        For those who ask again and again: this takes a tenth of the time of the processor.
+        """
+        with self._one_asks:
+            if self._warm is None or self._warm.poll() is not None:
+                # It ends with its input, and not with the thread that happens to be the first to ask.
+                command = [word for word in self.command([sys.executable, _WARM]) if word not in _MORTAL]
+                self._warm = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                self._cluster.started.append(self._warm)
+            assert self._warm.stdin is not None
+            assert self._warm.stdout is not None
+            self._warm.stdin.write(json.dumps(arguments) + "\n")
+            self._warm.stdin.flush()
+            code, out, err = json.loads(self._warm.stdout.readline())
+        return subprocess.CompletedProcess(arguments, code, out, err)
+
     def processes(self) -> dict[int, str]:
-        """Return the command lines of the host's processes by its own process ids, without its process 1."""
+        """Return the command lines of the host's processes by its own process ids.
+
+        Those that keep the host up are left out: its process 1, and that of `ask`.
+        """
         found = {}
         for folder in (self.root / "proc").iterdir():
             if folder.name.isdigit() and folder.name != "1":
@@ -162,7 +188,7 @@ class Host:
                     # A process that has ended and waits for its parent has no command line.
                     if words := (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
                         found[int(folder.name)] = words.strip()
-        return {pid: words for pid, words in found.items() if words != "sleep infinity"}
+        return {pid: words for pid, words in found.items() if words != "sleep infinity" and str(_WARM) not in words}
 
     def left(self, word: str = "") -> list[str]:
         """Return the command lines with a word of the processes that run on this host."""
@@ -189,6 +215,8 @@ class Host:
     def kill_all(self) -> None:
         """End all processes of the host at once (SIGKILL); the host itself stays and closes their connections."""
         self.run(["sh", "-c", "kill -9 -1"])
+        if self._warm is not None:
+            self._warm.wait()
         until(lambda: not self.processes(), f"all processes of {self.name} are gone")
 
     def power_off(self) -> None:

@@ -196,7 +196,7 @@ def on_all(hosts: Sequence[Host], ask: Callable[[Host], Result]) -> list[Result]
 
 def status(host: Host, *run: str) -> dict[str, Any]:
     """Return what `ddptop status --json` says on a host; nothing while there is no run."""
-    done = host.ddptop("status", *run, "--json")
+    done = host.ask("status", *run, "--json")
     if not done.stdout:
         return {}
     found: dict[str, Any] = json.loads(done.stdout)
@@ -205,7 +205,7 @@ def status(host: Host, *run: str) -> dict[str, Any]:
 
 def events(host: Host, *run: str) -> list[dict[str, Any]]:
     """Return what `ddptop events --json` says on a host."""
-    done = host.ddptop("events", *run, "--json")
+    done = host.ask("events", *run, "--json")
     assert not done.returncode, done.stderr
     text = done.stdout.strip()
     found: list[dict[str, Any]] = (

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from support import sshd
+from support.bases import base_of_its_own
 from support.harness import DDPTOP, until
 from support.screens.terminal import Terminal
 from support.sshd import Machine
@@ -47,16 +48,15 @@ NAME = "far-toy"
 @pytest.fixture(scope="module")
 def there() -> Iterator[Machine]:
     """The other machine, with a run of two ranks."""
-    base = Path(tempfile.mkdtemp(prefix="dt-far-", dir="/tmp"))
-    script = base / "train.py"
-    script.write_text(TALKING)
-    with sshd.machine(base) as machine:
-        environment = {**os.environ, "DDPTOP_RUNTIME_DIR": str(base)}
-        launch = [*DDPTOP, "launch", "--world", "2", "--name", NAME, "--detach", str(script)]
-        subprocess.run(launch, env=environment, check=True, capture_output=True, timeout=200)
-        yield machine
-        subprocess.run([*DDPTOP, "kill", NAME, "--grace", "0"], env=environment, check=False, capture_output=True)
-        shutil.rmtree(base)
+    with base_of_its_own() as base:
+        script = base / "train.py"
+        script.write_text(TALKING)
+        with sshd.machine(base) as machine:
+            environment = {**os.environ, "DDPTOP_RUNTIME_DIR": str(base)}
+            launch = [*DDPTOP, "launch", "--world", "2", "--name", NAME, "--detach", str(script)]
+            subprocess.run(launch, env=environment, check=True, capture_output=True, timeout=200)
+            yield machine
+            subprocess.run([*DDPTOP, "kill", NAME, "--grace", "0"], env=environment, check=False, capture_output=True)
 
 
 @pytest.fixture(autouse=True)

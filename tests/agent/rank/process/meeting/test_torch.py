@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Final
 
 import msgspec
 import pytest
+from support.bases import base_of_its_own
 from support.harness import DEADLINE_S
 
 from ddptop.agent.run import hosts, rundir
@@ -142,7 +142,7 @@ print(bad, len(told))
 def bases() -> Iterator[list[Path]]:
     """Return the bases of two hosts."""
     with contextlib.ExitStack() as stack:
-        yield [Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp", prefix="d-"))) for _ in range(2)]
+        yield [stack.enter_context(base_of_its_own()) for _ in range(2)]
 
 
 @pytest.mark.timeout(600)

@@ -1,0 +1,42 @@
+"""Runtime directories of tests: each has a path short enough for sockets, and ends what runs in it before it goes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddptop.agent.observer.end import escalation
+from ddptop.agent.run import rundir
+from support.harness import until
+
+
+@contextlib.contextmanager
+def base_of_its_own() -> Iterator[Path]:
+    """Make a runtime directory; at the end its observers and ranks are ended first, since they would write into it."""
+    base = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
+    try:
+        yield base
+    finally:
+        for folder in base.iterdir():
+            _end(folder)
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _end(folder: Path) -> None:
+    try:
+        directory = rundir.RunDir(folder)
+        run = directory.read()
+    except rundir.RunDirError:
+        return
+    observer = run.observer
+    if observer is not None and rundir.is_alive(observer):
+        # It may end by itself between the two lines.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(observer.pid, signal.SIGKILL)
+        until(lambda: not rundir.is_alive(observer), f"the end of the observer of {folder}")
+    escalation.end(directory, run, 0.0, lambda line: None)
