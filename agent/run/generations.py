@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ddptop.agent.run.records import Member, Process, Run
+    from ddptop.agent.run.identity import Process
+    from ddptop.agent.run.records import Member, Run
 
 _MOST_A_SECOND: Final = 100_000
 """Steps of a rank per second at most: even an empty loop of PyTorch is far slower."""

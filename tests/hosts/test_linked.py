@@ -219,7 +219,8 @@ def test_a_kill_on_one_host_leaves_nothing_on_any(job: Job) -> None:
     told = on_all(job.cluster.hosts, status)
     assert [each["state"] for each in told] == ["killed", "killed"]
     listed = on_all(job.cluster.hosts, events)
-    assert listed[0] == listed[1], "the same events on both hosts"
+    texts = [[f"{each['at']:.3f} {each['text']}" for each in events] for events in listed]
+    assert texts[0] == texts[1], "the same events on both hosts"
 
 
 def _empty(host: Host) -> bool:

@@ -184,6 +184,13 @@ class Relay:
         self._events.put(event)
         self._wake.set()
 
+    def record(self, event: wire.Event) -> None:
+        """Record an event that another host publishes; may be called from any thread."""
+        _log.info("%s", event.text)
+        if self._common.is_new(event):
+            self._recorder.add(event)
+            self._common.know(event)
+
     def publish(self, state: wire.RunState) -> None:
         """Tell the state of the run, which is sent once a second and at every change."""
         before, self._state = self._state, state
