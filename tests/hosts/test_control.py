@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from support.cluster import Cluster, Host
+from support.cluster import Cluster
 from support.cluster.jobs import Job, on_all, run_of, status
 from support.harness import until
 
@@ -39,9 +39,13 @@ def saved_at():
 ddptop.agent.on_checkpoint(save)"""
 
 
-@pytest.fixture
-def job(cluster: Cluster, hosts: tuple[Host, ...]) -> Job:
-    """A training of two ranks on each host that can save, and whose ranks answer SIGTERM with a checkpoint."""
+@pytest.fixture(scope="module")
+def job(cluster: Cluster) -> Job:
+    """A training of two ranks on each host that can save, and whose ranks answer SIGTERM with a checkpoint.
+
+    The tests share it, and the last of them ends it.
+    """
+    cluster.reset()
     job = Job(cluster, 2)
     job.prepare()
     script = job.folder / "train.py"
@@ -49,7 +53,7 @@ def job(cluster: Cluster, hosts: tuple[Host, ...]) -> Job:
     job.prepare = lambda: None  # type: ignore[method-assign]
     job.start_by_hand(env={"DDPTOP_ON_TERM": "checkpoint"})
     job.wait_for_first_step()
-    until(lambda: all(_running(told) == {0, 1, 2, 3} for told in on_all(hosts, status)), "both show all ranks")
+    until(lambda: all(_running(told) == {0, 1, 2, 3} for told in on_all(cluster.hosts, status)), "both show all ranks")
     return job
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +19,18 @@ TOLD_S = 5.0
 @pytest.fixture
 def job(cluster: Cluster, hosts: tuple[Host, ...]) -> Job:
     """A training of a rank on each host, which both hosts show."""
+    return _begun(cluster)
+
+
+@pytest.fixture(scope="module")
+def first(cluster: Cluster) -> Job:
+    """One that the first two tests share."""
+    cluster.reset()
+    return _begun(cluster)
+
+
+def _begun(cluster: Cluster) -> Job:
+    hosts = cluster.hosts
     job = Job(cluster, 1).start_by_hand()
     job.wait_for_first_step()
     until(lambda: all(_heard(told) == {0, 1} for told in on_all(hosts, status)), "both show all ranks")
@@ -38,12 +49,32 @@ def _words(host: Host) -> str:
     return host.ask("status").stdout + "\n".join(each["text"] for each in events(host))
 
 
-@pytest.mark.parametrize("number", [2, 1])
-def test_the_ranks_of_a_host_that_is_killed_are_told(job: Job, number: int) -> None:
+def test_an_observer_that_is_killed_is_replaced_and_linked_again(first: Job) -> None:
+    """`kill -9` of each host's observer, one after the other: the training goes on, and both show all ranks again."""
+    for host in first.cluster.hosts:
+        (pid,) = (pid for pid, words in host.processes().items() if "observer" in words and "ddptop" in words)
+        host.run(["kill", "-9", str(pid)], check=True)
+        first.goes_on()
+        until(
+            lambda: all(_heard(told) == {0, 1} for told in on_all(first.cluster.hosts, status)),
+            f"all ranks after the observer of {host.name} was killed",
+        )
+
+
+def test_the_ranks_of_a_host_that_is_killed_are_told(first: Job) -> None:
     """All processes of a host are killed at once: within five seconds the other one names it and its rank.
 
-    The training fails with it, and that host is the cause, whichever of the two it is.
+    The training fails with it, and that host is the cause.
     """
+    _kill(first, 2)
+
+
+def test_the_ranks_of_the_host_of_rank_0_are_told_likewise(job: Job) -> None:
+    """With its observer goes what all hosts are shown by."""
+    _kill(job, 1)
+
+
+def _kill(job: Job, number: int) -> None:
     other, rank = job.cluster.hosts[2 - number], number - 1
     killed = time.monotonic()
     job.cluster.kill_host(number)
@@ -59,18 +90,6 @@ def test_the_ranks_of_a_host_that_is_killed_are_told(job: Job, number: int) -> N
     assert f"node{number}" in (status(other)["cause"] or ""), status(other)["cause"]
 
 
-def test_an_observer_that_is_killed_is_replaced_and_linked_again(job: Job) -> None:
-    """`kill -9` of each host's observer, one after the other: the training goes on, and both show all ranks again."""
-    for host in job.cluster.hosts:
-        (pid,) = (pid for pid, words in host.processes().items() if "observer" in words and "ddptop" in words)
-        host.run(["kill", "-9", str(pid)], check=True)
-        job.goes_on()
-        until(
-            lambda: all(_heard(told) == {0, 1} for told in on_all(job.cluster.hosts, status)),
-            f"all ranks after the observer of {host.name} was killed",
-        )
-
-
 def test_the_failure_of_a_rank_is_told_with_its_host(job: Job) -> None:
     """A rank of node2 raises: both hosts say so, and call the other deaths what follows from it."""
     (job.folder / "raise").write_text("1")
@@ -82,18 +101,3 @@ def test_the_failure_of_a_rank_is_told_with_its_host(job: Job) -> None:
     assert "told to fail" in causes[0]
     reports = [host.ask("report").stdout for host in job.cluster.hosts]
     assert all("node2" in report for report in reports), reports
-
-
-def test_what_ends_well_ends_on_both_hosts(job: Job) -> None:
-    """A training that ends by itself is finished, on both hosts, and no process of ours stays."""
-    (job.folder / "stop").touch()
-    assert job.wait_for_end() == [0, 0]
-    until(
-        lambda: [told["state"] for told in on_all(job.cluster.hosts, status)] == ["finished"] * 2, "both say finished"
-    )
-    for host in job.cluster.hosts:
-        until(partial(_is_clean, host), f"nothing of ours is left on {host.name}: {host.left()}")
-
-
-def _is_clean(host: Host) -> bool:
-    return not host.left("ddptop")

@@ -114,23 +114,11 @@ def test_a_script_of_the_manual_trains_and_leaves_nothing(place: Cluster, name: 
         assert told(place, host, run)["state"] == "killed"
 
 
-def test_a_sigterm_of_the_scheduler_saves_a_checkpoint(place: Cluster) -> None:
-    """All ranks at the same step, which end there with exit code 0; the job has not failed."""
-    job = submit(place, script("requeue"))
-    until(lambda: began(place), f"both ranks train; {output(place, job)}", SLOW_S)
-    run = f"train-{job}"
-    until(lambda: (told(place, 0, run).get("step") or 0) > 20, "all ranks are heard", SLOW_S)
-    place.hosts[0].run(["scancel", "--signal=TERM", job])
-    until(lambda: not jobs(place), "the job is gone", SLOW_S)
-    steps = [(place.shared / f"saved-{rank}").read_text() for rank in (0, 1)]
-    assert steps[0] == steps[1], output(place, job)
-    for host in (0, 1):
-        assert told(place, host, run)["state"] == "stopped", output(place, job)
-    assert not left(place)
+def test_a_requeued_job_goes_on_and_a_sigterm_saves_a_checkpoint(place: Cluster) -> None:
+    """It has saved; the next start has a number in its name and `--resume`, and nothing is left of the first one.
 
-
-def test_a_requeued_job_goes_on(place: Cluster) -> None:
-    """It has saved; the next start has a number in its name and `--resume`, and nothing is left of the first one."""
+    SIGTERM from the scheduler then lets all ranks save at the same step and end there with exit code 0.
+    """
     job = submit(place, script("requeue"))
     until(lambda: began(place), f"both ranks train; {output(place, job)}", SLOW_S)
     assert (place.shared / "began-0-0").read_text() == ""
@@ -146,6 +134,17 @@ def test_a_requeued_job_goes_on(place: Cluster) -> None:
         states = {run["run"]: run["state"] for run in json.loads(place.hosts[host].ask("ps", "--json").stdout)}
         assert states[f"train-{job}"] == "stopped"
         assert states[f"train-{job}.2"] in ("starting", "running")
+    run = f"train-{job}.2"
+    until(lambda: (told(place, 0, run).get("step") or 0) > 20, "all ranks are heard", SLOW_S)
+    for rank in (0, 1):
+        (place.shared / f"saved-{rank}").unlink()
+    place.hosts[0].run(["scancel", "--signal=TERM", job])
+    until(lambda: not jobs(place), "the job is gone", SLOW_S)
+    steps = [(place.shared / f"saved-{rank}").read_text() for rank in (0, 1)]
+    assert steps[0] == steps[1], output(place, job)
+    for host in (0, 1):
+        assert told(place, host, run)["state"] == "stopped", output(place, job)
+    assert not left(place)
 
 
 def test_salloc_runs_it_to_its_end(place: Cluster) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,17 +34,6 @@ def _lines(host: Host, run: str, *words: str) -> list[str]:
     return [text for text in told if all(word in text for word in words)]
 
 
-def test_a_store_that_dies_changes_nothing_for_hosts_that_have_met(cluster: Cluster, hosts: tuple[Host, ...]) -> None:
-    """The store is killed once both show all ranks: the training goes on, and both go on to show all."""
-    store = a_store(hosts[0])
-    job = Job(cluster, 1).start_by_hand(kept=True)
-    job.wait_for_first_step()
-    _both_show_both(hosts)
-    store.kill()
-    job.goes_on()
-    _both_show_both(hosts)
-
-
 NO_STORE = '''
 """Trains over a file in the shared folder: there is no store that others could use."""
 import os, sys, torch.distributed as dist
@@ -66,16 +56,30 @@ def _without_a_store(cluster: Cluster, env: Sequence[dict[str, str]]) -> Job:
     return job
 
 
-def test_without_store_and_key_each_host_says_that_it_shows_itself_alone(
+def test_without_store_and_key_a_host_says_that_it_shows_itself_alone(
     cluster: Cluster, hosts: tuple[Host, ...]
 ) -> None:
-    """A training over a file, without a key file: each host shows its own rank and says which it cannot hear."""
-    job = _without_a_store(cluster, ({}, {}))
-    for number, host in enumerate(hosts):
-        said = until(partial(_not_linked, host), f"{host.name} says that it is not linked")
-        assert f"rank {1 - number}" in str(said)
-        assert "not linked (its ranks do not meet in a TCPStore, and there is no DDPTOP_KEY_FILE)" in str(said)
+    """A training over a file, where node1 has no key file: it shows its own rank and says which it cannot hear.
+
+    Nobody listens at the address that node2 was given with its key: that is told once there.
+    """
+    key = _key(cluster, "key")
+    job = _without_a_store(cluster, ({}, {"DDPTOP_KEY_FILE": str(key), "DDPTOP_LISTEN": "node1:4711"}))
+    said = str(until(partial(_not_linked, hosts[0]), "node1 says that it is not linked"))
+    assert "rank 1" in said
+    assert "not linked (its ranks do not meet in a TCPStore, and there is no DDPTOP_KEY_FILE)" in said
+    name = run_of(hosts[1])
+    until(lambda: _lines(hosts[1], name, "4711"), "it is told")
     job.goes_on()
+    job.goes_on()
+    assert len(_lines(hosts[1], name, "4711")) == 1
+
+
+def _key(cluster: Cluster, name: str, size: int = 48, mode: int = 0o600) -> Path:
+    path = cluster.shared / name
+    path.write_bytes(os.urandom(size))
+    path.chmod(mode)
+    return path
 
 
 def _says(host: Host, what: str) -> bool:
@@ -89,20 +93,14 @@ def _not_linked(host: Host) -> str | None:
 
 def test_a_shared_key_file_links_hosts_without_a_store(cluster: Cluster, hosts: tuple[Host, ...]) -> None:
     """A key file at the same path and the address of the head, and both show both ranks."""
-    key = cluster.shared / "key"
-    key.write_bytes(os.urandom(48))
-    key.chmod(0o600)
-    told = {"DDPTOP_KEY_FILE": str(key), "DDPTOP_LISTEN": "node1:4711"}
+    told = {"DDPTOP_KEY_FILE": str(_key(cluster, "key")), "DDPTOP_LISTEN": "node1:4711"}
     _without_a_store(cluster, (told, told))
     _both_show_both(hosts)
 
 
 def test_a_key_file_that_cannot_be_used_is_told_with_the_reason(cluster: Cluster, hosts: tuple[Host, ...]) -> None:
     """Others can read that of one host, that of the other is too short: one line each, and the training goes on."""
-    keys = [cluster.shared / f"key-{number}" for number in range(2)]
-    for key, size, mode in zip(keys, (48, 16), (0o644, 0o600), strict=True):
-        key.write_bytes(os.urandom(size))
-        key.chmod(mode)
+    keys = [_key(cluster, "open", mode=0o644), _key(cluster, "short", 16)]
     first, second = ({"DDPTOP_KEY_FILE": str(key), "DDPTOP_LISTEN": "node1:4711"} for key in keys)
     job = _without_a_store(cluster, (first, second))
     for host, reason in zip(hosts, (f"{keys[0]}: others can read it", f"{keys[1]}: 16 bytes are too few"), strict=True):
@@ -111,37 +109,6 @@ def test_a_key_file_that_cannot_be_used_is_told_with_the_reason(cluster: Cluster
         assert len(_lines(host, name, reason)) == 1
         until(partial(_says, host, f"not linked ({reason}"), reason)
     job.goes_on()
-
-
-def test_an_address_that_does_not_answer_is_named(cluster: Cluster, hosts: tuple[Host, ...]) -> None:
-    """The other host has no key file, so that nobody listens: the address is told once, and the training goes on."""
-    key = cluster.shared / "key"
-    key.write_bytes(os.urandom(48))
-    key.chmod(0o600)
-    job = _without_a_store(cluster, ({}, {"DDPTOP_KEY_FILE": str(key), "DDPTOP_LISTEN": "node1:4711"}))
-    name = run_of(hosts[1])
-    until(lambda: _lines(hosts[1], name, "node1:4711") or _lines(hosts[1], name, "10.78.0.1:4711"), "it is told")
-    job.goes_on()
-    job.goes_on()
-    assert len(_lines(hosts[1], name, "4711")) == 1
-
-
-def test_two_trainings_of_one_name_stay_apart(cluster: Cluster, hosts: tuple[Host, ...]) -> None:
-    """The same script in the same folder twice at once: two runs with names of their own, each with its two ranks."""
-    for number in range(2):
-        job = Job(cluster, 1, port=29400 + number).start_by_hand()
-        # The second writes over what the first has counted.
-        job.wait_for_first_step()
-    job.goes_on()
-
-    def apart() -> bool:
-        names = [[path.name for path in runs(host)] for host in hosts]
-        if names[0] != names[1] or len(set(names[0])) != 2:
-            return False
-        told = [status(host, name) for host in hosts for name in names[0]]
-        return all(_shown(each) == {0: "node1", 1: "node2"} for each in told)
-
-    until(apart, "both hosts show two runs of two ranks")
 
 
 OTHER = """
@@ -186,11 +153,41 @@ def test_a_host_of_another_world_protocol_or_run_is_refused_with_the_reason(
     assert all(len(told["ranks"]) == 2 for told in on_all(job.cluster.hosts, status))
 
 
+def test_a_store_that_dies_changes_nothing_for_hosts_that_have_met(job: Job) -> None:
+    """The store is killed once both show all ranks: the training goes on, and both go on to show all."""
+    store = job.processes[0]
+    store.kill()
+    store.wait()
+    job.goes_on()
+    _both_show_both(job.cluster.hosts)
+
+
+def test_two_trainings_of_one_name_stay_apart(job: Job) -> None:
+    """The same script in the same folder twice at once: two runs with names of their own, each with its two ranks."""
+    hosts = job.cluster.hosts
+    for path in job.folder.glob("first-*"):
+        path.unlink()
+    # It writes over what the first has counted.
+    second = Job(job.cluster, 1, port=29500).start_by_hand()
+    second.wait_for_first_step()
+
+    def apart() -> bool:
+        names = [[path.name for path in runs(host)] for host in hosts]
+        if names[0] != names[1] or len(set(names[0])) != 2:
+            return False
+        told = [status(host, name) for host in hosts for name in names[0]]
+        return all(_shown(each) == {0: "node1", 1: "node2"} for each in told)
+
+    until(apart, "both hosts show two runs of two ranks")
+
+
 @pytest.fixture(scope="module")
 def job(cluster: Cluster) -> Job:
-    """A training of a rank on each host, for the tests above that leave it as it was."""
+    """A training of a rank on each host with a store of its own, for the tests above, which leave it training."""
     cluster.reset()
-    job = Job(cluster, 1).start_by_hand()
+    job = Job(cluster, 1)
+    job.processes.append(a_store(cluster.hosts[0]))
+    job.start_by_hand(kept=True)
     job.wait_for_first_step()
     _both_show_both(cluster.hosts)
     assert known.read_listen(runs(cluster.hosts[0])[0], known.LISTEN)
