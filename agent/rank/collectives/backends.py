@@ -14,6 +14,19 @@ _GLOO_WORKERS: Final = 2
 """Threads of a gloo process group; torch has no function to read or to set it."""
 
 
+def described(torch: Any, backend: str) -> str:
+    """Return the name of the default group's backend, given what `get_backend` says.
+
+    That is "undefined" where the script has named none. Then torch has chosen one for each device, in its own notation
+    such as "cpu:gloo,cuda:nccl", which is returned; a single backend without its device.
+    """
+    if backend != "undefined":
+        return backend
+    told = str(torch.distributed.get_backend_config())
+    names = {each.partition(":")[2] for each in told.split(",")}
+    return names.pop() if len(names) == 1 else told
+
+
 class Backend(NamedTuple):
     """The part of a process group that works on the tensors of one device."""
 

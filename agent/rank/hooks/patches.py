@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddptop.agent.rank.collectives import timing
+from ddptop.agent.rank.collectives import backends, timing
 from ddptop.agent.rank.hooks import batches, compilers, injection, losses
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.imports import after_import
@@ -353,8 +353,9 @@ def _groups(session: Session, torch: Any) -> None:
         session.starting("rendezvous")
 
     def leave_init(_: Any) -> None:
-        session.backend = str(torch.distributed.get_backend())
-        timeout = asked[0] or c10d._get_default_timeout(c10d.Backend(session.backend))
+        backend = str(torch.distributed.get_backend())
+        session.backend = backends.described(torch, backend)
+        timeout = asked[0] or c10d._get_default_timeout(c10d.Backend(backend))
         session.timeout_s = timeout.total_seconds()
         session.starting("building the model")
         session.meeting.joined(torch)
