@@ -23,7 +23,7 @@ from ddptop.agent.observer.end import kinds, parting, traces
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import command, hung, survey
-from ddptop.agent.run import ends
+from ddptop.agent.run import ends, hosts
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import masking, tail
 from ddptop.agent.run.files.private import is_plain
@@ -141,6 +141,12 @@ def of(directory: RunDir) -> Report:
     cause = found.cause or ""
     first = found.cause_rank
     with_output = {first} if found.state != "lost" else set(list(members)[:8])
+    unheard = {
+        rank
+        for host in hosts.read_hosts(directory.path)
+        if host.state == "silent"
+        for rank in set(host.ranks) - set(host.gone)
+    }
     ranks = tuple(
         _rank(
             member,
@@ -150,7 +156,8 @@ def of(directory: RunDir) -> Report:
             directory,
             hide,
             alive=rank in found.alive,
-            by_kill=found.state == "killed",
+            # What has become of the ranks of a host that did not answer the kill, nobody knows.
+            by_kill=found.state == "killed" and rank not in unheard,
             prints=rank in with_output,
         )
         for rank, member in members.items()

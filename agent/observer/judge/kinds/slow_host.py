@@ -59,8 +59,9 @@ class SlowHost:
             return None
         host, phase = self._hosts.of(ranks[0]), IN_WORDS[found.phase or "other"]
         share = "" if found.share is None else f" ({found.share:.0%})"
+        who = "both ranks" if len(ranks) == 2 else f"all {len(ranks)} ranks"
         text = (
-            f"{host}: all {len(ranks)} ranks hold the group back by {in_ms(found.cost_ms)} a step{share}: "
+            f"{host}: {who} hold the group back by {in_ms(found.cost_ms)} a step{share}: "
             f"most in {phase}, since step {found.since_step or 0:,}"
         )
         return replace(found, kind=KIND, text=text, rank=None, host=host)

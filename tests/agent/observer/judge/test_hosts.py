@@ -47,7 +47,8 @@ def test_a_host_whose_ranks_are_all_slow_is_named_and_no_rank_of_it(sizes: tuple
     first = sum(sizes[:host])
     (told,) = judged(sum(sizes), states(*sizes), slow_host(range(first, first + sizes[host]), "forward", 31))
     assert (told.kind, told.host, told.rank, told.phase) == ("slow_host", f"node{host}", None, "forward")
-    assert told.text.startswith(f"node{host}: all {sizes[host]} ranks hold the group back by ")
+    who = {2: "both ranks", 4: "all 4 ranks", 8: "all 8 ranks"}[sizes[host]]
+    assert told.text.startswith(f"node{host}: {who} hold the group back by ")
     assert told.cost_ms == pytest.approx(31, abs=8)
 
 

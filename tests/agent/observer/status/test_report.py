@@ -15,7 +15,7 @@ from support.supervised import events, over, running
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import report, survey
-from ddptop.agent.run import ends
+from ddptop.agent.run import ends, hosts
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, is_alive
 
@@ -201,6 +201,17 @@ def test_ranks_of_a_killed_run_were_ended_by_the_kill(
         "rank 0: ended by the kill",
     )
     assert (found.hang, found.stood) == (stuck, False)
+
+
+def test_of_a_host_that_did_not_answer_the_kill_nothing_is_claimed(new_run: Callable[..., RunDir]) -> None:
+    directory = new_run()
+    for rank in (0, 1):
+        directory.write_member(Member(rank, rank, 2, Process(1, 1.0), f"node{rank}", 0, "", "", None))
+    hosts.write_hosts(
+        directory.path, (wire.HostState("node0", "linked", (0,)), wire.HostState("node1", "silent", (1,)))
+    )
+    directory.update(state="killed", ended_at_ns=directory.read().created_at_ns + 1, exit_code=143)
+    assert report.of(directory).collateral == "rank 0: ended by the kill; rank 1: left no word"
 
 
 def test_the_stack_of_a_rank_that_only_followed_is_not_shown(new_run: Callable[..., RunDir]) -> None:
