@@ -62,7 +62,10 @@ def runtime() -> Iterator[Path]:
 
 @pytest.fixture
 def own_base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A runtime directory of this test alone, without any run: other tests leave theirs in the shared one."""
-    with base_of_its_own() as base:
-        monkeypatch.setenv(rundir.BASE_VARIABLE, str(base))
-        yield base
+    """A runtime directory of this test alone, without any run: other tests leave theirs in the shared one.
+
+    Nothing in it is ended: the test itself may stand for an observer or a rank there.
+    """
+    with tempfile.TemporaryDirectory(prefix="dt-", dir="/tmp", ignore_cleanup_errors=True) as base:
+        monkeypatch.setenv(rundir.BASE_VARIABLE, base)
+        yield Path(base)

@@ -17,7 +17,10 @@ from support.harness import until
 
 @contextlib.contextmanager
 def base_of_its_own() -> Iterator[Path]:
-    """Make a runtime directory; at the end its observers and ranks are ended first, since they would write into it."""
+    """Make a runtime directory; at the end its observers and ranks are ended first, since they would write into it.
+
+    Not for runs for which the test itself stands: it would end itself.
+    """
     base = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     try:
         yield base
@@ -35,6 +38,7 @@ def _end(folder: Path) -> None:
         return
     observer = run.observer
     if observer is not None and rundir.is_alive(observer):
+        assert observer.pid != os.getpid(), f"{folder}: the test says that it is its observer"
         # It may end by itself between the two lines.
         with contextlib.suppress(ProcessLookupError):
             os.kill(observer.pid, signal.SIGKILL)
