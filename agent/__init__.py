@@ -10,6 +10,7 @@ rank      inside a rank: hooks, records, sockets
 control   what a controller asks of ranks
 run       what a run leaves on disk
 wire      the messages
+decoding  decoders of JSON
 text      text of unknown origin, made fit for a terminal
 version   the version of this ddptop
 startup   how our processes start

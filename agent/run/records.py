@@ -6,10 +6,11 @@ that no other code has to check them.  This module knows no paths.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from ddptop.agent import decoding
 from ddptop.agent.run.identity import Process
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import MOST_RANKS as MOST_RANKS
@@ -35,9 +36,6 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Record = TypeVar("Record")
 
 
-_decoders: Final[dict[type, msgspec.json.Decoder[Any]]] = {}
-
-
 def decode(content: bytes, kind: type[Record]) -> Record:
     """Return the record in the content of a file, with its text cleaned.
 
@@ -45,11 +43,7 @@ def decode(content: bytes, kind: type[Record]) -> Record:
         ValueError: there is none; its message is one line.
     """
     try:
-        decoder = _decoders.get(kind)
-        if decoder is None:
-            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
-        record: Record = decoder.decode(content)
-        return cleaned(record)
+        return cleaned(decoding.of(kind).decode(content))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise ValueError(clean_line(str(error), 200)) from error
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ddptop.agent import decoding
 from ddptop.agent.run import base, rundir
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean_line
@@ -266,7 +267,7 @@ def _checked(child: _Child, name: str) -> tuple[list[Frame], str]:
     if child.problem:
         return [], child.problem
     try:
-        answer = msgspec.json.decode(bytes(child.heard), type=_Answer)
+        answer = decoding.of(_Answer).decode(bytes(child.heard))
     except (msgspec.MsgspecError, RecursionError) as error:
         return [], clean_line(f"no answer that makes sense ({error})", 200)
     found, problem = [], answer.problem

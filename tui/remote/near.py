@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from ddptop.agent import wire
+from ddptop.agent import decoding, wire
 from ddptop.agent.control import controller, polled
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import Run, RunDir
@@ -223,7 +223,7 @@ class Near:
             left -= len(line)
             if line.startswith(messages.GREETING):
                 try:
-                    self._greeting = msgspec.json.decode(line[len(messages.GREETING) :], type=messages.Greeting)
+                    self._greeting = decoding.of(messages.Greeting).decode(line[len(messages.GREETING) :])
                 except msgspec.MsgspecError as problem:
                     raise ValueError(str(problem)) from problem
                 return True
@@ -405,6 +405,7 @@ class FarDir(RunDir):
 def _read(raw: msgspec.Raw, kind: type[_Kind]) -> _Kind | None:
     """Return what a message holds, its text clean; None where it does not."""
     try:
+        decoding.of(kind)
         value = msgspec.msgpack.decode(bytes(raw))
         return msgspec.convert(_cleaned(value), kind, strict=True, str_keys=False)
     except (msgspec.MsgspecError, RecursionError, ValueError):

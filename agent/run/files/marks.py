@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from ddptop.agent import decoding
 from ddptop.agent.run.files import private
 
 NAME: Final = ".ddptop"
@@ -37,7 +38,7 @@ class Mark(msgspec.Struct, frozen=True):
 def read(folder: Path, kind: str) -> Mark | None:
     """Return the mark of that kind in a folder, None where there is none."""
     try:
-        mark = msgspec.json.decode(private.read(folder / NAME, _LARGEST), type=Mark)
+        mark = decoding.of(Mark).decode(private.read(folder / NAME, _LARGEST))
     except (OSError, msgspec.MsgspecError, RecursionError, ValueError):
         return None
     return mark if mark.kind == kind else None

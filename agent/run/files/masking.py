@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from ddptop.agent import decoding
 from ddptop.agent.run.files import private
 from ddptop.agent.run.records import Run
 
@@ -97,7 +98,7 @@ def whole(folder: Path, run: Run) -> Run:
         # The run has no secrets, or its record is of an older version that did not mask them.
         return run
     try:
-        stored = msgspec.json.decode(private.read(folder / _FILE), type=_Stored)
+        stored = decoding.of(_Stored).decode(private.read(folder / _FILE))
     except (OSError, msgspec.MsgspecError) as problem:
         raise private.RunDirError(f"run {run.run}: its secrets are not to be had ({problem}); launch it anew") from None
     return msgspec.structs.replace(

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from ddptop.agent import decoding
 from ddptop.agent.control.controller import Refused
 from ddptop.agent.observer.engine import launcher
 from ddptop.agent.text import clean
@@ -67,7 +68,7 @@ def ask(program: str) -> tuple[Option, ...]:
         done = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
         )
-        return tuple(map(cleaned, msgspec.json.decode(done.stdout, type=tuple[Option, ...])))
+        return tuple(map(cleaned, decoding.of(tuple[Option, ...]).decode(done.stdout)))
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise Refused(f"{program} does not tell its options: {clean(str(problem), 200)}") from problem
     except msgspec.MsgspecError as problem:

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from ddptop.agent import decoding
 from ddptop.agent.run.files import masking, private
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import Verbatim, cleaned
@@ -53,7 +54,7 @@ def recall() -> tuple[Draft, str | None]:
     """Return the last draft, a fresh one where there is none, and what was wrong with the file, if anything."""
     try:
         file = place()
-        draft = cleaned(_draft(msgspec.json.decode(private.read(file), type=_Stored)))
+        draft = cleaned(_draft(decoding.of(_Stored).decode(private.read(file))))
     except FileNotFoundError:
         return Draft(), None
     except (OSError, msgspec.MsgspecError) as problem:
@@ -129,7 +130,7 @@ def _lasting(request: Request) -> tuple[str, str]:
 
 def _launched() -> list[_Launched]:
     try:
-        return [cleaned(each) for each in msgspec.json.decode(private.read(_place_of_launched()), type=list[_Launched])]
+        return [cleaned(each) for each in decoding.of(list[_Launched]).decode(private.read(_place_of_launched()))]
     except (OSError, msgspec.MsgspecError):
         return []
 
@@ -142,6 +143,7 @@ def _draft(stored: _Stored) -> Draft:
     if "launch" in stored:
         raise msgspec.ValidationError("Object contains unknown field `launch`")
     launch = {option.key: stored.pop(option.key) for option in OPTIONS if option.key in stored}
+    decoding.of(Draft)
     draft = msgspec.convert({**stored, "launch": launch}, Draft)
     # Values of variables are passed on as they are, like the arguments of a script.
     draft.launch = {key: text if key == "environment" else clean(text) for key, text in draft.launch.items()}
