@@ -216,7 +216,9 @@ def test_a_signal_goes_to_all_hosts(two: Two) -> None:
     assert text.count("SIGSTOP to 2 ranks") == 2
     for place in places:
         for process in place.ranks.values():
-            assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+            stat = Path(f"/proc/{process.pid}/stat")
+            # It takes the signal when it runs next.
+            until(lambda stat=stat: stat.read_text().rpartition(")")[2].split()[0] == "T", "the stop")  # type: ignore[misc]
             process.send_signal(signal.SIGCONT)
 
 
