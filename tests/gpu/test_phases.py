@@ -40,7 +40,7 @@ def agree(pairs: list[tuple[float, float]]) -> None:
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
 def test_phases_of_the_host(told, trace, phase):
-    """The host's time in a phase is the profiler's, within 5 % or 100 us; what it waited in collectives stands apart."""
+    """The host's time in a phase is the profiler's, within 5 % or 100 us; the wait for buckets is one of backward."""
     pairs = []
     for record, step in zip(told["records"], trace.named("step"), strict=True):
         marked = span_of(trace, step, phase)
@@ -65,7 +65,7 @@ def test_copies_of_the_host(told, trace):
     ("phase", "index"), [("copy", 5), ("forward", 1), ("backward", 2), ("optimizer", 3)]
 )  # the places of `wire.DEVICE_PHASES`
 def test_phases_of_the_device(cuda, told, trace, phase, index):
-    """The device's time in a phase, by the agent's events, is that between the ends of the work given before and in it."""
+    """The device's time in a phase, by the agent's events, is from the end of the work before it to that of its own."""
     order = ["copy", "forward", "backward", "optimizer"]
     pairs = []
     for record, step in zip(told["records"], trace.named("step"), strict=True):

@@ -45,12 +45,8 @@ class Gauges:
             if self._board is None:
                 self._board = Board(str(getattr(properties, "uuid", "")), index, os.environ)
             reserved = int(torch.cuda.memory_reserved(index))
-            return Reading(
-                max(reserved, self._board.memory_of(os.getpid()) or 0),
-                int(properties.total_memory),
-                cpu,
-                self._board.load,
-            )
+            memory = max(reserved, self._board.memory_of(os.getpid()) or 0)
+            return Reading(memory, int(properties.total_memory), cpu, self._board.load)
         return Reading(self._self.memory_info().rss, self._total, cpu, None)
 
     def _cpu(self) -> float | None:
@@ -82,8 +78,8 @@ class Gauges:
 class Board:
     """A device as the driver's management library (NVML) knows it: whatever its number is in this process.
 
-    CUDA numbers devices by `CUDA_VISIBLE_DEVICES`, NVML does not; so the device is looked up by its UUID.  Of a part of a
-    device (MIG) the load is not known.  What cannot be read once is not asked for again.
+    CUDA numbers devices by `CUDA_VISIBLE_DEVICES`, NVML does not; so the device is looked up by its UUID.  Of a part of
+    a device (MIG) the load is not known.  What cannot be read once is not asked for again.
     """
 
     def __init__(self, uuid: str, index: int, environment: Mapping[str, str]) -> None:

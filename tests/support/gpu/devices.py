@@ -1,7 +1,7 @@
 """Whether there is a CUDA device, told without torch, which takes seconds to import.
 
-`DDPTOP_TEST_DEVICE=cpu` rehearses the tests without a device: their programs run on the CPU with gloo, and what needs CUDA
-is skipped, or not compared.
+`DDPTOP_TEST_DEVICE=cpu` rehearses the tests without a device: their programs run on the CPU with gloo, and what needs
+CUDA is skipped, or not compared.
 """
 
 from __future__ import annotations

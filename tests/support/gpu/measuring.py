@@ -24,10 +24,14 @@ _PATIENCE_S: Final = 20.0
 
 
 class Rank:
-    """This rank: what it was told, and its report."""
+    """The rank of the process: what it was told, and its report."""
 
-    def __init__(self, *more: tuple[str, type, object], timeout_s: float | None = None) -> None:
-        """Join the group that torchrun describes; `more` are options of the program: name, type, usual value."""
+    def __init__(self, *more: tuple[str, type, object]) -> None:
+        """Join the group that torchrun describes.
+
+        Args:
+            more: options of the program: name, type, usual value; `timeout` is that of collectives, in seconds.
+        """
         parser = argparse.ArgumentParser()
         parser.add_argument("--device", default="cuda")
         parser.add_argument("--backend", default="nccl")
@@ -43,8 +47,9 @@ class Rank:
             # Two ranks may share a device, with gloo.
             torch.cuda.set_device(self.rank % torch.cuda.device_count())
         self.device = torch.device("cuda", torch.cuda.current_device()) if self.on_cuda else torch.device("cpu")
-        limit = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
-        dist.init_process_group(self.options.backend, **limit)
+        timeout_s: float | None = getattr(self.options, "timeout", None)
+        limit = None if timeout_s is None else timedelta(seconds=timeout_s)
+        dist.init_process_group(self.options.backend, timeout=limit)
 
     @property
     def under_agent(self) -> bool:
@@ -103,6 +108,11 @@ class Rank:
                 fields = {name: getattr(step, name) for name in step.__struct_fields__}
                 found.append({**fields, "collectives": calls})
         return found
+
+    @property
+    def groups(self) -> dict[str, Any]:
+        """What the agent has counted of each process group, by name; empty without it."""
+        return dict(self._session.collectives.groups) if self.under_agent else {}
 
     def facts(self) -> dict[str, Any]:
         """Return what the agent tells of itself and of the device in a sign of life."""

@@ -1,4 +1,4 @@
-"""A trace of torch.profiler in Chrome's format: what the host did, what it gave to the device, when that was done. Pure.
+"""A trace of torch.profiler in Chrome's format: what the host did, what the device did of it, and when. Pure.
 
 Times are microseconds on the one time line to which the profiler brings both clocks.
 """

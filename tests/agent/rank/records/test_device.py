@@ -72,7 +72,7 @@ def test_the_device_is_that_which_cuda_means(driver, visible):
 
 @pytest.mark.parametrize("told", [WHOLE.removeprefix("GPU-"), PART.removeprefix("MIG-")])
 def test_a_part_of_a_device_has_its_own_memory_and_no_load(driver, told):
-    """The part that the process was given is read, whether CUDA tells its UUID or that of the whole; its load is unknown."""
+    """The part that the process was given is read, whether CUDA tells its UUID or the whole's; its load is unknown."""
     board = Board(told, 0, {"CUDA_VISIBLE_DEVICES": PART})
     assert board.load is None
     assert board.memory_of(77) == 1 << 30
