@@ -14,9 +14,9 @@ def main() -> None:
     """Report the agent's numbers while the device is busy, and torch's own of the memory."""
     rank = Rank()
     taken = torch.ones((1 << 30 if rank.on_cuda else 1 << 26) // 4, device=rank.device)
-    model = rank.wrapped(network(1024 if rank.on_cuda else 128))
+    model = rank.wrapped(network(4096 if rank.on_cuda else 128))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    batch = torch.randn(256, 1024 if rank.on_cuda else 128, device=rank.device)
+    batch = torch.randn(256, 4096 if rank.on_cuda else 128, device=rank.device)
     until, facts = time.monotonic() + BUSY_S, []
     while time.monotonic() < until:
         for _ in range(20):

@@ -40,7 +40,7 @@ def plain(rank: Rank, model: nn.Module | None = None, mixed: Any = None) -> Step
     def step(batch: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         with mixed or nullcontext():
-            loss = wrapped(batch).float().square().mean()
+            loss: torch.Tensor = wrapped(batch).float().square().mean()
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -60,7 +60,7 @@ def scaler(rank: Rank) -> Step:
         count += 1
         optimizer.zero_grad()
         with torch.autocast(rank.options.device, torch.float16 if rank.on_cuda else torch.bfloat16):
-            loss = wrapped(batch).float().square().mean()
+            loss: torch.Tensor = wrapped(batch).float().square().mean()
         scaling.scale(loss * float("inf") if count == 3 else loss).backward()
         scaling.unscale_(optimizer)
         nn.utils.clip_grad_norm_(wrapped.parameters(), 1.0)
@@ -79,7 +79,7 @@ def bf16(rank: Rank) -> Step:
 def compiled(rank: Rank) -> Step:
     """torch.compile, by Inductor on a device."""
     model = rank.wrapped(network(WIDTH))
-    compiled_model = torch.compile(model, backend="inductor" if rank.on_cuda else "aot_eager")
+    compiled_model: Any = torch.compile(model, backend="inductor" if rank.on_cuda else "aot_eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 
     def step(batch: torch.Tensor) -> torch.Tensor:
@@ -96,7 +96,7 @@ def graphs(rank: Rank) -> Step:
     """CUDA graphs: forward and backward are captured, then replayed; the batch is copied into the graph's input."""
     model = network(WIDTH).to(rank.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    captured = torch.cuda.make_graphed_callables(model, (torch.randn(32, WIDTH, device=rank.device),))
+    captured: Any = torch.cuda.make_graphed_callables(model, (torch.randn(32, WIDTH, device=rank.device),))
 
     def step(batch: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
@@ -122,7 +122,7 @@ def whole_graph(rank: Rank) -> Step:
     optimizer.zero_grad(set_to_none=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        loss = model(held).square().mean()
+        loss: torch.Tensor = model(held).square().mean()
         loss.backward()
 
     def step(batch: torch.Tensor) -> torch.Tensor:

@@ -18,9 +18,9 @@ LONGEST_S: Final = 150.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a program, which finds the tests' own modules."""
+    """Return the environment of a program, which finds the tests' own modules, and all of whose steps are recorded."""
     path = os.pathsep.join(filter(None, (str(_TESTS), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DDPTOP_RECORD_EVERY": "1", **more}
 
 
 def job(

@@ -18,11 +18,13 @@ _DEVICE: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _DRIVER: Final = frozenset({"cuda_runtime", "cuda_driver"})
 WAITS: Final = frozenset(
     {
-        "cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaStreamWaitEvent", "cudaMemcpy",
-        "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuStreamWaitEvent",
+        "cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpy",
+        "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize",
     }
 )  # fmt: skip
-"""Calls in which the host waits for the device, or with which a stream waits for another one."""
+"""Calls in which the host waits for the device."""
+ORDERS: Final = frozenset({"cudaStreamWaitEvent", "cuStreamWaitEvent"})
+"""Calls with which a stream waits for another one."""
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def test_errors_are_torchs_own(stamps, noted):
     with pytest.raises(RuntimeError, match="no such device"):
         torch.ones(2).to("no such device")
     with pytest.raises(TypeError):
-        torch.ones(2).to(object())
+        torch.ones(2).to(object())  # type: ignore[call-overload]  # what is to be refused
     with pytest.raises((AssertionError, RuntimeError)):
         torch.ones(2).to("cuda:4000")
     assert stamps.activity == "other"
