@@ -19,8 +19,8 @@ MOST: Final = 64
 """Copies of a step that are stamped; further ones belong to the phase in which they are made."""
 _HOST: Final = frozenset({"cpu", "meta"})
 
-_Reaches = Callable[..., bool]
-"""Says whether a call, with its arguments, copies from the host to a device; raises whatever these make it raise."""
+_Moves = Callable[..., bool]
+"""Says whether a call with these arguments goes to a device; raises whatever they make it raise."""
 
 
 def watch(torch: Any, stamps: Stamps, note: Callable[[str, Exception], None], host: Collection[str] = _HOST) -> None:
@@ -32,27 +32,18 @@ def watch(torch: Any, stamps: Stamps, note: Callable[[str, Exception], None], ho
         note: is given the errors of the hooks.
         host: types of devices that are no copy's target.
     """
-    parse, parameter = torch._C._nn._parse_to, torch.nn.Parameter
-    plain = frozenset({torch.Tensor, parameter})
+    parse = torch._C._nn._parse_to
 
-    def moves(tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        # Other classes may do anything when they are asked for their device.
-        if type(tensor) not in plain or not tensor.is_cpu:
-            return False
+    def moves(*args: Any, **kwargs: Any) -> bool:
         # torch's own reader of these arguments does not know that one.
         kwargs.pop("copy", None)
         device = parse(*args, **kwargs)[0]
         return device is not None and device.type not in host
 
-    def moves_always(tensor: Any, *_: Any, **__: Any) -> bool:
-        return type(tensor) in plain and tensor.is_cpu
-
-    def fills(tensor: Any, source: Any = None, *_: Any, **__: Any) -> bool:
-        return type(source) in plain and source.is_cpu and type(tensor) in plain and tensor.device.type not in host
-
     stamping = _Stamping(torch, stamps, note)
-    for name, reaches in (("to", moves), ("cuda", moves_always), ("copy_", fills)):
-        stamping.hook(torch.Tensor, name, reaches)
+    stamping.hook_sender("to", moves)
+    stamping.hook_sender("cuda", lambda *_, **__: True)
+    stamping.hook_receiver("copy_", host)
 
 
 class Hooked:
@@ -75,6 +66,8 @@ class _Stamping:
     """The hooks of one process: they share the count of a step's copies."""
 
     def __init__(self, torch: Any, stamps: Stamps, note: Callable[[str, Exception], None]) -> None:
+        self._owner = torch.Tensor
+        self._plain = frozenset({torch.Tensor, torch.nn.Parameter})
         self._compiling = torch.compiler.is_compiling
         self._note = note
         self._stamps = stamps
@@ -82,36 +75,66 @@ class _Stamping:
         self._step = 0
         self._copies = 0
 
-    def hook(self, owner: type, name: str, reaches: _Reaches) -> None:
-        """Stamp the calls of a method of a class for which `reaches` is true."""
-        original = getattr(owner, name)
-        stamps, note, main, compiling = self._stamps, self._note, self._main, self._compiling
-        ident = threading.get_ident
+    def hook_sender(self, name: str, moves: _Moves) -> None:
+        """Stamp the calls of a method on a tensor of the host, for whose arguments `moves` is true."""
+        original = getattr(self._owner, name)
+        plain, may_stamp, copy = self._plain, self._may_stamp, self._copying(name, original)
 
         @functools.wraps(original)
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                # Most calls change the type of what is on the device, and are told apart first.
-                copies = reaches(tensor, *args, **kwargs) and ident() == main and not compiling() and self._has_room()
+                # Most calls change the type of what is on the device; a tensor of another class may do anything.
+                stamped = type(tensor) in plain and tensor.is_cpu and moves(*args, **kwargs) and may_stamp()
             except Exception:
-                # Arguments that do not fit: torch raises for them, just below.
-                copies = False
-            if not copies:
-                return original(tensor, *args, **kwargs)
+                # Arguments that do not fit: torch raises for them.
+                stamped = False
+            return (copy if stamped else original)(tensor, *args, **kwargs)
+
+        setattr(self._owner, name, Hooked(original, call))
+
+    def hook_receiver(self, name: str, host: Collection[str]) -> None:
+        """Stamp the calls of a method on a tensor that is in none of `host`, whose argument is a tensor of the host."""
+        original = getattr(self._owner, name)
+        plain, may_stamp, copy = self._plain, self._may_stamp, self._copying(name, original)
+
+        @functools.wraps(original)
+        def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                source = args[0] if args else None
+                stamped = (
+                    type(source) in plain
+                    and source.is_cpu
+                    and type(tensor) in plain
+                    and tensor.device.type not in host
+                    and may_stamp()
+                )
+            except Exception:
+                stamped = False
+            return (copy if stamped else original)(tensor, *args, **kwargs)
+
+        setattr(self._owner, name, Hooked(original, call))
+
+    def _copying(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        stamps, note, what = self._stamps, self._note, f"Tensor.{name}"
+
+        def copy(*args: Any, **kwargs: Any) -> Any:
             try:
                 stamps.enter(COPY)
             except Exception as error:
-                note(f"Tensor.{name}", error)
+                note(what, error)
             try:
-                return original(tensor, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 try:
                     stamps.leave()
                 except Exception as error:
                     # A failed device raises in the next call to it: that call must be the script's.
-                    note(f"Tensor.{name}", error)
+                    note(what, error)
 
-        setattr(owner, name, Hooked(original, call))
+        return copy
+
+    def _may_stamp(self) -> bool:
+        return threading.get_ident() == self._main and not self._compiling() and self._has_room()
 
     def _has_room(self) -> bool:
         stamps = self._stamps

@@ -181,6 +181,24 @@ def test_errors_are_torchs_own(stamps, noted):
     assert noted == []
 
 
+def test_a_mode_of_the_script_that_raises_raises_no_more_often(stamps):
+    """A mode that refuses everything but the call itself does not notice that the tensor was asked for its device."""
+    from torch.overrides import TorchFunctionMode
+
+    class Strict(TorchFunctionMode):
+        """Allows conversions and nothing else."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is not torch.Tensor.to:
+                raise AssertionError(func)
+            return func(*args, **(kwargs or {}))
+
+    tensor = torch.ones(2)
+    with Strict():
+        moved = tensor.to("meta")
+    assert moved.device.type == "meta"
+
+
 def test_a_failing_device_clock_raises_into_no_copy(stamps, noted):
     """After an illegal access every call to the device raises: the script gets torch's error, from torch."""
 
