@@ -138,6 +138,7 @@ def main() -> None:
         "median": statistics.median(walls),
         "least": min(walls),
         "thread": statistics.median(threads),
+        "thread_least": min(threads),
         # The mean: what other threads do comes once in many steps.
         "process": statistics.fmean(processes),
         **resident(),
