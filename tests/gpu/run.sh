@@ -68,7 +68,13 @@ describe() {
 
 case ${1:-} in
     wheels) shift; fetch "$@" ;;
-    bench) shift; environment; describe; exec "$place/venv/bin/python" tests/bench/overhead.py --whole "$@" ;;
+    bench)
+        shift
+        (($#)) || set -- --net linear --net resnet18 --variant agent --variant launch --world 1 --rounds 3
+        environment
+        describe
+        exec "$place/venv/bin/python" tests/bench/overhead.py --whole --device "${DDPTOP_TEST_DEVICE:-cuda}" "$@"
+        ;;
     *)
         environment
         describe

@@ -100,7 +100,7 @@ class _Stamping:
         @functools.wraps(original)
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                source = args[0] if args else None
+                source: Any = args[0] if args else None
                 stamped = (
                     type(source) in plain
                     and source.is_cpu
