@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import late
 
-from ddptop.agent.rank.hooks import copies
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.hooks import copies, patches
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.stamps import COPY, DATA, FORWARD, Moment, Stamps
 
@@ -228,3 +230,21 @@ def test_compiled_functions_are_the_same(stamps):
     torch.compile(convert, backend=backend, fullgraph=True)(torch.ones(2))
     assert backend.frame_count == 1
     assert copied(stamps) == 0
+
+
+def test_the_hooks_come_with_the_first_use_of_a_device(monkeypatch):
+    """A training on the CPU has none, with whatever build of torch; an error in them does not reach torch."""
+    watched: list[Any] = []
+    monkeypatch.setattr(copies, "watch", lambda *_: watched.append(1 / len(watched)))
+    queued: list[Any] = []
+    session: Any = SimpleNamespace(faults=Faults(), stamps=Stamps())
+    cuda = SimpleNamespace(_lazy_call=queued.append)
+    patches._copies(session, SimpleNamespace(_C=SimpleNamespace(), cuda=cuda))
+    assert queued == []
+    patches._copies(session, SimpleNamespace(_C=SimpleNamespace(_cuda_getDeviceCount=len), cuda=cuda))
+    assert (len(queued), session.faults.count) == (1, 0)
+    queued[0]()
+    assert session.faults.count == 1
+    watched.append(1.0)
+    queued[0]()
+    assert watched == [1.0, 1.0]
