@@ -54,7 +54,13 @@ environment() {
     # All that is needed is among the wheels; NumPy is that of torch where there is one.
     local chosen=("$wheels"/*.whl)
     if "$python" -c 'import numpy' 2>/dev/null; then mapfile -t chosen < <(printf '%s\n' "${chosen[@]}" | grep -v /numpy-); fi
-    "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" --upgrade "${chosen[@]}"
+    [[ -e ${chosen[0]} ]] || { echo "run.sh: no wheels in $wheels: 'tests/gpu/run.sh wheels' fetches them" >&2; exit 2; }
+    if "$python" -c 'import pip' 2>/dev/null; then
+        "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" --upgrade "${chosen[@]}"
+    else
+        # A wheel is an archive; none of these needs more than to be unpacked.
+        for wheel in "${chosen[@]}"; do "$python" -m zipfile -e "$wheel" "$site"; done
+    fi
     # The packages' names and their folders differ: links instead of an installation, which needs newer tools to build.
     mkdir -p "$place/path/ddptop"
     for package in agent trainers tui; do ln -sfn "$PWD/$package" "$place/path/ddptop/$package"; done
