@@ -86,6 +86,7 @@ from ddptop.agent.wire.message import MOST_RANKS as MOST_RANKS
 from ddptop.agent.wire.message import PROTOCOL as PROTOCOL
 from ddptop.agent.wire.message import UNREAD as UNREAD
 from ddptop.agent.wire.message import Rank as Rank
+from ddptop.agent.wire.telemetry import DEVICE_PHASES as DEVICE_PHASES
 from ddptop.agent.wire.telemetry import EACH_RECORD as EACH_RECORD
 from ddptop.agent.wire.telemetry import PHASES as PHASES
 from ddptop.agent.wire.telemetry import TOPIC_BATCH as TOPIC_BATCH

@@ -14,8 +14,12 @@ from ddptop.agent.wire.hosts import Hosts
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.message import Amount, Called, Count, Message, Moment, Pid, Rank, Size, Span, Whole
 
-PHASES: Final = ("data", "forward", "backward", "optimizer", "wait", "other")
-"""Exclusive phases of a step; together they make up its wall time."""
+PHASES: Final = ("data", "copy", "forward", "backward", "optimizer", "wait", "other")
+"""Exclusive phases of a step; together they make up its wall time. `copy` is that of batches, and other tensors, from
+the host's memory to the device's."""
+
+DEVICE_PHASES: Final = ("data", "forward", "backward", "optimizer", "other", "copy")
+"""The phases of `Step.device_ns`, in their order there; an older agent leaves out the last."""
 
 # A subscriber names the topics that it needs: ZeroMQ filters at the sender.
 TOPIC_HELLO: Final = b"hello"
@@ -72,7 +76,7 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One optimizer step of one rank. The six phases are exclusive, and those of our agent add up to `wall_ns`."""
+    """One optimizer step of one rank. The seven phases are exclusive, and those of our agent add up to `wall_ns`."""
 
     seq: Count
     """Consecutive number of the record, so that a gap can be noticed."""
@@ -94,13 +98,16 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     metrics: dict[str, float] = msgspec.field(default_factory=dict)
     """Values that the script gave to `ddptop.agent.log` during this step."""
     device_ns: tuple[Span, ...] | None = None
-    """Time on the device's own time line in data, forward, backward, optimizer and other, by events on the
+    """Time on the device's own time line in each of `DEVICE_PHASES`, by events on the
     stream of the training thread; waits for peers or for the host are included. None: not on CUDA, not known."""
     starved_ns: Span | None = None
     """Time of the step in which the training thread was runnable but had no core; a batch of records
     shares one reading. None: the system does not report it."""
     lr: float | None = None
     """Learning rate of the optimizer's first parameter group. None: it is a tensor, or missing."""
+    copy_ns: Span | None = None
+    """Time in which the main thread copied tensors from the host to a device; a copy of memory that is not pinned waits
+    for what the device has been given before. None: the training is not on a device, or the agent is older."""
 
 
 class Hello(Message, frozen=True, tag="hello"):
@@ -248,6 +255,7 @@ class Summary(Message, frozen=True, tag="summary"):
     """Newest value of each name that was given to `ddptop.agent.log`."""
     generation: Count = 0
     """Restart count of the group at these steps."""
+    copy_ns: Span | None = None
 
 
 class Event(Message, frozen=True, tag="event"):

@@ -1,4 +1,4 @@
-"""What the agent costs a training step: `python tests/bench/overhead.py [--quick]`.
+"""What the agent costs a training step: `python tests/bench/overhead.py [--quick]`, or `--whole` for whole jobs.
 
 Whole jobs differ by 10-20 % from run to run, so the agent is switched on and off between
 short blocks of one job, and the medians of the ratios within a round are compared: on/off,
@@ -293,6 +293,11 @@ def ratio(blocks: list[dict[str, float]], above: str, below: str) -> tuple[float
 
 def main() -> None:
     """Run the table, or one rank's part of it."""
+    if "--whole" in sys.argv[1:2]:
+        import whole
+
+        whole.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds: about two minutes, coarser figures")
     parser.add_argument("--net", choices=TARGETS, action="append", help="only this network (may be repeated)")

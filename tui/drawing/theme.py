@@ -7,7 +7,7 @@ how a rank or a run is, a letter or a shape beside it says the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -45,6 +45,7 @@ MARKS: Final[Mapping[str, str]] = _Marks(
 
 LETTERS: Final[Mapping[str, str]] = {
     "data": "d",
+    "copy": "c",
     "forward": "f",
     "backward": "b",
     "optimizer": "o",
@@ -53,11 +54,20 @@ LETTERS: Final[Mapping[str, str]] = {
 }
 """One letter for each of `wire.PHASES`, in the order of a step."""
 
+_LETTERS_ON_CPU: Final = {phase: letter for phase, letter in LETTERS.items() if phase != "copy"}
+
+
+def letters_of(phases: Container[str]) -> Mapping[str, str]:
+    """Return the letters of the phases that steps of this kind have: copies to a device only where they are known."""
+    return LETTERS if "copy" in phases else _LETTERS_ON_CPU
+
+
 RANK_HUES: Final = 8
 """Lines of the plot that have a color of their own; further ranks begin again."""
 
 _PHASES: Final = {
     "phase-data": "#e69f00",
+    "phase-copy": "#f0e442",
     "phase-forward": "#56b4e9",
     "phase-backward": "#3d86cf",
     "phase-optimizer": "#2bc48a",

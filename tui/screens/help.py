@@ -47,6 +47,7 @@ _STATE_WORDS: Final = {
 }
 _PHASE_WORDS: Final = {
     "data": "waiting for the data loader",
+    "copy": "copying from the host to a GPU",
     "forward": "computing the loss",
     "backward": "computing gradients",
     "optimizer": "updating the parameters",

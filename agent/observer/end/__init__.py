@@ -10,5 +10,6 @@ cause       the end of the run, and its first cause
 parting     what the ranks left behind, the first of them apart from the others
 kinds       the kinds of ends: how each is recognized, and what can be done about it
 memory      out-of-memory kills, as the kernel counts them
+kernel_log  what the kernel's log says of a process, and of its GPU
 traces      stacks in what a rank left behind
 """

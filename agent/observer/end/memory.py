@@ -6,21 +6,18 @@ machine (`/proc/vmstat`); where the kernel's log may be read, its line on the pr
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ddptop.agent.observer.end import kernel_log
 from ddptop.agent.text import clean_line, size
 
 _CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 _PROC: Final = Path("/proc")
-_LOG: Final = Path("/dev/kmsg")
 _LARGEST: Final = 1 << 16
-_MOST_RECORDS: Final = 20_000
-"""Records of the kernel's log that are read at most."""
 _MACHINE: Final = "/proc/vmstat"
 RECENT_S: Final = 20.0
 """Seconds for which a count may be compared with a later one: what was killed long before has nothing to do with it."""
@@ -50,7 +47,7 @@ class MemoryKills:
         self,
         groups: Path = _CONTROL_GROUPS,
         proc: Path = _PROC,
-        log: Path = _LOG,
+        log: Path = kernel_log.LOG,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._groups, self._proc, self._log = groups, proc, log
@@ -96,7 +93,7 @@ class MemoryKills:
             if now > before:
                 limit = _limit(counter.path.parent)
                 bound = f", limit {size(limit)}" if limit is not None else ""
-                line = self._logged(pid)
+                line = kernel_log.killed(pid, self._log)
                 said = f'; kernel log: "{line}"' if line else ""
                 return Found(True, f"{counter.name} counts {now - before} out-of-memory kill more{bound}{said}")
             read.append(counter.name)
@@ -124,31 +121,6 @@ class MemoryKills:
             file = next((each / name for each in places if _count(each / name) is not None), None)
             if file is not None and ".." not in file.parts:
                 found.append(_Counter(file, f"{name} of its control group {clean_line(path, 100)}"))
-        return found
-
-    def _logged(self, pid: int) -> str:
-        """Return the newest line of the kernel's log that a process with this number was killed for memory."""
-        found = ""
-        try:
-            descriptor = os.open(self._log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return ""
-        try:
-            for _ in range(_MOST_RECORDS):
-                try:
-                    record = os.read(descriptor, 8192)
-                except BrokenPipeError:
-                    # Older records were overwritten while these were read.
-                    continue
-                if not record:
-                    break
-                text = record.decode(errors="replace").partition(";")[2] or record.decode(errors="replace")
-                if re.search(rf"[Kk]ill(?:ed)? process {pid}\b", text):
-                    found = clean_line(text.partition("\n")[0], 160)
-        except OSError:
-            return found  # its end, or a kernel that does not let this user read it
-        finally:
-            os.close(descriptor)
         return found
 
 

@@ -11,9 +11,10 @@ import contextlib
 import logging
 import os
 import signal
+import time
 from collections.abc import Mapping
 
-from ddptop.agent.observer.end import cause
+from ddptop.agent.observer.end import cause, kernel_log
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.memory import Found, MemoryKills
 from ddptop.agent.observer.orders.far import FarHosts, Nobody
@@ -148,7 +149,8 @@ class RankEnds:
             found = self._memory_kills.found(rank, member.process.pid)
             if status != -signal.SIGKILL and not found.out_of_memory:
                 # A rank may fail of the end of its data worker; otherwise its memory has nothing to do with it.
-                found = Found(None, "")
+                said = kernel_log.device_error(member.process.pid, time.monotonic())
+                found = Found(None, f'kernel log: "{said}"' if said else "")
         self._seen[rank] = Death(rank, self._exits.at_ns[rank], status, found.out_of_memory, found.text)
 
     def record(self) -> None:

@@ -222,7 +222,8 @@ def _row(step: Step, memory: float) -> tuple[float, ...]:
         step.backward_ns / 1e6,
         step.optimizer_ns / 1e6,
         math.nan if step.wait_ns is None else step.wait_ns / 1e6,
-        step.other_ns / 1e6,
+        # A history has no number for copies.
+        (step.other_ns + (step.copy_ns or 0)) / 1e6,
         statistics.median(calls) / 1e6 if calls else math.nan,
         math.nan if step.samples is None or not step.wall_ns else step.samples / step.wall_ns * 1e9,
         math.nan if step.lr is None else _number(step.lr),
@@ -237,7 +238,7 @@ def _means(told: Summary, memory: float) -> tuple[float, ...]:
         math.nan if told.loss is None else _number(told.loss),
         *(spent / 1e6 for spent in times),
         math.nan if told.wait_ns is None else told.wait_ns / 1e6,
-        told.other_ns / 1e6,
+        (told.other_ns + (told.copy_ns or 0)) / 1e6,
         math.nan if told.p50_ns is None else told.p50_ns / 1e6,
         math.nan if told.samples is None or not told.wall_ns else told.samples / told.wall_ns * 1e9,
         math.nan,

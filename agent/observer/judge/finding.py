@@ -9,6 +9,7 @@ from ddptop.agent.wire import Hang
 
 IN_WORDS: Final = {
     "data": "data loading",
+    "copy": "copies to the device",
     "forward": "forward pass",
     "backward": "backward pass",
     "optimizer": "optimizer step",

@@ -2,6 +2,7 @@
 
 patches     stamps for data, forward, backward, optimizer
 boundary    the end of a step
+copies      stamps for copies from the host to a device
 batches     tells batches of the training from those of evaluations
 losses      which losses can be read, and their values, without stalling the device
 gradients   a sample of the gradients, which shows whether they are finite

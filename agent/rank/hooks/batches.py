@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OTHER, Draw, StepStamps
+from ddptop.agent.rank.records.stamps import BACKWARD, COPY, DATA, FORWARD, OTHER, Draw, StepStamps
 
 
 class Batches:
@@ -63,7 +63,7 @@ def _to_other(stamped: StepStamps, begin: int, end: int) -> None:
         stamp, phase = stamped.marks[index]
         if phase == BACKWARD:
             return
-        if phase in (DATA, FORWARD):
+        if phase in (DATA, COPY, FORWARD):
             stamped.marks[index] = (stamp, OTHER)
 
 

@@ -18,7 +18,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ddptop.agent.rank.collectives import backends, timing
-from ddptop.agent.rank.hooks import batches, compilers, injection, losses
+from ddptop.agent.rank.hooks import batches, compilers, copies, injection, losses
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records import device_time
@@ -52,6 +52,7 @@ def _install_guarded(session: Session, torch: Any) -> None:
         functools.partial(_backward, scaled=scaled),
         functools.partial(_optimizer, scaled=scaled),
         _captures,
+        _copies,
         _groups,
         _hide_from_compilers,
     )
@@ -329,6 +330,14 @@ def _hide_from_compilers(_session: Session, torch: Any) -> None:
 
 def _captures(_session: Session, torch: Any) -> None:
     device_time.CAPTURES.watch(torch.cuda.CUDAGraph)
+
+
+def _copies(session: Session, torch: Any) -> None:
+    # Builds of torch for the CPU alone have no such function, and nothing to copy to.
+    if hasattr(torch._C, "_cuda_getDeviceCount"):
+        # Only where the script uses a device; nothing is hooked in a training on the CPU.
+        watch = functools.partial(copies.watch, torch, session.stamps, session.faults.note)
+        torch.cuda._lazy_call(session.faults.guard(watch))
 
 
 def _groups(session: Session, torch: Any) -> None:

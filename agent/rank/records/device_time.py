@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, Final, Protocol, TypeVar
 
 from ddptop.agent.rank.records.stamps import Moment, StepStamps
+from ddptop.agent.wire import DEVICE_PHASES
 
 _T = TypeVar("_T")
 
@@ -138,13 +139,13 @@ def is_ready(stamped: StepStamps) -> bool:
 
 
 def by_phase(stamped: StepStamps) -> tuple[int, ...] | None:
-    """Return the device's ns in data, forward, backward, optimizer and other; None where they are not known."""
+    """Return the device's ns by phase of `wire.DEVICE_PHASES`; None where they are not known."""
     if stamped.clock is None or len(stamped.moments) != len(stamped.marks) + 1:
         return None
     spans = stamped.clock.spans(stamped.moments)
     if spans is None:
         return None
-    phases = [0, 0, 0, 0, 0]
+    phases = [0] * len(DEVICE_PHASES)
     for (_, phase), span in zip(stamped.marks, spans, strict=True):
         phases[phase] += span
     return tuple(phases)

@@ -68,6 +68,7 @@ class Digest:
             p99_ns=p99,
             metrics=dict(self._metrics),
             generation=self._generation,
+            copy_ns=_known_mean([step.copy_ns for step in steps]),
         )
 
 

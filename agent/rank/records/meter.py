@@ -1,6 +1,6 @@
 """Makes `Step` records of stamps. Pure: no clock, no torch, no I/O.
 
-The six phases are exclusive and add up to the step's wall time by construction: the marks
+The seven phases are exclusive and add up to the step's wall time by construction: the marks
 divide the step into segments, and the time in which the training thread was blocked in a
 collective is moved from its segment to `wait`, each nanosecond once.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 
-from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, StepStamps
+from ddptop.agent.rank.records.stamps import BACKWARD, COPY, OTHER, StepStamps
 from ddptop.agent.wire import Collective, Step
 
 Interval = tuple[int, int]
@@ -25,7 +25,7 @@ def record(stamped: StepStamps) -> Step:
     start = segments[0][0]
     _clip(stamped, segments)
     blocked = _merge(_blocked(stamped, segments))
-    phases = [0, 0, 0, 0, 0]
+    phases = [0, 0, 0, 0, 0, 0]
     wait = 0
     for begin, end, phase in segments:
         stolen = 0
@@ -51,6 +51,8 @@ def record(stamped: StepStamps) -> Step:
         collectives=tuple(_collectives(stamped, start)),
         metrics=stamped.metrics,
         lr=stamped.rate,
+        # On the CPU nothing is copied to a device, which is not the same as a copy that takes no time.
+        copy_ns=phases[COPY] if phases[COPY] or stamped.clock is not None else None,
     )
 
 

@@ -17,8 +17,10 @@ FORWARD: Final = 1
 BACKWARD: Final = 2
 OPTIMIZER: Final = 3
 OTHER: Final = 4
+COPY: Final = 5
+"""Copies from the host's memory to an accelerator's; see `hooks.copies`."""
 
-ACTIVITIES: Final = ("data", "forward", "backward", "optimizer", "other")
+ACTIVITIES: Final = ("data", "forward", "backward", "optimizer", "other", "copy")
 
 
 class Pending(Protocol):

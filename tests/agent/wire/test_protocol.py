@@ -13,7 +13,7 @@ from ddptop.agent import wire
 FORMS: dict[type[msgspec.Struct], str] = {
     wire.Step: (
         "seq step end_at_ns wall_ns data_ns forward_ns backward_ns optimizer_ns wait_ns other_ns loss "
-        "samples collectives metrics device_ns starved_ns lr"
+        "samples collectives metrics device_ns starved_ns lr copy_ns"
     ),
     wire.Collective: "op entered_ns duration_ns bytes in_flight group blocking queued_ns estimated on_device",
     wire.Verdict: (
@@ -45,7 +45,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Steps: "steps: rank steps generation",
     wire.Summary: (
         "summary: rank number end_at_ns step seq steps wall_ns data_ns forward_ns backward_ns "
-        "optimizer_ns wait_ns other_ns loss samples starved_ns p50_ns p99_ns metrics generation"
+        "optimizer_ns wait_ns other_ns loss samples starved_ns p50_ns p99_ns metrics generation copy_ns"
     ),
     wire.Event: "event: at_ns text rank level action who",
     wire.RunState: "run: at_ns state torchrun_pid exit_code cause refused ending",

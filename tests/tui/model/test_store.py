@@ -69,6 +69,28 @@ def test_a_phase_that_was_not_observed_is_absent():
     assert "wait" not in phases
 
 
+def test_copies_are_a_phase_where_the_training_is_on_a_device():
+    """Copies that a record tells of are on the screen, by host and by device; a run on the CPU has no such phase."""
+    store = Store(RUN)
+    on_device = msgspec.structs.replace(step(1), copy_ns=3_000_000, device_ns=(0, 6_000_000, 0, 0, 0, 2_000_000))
+    store.apply(wire.Steps(0, (on_device,)), 2.0)
+    store.apply(wire.Steps(1, (step(1),)), 2.0)
+    first, second = frame_at(store, 2.0).ranks
+    assert first.phases_ms is not None
+    assert first.device_ms is not None
+    assert (first.phases_ms["copy"], first.device_ms["copy"]) == (3, 2)
+    assert second.phases_ms is not None
+    assert "copy" not in second.phases_ms
+
+
+def test_the_device_times_of_an_older_agent_are_shown():
+    """An agent that does not know copies tells of one phase less."""
+    store = Store(RUN)
+    store.apply(wire.Steps(0, (msgspec.structs.replace(step(1), device_ns=(0, 6_000_000, 0, 0, 0)),)), 2.0)
+    device_ms = frame_at(store, 2.0).ranks[0].device_ms
+    assert device_ms == {"data": 0, "forward": 6, "backward": 0, "optimizer": 0, "other": 0}
+
+
 def test_records_in_any_order_and_repeated_give_the_same_frame():
     """Live records, a filled gap and repetitions end in the same history, each record once."""
     seed = random.Random(2)

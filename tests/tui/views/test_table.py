@@ -167,6 +167,14 @@ def test_what_matters_most_goes_last() -> None:
     assert {"rank", "state"} <= {column.key for column in fitting(columns, None, 24)}
 
 
+def test_copies_have_a_column_in_runs_on_a_device() -> None:
+    """Batches are copied to a GPU: after the loader's column stands theirs; a run on the CPU has no empty column."""
+    assert "copy" not in {column.key for column in columns_of(frame())}
+    phases = {"data": 1.0, "copy": 2.0, "forward": 20.0}
+    keys = [column.key for column in columns_of(frame(phases_ms=phases))]
+    assert keys[keys.index("data") + 1] == "copy"
+
+
 def test_the_phase_that_the_verdict_names_is_shown() -> None:
     """In 80 cells there is room for few phases: the one that the header speaks of is among them."""
     columns = columns_of(frame())

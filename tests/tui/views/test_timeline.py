@@ -6,6 +6,8 @@ import random
 from collections import defaultdict
 from dataclasses import replace
 
+import msgspec
+
 from ddptop.agent.wire import Collective, Step
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.drawing.lines import width_of
@@ -46,8 +48,10 @@ def test_every_phase_is_as_long_as_it_was_measured() -> None:
             for _ in range(rng.randrange(0, 5))
         )
         record = step(0, *phases, wait=wait, calls=calls)
-        names = ("data", "forward", "backward", "optimizer", "other")
-        wanted = {name: value for name, value in zip((*names, "wait"), (*phases, wait or 0), strict=True) if value}
+        copied = rng.choice([0, rng.randrange(1, 100)])
+        record = msgspec.structs.replace(record, copy_ns=copied or None, wall_ns=record.wall_ns + copied)
+        names = ("data", "forward", "backward", "optimizer", "other", "wait", "copy")
+        wanted = {name: value for name, value in zip(names, (*phases, wait or 0, copied), strict=True) if value}
         assert lengths(record) == wanted
         at = 0
         for span in lay_phases(record, 0):

@@ -42,7 +42,7 @@ def test_every_state_and_phase_has_a_sign_and_a_hue() -> None:
 def test_a_bar_is_as_long_as_its_share_of_the_scale() -> None:
     """The filled part is the step's share of the common scale, each phase its share of the step."""
     phases = dict.fromkeys(LETTERS, 10.0)
-    text = text_of(phase_bar(phases, 120.0, 40, INK))
+    text = text_of(phase_bar(phases, 20.0 * len(LETTERS), 40, INK))
     assert len(text) == 40
     assert len(text.rstrip()) == 20
     counts = [text.count(letter) for letter in LETTERS.values()]
@@ -91,6 +91,22 @@ def test_a_panel_fills_exactly_its_box(state: str, shape: tuple[int, int]) -> No
         rows = draw_panel(rank, whole, Shape(*shape, chosen=True), INK)
         assert [width_of(row) for row in rows] == [shape[0]] * shape[1]
         assert MARKS[state] in text_of(rows[0])
+
+
+@pytest.mark.parametrize("width", [38, 44, 49, 60, 90])
+@pytest.mark.parametrize("height", [7, 8, 9, 10])
+def test_copies_to_a_gpu_take_nothing_from_a_panel(width: int, height: int) -> None:
+    """With the seventh phase every number that a panel of this size has is still there."""
+    rank = rank_frame(0)
+    phases = rank.phases_ms or {}
+    copying = replace(rank, phases_ms={**phases, "copy": 4.5, "other": phases["other"] - 4.5}, device="cuda:0")
+    with_copies, without = (
+        "\n".join(text_of(row) for row in draw_panel(each, frame(), Shape(width, height, False), INK))
+        for each in (copying, rank)
+    )
+    assert "4.5" in with_copies
+    for shown in ("all-reduce", "pid", "step", "812"):
+        assert (shown in with_copies) == (shown in without), shown
 
 
 def test_unknown_is_a_dash_in_the_panel() -> None:

@@ -95,7 +95,7 @@ def _table(frame: Frame, width: int | None) -> list[str]:
 
 def _columns(frame: Frame) -> list[_Column]:
     seen = {phase for known in frame.values("phases_ms") if known for phase in known}
-    orders = {"data": 4, "wait": 5, "forward": 7, "backward": 8, "optimizer": 11, "other": 14}
+    orders = {"data": 4, "copy": 8, "wait": 5, "forward": 7, "backward": 8, "optimizer": 11, "other": 14}
     phases = [
         _Column(phase, lambda rank, phase=phase: _phase(rank, phase), orders[phase])  # type: ignore[misc]
         for phase in PHASES

@@ -198,7 +198,9 @@ def phases(frame: Frame) -> str:
     """Return `81.0 ms (data 2.0 to 33.1, forward 30.0, …)`: a range where the ranks differ, else the mean."""
     if frame.current_step_ms is None:
         return "–"
-    return f"{frame.step_ms:,.1f} ms ({', '.join(f'{phase} {_spread(frame, phase)}' for phase in PHASES)})"
+    # Batches are copied only where the training is on a device.
+    had = [phase for phase in PHASES if phase != "copy" or phase in (frame.phases_ms or {})]
+    return f"{frame.step_ms:,.1f} ms ({', '.join(f'{phase} {_spread(frame, phase)}' for phase in had)})"
 
 
 def _spread(frame: Frame, phase: str) -> str:

@@ -105,7 +105,9 @@ def _facts(report: Report) -> list[ReportLine]:
     if report.first is not None:
         lines.append(ReportLine(f"rank {report.first.rank}", _rank(report.first)))
     if report.evidence:
-        lines.append(ReportLine("memory", report.evidence))
+        # Either what the kernel counts of memory, or the error of a GPU in its log.
+        label = "device" if "NVRM: Xid" in report.evidence else "memory"
+        lines.append(ReportLine(label, report.evidence))
     sick = sorted({f"rank {each.rank}: {each.health}" for each in report.ranks if each.health})
     lines += [ReportLine("numbers", text) for text in sick[:4]]
     if report.state == "lost":

@@ -11,7 +11,7 @@ from operator import attrgetter
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
-from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
+from ddptop.agent.wire import DEVICE_PHASES, PHASES, Beat, Hello, Step, Summary
 from ddptop.agent.wire.latencies import latencies_of
 from ddptop.agent.wire.latencies import percentiles as percentiles_of
 from ddptop.tui.settings import Thresholds
@@ -29,6 +29,8 @@ DENIED_NS = 2_000_000_000
 """So much later than the end of its script a rank must say that it goes on, to be believed."""
 PENDING = 5000
 """Live records held while an earlier gap is being filled: what comes in five seconds of steps of a millisecond."""
+_ON_DEVICE = (len(DEVICE_PHASES) - 1, len(DEVICE_PHASES))
+"""How many phases a record tells of the device."""
 _NUMBERS = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
 
 
@@ -398,8 +400,12 @@ def _window(recent: deque[Step]) -> list[Step]:
 
 def _device(window: list[Step]) -> dict[str, float] | None:
     """Return the mean of each phase on the device in ms, None where no step has all of them."""
-    names = [phase for phase in PHASES if phase != "wait"]
-    known = [step.device_ns for step in window if step.device_ns is not None and len(step.device_ns) == len(names)]
+    known = [step.device_ns for step in window if step.device_ns is not None and len(step.device_ns) in _ON_DEVICE]
+    known = [spans for spans in known if len(spans) == len(known[-1])]
     if not known:
         return None
-    return {name: sum(spans) / len(known) / 1e6 for name, spans in zip(names, zip(*known, strict=True), strict=True)}
+    # An older agent tells of one phase less.
+    return {
+        name: sum(spans) / len(known) / 1e6
+        for name, spans in zip(DEVICE_PHASES, zip(*known, strict=True), strict=False)
+    }

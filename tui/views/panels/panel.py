@@ -12,7 +12,7 @@ from rich.segment import Segment
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of
-from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
+from ddptop.tui.drawing.theme import MARKS, Ink, letters_of
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.model.ranks.mesh import place_of
@@ -26,6 +26,10 @@ _STEP = 12
 """Cells of a title that are reserved for the step."""
 _ROWS = 1024
 """Rows that are not drawn again while their values are the same, of each kind."""
+_IN_LINE = 3
+"""Phases in a line of the legend that has their names."""
+_Amounts = tuple[tuple[str, str, str], ...]
+"""The phases of a step, their letters and times."""
 _ROUND = tuple("╭─╮│╰─╯")
 _HEAVY = tuple("┏━┓┃┗━┛")
 
@@ -133,12 +137,14 @@ def _starting(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> list[Row]:
 
 
 def _stepping(rank: RankFrame, frame: Frame, inner: int, room: int, ink: Ink) -> list[Row]:
-    tall = 2 if room >= 8 else 1
+    amounts = _amounts(rank)
+    lines = -(-len(amounts) // _IN_LINE)
+    tall = 2 if room >= 6 + lines else 1
     rows = [*_loss(rank, inner, tall, ink), *_step(rank, frame, inner, ink)]
-    if room >= 7 and inner >= 45:
-        rows += _long_legend(_amounts(rank), inner, ink)
+    if room >= 5 + lines and inner >= 45:
+        rows += _long_legend(amounts, inner, ink)
     else:
-        rows.append(_legend(_amounts(rank), inner, ink))
+        rows.append(_legend(amounts, inner, ink))
     if rank.ended is not None:
         mark = [Segment(units.shorten(rank.ended, inner), ink[f"state-{rank.state}"])]
         return [*rows, _all_reduce(rank, ink), mark, _identity(rank, frame, inner, ink)]
@@ -170,18 +176,20 @@ def _step(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> list[Row]:
     return [[*head, *phase_bar(rank.phases_ms, frame.step_ms or rank.step_ms, width, ink)]]
 
 
-def _amounts(rank: RankFrame) -> tuple[str, ...]:
+def _amounts(rank: RankFrame) -> _Amounts:
     known = rank.phases_ms or {}
-    return tuple([units.short_milliseconds(known.get(phase)) for phase in LETTERS])
+    return tuple(
+        [(phase, letter, units.short_milliseconds(known.get(phase))) for phase, letter in letters_of(known).items()]
+    )
 
 
 @lru_cache(maxsize=_ROWS)
-def _legend(amounts: tuple[str, ...], inner: int, ink: Ink) -> Row:
+def _legend(amounts: _Amounts, inner: int, ink: Ink) -> Row:
     # A number stands next to its own letter, with what room there is after it.
-    each = max(5, (inner + 1) // len(LETTERS))
+    each = max(5, (inner + 1) // len(amounts))
     lead = " " if each >= 6 else ""
     row: Row = []
-    for (phase, letter), amount in zip(LETTERS.items(), amounts, strict=True):
+    for phase, letter, amount in amounts:
         text = amount.strip()
         row += [Segment(letter, ink.block(phase)[0]), Segment(lead)]
         row.append(figure(text, ink))
@@ -190,12 +198,12 @@ def _legend(amounts: tuple[str, ...], inner: int, ink: Ink) -> Row:
 
 
 @lru_cache(maxsize=_ROWS)
-def _long_legend(amounts: tuple[str, ...], inner: int, ink: Ink) -> list[Row]:
-    each = inner // 3
+def _long_legend(amounts: _Amounts, inner: int, ink: Ink) -> list[Row]:
+    each = inner // _IN_LINE
     names = 9 if each >= 16 else 8
     rows: list[Row] = []
-    for index, ((phase, letter), amount) in enumerate(zip(LETTERS.items(), amounts, strict=True)):
-        if index % 3 == 0:
+    for index, (phase, letter, amount) in enumerate(amounts):
+        if index % _IN_LINE == 0:
             rows.append([])
         name = phase if len(phase) <= names else phase[:5]
         cell = [

@@ -12,7 +12,7 @@ from ddptop.agent.text import clean
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Row, width_of
-from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
+from ddptop.tui.drawing.theme import MARKS, Ink, letters_of
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.views.panels.panel import load_of, mark_of
 from ddptop.tui.views.rank.histories import latency_rows
@@ -114,7 +114,7 @@ def _phases(
     # While it stands, the bar is of before.
     label = f"  {'last steps' if rank.stands else '':<{_LABEL - 2}}"
     yield [Segment(label, ink["label"]), *phase_bar(phases_ms, frame.step_ms or step_ms, width - _LABEL - 1, ink)]
-    for phase, letter in LETTERS.items():
+    for phase, letter in letters_of(phases_ms).items():
         value = phases_ms.get(phase)
         share = None if value is None else value / step_ms
         on_device = None if rank.device_ms is None else rank.device_ms.get(phase)

@@ -140,6 +140,9 @@ HOST: Final = Column(
     _words(14, lambda rank: rank.host), 9, falling=False, left=True,
 )  # fmt: skip
 
+COPY: Final = _phase("copy", "copy", 5)
+"""Only of runs on a device, to which batches are copied."""
+
 _COLUMNS: Final = (
     Column("rank", "rank", 5, "rank number", lambda rank: rank.rank, _rank, 0, falling=False),
     Column("mark", " ", 1, "◀ holds the group back or hangs, ! not finite", lambda rank: rank.rank, _mark, 0),
@@ -229,6 +232,9 @@ def columns_of(frame: Frame, *, grouped: bool = False) -> tuple[Column, ...]:
     Where ranks are `grouped` by host, its column has to be asked for.
     """
     known: tuple[Column, ...] = (*_COLUMNS[:1], PLACE, *_COLUMNS[1:]) if frame.placed else _COLUMNS
+    if "copy" in (frame.phases_ms or {}):
+        after_data = 1 + next(at for at, column in enumerate(known) if column.key == "data")
+        known = (*known[:after_data], COPY, *known[after_data:])
     if frame.hosts.several:
         # Where there are several it matters more; under the line of its host a rank need not have it.
         host = replace(HOST, importance=2, usual=not grouped)

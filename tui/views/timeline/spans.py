@@ -135,10 +135,11 @@ def lay_phases(step: Step, begin: int) -> tuple[Span, ...]:
     """Return the phases of a record in the order of a step, around the waits, from `begin` on.
 
     Blocking calls waited where they are. What else was waited is DDP's: at the end of backward, until
-    the last bucket was done. What is left before it once data, forward and backward are laid is `other`.
+    the last bucket was done. What is left before it once data, copies, forward and backward are laid is `other`.
     """
     waits = _waits(step)
-    head = step.data_ns + step.forward_ns + step.backward_ns
+    copied = step.copy_ns or 0
+    head = step.data_ns + copied + step.forward_ns + step.backward_ns
     before = 0
     if waits:
         before = waits[-1][0] - sum(end - since for since, end in waits[:-1])
@@ -146,6 +147,7 @@ def lay_phases(step: Step, begin: int) -> tuple[Span, ...]:
     parts = [
         ("other", lead),
         ("data", step.data_ns),
+        ("copy", copied),
         ("forward", step.forward_ns),
         ("backward", step.backward_ns),
         ("optimizer", step.optimizer_ns),

@@ -16,7 +16,7 @@ from ddptop.agent.wire import Step
 Array = NDArray[np.floating[Any]]
 Numbers = NDArray[np.int64]
 
-OWN_PHASES: Final = ("data", "forward", "backward", "optimizer", "other")
+OWN_PHASES: Final = ("data", "forward", "backward", "optimizer", "other", "copy")
 """Phases that are a rank's own time: all but waiting."""
 
 BLOCK_STEPS: Final = 5
@@ -226,7 +226,8 @@ def _numbers(step: Step) -> tuple[float, ...]:
     wait = np.nan if step.wait_ns is None else step.wait_ns / 1e6
     return (
         step.data_ns / 1e6, step.forward_ns / 1e6, step.backward_ns / 1e6, step.optimizer_ns / 1e6,
-        step.other_ns / 1e6, wait, step.samples or 0, (step.starved_ns or 0) / 1e6, step.wall_ns / 1e6,
+        step.other_ns / 1e6, (step.copy_ns or 0) / 1e6, wait, step.samples or 0, (step.starved_ns or 0) / 1e6,
+        step.wall_ns / 1e6,
     )  # fmt: skip
 
 

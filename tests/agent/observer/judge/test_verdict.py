@@ -69,6 +69,15 @@ def test_the_slow_rank_is_named_with_phase_cost_and_beginning(world, phase):
     assert f"since step {verdict.since_step}" in verdict.text
 
 
+def test_a_slow_copy_to_the_device_is_named():
+    """A rank whose GPU is on a slow link holds the others back with its copies, and the verdict says so."""
+    group, judge = Group(4, seed=1, copy=2.0), Judgement(4)
+    assert hear(judge, group.steps(119)) == []
+    changes = hear(judge, group.steps(100, slow(2, "copy", 31, since=120)))
+    assert [key(verdict) for _, verdict in changes] == [("slow_rank", 2, "copy")]
+    assert "copies to the device" in said(judge).text
+
+
 def test_steps_of_a_millisecond_are_judged_by_time():
     """Fast steps: named within 5 s of training, though that is many steps."""
     group, judge = Group(4, seed=3, data=0.1, forward=0.4, backward=0.8, optimizer=0.1, other=0.05), Judgement(4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.agent.rank.hooks.batches import Batches
-from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OTHER, Stamps, StepStamps
+from ddptop.agent.rank.records.stamps import BACKWARD, COPY, DATA, FORWARD, OTHER, Stamps, StepStamps
 
 TRAIN, HELD_OUT, SECOND = 1, 2, 3
 
@@ -70,6 +70,20 @@ def test_an_evaluation_before_the_first_step_is_seen_by_its_number_of_batches():
     assert set(phases[: phases.index(DATA)]) == {OTHER}
     assert FORWARD in phases[phases.index(DATA) :]
     assert (count(stamped, DATA), stamped.samples) == (1, 4)
+
+
+def test_copies_of_an_evaluation_are_none_of_the_step():
+    """The copies of its batches to the device go to `other` with the batches; those of the training stay."""
+    stamps = new_stamps()
+    for _ in range(3):
+        draw(stamps, HELD_OUT, evaluation=True)
+        stamps.enter(COPY)
+        stamps.leave()
+    draw(stamps, TRAIN)
+    stamps.enter(COPY)
+    stamps.leave()
+    train(stamps)
+    assert count(sorted_stamps(stamps, Batches()), COPY) == 1
 
 
 def test_a_batch_drawn_after_backward_is_training_once_its_loader_is_known():

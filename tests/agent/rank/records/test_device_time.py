@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device_time import Captures, EventClock
-from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, Stamps
+from ddptop.agent.rank.records.stamps import BACKWARD, COPY, DATA, FORWARD, OPTIMIZER, Stamps
 
 
 class Device:
@@ -62,7 +62,21 @@ def test_phases_have_the_devices_own_time():
     assert device_time.by_phase(stamped) is None
     stream.done = 11
     assert device_time.is_ready(stamped)
-    assert device_time.by_phase(stamped) == (1_000_000, 3_000_000, 5_000_000, 2_000_000, 0)
+    assert device_time.by_phase(stamped) == (1_000_000, 3_000_000, 5_000_000, 2_000_000, 0, 0)
+
+
+def test_a_copy_has_its_own_time_on_the_device():
+    """What the device works off before a copy, as a copy of pageable memory must wait for, is not the copy's."""
+    stamps, stream = new_stamps(Captures())
+    stamps.enter(DATA)
+    stream.given += 4
+    stamps.leave()
+    stamps.enter(COPY)
+    stream.given += 2
+    stamps.leave()
+    stamps.cut(1)
+    stream.done = stream.given
+    assert device_time.by_phase(stamps.finished[0]) == (4_000_000, 0, 0, 0, 0, 2_000_000)
 
 
 def test_a_step_that_captures_a_graph_has_no_device_time():
@@ -121,4 +135,4 @@ def test_a_device_that_is_seen_in_the_middle_of_a_step_is_timed_from_the_next_on
     a_step(stamps, stream)
     stream.done = stream.given
     assert device_time.by_phase(stamps.finished[0]) is None
-    assert device_time.by_phase(stamps.finished[1]) == (1_000_000, 3_000_000, 5_000_000, 2_000_000, 0)
+    assert device_time.by_phase(stamps.finished[1]) == (1_000_000, 3_000_000, 5_000_000, 2_000_000, 0, 0)

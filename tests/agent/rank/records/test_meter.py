@@ -92,11 +92,11 @@ def test_phases_always_add_up():
             clock.now += seed.randrange(20)
             choice = seed.random()
             if choice < 0.3:
-                stamps.enter(seed.randrange(5))
+                stamps.enter(seed.randrange(6))
             elif choice < 0.6:
                 stamps.leave()
             elif choice < 0.8:
-                stamps.turn(seed.randrange(5))
+                stamps.turn(seed.randrange(6))
             else:
                 call = Call("all_reduce", clock.now, 1, 1, seed.random() < 0.5)
                 call.deferred = seed.random() < 0.5
@@ -107,7 +107,7 @@ def test_phases_always_add_up():
         stamps.cut(1)
         step = meter.record(stamps.finished[0])
         assert total(step) == step.wall_ns
-        assert min(getattr(step, f"{phase}_ns") for phase in PHASES) >= 0
+        assert min(getattr(step, f"{phase}_ns") or 0 for phase in PHASES) >= 0
 
 
 def test_time_held_at_the_gate_belongs_to_no_step():

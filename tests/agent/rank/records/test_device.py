@@ -1,0 +1,107 @@
+"""Memory and load of a device by NVML, where the driver is made up: what no single machine can show."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ddptop.agent.rank.records.device import Board
+
+WHOLE = "GPU-6f3a7e9e-0000-1111-2222-333344445555"
+PART = "MIG-0a1b2c3d-0000-1111-2222-333344445555"
+SECOND = "GPU-11111111-0000-1111-2222-333344445555"
+
+
+class Driver(ModuleType):
+    """NVML with two devices, the first of which has a part (MIG)."""
+
+    class NVMLError(Exception):
+        """The base of its errors."""
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.asked: list[str] = []
+        self.has_driver = True
+        self.loads: dict[str, int] = {WHOLE: 70, SECOND: 30}
+        self.memory: dict[str, list[tuple[int, int | None]]] = {
+            WHOLE: [(1, 5 << 30), (77, 3 << 30)],
+            PART: [(77, 1 << 30)],
+        }
+
+    def nvmlInit(self) -> None:  # noqa: N802  # NVML's name, like those below
+        if not self.has_driver:
+            raise self.NVMLError("driver not loaded")
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid not in (WHOLE, PART, SECOND):
+            raise self.NVMLError("not found")
+        return uuid
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:  # noqa: N802
+        self.asked.append(handle)
+        if handle not in self.loads:
+            raise self.NVMLError("not supported")
+        return SimpleNamespace(gpu=self.loads[handle])
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:  # noqa: N802
+        if handle not in self.memory:
+            raise self.NVMLError("no permission")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.memory[handle]]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """NVML, in the place of the real one."""
+    made = Driver()
+    monkeypatch.setitem(sys.modules, "pynvml", made)
+    return made
+
+
+@pytest.mark.parametrize("visible", [None, "0", "1,0", WHOLE, f"{SECOND},{WHOLE}", "0,-1,1"])
+def test_the_device_is_that_which_cuda_means(driver, visible):
+    """However `CUDA_VISIBLE_DEVICES` numbers the devices, the UUID that CUDA tells decides."""
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    board = Board(WHOLE.removeprefix("GPU-"), 0, environment)
+    assert board.load == 70
+    assert board.memory_of(77) == 3 << 30
+    assert board.memory_of(78) is None
+
+
+@pytest.mark.parametrize("told", [WHOLE.removeprefix("GPU-"), PART.removeprefix("MIG-")])
+def test_a_part_of_a_device_has_its_own_memory_and_no_load(driver, told):
+    """The part that the process was given is read, whether CUDA tells its UUID or the whole's; its load is unknown."""
+    board = Board(told, 0, {"CUDA_VISIBLE_DEVICES": PART})
+    assert board.load is None
+    assert board.memory_of(77) == 1 << 30
+
+
+def test_what_the_driver_refuses_is_not_asked_again(driver):
+    """Once a second a call that always fails would only cost."""
+    board = Board(PART.removeprefix("MIG-"), 0, {})
+    assert [board.load, board.load, board.load] == [None] * 3
+    assert driver.asked == [PART]
+    second = Board(SECOND.removeprefix("GPU-"), 1, {})
+    assert (second.memory_of(77), second.load) == (None, 30)
+
+
+def test_a_memory_that_the_driver_does_not_know_is_unknown(driver):
+    """On some systems NVML names the process and no bytes."""
+    driver.memory[WHOLE] = [(77, None)]
+    assert Board(WHOLE.removeprefix("GPU-"), 0, {}).memory_of(77) is None
+
+
+@pytest.mark.parametrize("uuid", ["", "ffffffff-0000-1111-2222-333344445555"])
+def test_a_device_that_nvml_does_not_know_has_no_numbers(driver, uuid):
+    """A torch that tells no UUID, or a device of another make: unknown, not zero."""
+    board = Board(uuid, 0, {"CUDA_VISIBLE_DEVICES": ""})
+    assert (board.load, board.memory_of(77)) == (None, None)
+
+
+def test_without_a_driver_there_are_no_numbers(driver):
+    """The library is there on every machine; a driver is not."""
+    driver.has_driver = False
+    board = Board(WHOLE.removeprefix("GPU-"), 0, {})
+    assert (board.load, board.memory_of(77)) == (None, None)
