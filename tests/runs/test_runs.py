@@ -89,7 +89,7 @@ def test_parameters_are_bit_identical_with_and_without_the_agent(live, folder):
     command = [sys.executable, "-c", TWO_RANKS, "20"]
     environment = {**os.environ, **told}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=4 * DEADLINE_S, check=False
     )
     until(lambda: (status("live")["step"] or 0) > 20, "the steps under the agent")
     watched = "".join(live.rank_log(rank).read_text() for rank in (0, 1))

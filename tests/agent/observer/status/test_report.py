@@ -44,6 +44,7 @@ def died(launch: Callable[..., RunDir], folder: Path, end: str, **fields: object
     directory = launch(TRAIN.replace("END", end), **fields)
     running(directory)
     until(lambda: all((folder / f"up-{rank}").exists() for rank in (0, 1)), "both scripts have begun")
+    until(lambda: all(each.memory_bytes for each in report.of(directory).ranks), "a recorded sign of life of both")
     (folder / "go").touch()
     over(directory)
     return report.of(directory)
