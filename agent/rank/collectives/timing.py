@@ -50,6 +50,10 @@ are timed, the same steps on all ranks."""
 _STRIDE_CALLS: Final = 256
 """Calls after which their rate is measured again."""
 _POINT_TO_POINT: Final = frozenset({"send", "recv"})
+_UNTOLD: Final = frozenset(
+    {"send", "recv", "recv_anysource", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"}
+)
+"""Operations whose works have no future on gloo; see `waits`."""
 _DDP: Final = "torch.nn.parallel.distributed"
 _IN_PLACE: Final = frozenset({_DDP, "torch.distributed.utils", wrapper.__name__})
 """Modules whose calls of C++ issue collectives as asynchronous, and wait for them before they return."""
@@ -154,65 +158,94 @@ class Collectives:
         """By member of torch's enumeration, whose own look-up of names is linear."""
         backends = Backends(torch, group)
 
+        clock, ident, begin = self._stamps.clock, threading.get_ident, self.begin
+
         def before(args: Any) -> None:
-            now = self._stamps.clock()
-            ident = threading.get_ident()
-            failed = entered.pop(ident, None)
-            if failed is not None:
-                self.abandon(failed)
-            op = names.get(args.name)
+            now = clock()
+            thread = ident()
+            if entered:
+                failed = entered.pop(thread, None)
+                if failed is not None:
+                    self.abandon(failed)
+            name = args.name
+            op = names.get(name)
             if op is None:
-                name = args.name.name
-                op = names[args.name] = _NAMES.get(name, name.lower())
-            tensors = args.input_tensors or args.output_tensors
+                op = names[name] = _NAMES.get(name.name, name.name.lower())
             asynchronous = args.async_op
             origin = _caller(2) if asynchronous else ""
-            entered[ident] = self.begin(op, tensors, backends, now, blocking=not asynchronous, origin=origin)
+            entered[thread] = begin(
+                op,
+                args.input_tensors or args.output_tensors,
+                backends,
+                now,
+                blocking=not asynchronous,
+                origin=origin,
+                thread=thread,
+            )
 
         def after(args: Any) -> None:
-            self.end(entered.pop(threading.get_ident()), args.work)
+            call = entered.pop(ident())
+            # The work of a gloo call that is not timed tells nothing, unless a wait for it shows its end.
+            if call.expected or not call.workers or call.op in _UNTOLD:
+                self.end(call, args.work)
 
         group.register_pre_hook(HOOK_ID, self._faults.guard(before))
         group.register_post_hook(HOOK_ID, self._faults.guard(after))
 
-    def begin(self, op: str, tensors: list[Any], backends: Backends, now: int, *, blocking: bool, origin: str) -> Call:
-        """Note that a collective was called at `now`, by code of the module `origin`."""
+    def begin(
+        self,
+        op: str,
+        tensors: list[Any],
+        backends: Backends,
+        now: int,
+        *,
+        blocking: bool,
+        origin: str,
+        thread: int | None = None,
+    ) -> Call:
+        """Note that a collective was called at `now`, by code of the module `origin`, on this `thread`."""
         self._has_seen = True
+        stamps = self._stamps
         self._settle()
         backend = backends.of(tensors)
         in_place = origin in _IN_PLACE
-        self._ddp = self._ddp or origin == _DDP
-        host = backend.clock is None and threading.get_ident() == self._main
+        if origin == _DDP:
+            self._ddp = True
+        host = backend.clock is None and (thread or threading.get_ident()) == self._main
+        size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
         call = Call(
             op,
             now,
-            sum(tensor.nbytes for tensor in tensors),
+            size,
             len(self._flying) + 1,
             host and (blocking or in_place),
             group=backends.group,
             workers=0 if op in _POINT_TO_POINT else backend.workers,
         )
-        if (
-            not call.blocking
-            and self._stamps.activity == "backward"
-            and (self._ddp or origin == "torch.autograd.graph")
-        ):
+        if stamps.in_backward and not call.blocking and (self._ddp or origin == "torch.autograd.graph"):
             call.deferred = host
-            self._sample(tensors)
-        call.expected = backend.has_future and (in_place or self._step % self.timed_every == 0)
+            if stamps.recording:
+                self._sample(tensors)
+        if stamps.recording:
+            # The number of a step is one more than that of the steps before it.
+            call.expected = backend.has_future and (in_place or not (self._step + 1) % self.timed_every)
+            stamps.call(call)
+        else:
+            call.expected = False
+            if in_place:
+                call.origin = origin
         if not call.expected:
             call.estimated = True
             self._unwatched.append(call)
         elif backend.clock is not None:
             call.device = backend.clock
-            call.moments.append(backend.clock.record())
+            call.moments = [backend.clock.record()]
         if op not in _POINT_TO_POINT:
             counted = backends.counted or backends.count(self.groups)
             # No other Python code runs within this line: two threads never get the same number.
             counted.calls = call.number = counted.calls + 1
             counted.recent.append(call)
         self._flying[id(call)] = call
-        self._stamps.call(call)
         return call
 
     def _sample(self, buckets: list[Any]) -> None:
@@ -222,13 +255,15 @@ class Collectives:
 
     def end(self, call: Call, work: Any) -> None:
         """Note that the call returned `work`, which completes later."""
-        if call.device is not None and call.moments[0] is None:
+        if call.device is not None and (call.moments is None or call.moments[0] is None):
             # Of a graph that is being captured nothing is timed.
             self.abandon(call)
         if work is None:
             self._end_without_work(call)
             return
         if not call.expected:
+            if call.op in _UNTOLD:
+                self._waits.without_future = call
             return
         try:
             future = work.get_future()
@@ -274,7 +309,7 @@ class Collectives:
         # With gloo this runs on a thread of the backend, at completion; a single attribute and
         # a dict deletion need no lock. With NCCL it runs when the work is enqueued, under a stream
         # that waits for the work: an event on that stream marks the completion.
-        if call.device is not None:
+        if call.device is not None and call.moments is not None:
             call.moments.append(call.device.record())
         else:
             call.done = self._stamps.clock()
