@@ -189,8 +189,9 @@ class Collectives:
             if call.expected or not call.workers or call.op in _UNTOLD:
                 self.end(call, args.work)
 
-        group.register_pre_hook(HOOK_ID, self._faults.guard(before))
-        group.register_post_hook(HOOK_ID, self._faults.guard(after))
+        watched = self._stamps.cost.watched
+        group.register_pre_hook(HOOK_ID, watched(before, self._faults))
+        group.register_post_hook(HOOK_ID, watched(after, self._faults))
 
     def begin(
         self,

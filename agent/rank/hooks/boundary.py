@@ -53,16 +53,18 @@ class Boundary:
         self._reached = True
         stamps = self._session.stamps
         stamps.leave()
-        try:
-            groups = getattr(stepping, "param_groups", None)
-            if not self._inner and groups is None:
+        if not self._is_optimizer:
+            if not self._inner:
                 stamps.skip()
-            # A learning rate in a tensor may be on the device; reading it would wait for the device.
-            if groups and isinstance(rate := groups[0].get("lr"), float | int):
-                stamps.rate(float(rate))
-        except Exception as error:
-            # Attributes of the script's optimizer may raise; the step counts all the same.
-            self._session.faults.note("learning rate", error)
+        elif stamps.recording:
+            try:
+                # A learning rate in a tensor may be on the device; reading it would wait for the device.
+                groups = stepping.param_groups
+                if groups and isinstance(rate := groups[0].get("lr"), float | int):
+                    stamps.rate(float(rate))
+            except Exception as error:
+                # Attributes of the script's optimizer may raise; the step counts all the same.
+                self._session.faults.note("learning rate", error)
         self._session.cut()
 
     def abandon(self, stepping: Any) -> None:

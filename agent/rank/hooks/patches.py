@@ -22,7 +22,7 @@ from ddptop.agent.rank.hooks import batches, compilers, injection, losses
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records import device_time
-from ddptop.agent.rank.records.stamps import BACKWARD, FORWARD, OPTIMIZER, OTHER
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
@@ -74,25 +74,31 @@ class _Hooks:
         """Replace `owner.name` by a function with `before(*args, **kwargs)` and `after(result)` around it."""
         original = getattr(owner, name)
         note, main, ident = self._session.faults.note, self._main, threading.get_ident
-        compiling = self._compiling
+        compiling, cost = self._compiling, self._session.stamps.cost
 
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
             if compiling() or ident() != main:
                 return original(*args, **kwargs)
+            began = cost.clock() if cost.sampling else 0
             try:
                 before(*args, **kwargs)
             except Exception as error:
                 note(name, error)
+            if began:
+                cost.add(cost.clock() - began)
             result = None
             try:
                 result = original(*args, **kwargs)
                 return result
             finally:
+                began = cost.clock() if cost.sampling else 0
                 try:
                     after(result)
                 except Exception as error:
                     note(name, error)
+                if began:
+                    cost.add(cost.clock() - began)
 
         setattr(owner, name, patched)
 
@@ -103,10 +109,16 @@ def _data(session: Session, torch: Any) -> None:
     stamps = session.stamps
 
     def enter(iterator: Any) -> None:
-        # The dataset identifies the loader, also where each epoch makes a new one.
-        stamps.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
+        if stamps.recording:
+            # The dataset identifies the loader, also where each epoch makes a new one.
+            stamps.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
+        else:
+            stamps.enter(DATA)
 
     def leave(batch: Any) -> None:
+        if not stamps.recording:
+            stamps.leave()
+            return
         try:
             size = batches.size_of(torch, batch)
         except Exception as error:
@@ -203,11 +215,24 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
             return
         stamps.settle()
         tensors, session.backward_on = session.backward_on, None
+        if not stamps.recording:
+            look(tensors)
+            return
         if session.device is None:
             note_device(tensors)
         loss = losses.total(torch, tensors, scaled)
         if loss is not None:
             stamps.loss(loss)
+
+    def look(tensors: Any) -> None:
+        """In a step that is only counted: look at a loss that is on the host, which costs next to nothing."""
+        if scaled:
+            scaled.spend(tensors)
+        elif type(tensors) is torch.Tensor and tensors.is_cpu and tensors.numel() == 1:
+            value = tensors.item()
+            # True of NaN and of the infinite.
+            if value - value != 0.0:
+                stamps.spoiled(float(value))
 
     def note_device(tensors: Any) -> None:
         first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
@@ -241,7 +266,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
 
     stamps = session.stamps
     boundary = Boundary(session, functools.partial(_steps_inside, optimizer.__file__))
-    guard, compiling = session.faults.guard, torch.compiler.is_compiling
+    compiling = torch.compiler.is_compiling
     main, ident = threading.main_thread().ident, threading.get_ident
     trainer: int | None = None
 
@@ -249,34 +274,36 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         # An optimizer step of another thread is no step of the training. Where a script trains only in other threads
         # than the main one, the steps of the first of them that lives count.
         nonlocal trainer
-        if compiling():
-            return False
         here = ident()
         if here != trainer and (trainer is None or here == main or _has_ended(trainer)):
             trainer = here
         return here == trainer
 
+    cost, note = stamps.cost, session.faults.note
+
     def before(stepping: Any, *_: Any) -> None:
-        if counts():
+        if not compiling() and (ident() == trainer or counts()):
             boundary.begin(stepping)
 
-    def note(stepping: Any, *_: Any) -> None:
-        if counts():
-            session.checks.stepped(stepping)
-
     def after(stepping: Any, *_: Any) -> None:
-        if counts():
+        if compiling() or (ident() != trainer and not counts()):
+            return
+        began = cost.clock() if cost.sampling else 0
+        try:
+            session.checks.stepped(stepping)
+        except Exception as error:
+            note("following the parameters", error)
+        try:
             boundary.end(stepping)
-
-    def hold(*_: Any) -> None:
+        except Exception as error:
+            note("the end of a step", error)
+        if began:
+            cost.add(cost.clock() - began)
         # Not guarded: a signal handler of the script may raise here during a hold, and the script must get that.
-        if counts():
-            boundary.hold()
+        boundary.hold()
 
-    optimizer.register_optimizer_step_pre_hook(guard(before))
-    optimizer.register_optimizer_step_post_hook(guard(note))
-    optimizer.register_optimizer_step_post_hook(guard(after))
-    optimizer.register_optimizer_step_post_hook(hold)
+    optimizer.register_optimizer_step_pre_hook(cost.watched(before, session.faults))
+    optimizer.register_optimizer_step_post_hook(after)
 
     def enter(*_: Any, **__: Any) -> None:
         stamps.enter(OPTIMIZER)

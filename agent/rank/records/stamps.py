@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from ddptop.agent.rank.records.cost import Cost
+
 DATA: Final = 0
 FORWARD: Final = 1
 BACKWARD: Final = 2
@@ -177,6 +179,7 @@ class Stamps:
         self._ended: Moment | None = None
         """The device's moment of this boundary."""
         self._current = StepStamps()
+        self.cost = Cost()
         self.recording = True
         """False in a step that is only counted. The first step is recorded, whatever `every` is."""
         self.every = 1
@@ -355,6 +358,7 @@ class Stamps:
                 # Without a step in between, one moment is the end of a record and the beginning of the next.
                 current.moments.append(self._ended or self.device.record())
         self._ended = None
+        self.cost.turn(recording)
 
     def _record(self, current: StepStamps, step: int, now: int) -> None:
         self._seq += 1

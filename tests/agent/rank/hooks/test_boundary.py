@@ -13,6 +13,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import batches, losses, patches
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.patches import _steps_inside
+from ddptop.agent.rank.records.cost import Cost
 from ddptop.agent.rank.records.stamps import Stamps
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Session:
     def __init__(self) -> None:
         self.faults, self.stamps, self.steps, self.cuts = Faults(), self, 0, 0
         self.checks = self
+        self.cost, self.recording = Cost(), True
         self.depth = 0
 
     def enter(self, _: object) -> None:
