@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ddptop.agent.rank.collectives import communication, open_calls, wrapper
 from ddptop.agent.rank.collectives.backends import Backends
-from ddptop.agent.rank.collectives.counted import Counted, name_of
+from ddptop.agent.rank.collectives.counted import Counted, Note, call_of, name_of
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
@@ -47,6 +47,7 @@ MAX_TIMED_PER_S: Final = 100
 """Collectives a second that are timed at most on the backend's threads; each takes the interpreter
 lock once, for 10 to 20 us of one core, from the training. At a higher rate only those of every 2nd, 4th, 8th… step
 are timed, the same steps on all ranks."""
+_MOST_NOTED: Final = 256
 _STRIDE_CALLS: Final = 256
 """Calls after which their rate is measured again."""
 _POINT_TO_POINT: Final = frozenset({"send", "recv"})
@@ -78,6 +79,10 @@ class Collectives:
         """The collectives of one step in so many are timed."""
         self._waits = Waits(stamps, faults, self._flying, self.begin)
         self._ddp = False
+        self._buckets = False
+        """DDP has begun a collective in a backward pass."""
+        self._noted: deque[Note] = deque(maxlen=_MOST_NOTED)
+        """Newest calls of steps that are only counted."""
         self.mechanism: str | None = None
         """How collectives are observed, None where they are not."""
         self.expects_groups = False
@@ -97,7 +102,12 @@ class Collectives:
         return sum(
             (call.expected or not past) and (call.device is None or call.duration is None)
             for call in tuple(self._flying.values())
-        )
+        ) + sum(not call.origin for call in self._noted_calls())
+
+    def _noted_calls(self) -> list[Call]:
+        """Return the calls of the present step, where it is only counted."""
+        steps = self._stamps.steps
+        return [call_of(note, _IN_PLACE, buckets=self._buckets) for note in tuple(self._noted) if note[-1] == steps]
 
     @property
     def communicated(self) -> bool | None:
@@ -122,7 +132,11 @@ class Collectives:
     def open(self, main: FrameType | None) -> list[Open]:
         """Return the calls that have not completed, oldest first, where the main thread's innermost frame is `main`."""
         is_over = self._stamps.steps != self._step
-        return open_calls.find(tuple(self._flying.values()), self._stamps, self._waits, main, is_over=is_over)
+        flying = tuple(self._flying.values())
+        found = open_calls.find(flying, self._stamps, self._waits, main, is_over=is_over)
+        if noted := self._noted_calls():
+            found += open_calls.find(noted, self._stamps, self._waits, main, is_over=False)
+        return found
 
     def now(self) -> int:
         """Return the present time of the clock of the stamps."""
@@ -154,42 +168,55 @@ class Collectives:
     def _hook(self, torch: Any, group: Any) -> None:
         entered: dict[int, Call] = {}
         """By thread, on which no other call begins between the two hooks."""
-        names: dict[Any, str] = {}
-        """By member of torch's enumeration, whose own look-up of names is linear."""
+        names: dict[int, str] = {}
+        """By number of a member of torch's enumeration, whose own look-up of names is linear."""
         backends = Backends(torch, group)
+        stamps, clock, ident, main = self._stamps, self._stamps.clock, threading.get_ident, self._main
 
-        clock, ident, begin = self._stamps.clock, threading.get_ident, self.begin
+        def op_of(name: Any) -> str:
+            op = names.get(name.value)
+            if op is None:
+                op = names[name.value] = _NAMES.get(name.name, name.name.lower())
+            return op
 
         def before(args: Any) -> None:
-            now = clock()
-            thread = ident()
-            if entered:
-                failed = entered.pop(thread, None)
-                if failed is not None:
-                    self.abandon(failed)
+            now, thread = clock(), ident()
+            if entered and (failed := entered.pop(thread, None)) is not None:
+                self.abandon(failed)
+            # Each attribute is read once: the binding makes a new object every time.
             name = args.name
-            op = names.get(name)
-            if op is None:
-                op = names[name] = _NAMES.get(name.name, name.name.lower())
+            op = names.get(name.value) or op_of(name)
             asynchronous = args.async_op
-            origin = _caller(2) if asynchronous else ""
-            entered[thread] = begin(
-                op,
-                args.input_tensors or args.output_tensors,
-                backends,
-                now,
-                blocking=not asynchronous,
-                origin=origin,
-                thread=thread,
-            )
+            if stamps.recording or op in _UNTOLD:
+                entered[thread] = self.begin(
+                    op,
+                    args.input_tensors or args.output_tensors,
+                    backends,
+                    now,
+                    blocking=not asynchronous,
+                    origin=_caller(2) if asynchronous else "",
+                    thread=thread,
+                )
+                return
+            tensors = args.input_tensors or args.output_tensors
+            size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
+            in_backward = stamps.in_backward
+            origin = _caller(2) if asynchronous and not (in_backward and self._buckets) else ""
+            counted = backends.counted or backends.count(self.groups)
+            # No other Python code runs within this line: two threads never get the same number.
+            counted.calls = number = counted.calls + 1
+            is_main, steps = thread == main, stamps.steps
+            note = backends, number, op, now, size, asynchronous, in_backward, origin, is_main, steps
+            counted.noted.append(note)
+            self._noted.append(note)
 
         def after(args: Any) -> None:
-            call = entered.pop(ident())
+            call = entered.pop(ident(), None) if entered else None
             # The work of a gloo call that is not timed tells nothing, unless a wait for it shows its end.
-            if call.expected or not call.workers or call.op in _UNTOLD:
+            if call is not None and (call.expected or not call.workers or call.op in _UNTOLD):
                 self.end(call, args.work)
 
-        watched = self._stamps.cost.watched
+        watched = stamps.cost.watched
         group.register_pre_hook(HOOK_ID, watched(before, self._faults))
         group.register_post_hook(HOOK_ID, watched(after, self._faults))
 
@@ -225,6 +252,7 @@ class Collectives:
         )
         if stamps.in_backward and not call.blocking and (self._ddp or origin == "torch.autograd.graph"):
             call.deferred = host
+            self._buckets = True
             if stamps.recording:
                 self._sample(tensors)
         if stamps.recording:
@@ -245,7 +273,7 @@ class Collectives:
             counted = backends.counted or backends.count(self.groups)
             # No other Python code runs within this line: two threads never get the same number.
             counted.calls = call.number = counted.calls + 1
-            counted.recent.append(call)
+            counted.noted.append(call)
         self._flying[id(call)] = call
         return call
 
@@ -297,7 +325,8 @@ class Collectives:
         self._unwatched.clear()
         if self._calls >= _STRIDE_CALLS:
             now = self._stamps.clock()
-            rate = self._calls * 1e9 / max(1, now - self._looked_at)
+            # Those of steps that are only counted are not among them.
+            rate = self._stamps.every * self._calls * 1e9 / max(1, now - self._looked_at)
             self._calls, self._looked_at = 0, now
             self.timed_every = 1 << max(0, math.ceil(math.log2(rate / MAX_TIMED_PER_S)))
 
