@@ -22,7 +22,7 @@ from ddptop.agent.rank.hooks import batches, compilers, injection, losses
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records import device_time
-from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, Stamps
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
@@ -70,16 +70,31 @@ class _Hooks:
         self._main = threading.main_thread().ident
         self._compiling = torch.compiler.is_compiling
 
-    def around(self, owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
-        """Replace `owner.name` by a function with `before(*args, **kwargs)` and `after(result)` around it."""
+    def around(
+        self,
+        owner: Any,
+        name: str,
+        before: Callable[..., None],
+        after: Callable[..., None],
+        *,
+        counted: Callable[[Any], Callable[..., Any]] | None = None,
+    ) -> None:
+        """Replace `owner.name` by a function with `before(*args, **kwargs)` and `after(result)` around it.
+
+        Where `counted` is given, it makes the function that is called instead, around the original one, in steps that
+        are only counted; nothing in it raises but the original.
+        """
         original = getattr(owner, name)
         note, main, ident = self._session.faults.note, self._main, threading.get_ident
-        compiling, cost = self._compiling, self._session.stamps.cost
+        compiling, stamps, cost = self._compiling, self._session.stamps, self._session.stamps.cost
+        through = None if counted is None else counted(original)
 
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
             if compiling() or ident() != main:
                 return original(*args, **kwargs)
+            if through is not None and not stamps.recording:
+                return through(*args, **kwargs)
             began = cost.clock() if cost.sampling else 0
             try:
                 before(*args, **kwargs)
@@ -109,16 +124,10 @@ def _data(session: Session, torch: Any) -> None:
     stamps = session.stamps
 
     def enter(iterator: Any) -> None:
-        if stamps.recording:
-            # The dataset identifies the loader, also where each epoch makes a new one.
-            stamps.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
-        else:
-            stamps.enter(DATA)
+        # The dataset identifies the loader, also where each epoch makes a new one.
+        stamps.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
 
     def leave(batch: Any) -> None:
-        if not stamps.recording:
-            stamps.leave()
-            return
         try:
             size = batches.size_of(torch, batch)
         except Exception as error:
@@ -130,8 +139,40 @@ def _data(session: Session, torch: Any) -> None:
             stamps.turn(FORWARD)
 
     hooks = _Hooks(session, torch)
-    hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave)
+    counted = functools.partial(_drawn_in_counted, stamps)
+    hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave, counted=counted)
     hooks.around(dataloader.DataLoader, "__iter__", lambda _: stamps.open_loader(), lambda _: stamps.leave())
+
+
+def _drawn_in_counted(stamps: Stamps, original: Any) -> Callable[..., Any]:
+    phases, homes, cost = stamps.phases, stamps.homes, stamps.cost
+
+    def through(*args: Any, **kwargs: Any) -> Any:
+        began = cost.clock() if cost.sampling else 0
+        phases.append(DATA)
+        homes.append(DATA)
+        if began:
+            cost.add(cost.clock() - began)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            phases.pop()
+            homes.pop()
+
+    return through
+
+
+def _run_in_counted(session: Session, torch: Any, original: Any) -> Callable[..., Any]:
+    phases, cost, with_gradients = session.stamps.phases, session.stamps.cost, torch.is_grad_enabled
+
+    def through(*args: Any, **kwargs: Any) -> Any:
+        began = cost.clock() if cost.sampling else 0
+        phases[-1] = FORWARD if with_gradients() else OTHER
+        if began:
+            cost.add(cost.clock() - began)
+        return original(*args, **kwargs)
+
+    return through
 
 
 def _forward(session: Session, torch: Any) -> None:
@@ -152,7 +193,13 @@ def _forward(session: Session, torch: Any) -> None:
 
     hooks = _Hooks(session, torch)
     hooks.around(DistributedDataParallel, "__init__", enter_init, leave_init)
-    hooks.around(DistributedDataParallel, "forward", lambda *_, **__: _begin_forward(session, torch), lambda _: None)
+    hooks.around(
+        DistributedDataParallel,
+        "forward",
+        lambda *_, **__: _begin_forward(session, torch),
+        lambda _: None,
+        counted=functools.partial(_run_in_counted, session, torch),
+    )
 
 
 def _begin_forward(session: Session, torch: Any) -> None:
@@ -215,24 +262,52 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
             return
         stamps.settle()
         tensors, session.backward_on = session.backward_on, None
-        if not stamps.recording:
-            look(tensors)
-            return
         if session.device is None:
             note_device(tensors)
         loss = losses.total(torch, tensors, scaled)
         if loss is not None:
             stamps.loss(loss)
 
+    phases, homes, cost, plain = stamps.phases, stamps.homes, stamps.cost, torch.Tensor
+
+    def counted(original: Any) -> Callable[..., Any]:
+        def through(tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            began = cost.clock() if cost.sampling else 0
+            depth += 1
+            phases.append(BACKWARD)
+            homes.append(BACKWARD)
+            if began:
+                cost.add(cost.clock() - began)
+            try:
+                return original(tensors, *args, **kwargs)
+            finally:
+                began = cost.clock() if cost.sampling else 0
+                depth -= 1
+                phases.pop()
+                homes.pop()
+                if not depth:
+                    # The end of the forward pass as well.
+                    phases[-1] = homes[-1]
+                    look(tensors)
+                if began:
+                    cost.add(cost.clock() - began)
+
+        return through
+
     def look(tensors: Any) -> None:
-        """In a step that is only counted: look at a loss that is on the host, which costs next to nothing."""
-        if scaled:
-            scaled.spend(tensors)
-        elif type(tensors) is torch.Tensor and tensors.is_cpu and tensors.numel() == 1:
-            value = tensors.item()
-            # True of NaN and of the infinite.
-            if value - value != 0.0:
-                stamps.spoiled(float(value))
+        """Look at a loss that is on the host, which costs next to nothing."""
+        try:
+            if scaled.pairs:
+                scaled.spend(tensors)
+            elif type(tensors) is plain and tensors.is_cpu:
+                value = tensors.item()
+                # True of NaN and of the infinite.
+                if value - value != 0.0:
+                    stamps.spoiled(float(value))
+        except Exception as error:
+            # It has several elements.
+            session.faults.note("backward", error)
 
     def note_device(tensors: Any) -> None:
         first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
@@ -242,7 +317,7 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         if first.is_cuda:
             stamps.device = device_time.clock_of(torch, first.device)
 
-    _Hooks(session, torch).around(torch.autograd, "backward", enter, leave)
+    _Hooks(session, torch).around(torch.autograd, "backward", enter, leave, counted=counted)
 
 
 def _steps_inside(file: str) -> bool:

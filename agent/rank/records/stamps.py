@@ -169,8 +169,10 @@ class Stamps:
         self._wall = wall
         self._capacity = capacity
         self._room = room
-        self._phases = [OTHER]
-        self._homes = [OTHER]
+        self.phases = [OTHER]
+        """The phases that the training thread is in, the innermost last."""
+        self.homes = [OTHER]
+        """Those that were entered, where `turn` has put others in their place."""
         self._opening: int | None = None
         self._seq = 0
         self._boundary = clock()
@@ -199,12 +201,12 @@ class Stamps:
     @property
     def activity(self) -> str:
         """The present phase of the training thread; may be read from any thread."""
-        return ACTIVITIES[self._phases[-1]]
+        return ACTIVITIES[self.phases[-1]]
 
     @property
     def in_backward(self) -> bool:
         """True during a backward pass."""
-        return self._phases[-1] == BACKWARD
+        return self.phases[-1] == BACKWARD
 
     @property
     def begun(self) -> bool:
@@ -213,22 +215,22 @@ class Stamps:
 
     def enter(self, phase: int) -> None:
         """Begin a phase inside the present one; `leave` returns to it."""
-        self._phases.append(phase)
-        self._homes.append(phase)
+        self.phases.append(phase)
+        self.homes.append(phase)
         if self.recording:
             self._mark(phase)
 
     def leave(self) -> None:
         """End the innermost phase."""
-        if len(self._phases) > 1:
-            self._phases.pop()
-            self._homes.pop()
+        if len(self.phases) > 1:
+            self.phases.pop()
+            self.homes.pop()
         if self.recording:
-            self._mark(self._phases[-1])
+            self._mark(self.phases[-1])
 
     def turn(self, phase: int) -> None:
         """Replace the innermost phase, until `settle` or the end of the phase around it."""
-        self._phases[-1] = phase
+        self.phases[-1] = phase
         if self.recording:
             self._mark(phase)
 
@@ -238,9 +240,9 @@ class Stamps:
         After a backward pass this ends the forward pass; inside of an optimizer's closure, the optimizer phase
         goes on.
         """
-        self._phases.pop()
-        self._homes.pop()
-        self.turn(self._homes[-1])
+        self.phases.pop()
+        self.homes.pop()
+        self.turn(self.homes[-1])
 
     def _mark(self, phase: int) -> None:
         current = self._current
@@ -342,7 +344,7 @@ class Stamps:
         now, current = self.clock(), self._current
         self.steps += 1
         self.completed_at = self._wall()
-        self._phases[0], self._opening = OTHER, None
+        self.phases[0], self._opening = OTHER, None
         if self.recording:
             self._record(current, step, now)
             current = self._current = StepStamps()
@@ -352,7 +354,7 @@ class Stamps:
         self._boundary = now
         self.recording = recording = not (step + 1) % self.every
         if recording:
-            current.marks.append((now, self._phases[-1]))
+            current.marks.append((now, self.phases[-1]))
             if self.device is not None:
                 current.clock = self.device
                 # Without a step in between, one moment is the end of a record and the beginning of the next.
@@ -383,7 +385,7 @@ class Stamps:
         if not self.recording:
             return
         current = self._current
-        current.marks[:] = [(self.clock(), self._phases[-1])]
+        current.marks[:] = [(self.clock(), self.phases[-1])]
         current.moments[:] = [] if current.clock is None else [current.clock.record()]
         current.draws.clear()
         current.samples = None

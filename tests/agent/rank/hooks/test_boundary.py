@@ -213,7 +213,7 @@ def test_a_batch_without_a_size_is_drawn_all_the_same(monkeypatch: pytest.Monkey
     found.stamps, found.sees_forward = Stamps(), False
     patches._data(found, torch)
     assert len(list(DataLoader(torch.zeros(3, 1)))) == 3  # type: ignore[arg-type]
-    assert (len(found.stamps._phases), found.faults.count) == (1, 3)
+    assert (len(found.stamps.phases), found.faults.count) == (1, 3)
     found.stamps.cut(1)
     stamped = found.stamps.finished.popleft()
     assert [draw.samples for draw in stamped.draws[:3]] == [None] * 3
