@@ -46,6 +46,8 @@ class Rank(Commanded, Protocol):
     hello: wire.Hello
     stamps: Stamps
     health: Health
+    record_ns: int | None
+    """CPU time of the publisher's thread for a record, None until there was one."""
     notices: deque[wire.Event]
     """Events of the rank that are to be published."""
 
@@ -197,6 +199,7 @@ class Publisher:
             self._send_beat()
 
     def _send_steps(self) -> None:
+        began = time.thread_time_ns()
         collected = self._starvation.stamp(self._collect())
         records = [record for step in collected if (record := self._store(step)) is not None]
         for payload in history.batches(self._session.rank, records, self._session.hello.generation):
@@ -206,6 +209,11 @@ class Publisher:
             self._batch_bytes += sum(map(len, records))
             if self._batch_bytes >= history.PIECE or time.monotonic() >= self._batch_due:
                 self._send_batch()
+        if collected:
+            took = (time.thread_time_ns() - began) // len(collected)
+            before = self._session.record_ns
+            # Smoothed: what a single turn takes depends on what else runs.
+            self._session.record_ns = took if before is None else (7 * before + took) // 8
 
     def _send_checksums(self) -> None:
         for message in self._session.checks.take():

@@ -36,7 +36,7 @@ from ddptop.agent.run.decisions import Decisions, Place
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 from ddptop.agent.run.script import last_output
-from ddptop.agent.run.switches import checking
+from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
@@ -131,7 +131,18 @@ class Session:
             self.faults,
         )
         self.checks = Checks(self.rank, self.hello.generation, self.faults, self._checking())
+        self._fixed_every = self._fixed()
+        self.stamps.every = self._fixed_every or 1
+        self.record_ns: int | None = None
+        """CPU time of the agent's thread for a record."""
         self._publisher: Publisher | None = None
+
+    def _fixed(self) -> int | None:
+        try:
+            return recording.from_environment(os.environ)
+        except ValueError as problem:
+            self.faults.note(f"{recording.VARIABLE}: say {problem}")
+            return None
 
     def _checking(self) -> checking.Checking:
         try:
@@ -287,6 +298,15 @@ class Session:
         """True once the script was made to end at a step boundary."""
         return self._stopped
 
+    def record_every(self, every: int) -> str | None:
+        """Record one step in so many from the next boundary on; return the reason where that is refused."""
+        if self._fixed_every is not None:
+            return f"{recording.VARIABLE} fixes it: one step in {self._fixed_every} is recorded"
+        if every not in recording.POSSIBLE:
+            return f"one step in {every} cannot be recorded: it is a power of two up to {recording.MOST}"
+        self.stamps.every = every
+        return None
+
     def save(self, token: str) -> Saved | None:
         """Have the held training thread save a checkpoint; return the outcome, None until it is known.
 
@@ -344,6 +364,9 @@ class Session:
             timeout_s=self.timeout_s,
             coordinates=self._script.coordinates,
             communicated=self.collectives.communicated,
+            cost_ns=self.stamps.cost.recorded_ns,
+            counted_cost_ns=self.stamps.cost.counted_ns,
+            record_ns=self.record_ns,
         )
 
     def _activity(self, state: str) -> str:
@@ -387,6 +410,8 @@ class Session:
             released_at_ns=self.gate.released_at_ns,
             checkpoints=self.checkpoints,
             generation=self.hello.generation,
+            recorded_every=self.stamps.every,
+            is_fixed=self._fixed_every is not None,
         )
 
     def _read_gauges(self) -> Reading:

@@ -51,6 +51,8 @@ def record(stamped: StepStamps) -> Step:
         collectives=tuple(_collectives(stamped, start)),
         metrics=stamped.metrics,
         lr=stamped.rate,
+        counted=stamped.counted,
+        counted_ns=stamped.counted_ns,
     )
 
 
