@@ -64,6 +64,11 @@ def main() -> None:
         recording.from_environment(os.environ)
     except ValueError as problem:
         _refuse(f"ddptop: {recording.VARIABLE}: {os.environ[recording.VARIABLE]!r:.100}: say {problem}")
+    try:
+        recording.memory_bytes(os.environ)
+    except ValueError as problem:
+        name = recording.MEMORY_VARIABLE
+        _refuse(f"ddptop: {name}: {os.environ[name]!r:.100}: say {problem}")
     session = _begin(f"-m {program}" if as_module else program, tuple(arguments[1:]))
     if session is not None and session.heard:
         patches.install_with_torch(session)

@@ -36,6 +36,8 @@ PERIOD_S = 0.1
 BEAT_S = 1.0
 SUMMARY_S = 1.0
 BATCH_S = 1.0
+_ENOUGH = 8
+"""Records in one turn from which on their cost is told by it."""
 PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss before it is sent without them."""
 
@@ -45,6 +47,8 @@ class Rank(Commanded, Protocol):
 
     hello: wire.Hello
     stamps: Stamps
+    records_bytes: int
+    """Memory that the newest records may take."""
     health: Health
     record_ns: int | None
     """CPU time of the publisher's thread for a record, None until there was one."""
@@ -76,7 +80,7 @@ class Publisher:
         """
         scarcity.check_room()
         self._session = session
-        self._history = history.History(session.rank, generation=session.hello.generation)
+        self._history = history.History(session.rank, session.records_bytes, session.hello.generation)
         self._digest = Digest(session.rank, session.hello.generation)
         self._batches = Batches()
         self._starvation = Starvation()
@@ -209,7 +213,8 @@ class Publisher:
             self._batch_bytes += sum(map(len, records))
             if self._batch_bytes >= history.PIECE or time.monotonic() >= self._batch_due:
                 self._send_batch()
-        if collected:
+        # Where there are few, the turn itself would be taken for their cost.
+        if len(collected) >= _ENOUGH or (collected and self._session.record_ns is None):
             took = (time.thread_time_ns() - began) // len(collected)
             before = self._session.record_ns
             # Smoothed: what a single turn takes depends on what else runs.

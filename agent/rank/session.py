@@ -9,7 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -43,6 +43,8 @@ from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
 
 _TICK_S: Final = 1.0
 _MOST_NOTICES: Final = 16
+
+_Value = TypeVar("_Value")
 
 
 class Session:
@@ -130,26 +132,27 @@ class Session:
             ),
             self.faults,
         )
-        self.checks = Checks(self.rank, self.hello.generation, self.faults, self._checking())
-        self._fixed_every = self._fixed()
+        self.checks = Checks(
+            self.rank,
+            self.hello.generation,
+            self.faults,
+            self._told(checking.VARIABLE, checking.from_environment, checking.Checking()),
+        )
+        self._fixed_every = self._told(recording.VARIABLE, recording.from_environment, None)
         self.stamps.every = self._fixed_every or 1
+        self.records_bytes = self._told(recording.MEMORY_VARIABLE, recording.memory_bytes, recording.MEMORY_MIB << 20)
+        """Memory that the newest records may take."""
         self.record_ns: int | None = None
         """CPU time of the agent's thread for a record."""
         self._publisher: Publisher | None = None
 
-    def _fixed(self) -> int | None:
+    def _told(self, variable: str, read: Callable[[Mapping[str, str]], _Value], otherwise: _Value) -> _Value:
+        """Return what the environment says; where nobody can tell, that is a fault, and `otherwise` holds."""
         try:
-            return recording.from_environment(os.environ)
+            return read(os.environ)
         except ValueError as problem:
-            self.faults.note(f"{recording.VARIABLE}: say {problem}")
-            return None
-
-    def _checking(self) -> checking.Checking:
-        try:
-            return checking.from_environment(os.environ)
-        except ValueError as problem:
-            self.faults.note(f"{checking.VARIABLE}: say {problem}")
-            return checking.Checking()
+            self.faults.note(f"{variable}: say {problem}")
+            return otherwise
 
     @property
     def heard(self) -> bool:

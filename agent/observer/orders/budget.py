@@ -24,6 +24,8 @@ _DOWN_S: Final = 20.0
 """Seconds for which more records have to be cheap enough before there are more."""
 _SPARE: Final = 0.7
 """Part of the budget that they may take then: what has just become enough is not taken back at once."""
+_AT_LEAST: Final = 0.25
+"""What records may add to the cost of counting, as part of that, whatever the budget is."""
 _AGAIN_S: Final = 3.0
 """Seconds between two orders to the same rank."""
 _USUAL: Final = 0.2
@@ -45,6 +47,9 @@ class Forward(Protocol):
 def needed(step_ns: float, recorded_ns: float, counted_ns: float, record_ns: float, part: float = 1.0) -> int:
     """Return the least number of steps of which one can be recorded within the budget; `MOST` where none can.
 
+    Where to count the steps takes as much as the budget, records may add a quarter of that: to record still less would
+    save next to nothing.
+
     Args:
         step_ns: the time of a step.
         recorded_ns: CPU time of the training thread in a recorded step.
@@ -52,9 +57,10 @@ def needed(step_ns: float, recorded_ns: float, counted_ns: float, record_ns: flo
         record_ns: CPU time of the agent's thread for a record.
         part: of the budget that may be used.
     """
+    on_thread, on_all = (max(part * share * step_ns, (1 + part * _AT_LEAST) * counted_ns) for share in (THREAD, ALL))
     for every in POSSIBLE:
         thread = counted_ns + max(0.0, recorded_ns - counted_ns) / every
-        if thread <= part * THREAD * step_ns and thread + record_ns / every <= part * ALL * step_ns:
+        if thread <= on_thread and thread + record_ns / every <= on_all:
             return every
     return MOST
 

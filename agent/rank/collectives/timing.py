@@ -23,7 +23,7 @@ from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import gradients
-from ddptop.agent.rank.records.stamps import Call, Stamps
+from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
 
 HOOKS: Final = "process-group hooks"
 """The mechanism that sees every call of a process group."""
@@ -171,7 +171,9 @@ class Collectives:
         names: dict[int, str] = {}
         """By number of a member of torch's enumeration, whose own look-up of names is linear."""
         backends = Backends(torch, group)
-        stamps, clock, ident, main = self._stamps, self._stamps.clock, threading.get_ident, self._main
+        stamps, clock, ident = self._stamps, self._stamps.clock, threading.get_ident
+        noted, main, groups = self._noted, self._main, self.groups
+        fault = self._faults.note
 
         def op_of(name: Any) -> str:
             op = names.get(name.value)
@@ -184,9 +186,7 @@ class Collectives:
             if entered and (failed := entered.pop(thread, None)) is not None:
                 self.abandon(failed)
             # Each attribute is read once: the binding makes a new object every time.
-            name = args.name
-            op = names.get(name.value) or op_of(name)
-            asynchronous = args.async_op
+            op, asynchronous = op_of(args.name), args.async_op
             if stamps.recording or op in _UNTOLD:
                 entered[thread] = self.begin(
                     op,
@@ -194,31 +194,55 @@ class Collectives:
                     backends,
                     now,
                     blocking=not asynchronous,
-                    origin=_caller(2) if asynchronous else "",
+                    origin=_caller(3) if asynchronous else "",
                     thread=thread,
                 )
-                return
+            else:
+                count(op, args, now, asynchronous, thread, 4)
+
+        def count(op: str, args: Any, now: int, asynchronous: bool, thread: int, depth: int) -> None:
+            """Note a call in a step that is only counted, by the code so many frames up."""
+            in_backward = stamps.phases[-1] == BACKWARD
+            origin = _caller(depth) if asynchronous and not (in_backward and self._buckets) else ""
             tensors = args.input_tensors or args.output_tensors
             size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
-            in_backward = stamps.in_backward
-            origin = _caller(2) if asynchronous and not (in_backward and self._buckets) else ""
-            counted = backends.counted or backends.count(self.groups)
+            counted = backends.counted or backends.count(groups)
             # No other Python code runs within this line: two threads never get the same number.
             counted.calls = number = counted.calls + 1
-            is_main, steps = thread == main, stamps.steps
-            note = backends, number, op, now, size, asynchronous, in_backward, origin, is_main, steps
+            steps = stamps.steps
+            note = backends, number, op, now, size, asynchronous, in_backward, origin, thread == main, steps
             counted.noted.append(note)
-            self._noted.append(note)
+            noted.append(note)
 
         def after(args: Any) -> None:
-            call = entered.pop(ident(), None) if entered else None
+            call = entered.pop(ident(), None)
             # The work of a gloo call that is not timed tells nothing, unless a wait for it shows its end.
             if call is not None and (call.expected or not call.workers or call.op in _UNTOLD):
                 self.end(call, args.work)
 
-        watched = stamps.cost.watched
-        group.register_pre_hook(HOOK_ID, watched(before, self._faults))
-        group.register_post_hook(HOOK_ID, watched(after, self._faults))
+        cost = stamps.cost
+        watched_before, watched_after = cost.watched(before, self._faults), cost.watched(after, self._faults)
+
+        def pre_hook(args: Any) -> None:
+            if stamps.recording or cost.sampling or entered:
+                watched_before(args)
+                return
+            # The same as above, in as few calls as it takes.
+            try:
+                op = names.get(args.name.value)
+                if op is None or op in _UNTOLD:
+                    watched_before(args)
+                else:
+                    count(op, args, clock(), args.async_op, ident(), 2)
+            except Exception as error:
+                fault("counting a collective", error)
+
+        def post_hook(args: Any) -> None:
+            if entered:
+                watched_after(args)
+
+        group.register_pre_hook(HOOK_ID, pre_hook)
+        group.register_post_hook(HOOK_ID, post_hook)
 
     def begin(
         self,

@@ -67,6 +67,17 @@ class Boundary:
                 self._session.faults.note("learning rate", error)
         self._session.cut()
 
+    def count(self, stepping: Any) -> None:
+        """Do the same for an optimizer in a step that is only counted, in as few calls as it takes."""
+        session = self._session
+        session.checks.stepped(stepping)
+        if self._outermost == id(stepping):
+            self._outermost, self._reached = None, True
+            stamps = session.stamps
+            stamps.phases.pop()
+            stamps.homes.pop()
+            session.cut()
+
     def abandon(self, stepping: Any) -> None:
         """Note that its step has raised, and so does not count."""
         if self._outermost == id(stepping):

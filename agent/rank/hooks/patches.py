@@ -271,7 +271,7 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     phases, homes, cost, plain = stamps.phases, stamps.homes, stamps.cost, torch.Tensor
 
     def counted(original: Any) -> Callable[..., Any]:
-        def through(tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def through(*args: Any, **kwargs: Any) -> Any:
             nonlocal depth
             began = cost.clock() if cost.sampling else 0
             depth += 1
@@ -280,7 +280,7 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
             if began:
                 cost.add(cost.clock() - began)
             try:
-                return original(tensors, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 began = cost.clock() if cost.sampling else 0
                 depth -= 1
@@ -289,7 +289,7 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
                 if not depth:
                     # The end of the forward pass as well.
                     phases[-1] = homes[-1]
-                    look(tensors)
+                    look(args[0] if args else kwargs.get("tensors"))
                 if began:
                     cost.add(cost.clock() - began)
 
@@ -300,13 +300,12 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         try:
             if scaled.pairs:
                 scaled.spend(tensors)
-            elif type(tensors) is plain and tensors.is_cpu:
+            elif type(tensors) is plain and tensors.is_cpu and tensors.numel() == 1:
                 value = tensors.item()
                 # True of NaN and of the infinite.
                 if value - value != 0.0:
                     stamps.spoiled(float(value))
         except Exception as error:
-            # It has several elements.
             session.faults.note("backward", error)
 
     def note_device(tensors: Any) -> None:
@@ -362,6 +361,13 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
 
     def after(stepping: Any, *_: Any) -> None:
         if compiling() or (ident() != trainer and not counts()):
+            return
+        if not (stamps.recording or cost.sampling):
+            try:
+                boundary.count(stepping)
+            except Exception as error:
+                note("the end of a step", error)
+            boundary.hold()
             return
         began = cost.clock() if cost.sampling else 0
         try:

@@ -158,6 +158,12 @@ class StepStamps:
 class Stamps:
     """The stamps of one rank. Phases, steps and losses are stamped by the training thread."""
 
+    __slots__ = (
+        "_boundary", "_capacity", "_current", "_ended", "_opening", "_room", "_seq", "_waited_at", "_wall", "clock",
+        "completed_at", "cost", "device", "dropped", "every", "finished", "homes", "observed", "phases", "recording",
+        "steps",
+    )  # fmt: skip
+
     def __init__(
         self,
         clock: Callable[[], int] = time.perf_counter_ns,

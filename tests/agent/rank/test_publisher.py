@@ -27,7 +27,7 @@ class Session:
 
     def __init__(self) -> None:
         self.faults, self.health, self.gate = Faults(), self, self
-        self.limit = None
+        self.limit = self.record_ns = None
 
     def check(self, *_: object) -> None: ...
 
