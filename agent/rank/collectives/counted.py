@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 from ddptop.agent.rank.records.stamps import Call
 
+AUTOGRAD: Final = "torch.autograd.graph"
+"""The module that runs a backward pass, in which DDP's buckets are issued."""
 RECENT: Final = 16
 """Newest calls of a group that are remembered."""
 LONGEST: Final = 12
@@ -64,5 +66,5 @@ def call_of(note: Note, in_place: frozenset[str] = frozenset(), *, buckets: bool
     call = Call(op, now, size, 1, host and (not asynchronous or waits), group=backends.group)
     call.number, call.expected, call.estimated = number, False, True
     call.origin = origin if host and waits else ""
-    call.deferred = host and asynchronous and in_backward and buckets
+    call.deferred = host and asynchronous and in_backward and (buckets or origin == AUTOGRAD)
     return call

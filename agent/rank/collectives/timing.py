@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ddptop.agent.rank.collectives import communication, open_calls, wrapper
 from ddptop.agent.rank.collectives.backends import Backends
-from ddptop.agent.rank.collectives.counted import Counted, Note, call_of, name_of
+from ddptop.agent.rank.collectives.counted import AUTOGRAD, Counted, Note, call_of, name_of
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
@@ -274,7 +274,7 @@ class Collectives:
             group=backends.group,
             workers=0 if op in _POINT_TO_POINT else backend.workers,
         )
-        if stamps.in_backward and not call.blocking and (self._ddp or origin == "torch.autograd.graph"):
+        if stamps.in_backward and not call.blocking and (self._ddp or origin == AUTOGRAD):
             call.deferred = host
             self._buckets = True
             if stamps.recording:
