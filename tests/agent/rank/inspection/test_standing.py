@@ -187,7 +187,9 @@ def test_a_functional_collective_blocks_where_its_result_is_used(seen: Seen) -> 
     waits, late = seen.told["functional"]
     if seen.by != "wrapper":
         (call,) = waits.open
-        assert (call.op, call.bytes, call.blocking, call.sure) == ("all_reduce", 4000, True, True)
+        assert (call.op, call.bytes, call.sure) == ("all_reduce", 4000, True)
+        # In a step that is only counted nobody says which of several calls the wait is for.
+        assert call.blocking or seen.by == "counted"
         assert calls(waits)[call.group] == calls(late)[call.group] + 1
     assert waits.observed == late.observed == (seen.by != "wrapper")
 
