@@ -37,7 +37,7 @@ BEAT_S = 1.0
 SUMMARY_S = 1.0
 BATCH_S = 1.0
 _ENOUGH = 8
-"""Records in one turn from which on their cost is told by it."""
+"""Records that a turn has to have for its time to be theirs; of fewer each has so small a part of it."""
 PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss before it is sent without them."""
 
@@ -90,6 +90,7 @@ class Publisher:
         self._refused = 0
         self._seq = 0
         self._waited = 0
+        self._records_measured = False
         self._published: tuple[str, int | None] | None = None
         self._beat_due = 0.0
         self._summary: bytes | None = None
@@ -213,12 +214,14 @@ class Publisher:
             self._batch_bytes += sum(map(len, records))
             if self._batch_bytes >= history.PIECE or time.monotonic() >= self._batch_due:
                 self._send_batch()
-        # Where there are few, the turn itself would be taken for their cost.
-        if len(collected) >= _ENOUGH or (collected and self._session.record_ns is None):
-            took = (time.thread_time_ns() - began) // len(collected)
+        if collected and self._records_measured:
+            # Where there are few, the turn itself would be taken for their cost.
+            took = (time.thread_time_ns() - began) // max(len(collected), _ENOUGH)
             before = self._session.record_ns
             # Smoothed: what a single turn takes depends on what else runs.
             self._session.record_ns = took if before is None else (7 * before + took) // 8
+        # The first ones take far longer than all others.
+        self._records_measured = self._records_measured or bool(collected)
 
     def _send_checksums(self) -> None:
         for message in self._session.checks.take():

@@ -355,9 +355,11 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
 
     cost, note = stamps.cost, session.faults.note
 
+    watched_begin = cost.watched(boundary.begin, session.faults)
+
     def before(stepping: Any, *_: Any) -> None:
         if not compiling() and (ident() == trainer or counts()):
-            boundary.begin(stepping)
+            watched_begin(stepping)
 
     def after(stepping: Any, *_: Any) -> None:
         if compiling() or (ident() != trainer and not counts()):
@@ -383,7 +385,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         # Not guarded: a signal handler of the script may raise here during a hold, and the script must get that.
         boundary.hold()
 
-    optimizer.register_optimizer_step_pre_hook(cost.watched(before, session.faults))
+    optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)
 
     def enter(*_: Any, **__: Any) -> None:

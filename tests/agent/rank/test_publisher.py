@@ -42,6 +42,7 @@ class Failed:
 def bare() -> Any:
     found: Any = Publisher.__new__(Publisher)
     found._session, found._batches = Session(), Batches()
+    found._records_measured = False
     return found
 
 
