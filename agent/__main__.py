@@ -32,7 +32,7 @@ from ddptop.agent.rank.process.output import Output, flush, say, say_unobserved
 from ddptop.agent.rank.process.standing import Standing
 from ddptop.agent.rank.session import Session, open_session
 from ddptop.agent.run.rundir import MARKER, RunDirError
-from ddptop.agent.run.switches import checking, injection
+from ddptop.agent.run.switches import checking, injection, recording
 from ddptop.agent.startup import importpath
 
 USAGE = "usage: python -m ddptop.agent [-m] script [args…]   (see `ddptop launch --help` for the easy way)"
@@ -60,6 +60,15 @@ def main() -> None:
         checking.from_environment(os.environ)
     except ValueError as problem:
         _refuse(f"ddptop: {checking.VARIABLE}: {os.environ[checking.VARIABLE]!r:.100}: say {problem}")
+    try:
+        recording.from_environment(os.environ)
+    except ValueError as problem:
+        _refuse(f"ddptop: {recording.VARIABLE}: {os.environ[recording.VARIABLE]!r:.100}: say {problem}")
+    try:
+        recording.memory_bytes(os.environ)
+    except ValueError as problem:
+        name = recording.MEMORY_VARIABLE
+        _refuse(f"ddptop: {name}: {os.environ[name]!r:.100}: say {problem}")
     session = _begin(f"-m {program}" if as_module else program, tuple(arguments[1:]))
     if session is not None and session.heard:
         patches.install_with_torch(session)

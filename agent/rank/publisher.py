@@ -36,6 +36,8 @@ PERIOD_S = 0.1
 BEAT_S = 1.0
 SUMMARY_S = 1.0
 BATCH_S = 1.0
+_ENOUGH = 8
+"""Records that a turn has to have for its time to be theirs; of fewer each has so small a part of it."""
 PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss before it is sent without them."""
 
@@ -45,7 +47,11 @@ class Rank(Commanded, Protocol):
 
     hello: wire.Hello
     stamps: Stamps
+    records_bytes: int
+    """Memory that the newest records may take."""
     health: Health
+    record_ns: int | None
+    """CPU time of the publisher's thread for a record, None until there was one."""
     notices: deque[wire.Event]
     """Events of the rank that are to be published."""
 
@@ -74,7 +80,7 @@ class Publisher:
         """
         scarcity.check_room()
         self._session = session
-        self._history = history.History(session.rank, generation=session.hello.generation)
+        self._history = history.History(session.rank, session.records_bytes, session.hello.generation)
         self._digest = Digest(session.rank, session.hello.generation)
         self._batches = Batches()
         self._starvation = Starvation()
@@ -84,6 +90,7 @@ class Publisher:
         self._refused = 0
         self._seq = 0
         self._waited = 0
+        self._records_measured = False
         self._published: tuple[str, int | None] | None = None
         self._beat_due = 0.0
         self._summary: bytes | None = None
@@ -197,6 +204,7 @@ class Publisher:
             self._send_beat()
 
     def _send_steps(self) -> None:
+        began = time.thread_time_ns()
         collected = self._starvation.stamp(self._collect())
         records = [record for step in collected if (record := self._store(step)) is not None]
         for payload in history.batches(self._session.rank, records, self._session.hello.generation):
@@ -206,6 +214,14 @@ class Publisher:
             self._batch_bytes += sum(map(len, records))
             if self._batch_bytes >= history.PIECE or time.monotonic() >= self._batch_due:
                 self._send_batch()
+        if collected and self._records_measured:
+            # Where there are few, the turn itself would be taken for their cost.
+            took = (time.thread_time_ns() - began) // max(len(collected), _ENOUGH)
+            before = self._session.record_ns
+            # Smoothed: what a single turn takes depends on what else runs.
+            self._session.record_ns = took if before is None else (7 * before + took) // 8
+        # The first ones take far longer than all others.
+        self._records_measured = self._records_measured or bool(collected)
 
     def _send_checksums(self) -> None:
         for message in self._session.checks.take():

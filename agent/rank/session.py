@@ -9,7 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -37,7 +37,7 @@ from ddptop.agent.run.decisions import Decisions, Place
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify, is_alive
 from ddptop.agent.run.script import last_output
-from ddptop.agent.run.switches import checking
+from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
@@ -45,6 +45,8 @@ from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
 _RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"
 _TICK_S: Final = 1.0
 _MOST_NOTICES: Final = 16
+
+_Value = TypeVar("_Value")
 
 
 class Session:
@@ -132,15 +134,27 @@ class Session:
             ),
             self.faults,
         )
-        self.checks = Checks(self.rank, self.hello.generation, self.faults, self._checking())
+        self.checks = Checks(
+            self.rank,
+            self.hello.generation,
+            self.faults,
+            self._told(checking.VARIABLE, checking.from_environment, checking.Checking()),
+        )
+        self._fixed_every = self._told(recording.VARIABLE, recording.from_environment, None)
+        self.stamps.every = self._fixed_every or 1
+        self.records_bytes = self._told(recording.MEMORY_VARIABLE, recording.memory_bytes, recording.MEMORY_MIB << 20)
+        """Memory that the newest records may take."""
+        self.record_ns: int | None = None
+        """CPU time of the agent's thread for a record."""
         self._publisher: Publisher | None = None
 
-    def _checking(self) -> checking.Checking:
+    def _told(self, variable: str, read: Callable[[Mapping[str, str]], _Value], otherwise: _Value) -> _Value:
+        """Return what the environment says; where nobody can tell, that is a fault, and `otherwise` holds."""
         try:
-            return checking.from_environment(os.environ)
+            return read(os.environ)
         except ValueError as problem:
-            self.faults.note(f"{checking.VARIABLE}: say {problem}")
-            return checking.Checking()
+            self.faults.note(f"{variable}: say {problem}")
+            return otherwise
 
     @property
     def heard(self) -> bool:
@@ -289,6 +303,15 @@ class Session:
         """True once the script was made to end at a step boundary."""
         return self._stopped
 
+    def record_every(self, every: int) -> str | None:
+        """Record one step in so many from the next boundary on; return the reason where that is refused."""
+        if self._fixed_every is not None:
+            return f"{recording.VARIABLE} fixes it: one step in {self._fixed_every} is recorded"
+        if every not in recording.POSSIBLE:
+            return f"one step in {every} cannot be recorded: it is a power of two up to {recording.MOST}"
+        self.stamps.every = every
+        return None
+
     def save(self, token: str) -> Saved | None:
         """Have the held training thread save a checkpoint; return the outcome, None until it is known.
 
@@ -346,6 +369,9 @@ class Session:
             timeout_s=self.timeout_s,
             coordinates=self._script.coordinates,
             communicated=self.collectives.communicated,
+            cost_ns=self.stamps.cost.recorded_ns,
+            counted_cost_ns=self.stamps.cost.counted_ns,
+            record_ns=self.record_ns,
         )
 
     def _activity(self, state: str) -> str:
@@ -389,6 +415,8 @@ class Session:
             released_at_ns=self.gate.released_at_ns,
             checkpoints=self.checkpoints,
             generation=self.hello.generation,
+            recorded_every=self.stamps.every,
+            is_fixed=self._fixed_every is not None,
         )
 
     def _read_gauges(self) -> Reading:

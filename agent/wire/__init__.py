@@ -59,6 +59,7 @@ from ddptop.agent.wire.commands import Kill as Kill
 from ddptop.agent.wire.commands import Lapse as Lapse
 from ddptop.agent.wire.commands import Note as Note
 from ddptop.agent.wire.commands import Query as Query
+from ddptop.agent.wire.commands import RecordEvery as RecordEvery
 from ddptop.agent.wire.commands import Resume as Resume
 from ddptop.agent.wire.commands import Save as Save
 from ddptop.agent.wire.hosts import MOST_HOSTS as MOST_HOSTS

@@ -85,6 +85,17 @@ class Inspect(Message, frozen=True, tag="inspect"):
     """Ask for the frames of C and C++ too, which only a look from outside has."""
 
 
+class RecordEvery(Message, frozen=True, tag="record_every"):
+    """Record one step in so many from the next boundary on, and only count the others.
+
+    Ranks need not change at the same step: of powers of two, the steps of the larger are among those of the smaller.
+    Refused where the rank's environment fixes the number.
+    """
+
+    id: Whole
+    every: Count
+
+
 class Check(Message, frozen=True, tag="check"):
     """Ask for the checksums of the rank's parameters at the end of `step`: `Reply.checksums`.
 
@@ -197,5 +208,5 @@ decision, which every rank also reads by itself.
 
 Command = (
     Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History | Inspect
-    | Check | Decide | HostEnd | Conclude
+    | Check | RecordEvery | Decide | HostEnd | Conclude
 )  # fmt: skip

@@ -108,6 +108,10 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     copy_ns: Span | None = None
     """Time in which the main thread copied tensors from the host to a device; a copy of memory that is not pinned waits
     for what the device has been given before. None: the training is not on a device, or the agent is older."""
+    counted: Count = 0
+    """Steps before this one, since the record before, that were only counted: the record stands for them, too."""
+    counted_ns: Span = 0
+    """Time of these, from boundary to boundary, without pauses."""
 
 
 class Hello(Message, frozen=True, tag="hello"):
@@ -188,6 +192,16 @@ class Beat(Message, frozen=True, tag="beat"):
     """Whether the rank has called a collective, a send or a receive. None: it may have done so unseen."""
     released_at_ns: Moment | None = None
     """Time at which a pause of the rank ended last, by a resume or for a step. None: it was not held yet."""
+    recorded_every: Count = 1
+    """One step in so many is recorded; of the others the time alone is told, with the next record."""
+    is_fixed: bool = False
+    """True where the environment of the rank fixes `recorded_every`."""
+    cost_ns: Span | None = None
+    """CPU time of our hooks on the training thread in a recorded step, as measured now and then. None: not known."""
+    counted_cost_ns: Span | None = None
+    """The same of a step that is only counted."""
+    record_ns: Span | None = None
+    """CPU time of the agent's own thread for each record."""
 
 
 class Steps(Message, frozen=True, tag="steps"):
@@ -234,7 +248,7 @@ class Summary(Message, frozen=True, tag="summary"):
     seq: Count
     """Number of its record."""
     steps: Count
-    """Steps since the previous summary."""
+    """Steps since the previous summary, those included that were only counted."""
     wall_ns: Span
     """Mean over these steps of the time of one; so are all times here."""
     data_ns: Span

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
+from ddptop.agent.text import ordinal
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 
@@ -208,6 +209,8 @@ class Frame:
     """Faults put into this run on purpose with `--inject`, one line; None for an honest run."""
     note: str | None = None
     """What the program says of itself, for example that its data is synthetic."""
+    recorded_every: int = 1
+    """One step in so many is recorded whole, and of the others their time alone; see `recording`."""
     started_at: float | None = None
     ended_at: float | None = None
     held_since: float | None = None
@@ -380,6 +383,11 @@ def numbers_of(ranks: Sequence[int]) -> str:
             parts.append([rank])
     shown = ["-".join(map(str, part)) for part in parts[:4]]
     return ",".join([*shown, "…"] if len(parts) > 4 else shown)
+
+
+def recording(frame: Frame) -> str:
+    """Return how many steps are recorded, where that is not every one: `every 8th step recorded`."""
+    return f"every {ordinal(frame.recorded_every)} step recorded" if frame.recorded_every > 1 else ""
 
 
 def time_left(frame: Frame) -> str:

@@ -143,6 +143,7 @@ class Framer:
             placement=run.placement,
             injected=run.injected or None,
             note=totals.note,
+            recorded_every=totals.recorded_every,
             started_at=run.created_at_ns / 1e9,
             ended_at=None if run.ended_at_ns is None else run.ended_at_ns / 1e9,
             held_since=self._held(state, beats),

@@ -264,7 +264,7 @@ class HistoryByTime:
         """Take in a step record."""
         end = step.end_at_ns
         if 0 < end < _LAST_NS:
-            self._steps.add(rank, end - max(0, step.wall_ns), end, _sums(step))
+            self._steps.add(rank, end - max(0, step.wall_ns + step.counted_ns), end, _sums(step))
 
     def take_summary(self, told: Summary) -> None:
         """Take in a summary of a rank's newest steps."""

@@ -20,6 +20,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.observer.inspection.inspections import Inspections
+from ddptop.agent.observer.orders.budget import Budget
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.relay.door import door
@@ -107,15 +108,10 @@ class Relay:
             self._looking_back, self._take_in, lambda *question: self.far.pass_up(*question),
         )  # fmt: skip
         self._intake = Intake(
-            context,
-            run.world,
-            directory.owner,
-            self._recorder,
-            self._fills,
+            context, run.world, directory.owner, self._recorder, self._fills,
             repeat=lambda message, payload: self._repeating.take(message, payload),
-            ordered=lambda message: self._repeating.take_in_order(message),
-            report=self.say,
-        )
+            ordered=lambda message: self._repeating.take_in_order(message), report=self.say,
+        )  # fmt: skip
         self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect, self._judging.stand)
         self._greeting = Greeting(
             self._door, self._newest, PERIOD_S,
@@ -124,7 +120,8 @@ class Relay:
         )  # fmt: skip
         self._repeating = Repeating(
             run.world, self._door, self._bundling, self._newest, self._judging, self._hanging, self._suspects,
-            self._looking_back, judges=lambda: self.far.judges, note=self._common.note,
+            self._looking_back, Budget(run.world, self._forwarding.forward),
+            judges=lambda: self.far.judges, note=self._common.note,
         )  # fmt: skip
         parts = Parts(
             context, directory, run, self._door, self._greeting, self._commands, self._forwarding, self._intake,
@@ -393,6 +390,7 @@ class Relay:
         if self.far.judges:
             self._hanging.tell()
             self._judging.turn(time.time_ns())
+            self._guarded("the budget", self._repeating.budget.turn)
         self._send_verdicts()
         if self._world > EACH_RECORD:
             if self._door.wants(wire.TOPIC_RANKS):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ddptop.agent import wire
+from ddptop.agent.observer.orders.budget import Budget
 from ddptop.agent.observer.relay.door.bundling import Bundling
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.newest import Newest
@@ -36,6 +37,7 @@ class Repeating:
         hanging: Hanging,
         suspects: Suspects,
         looking_back: LookingBack,
+        budget: Budget,
         *,
         judges: Callable[[], bool],
         note: Callable[[wire.Event], None] = lambda event: None,
@@ -51,6 +53,7 @@ class Repeating:
         self._hanging = hanging
         self._suspects = suspects
         self._looking_back = looking_back
+        self.budget = budget
         self._judges = judges
         self._note = note
 
@@ -60,6 +63,7 @@ class Repeating:
             self._newest.note(message, payload)
             if self._judges():
                 self._judging.note(message)
+                self.budget.note(message)
             self._hanging.note(message)
             if self._has_begun(message.generation):
                 self._looking_back.note(message)

@@ -109,10 +109,16 @@ class Checks:
         Raises:
             Exception: there is no checksum, because the device has failed or has no memory left.
         """
+        every = self._checking.every
+        if not every and step not in self._asked:
+            # The usual step.
+            for module in self._changed:
+                module.steps += 1
+            self._changed.clear()
+            return
         changed, self._changed = self._changed, {}
         for module in changed:
             module.steps += 1
-        every = self._checking.every
         due = [module for module in changed if every and module.steps % every == 0]
         if self._modules is not None and step in self._asked:
             due = self._modules.all()

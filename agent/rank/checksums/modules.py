@@ -102,6 +102,8 @@ class Modules:
         self._version = 0
         """Changes with the DDP modules."""
         self._plans: weakref.WeakKeyDictionary[Any, _Plan] = weakref.WeakKeyDictionary()
+        self._last: tuple[Callable[[], Any], _Plan | None] = (lambda: None), None
+        """The optimizer that has made a step last, which mostly makes the next one."""
 
     def wrap(self, module: Any) -> None:
         """Note a DDP module that was just made."""
@@ -116,10 +118,14 @@ class Modules:
 
     def changed(self, optimizer: Any) -> list[Module]:
         """Return the modules whose parameters this optimizer changes."""
+        last, plan = self._last
+        if plan is not None and last() is optimizer and plan.version == self._version:
+            return plan.modules
         plan = self._plans.get(optimizer)
         if plan is None or plan.version != self._version:
             self._plans.pop(optimizer, None)
             plan = self._plans[optimizer] = self._planned(optimizer)
+        self._last = weakref.ref(optimizer), plan
         return plan.modules
 
     def all(self) -> list[Module]:

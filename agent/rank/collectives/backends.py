@@ -50,6 +50,7 @@ class Backends:
         self._reference: Callable[[], Any] = weakref.ref(group)
         self._torch = torch
         self._backends: dict[Any, Backend] = {}
+        self._of_cpu: Backend | None = None
 
     def count(self, known: dict[str, Counted]) -> Counted:
         """Return the counter of the group's calls: the one that is known by its name, or else a new one."""
@@ -59,8 +60,18 @@ class Backends:
         self.counted = counted
         return counted
 
+    @property
+    def host_waits(self) -> bool:
+        """True where the host waits for collectives, as far as those show that were made: none is on a device."""
+        return all(backend.clock is None for backend in tuple(self._backends.values()))
+
     def of(self, tensors: list[Any]) -> Backend:
         """Return the backend of these tensors; a barrier has none."""
+        if tensors and tensors[0].is_cpu:
+            # To look up a device costs as much as all else here.
+            if self._of_cpu is None:
+                self._of_cpu = self._backends[None, "cpu"] = self._backend(tensors[0].device)
+            return self._of_cpu
         device = tensors[0].device if tensors else None
         backend = self._backends.get(device)
         if backend is None:

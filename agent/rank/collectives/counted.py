@@ -1,13 +1,22 @@
-"""The collectives of a process group, counted on this rank: ranks that made the same calls have the same count."""
+"""The collectives of a process group, counted on this rank: ranks that made the same calls have the same count.
+
+In a step that is only counted, a call is noted as a plain tuple, which costs the least; a `Call` is made of it where
+somebody asks.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from ddptop.agent.rank.collectives.backends import Backends
 
 from ddptop.agent.rank.records.stamps import Call
 
+AUTOGRAD: Final = "torch.autograd.graph"
+"""The module that runs a backward pass, in which DDP's buckets are issued."""
 RECENT: Final = 16
 """Newest calls of a group that are remembered."""
 LONGEST: Final = 12
@@ -19,14 +28,43 @@ def name_of(group: Any) -> str:
     return str(group.group_name)[:LONGEST]
 
 
+Note: TypeAlias = "tuple[Backends, int, str, int, int, bool, bool, str, bool, int]"
+"""What is noted of a call in a step that is only counted: the backends of its group, its number there, the operation,
+when it was called, its bytes, whether it was asynchronous, whether in a backward pass, the module that has called C++
+where that was looked up, whether by the main thread, and how many steps were complete."""
+
+
 class Counted:
     """The calls of one group so far; those to a single other rank are not counted."""
 
-    __slots__ = ("calls", "group", "recent")
+    __slots__ = ("calls", "group", "noted")
 
     def __init__(self, group: Callable[[], Any]) -> None:
         """Begin to count; `group` returns the process group, None once it is gone."""
         self.group = group
         self.calls = 0
-        self.recent: deque[Call] = deque(maxlen=RECENT)
+        self.noted: deque[Call | Note] = deque(maxlen=RECENT)
         """The newest, the newest last."""
+
+    @property
+    def recent(self) -> list[Call]:
+        """The newest calls, the newest last."""
+        return [call_of(each) if isinstance(each, tuple) else each for each in tuple(self.noted)]
+
+
+def call_of(note: Note, in_place: frozenset[str] = frozenset(), *, buckets: bool = False) -> Call:
+    """Return the call that was noted.
+
+    Args:
+        note: the note.
+        in_place: modules whose calls of C++ wait for what they begin.
+        buckets: asynchronous calls in a backward pass are DDP's, which its end waits for.
+    """
+    backends, number, op, now, size, asynchronous, in_backward, origin, is_main, _ = note
+    host = is_main and backends.host_waits
+    waits = origin in in_place
+    call = Call(op, now, size, 1, host and (not asynchronous or waits), group=backends.group)
+    call.number, call.expected, call.estimated = number, False, True
+    call.origin = origin if host and waits else ""
+    call.deferred = host and asynchronous and in_backward and (buckets or origin == AUTOGRAD)
+    return call

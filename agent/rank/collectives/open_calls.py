@@ -39,7 +39,7 @@ def find(flying: Iterable[Call], stamps: Stamps, waits: Waits, main: FrameType |
     works = waits.works()
     found = []
     for call in sorted(flying, key=lambda call: call.entered):
-        state = _state(call, stamps, works, awaited, is_over=is_over)
+        state = _state(call, stamps, works, awaited, main, is_over=is_over)
         if state is not None:
             found.append(Open(call, *state))
     if awaited is not None and len(found) == 1:
@@ -49,7 +49,13 @@ def find(flying: Iterable[Call], stamps: Stamps, waits: Waits, main: FrameType |
 
 
 def _state(
-    call: Call, stamps: Stamps, works: dict[int, object], awaited: object, *, is_over: bool
+    call: Call,
+    stamps: Stamps,
+    works: dict[int, object],
+    awaited: object,
+    main: FrameType | None,
+    *,
+    is_over: bool,
 ) -> tuple[bool, bool] | None:
     """Return whether the main thread is blocked in a call, and whether it is open for sure; None: it has completed."""
     if call.device is not None:
@@ -65,6 +71,10 @@ def _state(
         return None if _is_completed(work) else (False, False)
     if is_over or (call.deferred and stamps.activity != "backward"):
         return None
+    if call.origin:
+        # C++ waits for it below the function that has called it, which is the innermost one for as long.
+        inside = main is None or main.f_globals.get("__name__") == call.origin
+        return (True, main is not None) if inside else None
     if call.blocking:
         return None if stamps.waited_since(call.entered) else (True, True)
     return False, False

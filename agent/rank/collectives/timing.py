@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from ddptop.agent.rank.collectives import communication, open_calls, wrapper
 from ddptop.agent.rank.collectives.backends import Backends
-from ddptop.agent.rank.collectives.counted import Counted, name_of
+from ddptop.agent.rank.collectives.counted import AUTOGRAD, Counted, Note, call_of, name_of
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import gradients
-from ddptop.agent.rank.records.stamps import Call, Stamps
+from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
 
 HOOKS: Final = "process-group hooks"
 """The mechanism that sees every call of a process group."""
@@ -47,9 +47,14 @@ MAX_TIMED_PER_S: Final = 100
 """Collectives a second that are timed at most on the backend's threads; each takes the interpreter
 lock once, for 10 to 20 us of one core, from the training. At a higher rate only those of every 2nd, 4th, 8th… step
 are timed, the same steps on all ranks."""
+_MOST_NOTED: Final = 256
 _STRIDE_CALLS: Final = 256
 """Calls after which their rate is measured again."""
 _POINT_TO_POINT: Final = frozenset({"send", "recv"})
+_UNTOLD: Final = frozenset(
+    {"send", "recv", "recv_anysource", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"}
+)
+"""Operations whose works have no future on gloo; see `waits`."""
 _DDP: Final = "torch.nn.parallel.distributed"
 _IN_PLACE: Final = frozenset({_DDP, "torch.distributed.utils", wrapper.__name__})
 """Modules whose calls of C++ issue collectives as asynchronous, and wait for them before they return."""
@@ -74,6 +79,10 @@ class Collectives:
         """The collectives of one step in so many are timed."""
         self._waits = Waits(stamps, faults, self._flying, self.begin)
         self._ddp = False
+        self._buckets = False
+        """DDP has begun a collective in a backward pass."""
+        self._noted: deque[Note] = deque(maxlen=_MOST_NOTED)
+        """Newest calls of steps that are only counted."""
         self.mechanism: str | None = None
         """How collectives are observed, None where they are not."""
         self.expects_groups = False
@@ -93,7 +102,12 @@ class Collectives:
         return sum(
             (call.expected or not past) and (call.device is None or call.duration is None)
             for call in tuple(self._flying.values())
-        )
+        ) + sum(not call.origin for call in self._noted_calls())
+
+    def _noted_calls(self) -> list[Call]:
+        """Return the calls of the present step, where it is only counted."""
+        steps = self._stamps.steps
+        return [call_of(note, _IN_PLACE, buckets=self._buckets) for note in tuple(self._noted) if note[-1] == steps]
 
     @property
     def communicated(self) -> bool | None:
@@ -118,7 +132,11 @@ class Collectives:
     def open(self, main: FrameType | None) -> list[Open]:
         """Return the calls that have not completed, oldest first, where the main thread's innermost frame is `main`."""
         is_over = self._stamps.steps != self._step
-        return open_calls.find(tuple(self._flying.values()), self._stamps, self._waits, main, is_over=is_over)
+        flying = tuple(self._flying.values())
+        found = open_calls.find(flying, self._stamps, self._waits, main, is_over=is_over)
+        if noted := self._noted_calls():
+            found += open_calls.find(noted, self._stamps, self._waits, main, is_over=False)
+        return found
 
     def now(self) -> int:
         """Return the present time of the clock of the stamps."""
@@ -150,69 +168,137 @@ class Collectives:
     def _hook(self, torch: Any, group: Any) -> None:
         entered: dict[int, Call] = {}
         """By thread, on which no other call begins between the two hooks."""
-        names: dict[Any, str] = {}
-        """By member of torch's enumeration, whose own look-up of names is linear."""
+        names: dict[int, str] = {}
+        """By number of a member of torch's enumeration, whose own look-up of names is linear."""
         backends = Backends(torch, group)
+        stamps, clock, ident = self._stamps, self._stamps.clock, threading.get_ident
+        noted, main, groups = self._noted, self._main, self.groups
+        fault = self._faults.note
+
+        def op_of(name: Any) -> str:
+            op = names.get(name.value)
+            if op is None:
+                op = names[name.value] = _NAMES.get(name.name, name.name.lower())
+            return op
 
         def before(args: Any) -> None:
-            now = self._stamps.clock()
-            ident = threading.get_ident()
-            failed = entered.pop(ident, None)
-            if failed is not None:
+            now, thread = clock(), ident()
+            if entered and (failed := entered.pop(thread, None)) is not None:
                 self.abandon(failed)
-            op = names.get(args.name)
-            if op is None:
-                name = args.name.name
-                op = names[args.name] = _NAMES.get(name, name.lower())
+            # Each attribute is read once: the binding makes a new object every time.
+            op, asynchronous = op_of(args.name), args.async_op
+            if stamps.recording or op in _UNTOLD:
+                entered[thread] = self.begin(
+                    op,
+                    args.input_tensors or args.output_tensors,
+                    backends,
+                    now,
+                    blocking=not asynchronous,
+                    origin=_caller(3) if asynchronous else "",
+                    thread=thread,
+                )
+            else:
+                count(op, args, now, asynchronous, thread, 4)
+
+        def count(op: str, args: Any, now: int, asynchronous: bool, thread: int, depth: int) -> None:
+            """Note a call in a step that is only counted, by the code so many frames up."""
+            in_backward = stamps.phases[-1] == BACKWARD
+            origin = _caller(depth) if asynchronous and not (in_backward and self._buckets) else ""
             tensors = args.input_tensors or args.output_tensors
-            asynchronous = args.async_op
-            origin = _caller(2) if asynchronous else ""
-            entered[ident] = self.begin(op, tensors, backends, now, blocking=not asynchronous, origin=origin)
+            size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
+            counted = backends.counted or backends.count(groups)
+            # No other Python code runs within this line: two threads never get the same number.
+            counted.calls = number = counted.calls + 1
+            steps = stamps.steps
+            note = backends, number, op, now, size, asynchronous, in_backward, origin, thread == main, steps
+            counted.noted.append(note)
+            noted.append(note)
 
         def after(args: Any) -> None:
-            self.end(entered.pop(threading.get_ident()), args.work)
+            call = entered.pop(ident(), None)
+            # The work of a gloo call that is not timed tells nothing, unless a wait for it shows its end.
+            if call is not None and (call.expected or not call.workers or call.op in _UNTOLD):
+                self.end(call, args.work)
 
-        group.register_pre_hook(HOOK_ID, self._faults.guard(before))
-        group.register_post_hook(HOOK_ID, self._faults.guard(after))
+        cost = stamps.cost
+        watched_before, watched_after = cost.watched(before, self._faults), cost.watched(after, self._faults)
 
-    def begin(self, op: str, tensors: list[Any], backends: Backends, now: int, *, blocking: bool, origin: str) -> Call:
-        """Note that a collective was called at `now`, by code of the module `origin`."""
+        def pre_hook(args: Any) -> None:
+            if stamps.recording or cost.sampling or entered:
+                watched_before(args)
+                return
+            # The same as above, in as few calls as it takes.
+            try:
+                op = names.get(args.name.value)
+                if op is None or op in _UNTOLD:
+                    watched_before(args)
+                else:
+                    count(op, args, clock(), args.async_op, ident(), 2)
+            except Exception as error:
+                fault("counting a collective", error)
+
+        def post_hook(args: Any) -> None:
+            if entered:
+                watched_after(args)
+
+        group.register_pre_hook(HOOK_ID, pre_hook)
+        group.register_post_hook(HOOK_ID, post_hook)
+
+    def begin(
+        self,
+        op: str,
+        tensors: list[Any],
+        backends: Backends,
+        now: int,
+        *,
+        blocking: bool,
+        origin: str,
+        thread: int | None = None,
+    ) -> Call:
+        """Note that a collective was called at `now`, by code of the module `origin`, on this `thread`."""
         self._has_seen = True
+        stamps = self._stamps
         self._settle()
         backend = backends.of(tensors)
         in_place = origin in _IN_PLACE
-        self._ddp = self._ddp or origin == _DDP
-        host = backend.clock is None and threading.get_ident() == self._main
+        if origin == _DDP:
+            self._ddp = True
+        host = backend.clock is None and (thread or threading.get_ident()) == self._main
+        size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
         call = Call(
             op,
             now,
-            sum(tensor.nbytes for tensor in tensors),
+            size,
             len(self._flying) + 1,
             host and (blocking or in_place),
             group=backends.group,
             workers=0 if op in _POINT_TO_POINT else backend.workers,
         )
-        if (
-            not call.blocking
-            and self._stamps.activity == "backward"
-            and (self._ddp or origin == "torch.autograd.graph")
-        ):
+        if stamps.in_backward and not call.blocking and (self._ddp or origin == AUTOGRAD):
             call.deferred = host
-            self._sample(tensors)
-        call.expected = backend.has_future and (in_place or self._step % self.timed_every == 0)
+            self._buckets = True
+            if stamps.recording:
+                self._sample(tensors)
+        if stamps.recording:
+            # The number of a step is one more than that of the steps before it.
+            call.expected = backend.has_future and (in_place or not (self._step + 1) % self.timed_every)
+            stamps.call(call)
+        else:
+            call.expected = False
+            if in_place:
+                call.origin = origin
         if not call.expected:
             call.estimated = True
             self._unwatched.append(call)
         elif backend.clock is not None:
             call.device = backend.clock
-            call.moments.append(backend.clock.record())
+            call.moments = [backend.clock.record()]
         if op not in _POINT_TO_POINT:
             counted = backends.counted or backends.count(self.groups)
             # No other Python code runs within this line: two threads never get the same number.
             counted.calls = call.number = counted.calls + 1
-            counted.recent.append(call)
+            counted.noted.append(call)
         self._flying[id(call)] = call
-        self._stamps.call(call)
         return call
 
     def _sample(self, buckets: list[Any]) -> None:
@@ -222,13 +308,15 @@ class Collectives:
 
     def end(self, call: Call, work: Any) -> None:
         """Note that the call returned `work`, which completes later."""
-        if call.device is not None and call.moments[0] is None:
+        if call.device is not None and (call.moments is None or call.moments[0] is None):
             # Of a graph that is being captured nothing is timed.
             self.abandon(call)
         if work is None:
             self._end_without_work(call)
             return
         if not call.expected:
+            if call.op in _UNTOLD:
+                self._waits.without_future = call
             return
         try:
             future = work.get_future()
@@ -261,7 +349,8 @@ class Collectives:
         self._unwatched.clear()
         if self._calls >= _STRIDE_CALLS:
             now = self._stamps.clock()
-            rate = self._calls * 1e9 / max(1, now - self._looked_at)
+            # Those of steps that are only counted are not among them.
+            rate = self._stamps.every * self._calls * 1e9 / max(1, now - self._looked_at)
             self._calls, self._looked_at = 0, now
             self.timed_every = 1 << max(0, math.ceil(math.log2(rate / MAX_TIMED_PER_S)))
 
@@ -274,7 +363,7 @@ class Collectives:
         # With gloo this runs on a thread of the backend, at completion; a single attribute and
         # a dict deletion need no lock. With NCCL it runs when the work is enqueued, under a stream
         # that waits for the work: an event on that stream marks the completion.
-        if call.device is not None:
+        if call.device is not None and call.moments is not None:
             call.moments.append(call.device.record())
         else:
             call.done = self._stamps.clock()

@@ -52,6 +52,10 @@ class Commanded(Protocol):
         """Return where the rank stands."""
         ...
 
+    def record_every(self, every: int) -> str | None:
+        """Record one step in so many from the next one on; return the reason where that is refused."""
+        ...
+
     def save(self, token: str) -> Saved | None:
         """Have the held training thread save a checkpoint; raises `GateError` where nothing can be saved now."""
 
@@ -164,6 +168,9 @@ class Executing:
                 return wire.Reply(id, False, "a rank does not end itself; ask the observer")
             case wire.Inspect(id, stacks):
                 return wire.Reply(id, True, "", gate.completed, inspection=session.inspect(stacks=stacks))
+            case wire.RecordEvery(id, every):
+                refusal = session.record_every(every)
+                return wire.Reply(id, refusal is None, refusal or f"records one step in {every}", gate.completed)
             case wire.Check(id, step):
                 # Before it is asked for: the training thread may have passed the step since.
                 self._send_checksums()

@@ -53,17 +53,30 @@ class Boundary:
         self._reached = True
         stamps = self._session.stamps
         stamps.leave()
-        try:
-            groups = getattr(stepping, "param_groups", None)
-            if not self._inner and groups is None:
+        if not self._is_optimizer:
+            if not self._inner:
                 stamps.skip()
-            # A learning rate in a tensor may be on the device; reading it would wait for the device.
-            if groups and isinstance(rate := groups[0].get("lr"), float | int):
-                stamps.rate(float(rate))
-        except Exception as error:
-            # Attributes of the script's optimizer may raise; the step counts all the same.
-            self._session.faults.note("learning rate", error)
+        elif stamps.recording:
+            try:
+                # A learning rate in a tensor may be on the device; reading it would wait for the device.
+                groups = stepping.param_groups
+                if groups and isinstance(rate := groups[0].get("lr"), float | int):
+                    stamps.rate(float(rate))
+            except Exception as error:
+                # Attributes of the script's optimizer may raise; the step counts all the same.
+                self._session.faults.note("learning rate", error)
         self._session.cut()
+
+    def count(self, stepping: Any) -> None:
+        """Do the same for an optimizer in a step that is only counted, in as few calls as it takes."""
+        session = self._session
+        session.checks.stepped(stepping)
+        if self._outermost == id(stepping):
+            self._outermost, self._reached = None, True
+            stamps = session.stamps
+            stamps.phases.pop()
+            stamps.homes.pop()
+            session.cut()
 
     def abandon(self, stepping: Any) -> None:
         """Note that its step has raised, and so does not count."""

@@ -63,17 +63,14 @@ class Scaled:
     """
 
     def __init__(self) -> None:
-        self._pairs: list[tuple[weakref.ref[Any], Any]] = []
-
-    def __bool__(self) -> bool:
-        """True while scaled losses wait for their backward pass."""
-        return bool(self._pairs)
+        self.pairs: list[tuple[weakref.ref[Any], Any]] = []
+        """Scaled losses that wait for their backward pass, each with its value before."""
 
     def note(self, before: Any, after: Any) -> None:
         """Store argument and result of a call of `GradScaler.scale`."""
         # A disabled scaler returns its argument.
         pairs = zip(_several(before), _several(after), strict=False)
-        self._pairs += [
+        self.pairs += [
             (weakref.ref(scaled), plain.detach())
             for plain, scaled in pairs
             if plain is not scaled and hasattr(plain, "detach") and hasattr(scaled, "detach")
@@ -81,21 +78,21 @@ class Scaled:
 
     def plain(self, tensor: Any) -> Any:
         """Return the loss before scaling, `tensor` itself where nothing was scaled, None where it is unknown."""
-        if not self._pairs:
+        if not self.pairs:
             return tensor
-        return next((plain for scaled, plain in self._pairs if scaled() is tensor), None)
+        return next((plain for scaled, plain in self.pairs if scaled() is tensor), None)
 
     def spend(self, tensors: Any) -> None:
         """Forget the tensors on which `backward` was called, and those that were freed."""
-        if self._pairs:
+        if self.pairs:
             used = {id(tensor) for tensor in _several(tensors)}
-            alive = [(scaled, plain) for scaled, plain in self._pairs if scaled() is not None]
-            self._pairs = [pair for pair in alive if id(pair[0]()) not in used][-16:]
+            alive = [(scaled, plain) for scaled, plain in self.pairs if scaled() is not None]
+            self.pairs = [pair for pair in alive if id(pair[0]()) not in used][-16:]
 
 
 def total(torch: Any, tensors: Any, scaled: Scaled) -> Known | Arriving | None:
     """Return the loss on which `backward` was called, possibly pending; the sum where it was called on several."""
-    if not scaled and not isinstance(tensors, (list, tuple)):
+    if not scaled.pairs and not isinstance(tensors, (list, tuple)):
         return pending(torch, tensors)
     plain = [scaled.plain(tensor) for tensor in _several(tensors)]
     scaled.spend(tensors)

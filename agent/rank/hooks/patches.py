@@ -22,7 +22,7 @@ from ddptop.agent.rank.hooks import batches, compilers, copies, injection, losse
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records import device_time
-from ddptop.agent.rank.records.stamps import BACKWARD, FORWARD, OPTIMIZER, OTHER
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, Stamps
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
@@ -71,29 +71,50 @@ class _Hooks:
         self._main = threading.main_thread().ident
         self._compiling = torch.compiler.is_compiling
 
-    def around(self, owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
-        """Replace `owner.name` by a function with `before(*args, **kwargs)` and `after(result)` around it."""
+    def around(
+        self,
+        owner: Any,
+        name: str,
+        before: Callable[..., None],
+        after: Callable[..., None],
+        *,
+        counted: Callable[[Any], Callable[..., Any]] | None = None,
+    ) -> None:
+        """Replace `owner.name` by a function with `before(*args, **kwargs)` and `after(result)` around it.
+
+        Where `counted` is given, it makes the function that is called instead, around the original one, in steps that
+        are only counted; nothing in it raises but the original.
+        """
         original = getattr(owner, name)
         note, main, ident = self._session.faults.note, self._main, threading.get_ident
-        compiling = self._compiling
+        compiling, stamps, cost = self._compiling, self._session.stamps, self._session.stamps.cost
+        through = None if counted is None else counted(original)
 
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
             if compiling() or ident() != main:
                 return original(*args, **kwargs)
+            if through is not None and not stamps.recording:
+                return through(*args, **kwargs)
+            began = cost.clock() if cost.sampling else 0
             try:
                 before(*args, **kwargs)
             except Exception as error:
                 note(name, error)
+            if began:
+                cost.add(cost.clock() - began)
             result = None
             try:
                 result = original(*args, **kwargs)
                 return result
             finally:
+                began = cost.clock() if cost.sampling else 0
                 try:
                     after(result)
                 except Exception as error:
                     note(name, error)
+                if began:
+                    cost.add(cost.clock() - began)
 
         setattr(owner, name, patched)
 
@@ -119,8 +140,40 @@ def _data(session: Session, torch: Any) -> None:
             stamps.turn(FORWARD)
 
     hooks = _Hooks(session, torch)
-    hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave)
+    counted = functools.partial(_drawn_in_counted, stamps)
+    hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave, counted=counted)
     hooks.around(dataloader.DataLoader, "__iter__", lambda _: stamps.open_loader(), lambda _: stamps.leave())
+
+
+def _drawn_in_counted(stamps: Stamps, original: Any) -> Callable[..., Any]:
+    phases, homes, cost = stamps.phases, stamps.homes, stamps.cost
+
+    def through(*args: Any, **kwargs: Any) -> Any:
+        began = cost.clock() if cost.sampling else 0
+        phases.append(DATA)
+        homes.append(DATA)
+        if began:
+            cost.add(cost.clock() - began)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            phases.pop()
+            homes.pop()
+
+    return through
+
+
+def _run_in_counted(session: Session, torch: Any, original: Any) -> Callable[..., Any]:
+    phases, cost, with_gradients = session.stamps.phases, session.stamps.cost, torch.is_grad_enabled
+
+    def through(*args: Any, **kwargs: Any) -> Any:
+        began = cost.clock() if cost.sampling else 0
+        phases[-1] = FORWARD if with_gradients() else OTHER
+        if began:
+            cost.add(cost.clock() - began)
+        return original(*args, **kwargs)
+
+    return through
 
 
 def _forward(session: Session, torch: Any) -> None:
@@ -141,7 +194,13 @@ def _forward(session: Session, torch: Any) -> None:
 
     hooks = _Hooks(session, torch)
     hooks.around(DistributedDataParallel, "__init__", enter_init, leave_init)
-    hooks.around(DistributedDataParallel, "forward", lambda *_, **__: _begin_forward(session, torch), lambda _: None)
+    hooks.around(
+        DistributedDataParallel,
+        "forward",
+        lambda *_, **__: _begin_forward(session, torch),
+        lambda _: None,
+        counted=functools.partial(_run_in_counted, session, torch),
+    )
 
 
 def _begin_forward(session: Session, torch: Any) -> None:
@@ -210,6 +269,46 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         if loss is not None:
             stamps.loss(loss)
 
+    phases, homes, cost, plain = stamps.phases, stamps.homes, stamps.cost, torch.Tensor
+
+    def counted(original: Any) -> Callable[..., Any]:
+        def through(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            began = cost.clock() if cost.sampling else 0
+            depth += 1
+            phases.append(BACKWARD)
+            homes.append(BACKWARD)
+            if began:
+                cost.add(cost.clock() - began)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                began = cost.clock() if cost.sampling else 0
+                depth -= 1
+                phases.pop()
+                homes.pop()
+                if not depth:
+                    # The end of the forward pass as well.
+                    phases[-1] = homes[-1]
+                    look(args[0] if args else kwargs.get("tensors"))
+                if began:
+                    cost.add(cost.clock() - began)
+
+        return through
+
+    def look(tensors: Any) -> None:
+        """Look at a loss that is on the host, which costs next to nothing."""
+        try:
+            if scaled.pairs:
+                scaled.spend(tensors)
+            elif type(tensors) is plain and tensors.is_cpu and tensors.numel() == 1:
+                value = tensors.item()
+                # True of NaN and of the infinite.
+                if value - value != 0.0:
+                    stamps.spoiled(float(value))
+        except Exception as error:
+            session.faults.note("backward", error)
+
     def note_device(tensors: Any) -> None:
         first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
         if first is None:
@@ -218,7 +317,7 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         if first.is_cuda:
             stamps.device = device_time.clock_of(torch, first.device)
 
-    _Hooks(session, torch).around(torch.autograd, "backward", enter, leave)
+    _Hooks(session, torch).around(torch.autograd, "backward", enter, leave, counted=counted)
 
 
 def _steps_inside(file: str) -> bool:
@@ -242,7 +341,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
 
     stamps = session.stamps
     boundary = Boundary(session, functools.partial(_steps_inside, optimizer.__file__))
-    guard, compiling = session.faults.guard, torch.compiler.is_compiling
+    compiling = torch.compiler.is_compiling
     main, ident = threading.main_thread().ident, threading.get_ident
     trainer: int | None = None
 
@@ -250,34 +349,45 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         # An optimizer step of another thread is no step of the training. Where a script trains only in other threads
         # than the main one, the steps of the first of them that lives count.
         nonlocal trainer
-        if compiling():
-            return False
         here = ident()
         if here != trainer and (trainer is None or here == main or _has_ended(trainer)):
             trainer = here
         return here == trainer
 
-    def before(stepping: Any, *_: Any) -> None:
-        if counts():
-            boundary.begin(stepping)
+    cost, note = stamps.cost, session.faults.note
 
-    def note(stepping: Any, *_: Any) -> None:
-        if counts():
-            session.checks.stepped(stepping)
+    watched_begin = cost.watched(boundary.begin, session.faults)
+
+    def before(stepping: Any, *_: Any) -> None:
+        if not compiling() and (ident() == trainer or counts()):
+            watched_begin(stepping)
 
     def after(stepping: Any, *_: Any) -> None:
-        if counts():
-            boundary.end(stepping)
-
-    def hold(*_: Any) -> None:
-        # Not guarded: a signal handler of the script may raise here during a hold, and the script must get that.
-        if counts():
+        if compiling() or (ident() != trainer and not counts()):
+            return
+        if not (stamps.recording or cost.sampling):
+            try:
+                boundary.count(stepping)
+            except Exception as error:
+                note("the end of a step", error)
             boundary.hold()
+            return
+        began = cost.clock() if cost.sampling else 0
+        try:
+            session.checks.stepped(stepping)
+        except Exception as error:
+            note("following the parameters", error)
+        try:
+            boundary.end(stepping)
+        except Exception as error:
+            note("the end of a step", error)
+        if began:
+            cost.add(cost.clock() - began)
+        # Not guarded: a signal handler of the script may raise here during a hold, and the script must get that.
+        boundary.hold()
 
-    optimizer.register_optimizer_step_pre_hook(guard(before))
-    optimizer.register_optimizer_step_post_hook(guard(note))
-    optimizer.register_optimizer_step_post_hook(guard(after))
-    optimizer.register_optimizer_step_post_hook(hold)
+    optimizer.register_optimizer_step_pre_hook(before)
+    optimizer.register_optimizer_step_post_hook(after)
 
     def enter(*_: Any, **__: Any) -> None:
         stamps.enter(OPTIMIZER)

@@ -1,6 +1,7 @@
 """The stamps of a step, and the records made of them.
 
 stamps      the stamps that the training thread writes
+cost        what the hooks cost the training thread
 meter       makes `Step` records of stamps
 device_time events on the device's own time line
 device      memory and load

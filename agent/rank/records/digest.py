@@ -47,36 +47,39 @@ class Digest:
         last = steps[-1]
         p50, p99 = percentiles(self._latencies) or (None, None)
         samples = [step.samples for step in steps if step.samples is not None]
+        count = len(steps) + sum(step.counted for step in steps)
+        recorded_ns = sum(step.wall_ns for step in steps)
+        wall_ns = recorded_ns + sum(step.counted_ns for step in steps)
+
+        def mean(values: Iterable[int]) -> int:
+            """Return the mean of a phase over all steps: the same part of those that were only counted."""
+            total = sum(values)
+            return total // count if count == len(steps) else total * wall_ns // max(1, recorded_ns) // count
+
+        def known_mean(values: Sequence[int | None]) -> int | None:
+            known = [value for value in values if value is not None]
+            return mean(known) if len(known) == len(values) else None
+
         return Summary(
             rank=self._rank,
             number=self._number,
             end_at_ns=last.end_at_ns,
             step=last.step,
             seq=last.seq,
-            steps=len(steps),
-            wall_ns=_mean(step.wall_ns for step in steps),
-            data_ns=_mean(step.data_ns for step in steps),
-            forward_ns=_mean(step.forward_ns for step in steps),
-            backward_ns=_mean(step.backward_ns for step in steps),
-            optimizer_ns=_mean(step.optimizer_ns for step in steps),
-            wait_ns=_known_mean([step.wait_ns for step in steps]),
-            other_ns=_mean(step.other_ns for step in steps),
+            steps=count,
+            wall_ns=wall_ns // count,
+            data_ns=mean(step.data_ns for step in steps),
+            forward_ns=mean(step.forward_ns for step in steps),
+            backward_ns=mean(step.backward_ns for step in steps),
+            optimizer_ns=mean(step.optimizer_ns for step in steps),
+            wait_ns=known_mean([step.wait_ns for step in steps]),
+            other_ns=mean(step.other_ns for step in steps),
             loss=self._loss,
             samples=sum(samples) / len(samples) if samples else None,
-            starved_ns=_known_mean([step.starved_ns for step in steps]),
+            starved_ns=known_mean([step.starved_ns for step in steps]),
             p50_ns=p50,
             p99_ns=p99,
             metrics=dict(self._metrics),
             generation=self._generation,
             copy_ns=_known_mean([step.copy_ns for step in steps]),
         )
-
-
-def _mean(values: Iterable[int]) -> int:
-    known = list(values)
-    return sum(known) // len(known)
-
-
-def _known_mean(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) // len(known) if len(known) == len(values) else None

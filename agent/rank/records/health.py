@@ -44,14 +44,17 @@ class Health:
                 self.trouble = wrong
                 return Change(wrong, "error")
         elif self.trouble is not None:
-            self._good += 1
+            self._good += 1 + step.counted
             if self._good >= RECOVERY:
                 was, self.trouble = self.trouble, None
-                return Change(f"finite again since step {step.step - RECOVERY + 1:,} ({was})", "info")
+                return Change(f"finite again since step {step.step - self._good + 1:,} ({was})", "info")
         return None
 
     def _wrong(self, stamped: StepStamps, step: Step) -> str | None:
-        self._skipped = self._skipped + 1 if stamped.skipped else 0
+        self._skipped = self._skips(stamped)
+        if stamped.spoiled is not None:
+            number, loss = stamped.spoiled
+            return f"loss is {_spelled(loss)} since step {number:,}"
         if step.loss is not None and not math.isfinite(step.loss):
             return f"loss is {_spelled(step.loss)} since step {step.step:,}"
         # A GradScaler skips a step whose gradients overflow, which does no harm.
@@ -62,6 +65,12 @@ class Health:
         if self._skipped >= SKIPS:
             return f"gradients are not finite since step {step.step - self._skipped + 1:,}: GradScaler skips every step"
         return None
+
+    def _skips(self, stamped: StepStamps) -> int:
+        """Return the number of steps up to this one that were skipped in a row, as far as counted ones tell."""
+        if not stamped.skipped:
+            return 0
+        return (self._skipped if stamped.skips == stamped.counted else 0) + stamped.skips + 1
 
 
 def _spelled(value: float) -> str:

@@ -17,14 +17,17 @@ from ddptop.agent.wire import MAX_RECORD_BYTES, EncodedSteps, Step, encode
 
 PIECE: Final = 64 << 10
 """Bytes of records in one message of an answer; one record at least."""
-_SLACK: Final = 4096
+_OVERHEAD: Final = 136
+"""Bytes that the interpreter takes for a record beside those of its encoded form."""
+_SLACK: Final = 1024
 """Empty entries of removed records before the list is shortened; a deque would be slow in its middle."""
 
 
 class History:
     """The newest step records of one rank, in their encoded form."""
 
-    def __init__(self, rank: int, max_bytes: int = 32 << 20, generation: int = 0) -> None:
+    def __init__(self, rank: int, max_bytes: int = 16 << 20, generation: int = 0) -> None:
+        """Begin empty; `max_bytes` bounds the memory that the records take, the interpreter's own share included."""
         self._rank = rank
         self._generation = generation
         self._max_bytes = max_bytes
@@ -43,13 +46,14 @@ class History:
         if len(payload) > MAX_RECORD_BYTES:
             raise ValueError(f"step {step.step} has a record of {len(payload)} bytes, {MAX_RECORD_BYTES} are allowed")
         self._records.append((step.seq, payload))
-        self._bytes += len(payload)
-        while self._bytes > self._max_bytes:
+        self._bytes += len(payload) + _OVERHEAD
+        # The last one stays, whatever the bound is.
+        while self._bytes > self._max_bytes and self._first < len(self._records) - 1:
             seq, oldest = self._records[self._first]
             self._records[self._first] = (seq, b"")
-            self._bytes -= len(oldest)
+            self._bytes -= len(oldest) + _OVERHEAD
             self._first += 1
-        if self._first > _SLACK and self._first > len(self._records) // 2:
+        if self._first > _SLACK and self._first > len(self._records) // 16:
             del self._records[: self._first]
             self._first = 0
         return payload

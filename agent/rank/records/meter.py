@@ -53,6 +53,8 @@ def record(stamped: StepStamps) -> Step:
         lr=stamped.rate,
         # On the CPU nothing is copied to a device, which is not the same as a copy that takes no time.
         copy_ns=phases[COPY] if phases[COPY] or stamped.clock is not None else None,
+        counted=stamped.counted,
+        counted_ns=stamped.counted_ns,
     )
 
 

@@ -3,6 +3,9 @@
 All arithmetic is left to the agent's own thread (`meter`), because every microsecond here
 delays the training.  There are no locks: the training's threads append under the interpreter
 lock, and the agent's thread reads finished steps.
+
+Where stamps cost a rank more than its budget, only each k-th step is *recorded*, and of the others its boundary and
+the present phase are noted alone: they are *counted*, and told with the next record.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
+
+from ddptop.agent.rank.records.cost import Cost
 
 DATA: Final = 0
 FORWARD: Final = 1
@@ -35,7 +40,7 @@ class Call:
 
     __slots__ = (
         "blocking", "bytes", "deferred", "device", "done", "entered", "estimated", "expected", "group", "in_flight",
-        "moments", "number", "op", "workers",
+        "moments", "number", "op", "origin", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +48,8 @@ class Call:
     ) -> None:
         self.op = op
         self.entered = entered
+        self.origin = ""
+        """Module of the Python code that called into C++, of calls that C++ itself waits for; otherwise empty."""
         self.done: int | None = None
         self.bytes = size
         self.in_flight = in_flight
@@ -61,13 +68,15 @@ class Call:
         """False where its completion is not reported."""
         self.device: DeviceClock | None = None
         """Clock of the device on which it runs, which measures its duration; `done` stays None then."""
-        self.moments: list[Moment | None] = []
+        self.moments: list[Moment | None] | None = None
+        """The device's moments of the call and of its completion; None without a device clock."""
 
     @property
     def duration(self) -> int | None:
         """Time from the call to completion in ns, None until it is known."""
         if self.device is not None:
-            spans = self.device.spans(self.moments) if len(self.moments) == 2 else None
+            moments = self.moments
+            spans = self.device.spans(moments) if moments is not None and len(moments) == 2 else None
             return spans[0] if spans else None
         return None if self.done is None else self.done - self.entered
 
@@ -107,8 +116,8 @@ class StepStamps:
     """The stamps of one step, between two step boundaries."""
 
     __slots__ = (
-        "calls", "clock", "draws", "end", "end_at", "full", "gradients", "losses", "marks", "metrics", "moments",
-        "observed", "rate", "samples", "seq", "skipped", "step", "waits",
+        "calls", "clock", "counted", "counted_ns", "draws", "end", "end_at", "full", "gradients", "losses", "marks",
+        "metrics", "moments", "observed", "rate", "samples", "seq", "skipped", "skips", "spoiled", "step", "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -132,6 +141,14 @@ class StepStamps:
         self.rate: float | None = None
         """Learning rate."""
         self.metrics: dict[str, float] = {}
+        self.counted = 0
+        """Steps before this one, since the last record, that were only counted."""
+        self.counted_ns = 0
+        """Time of these from boundary to boundary."""
+        self.skips = 0
+        """Those of them that a GradScaler skipped."""
+        self.spoiled: tuple[int, float] | None = None
+        """The first of them with a loss that is not finite: its number, and the loss."""
         self.observed = False
         """True where collectives are observed."""
         self.seq = 0
@@ -142,6 +159,12 @@ class StepStamps:
 
 class Stamps:
     """The stamps of one rank. Phases, steps and losses are stamped by the training thread."""
+
+    __slots__ = (
+        "_boundary", "_capacity", "_current", "_ended", "_opening", "_room", "_seq", "_waited_at", "_wall", "clock",
+        "completed_at", "cost", "device", "dropped", "every", "finished", "homes", "observed", "phases", "recording",
+        "steps",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -154,17 +177,31 @@ class Stamps:
         self._wall = wall
         self._capacity = capacity
         self._room = room
-        self._phases = [OTHER]
-        self._homes = [OTHER]
+        self.phases = [OTHER]
+        """The phases that the training thread is in, the innermost last."""
+        self.homes = [OTHER]
+        """Those that were entered, where `turn` has put others in their place."""
         self._opening: int | None = None
         self._seq = 0
+        self._boundary = clock()
+        """Time of the last boundary, or of the end of a hold there."""
+        self._waited_at = -1
+        self._ended: Moment | None = None
+        """The device's moment of this boundary."""
         self._current = StepStamps()
+        self.cost = Cost()
+        self.recording = True
+        """False in a step that is only counted. The first step is recorded, whatever `every` is."""
+        self.every = 1
+        """One step in so many is recorded, a power of two: those whose number it divides. Set by the agent's thread."""
+        self.steps = 0
+        """Steps completed, those included that were only counted."""
         self.device: DeviceClock | None = None
         """Set once the training is known to run on a device with its own time line."""
         self.observed = False
         """Set once collectives are hooked."""
         self.finished: deque[StepStamps] = deque()
-        """Complete steps, oldest first; the agent's thread removes them from the left."""
+        """Recorded steps, oldest first; the agent's thread removes them from the left."""
         self.dropped = 0
         self.completed_at: int | None = None
         """Wall clock of the last boundary, ns."""
@@ -172,35 +209,38 @@ class Stamps:
     @property
     def activity(self) -> str:
         """The present phase of the training thread; may be read from any thread."""
-        return ACTIVITIES[self._phases[-1]]
+        return ACTIVITIES[self.phases[-1]]
 
     @property
-    def steps(self) -> int:
-        """Records completed."""
-        return self._seq
+    def in_backward(self) -> bool:
+        """True during a backward pass."""
+        return self.phases[-1] == BACKWARD
 
     @property
     def begun(self) -> bool:
         """True once there is a stamp of a training step."""
-        return bool(self._current.marks) or self._seq > 0
+        return self.steps > 0 or bool(self._current.marks)
 
     def enter(self, phase: int) -> None:
         """Begin a phase inside the present one; `leave` returns to it."""
-        self._phases.append(phase)
-        self._homes.append(phase)
-        self._mark(phase)
+        self.phases.append(phase)
+        self.homes.append(phase)
+        if self.recording:
+            self._mark(phase)
 
     def leave(self) -> None:
         """End the innermost phase."""
-        if len(self._phases) > 1:
-            self._phases.pop()
-            self._homes.pop()
-        self._mark(self._phases[-1])
+        if len(self.phases) > 1:
+            self.phases.pop()
+            self.homes.pop()
+        if self.recording:
+            self._mark(self.phases[-1])
 
     def turn(self, phase: int) -> None:
         """Replace the innermost phase, until `settle` or the end of the phase around it."""
-        self._phases[-1] = phase
-        self._mark(phase)
+        self.phases[-1] = phase
+        if self.recording:
+            self._mark(phase)
 
     def settle(self) -> None:
         """End the innermost phase, and restore the entered phase around it where `turn` has replaced that.
@@ -208,9 +248,9 @@ class Stamps:
         After a backward pass this ends the forward pass; inside of an optimizer's closure, the optimizer phase
         goes on.
         """
-        self._phases.pop()
-        self._homes.pop()
-        self.turn(self._homes[-1])
+        self.phases.pop()
+        self.homes.pop()
+        self.turn(self.homes[-1])
 
     def _mark(self, phase: int) -> None:
         current = self._current
@@ -233,21 +273,26 @@ class Stamps:
 
     def waited(self, begin: int, end: int) -> None:
         """Note that the main thread waited for a collective."""
-        if len(self._current.waits) < self._room:
+        self._waited_at = begin
+        if self.recording and len(self._current.waits) < self._room:
             self._current.waits.append((begin, end))
 
     def waited_since(self, moment: int) -> bool:
         """Say whether the main thread began to wait for a collective at `moment` or later, and that wait has ended.
 
-        Waits of the present step count; may be called from any thread.
+        May be called from any thread.
         """
-        waits = self._current.waits
-        return bool(waits) and waits[-1][0] >= moment
+        return self._waited_at >= moment
 
     def loss(self, value: Pending) -> None:
         """Note a loss on which `backward` was called."""
         if len(self._current.losses) < self._room:
             self._current.losses.append(value)
+
+    def spoiled(self, loss: float) -> None:
+        """Note, in a step that is only counted, that its loss is not finite."""
+        if self._current.spoiled is None:
+            self._current.spoiled = self.steps + 1, loss
 
     def gradient(self, value: Pending) -> None:
         """Note a number that is finite where the gradients are; may be called from any thread."""
@@ -262,7 +307,7 @@ class Stamps:
     def draw(self, dataset: int, *, evaluation: bool) -> None:
         """Begin to wait for a batch; `drew` ends the wait."""
         current = self._current
-        if len(current.draws) < self._room:
+        if self.recording and len(current.draws) < self._room:
             begin = len(current.marks) if self._opening is None else min(self._opening, len(current.marks))
             current.draws.append(Draw(begin, dataset, evaluation))
         self._opening = None
@@ -271,6 +316,8 @@ class Stamps:
     def drew(self, samples: int | None) -> None:
         """Note that the batch has arrived, and its size where that is known."""
         self.leave()
+        if not self.recording:
+            return
         current = self._current
         if current.draws:
             current.draws[-1].samples = samples
@@ -287,7 +334,10 @@ class Stamps:
 
     def skip(self) -> None:
         """Note that a GradScaler skipped the optimizer in this step."""
-        self._current.skipped = True
+        if self.recording:
+            self._current.skipped = True
+        else:
+            self._current.skips += 1
 
     def rate(self, value: float) -> None:
         """Note the learning rate of this step."""
@@ -298,24 +348,39 @@ class Stamps:
         self._current.metrics[name] = value
 
     def cut(self, step: int) -> None:
-        """End the record at a step boundary."""
-        current = self._current
+        """End the step of this number at its boundary: record it, or count it."""
+        now, current = self.clock(), self._current
+        self.steps += 1
+        self.completed_at = self._wall()
+        self.phases[0], self._opening = OTHER, None
+        if self.recording:
+            self._record(current, step, now)
+            current = self._current = StepStamps()
+        else:
+            current.counted += 1
+            current.counted_ns += now - self._boundary
+        self._boundary = now
+        self.recording = recording = not (step + 1) % self.every
+        if recording:
+            current.marks.append((now, self.phases[-1]))
+            if self.device is not None:
+                current.clock = self.device
+                # Without a step in between, one moment is the end of a record and the beginning of the next.
+                current.moments.append(self._ended or self.device.record())
+        self._ended = None
+        self.cost.turn(recording)
+
+    def _record(self, current: StepStamps, step: int, now: int) -> None:
         self._seq += 1
         current.seq, current.step, current.observed = self._seq, step, self.observed
-        current.end, current.end_at = self.clock(), self._wall()
-        self.completed_at = current.end_at
-        self._phases[0], self._opening = OTHER, None
-        following = StepStamps()
-        following.marks.append((current.end, self._phases[-1]))
+        current.end, current.end_at = now, self.completed_at or 0
         if self.device is not None:
-            moment = self.device.record()
-            current.moments.append(moment)
-            following.clock, following.moments = self.device, [moment]
+            self._ended = self.device.record()
+            current.moments.append(self._ended)
         if len(self.finished) >= self._capacity:
             self.finished.popleft()
             self.dropped += 1
         self.finished.append(current)
-        self._current = following
 
     def abandon(self) -> None:
         """Store only the newest record: in a forked child no thread reads them."""
@@ -323,9 +388,12 @@ class Stamps:
         self.finished.clear()
 
     def resume(self) -> None:
-        """Restart the record, so that the time of a hold belongs to no step."""
+        """Restart the step, so that the time of a hold belongs to no step."""
+        self._boundary = self.clock()
+        if not self.recording:
+            return
         current = self._current
-        current.marks[:] = [(self.clock(), self._phases[-1])]
+        current.marks[:] = [(self.clock(), self.phases[-1])]
         current.moments[:] = [] if current.clock is None else [current.clock.record()]
         current.draws.clear()
         current.samples = None

@@ -24,7 +24,10 @@ class Starvation:
         self._begun = False
 
     def stamp(self, steps: list[Step]) -> list[Step]:
-        """Return the records with their shares of the count, in proportion to their wall time."""
+        """Return the records with their shares of the count, in proportion to their wall time.
+
+        Steps that were only counted have a share as well, which is told by none.
+        """
         now = self._read()
         if not steps:
             # Time before the first step belongs to none.
@@ -33,7 +36,7 @@ class Starvation:
             return steps
         self._begun = True
         before, self._last = self._last, now
-        wall = sum(step.wall_ns for step in steps)
+        wall = sum(step.wall_ns + step.counted_ns for step in steps)
         if now is None or before is None or wall <= 0:
             return steps
         return [

@@ -27,7 +27,7 @@ class Session:
 
     def __init__(self) -> None:
         self.faults, self.health, self.gate = Faults(), self, self
-        self.limit = None
+        self.limit = self.record_ns = None
 
     def check(self, *_: object) -> None: ...
 
@@ -42,6 +42,7 @@ class Failed:
 def bare() -> Any:
     found: Any = Publisher.__new__(Publisher)
     found._session, found._batches = Session(), Batches()
+    found._records_measured = False
     return found
 
 

@@ -66,6 +66,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Query: "query: id",
     wire.Inspect: "inspect: id stacks native",
     wire.Check: "check: id step",
+    wire.RecordEvery: "record_every: id every",
     wire.Kill: "kill: id grace_s rank who pid started signal asked_ns until_ns host",
     wire.Keep: "keep: id token step serial",
     wire.Advance: "advance: id step serial",

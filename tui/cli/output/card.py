@@ -13,7 +13,7 @@ from ddptop.tui.cli.output.plain import progress
 from ddptop.tui.cli.output.status import remark
 from ddptop.tui.drawing.units import DASH, count, loss, size
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import Frame, RankFrame, not_linked, time_left, unheard_hosts, waits_for
+from ddptop.tui.model.frame import Frame, RankFrame, not_linked, recording, time_left, unheard_hosts, waits_for
 from ddptop.tui.model.hosts import UNREPORTED
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _progress(frame: Frame) -> str:
         parts.append(f"loss {loss(frame.loss).strip()}")
     if frame.samples_per_s is not None:
         parts.append(f"{frame.samples_per_s:,.0f} samples/s")
-    return _GAP.join(parts)
+    return _GAP.join(filter(None, (*parts, recording(frame))))
 
 
 def _table(frame: Frame, width: int | None) -> list[str]:

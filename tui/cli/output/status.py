@@ -49,6 +49,7 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "exit_code": frame.exit_code,
         "cause": frame.cause,
         "note": frame.note,
+        "recorded_every": frame.recorded_every,
         "injected": frame.injected,
         "ends_at": _number(frame.ends_at),
         "awaits": frame.awaits or None,

@@ -33,6 +33,8 @@ class Totals:
     device: str | None
     note: str | None
     refused: int
+    recorded_every: int
+    """One step in so many is recorded by the ranks; where they do not agree, by those that record least."""
     times: Mapping[int, _Times]
     """Of each rank that has any, in ms: a step, and its phases in the order of `PHASES`."""
 
@@ -54,6 +56,7 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         device=next((beat.device for beat in beats if beat.device), None),
         note=next((beat.note for beat in beats if beat.note), None),
         refused=sum(beat.refused for beat in beats),
+        recorded_every=max((beat.recorded_every for beat in beats), default=1),
         times=times,
     )
 

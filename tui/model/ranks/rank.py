@@ -31,7 +31,7 @@ PENDING = 5000
 """Live records held while an earlier gap is being filled: what comes in five seconds of steps of a millisecond."""
 _ON_DEVICE = (len(DEVICE_PHASES) - 1, len(DEVICE_PHASES))
 """How many phases a record tells of the device."""
-_NUMBERS = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
+_NUMBERS = attrgetter("wall_ns", "counted", "counted_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
 
 
 class RankModel:
@@ -357,19 +357,21 @@ def _of_steps(recent: deque[Step]) -> Means:
     if not window:
         return Means(None, None, None, None)
     # By field, not by step: a sum costs a tenth of what it takes to walk through the records.
-    (wall, *spans, samples) = zip(*map(_NUMBERS, window), strict=True)
+    (wall, counted, counted_ns, *spans, samples) = zip(*map(_NUMBERS, window), strict=True)
     known = [each for each in samples if each is not None]
-    total = sum(wall)
+    recorded, total, steps = sum(wall), sum(wall) + sum(counted_ns), len(window) + sum(counted)
+    # Steps that were only counted have the same phases, in the time that they took.
+    more = total / recorded / steps if recorded and steps > len(window) else 1 / len(window)
     return Means(
-        step_ms=total / len(window) / 1e6,
+        step_ms=total / steps / 1e6,
         phases_ms={
-            phase: sum(span) / len(span) / 1e6
+            phase: sum(span) * more / 1e6
             for phase, span in zip(PHASES, spans, strict=True)
             # A phase that was not observed in every step is left out.
             if None not in span
         },
         device_ms=_device(window),
-        samples_per_s=sum(known) / total * 1e9 if known and total else None,
+        samples_per_s=sum(known) / len(window) * steps / total * 1e9 if known and total else None,
     )
 
 
@@ -391,10 +393,10 @@ def _window(recent: deque[Step]) -> list[Step]:
     window: list[Step] = []
     total = 0
     for step in reversed(recent):
-        if window and total + step.wall_ns > WINDOW_NS:
+        if window and total + step.wall_ns + step.counted_ns > WINDOW_NS:
             break
         window.append(step)
-        total += step.wall_ns
+        total += step.wall_ns + step.counted_ns
     return window
 
 

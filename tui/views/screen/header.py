@@ -24,6 +24,7 @@ from ddptop.tui.model.frame import (
     has_report,
     lasting,
     not_linked,
+    recording,
     time_left,
     unheard_hosts,
     unobserved,
@@ -387,6 +388,8 @@ def _background(frame: Frame, width: int, ink: Ink) -> Row:
         pieces.append([Segment(text, ink["level-warning"])])
     if not frame.launched:
         pieces.append([Segment("started by hand", ink["label"])])
+    if seldom := recording(frame):
+        pieces.append([Segment(seldom, ink["label"])])
     if frame.placement:
         pieces.append([Segment(units.shorten(frame.placement, width), ink["label"])])
     return packed(pieces, width, gap=3)

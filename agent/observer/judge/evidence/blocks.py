@@ -128,7 +128,8 @@ class Evidence:
     def take(self, together: dict[int, Step]) -> bool:
         """Take in the records that all ranks made of one step; return whether a block was completed."""
         self._open.append(together)
-        self._open_ns += next(reversed(together.values())).wall_ns
+        last = next(reversed(together.values()))
+        self._open_ns += last.wall_ns + last.counted_ns
         if len(self._open) < BLOCK_STEPS or (self._open_ns < BLOCK_NS and len(self._open) < MOST_STEPS):
             return False
         rows = _rows(self._open, self._world)

@@ -48,7 +48,8 @@ def rhythm_of(rows: Iterable[Rows], column: int, phase: str, since: int) -> Rhyt
     spent = np.concatenate([each.table[:, :, at] for each in known])
     steps = np.concatenate([each.steps for each in known])
     more = spent[:, column] - median(np.delete(spent, column, axis=1), 1)
-    if len(more) <= LEAST + ODD:
+    if len(more) <= LEAST + ODD or int(np.diff(steps).min()) > 1:
+        # Of steps that are not recorded one after the other, the rhythm of a delay is not known.
         return None
     level = float(np.partition(more, -ODD - 1)[-ODD - 1]) / 2
     late = np.flatnonzero(more > max(level, 0.0))

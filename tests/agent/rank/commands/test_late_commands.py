@@ -37,6 +37,8 @@ class Rank:
             faults=faults,
             follower=Follower(self.gate, decisions, faults),
             stamps=SimpleNamespace(finished=[]),
+            records_bytes=1 << 20,
+            record_ns=None,
             state="running",
             beat=lambda seq, refused: wire.Beat(3, 1, "running", "forward", 6, 1, seq, refused=refused),
             checkpoints=True,

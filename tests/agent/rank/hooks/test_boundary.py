@@ -13,6 +13,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import batches, losses, patches
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.patches import _steps_inside
+from ddptop.agent.rank.records.cost import Cost
 from ddptop.agent.rank.records.stamps import Stamps
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Session:
     def __init__(self) -> None:
         self.faults, self.stamps, self.steps, self.cuts = Faults(), self, 0, 0
         self.checks = self
+        self.cost, self.recording = Cost(), True
         self.depth = 0
 
     def enter(self, _: object) -> None:
@@ -211,7 +213,7 @@ def test_a_batch_without_a_size_is_drawn_all_the_same(monkeypatch: pytest.Monkey
     found.stamps, found.sees_forward = Stamps(), False
     patches._data(found, torch)
     assert len(list(DataLoader(torch.zeros(3, 1)))) == 3  # type: ignore[arg-type]
-    assert (len(found.stamps._phases), found.faults.count) == (1, 3)
+    assert (len(found.stamps.phases), found.faults.count) == (1, 3)
     found.stamps.cut(1)
     stamped = found.stamps.finished.popleft()
     assert [draw.samples for draw in stamped.draws[:3]] == [None] * 3

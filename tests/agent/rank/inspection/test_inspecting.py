@@ -68,7 +68,7 @@ def test_very_many_groups_and_calls_fit_into_a_message(monkeypatch: pytest.Monke
         for _ in range(RECENT):
             call = Call("x" * 100, number, 1 << 53, 1, False, group=f"{number:012}")
             call.number = counted.calls = counted.calls + 1
-            counted.recent.append(call)
+            counted.noted.append(call)
             collectives._flying[id(call)] = call
     distributed = SimpleNamespace(get_process_group_ranks=lambda _: list(range(60_000, 61_024)))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import msgspec
 import pytest
 from support.values.messages import read_answered_steps
@@ -39,11 +41,29 @@ def test_a_gap_in_the_numbers_loses_nothing():
 
 
 def test_memory_is_bounded_by_bytes():
-    """The oldest records go when the bound is reached."""
-    history = History(0, max_bytes=10 * len(wire.encode(STEP)))
-    for seq in range(1, 100):
+    """The oldest records go when the bound is reached: by the interpreter's own account it is kept within a tenth."""
+    bound = 1 << 20
+    tracemalloc.start()
+    try:
+        history = History(0, max_bytes=bound)
+        taken = []
+        for seq in range(1, 30_001):
+            history.add(msgspec.structs.replace(STEP, seq=seq, step=seq))
+            if seq >= 10_000 and not seq % 5000:
+                taken.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert all(0.7 * bound < each < 1.1 * bound for each in taken), taken
+    newest = kept(history, 0, 30_000)
+    assert newest == list(range(newest[0], 30_001))
+
+
+def test_the_newest_record_stays_whatever_the_bound_is():
+    """A record that is larger than all the memory for records can still be asked for."""
+    history = History(0, max_bytes=10)
+    for seq in (1, 2):
         history.add(msgspec.structs.replace(STEP, seq=seq))
-    assert kept(history, 0, 1000) == list(range(90, 100))
+    assert kept(history, 0, 10) == [2]
 
 
 def test_the_earlier_ones_are_thinned_out_evenly():

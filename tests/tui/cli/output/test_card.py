@@ -37,6 +37,13 @@ def test_the_verdict_comes_first() -> None:
     assert failed[2].startswith("step ")
 
 
+def test_it_is_told_that_not_all_steps_are_recorded() -> None:
+    """In one place, and only where that is so."""
+    assert not any("recorded" in line for line in card(frame()))
+    found = [line for line in card(frame(recorded_every=8)) if "recorded" in line]
+    assert [line.rpartition("  ")[2] for line in found] == ["every 8th step recorded"]
+
+
 def test_each_rank_has_its_own_data_and_wait() -> None:
     """No mean over the ranks stands anywhere, and each column says which number it is."""
     lines = shared()

@@ -1,0 +1,176 @@
+"""How many steps the ranks record: chosen from the group's step time and from what the ranks say a record costs them.
+
+The agent may take 1 % of a step on the training thread, and 2 % of a core in all.  Where records of all steps would
+take more, every 2nd, 4th, 8th… step is recorded.  The number holds for all ranks; a rank that has another one is told,
+until its signs of life say that it has this one.  Without an observer it stays as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ddptop.agent import wire
+from ddptop.agent.run.switches.recording import MOST, POSSIBLE
+
+THREAD: Final = 0.01
+"""Part of a step that the hooks may take of the training thread."""
+ALL: Final = 0.02
+"""Part of a core that hooks and the agent's own thread may take together."""
+_UP_S: Final = 3.0
+"""Seconds for which records have to cost too much before there are fewer."""
+_DOWN_S: Final = 20.0
+"""Seconds for which more records have to be cheap enough before there are more."""
+_SPARE: Final = 0.7
+"""Part of the budget that they may take then: what has just become enough is not taken back at once."""
+_AT_LEAST: Final = 0.25
+"""What records may add to the cost of counting, as part of that, whatever the budget is."""
+_AGAIN_S: Final = 3.0
+"""Seconds between two orders to the same rank."""
+_USUAL: Final = 0.2
+"""What a counted step costs, as part of a recorded one, until one was measured."""
+_MOST_NS: Final = 10**11
+"""Times beyond this are not believed."""
+ASKER: Final = b"budget"
+
+
+class Forward(Protocol):
+    """Passes a command on to a rank; see `relay.door.forwarding.Forwarding.forward`."""
+
+    def __call__(
+        self, asker: bytes, rank: int, command: wire.Command, answer: Callable[[bytes, int, wire.Reply], object]
+    ) -> None:
+        """Pass it on; the reply goes to `answer`."""
+
+
+def needed(step_ns: float, recorded_ns: float, counted_ns: float, record_ns: float, part: float = 1.0) -> int:
+    """Return the least number of steps of which one can be recorded within the budget; `MOST` where none can.
+
+    Where to count the steps takes as much as the budget, records may add a quarter of that: to record still less would
+    save next to nothing.
+
+    Args:
+        step_ns: the time of a step.
+        recorded_ns: CPU time of the training thread in a recorded step.
+        counted_ns: the same in a counted one.
+        record_ns: CPU time of the agent's thread for a record.
+        part: of the budget that may be used.
+    """
+    on_thread, on_all = (max(part * share * step_ns, (1 + part * _AT_LEAST) * counted_ns) for share in (THREAD, ALL))
+    for every in POSSIBLE:
+        thread = counted_ns + max(0.0, recorded_ns - counted_ns) / every
+        if thread <= on_thread and thread + record_ns / every <= on_all:
+            return every
+    return MOST
+
+
+class _Rank:
+    """What the signs of life of one rank tell."""
+
+    __slots__ = ("asked_at", "beat", "step_ns")
+
+    def __init__(self, beat: wire.Beat) -> None:
+        self.beat = beat
+        self.step_ns: float | None = None
+        """Smoothed; time in which the rank was held is no part of it."""
+        self.asked_at = float("-inf")
+
+    def take(self, beat: wire.Beat) -> None:
+        before, self.beat = self.beat, beat
+        steps = beat.step - before.step
+        if steps <= 0 or beat.step_at_ns is None or before.step_at_ns is None:
+            return
+        if beat.released_at_ns != before.released_at_ns or beat.held_at_ns is not None:
+            return
+        found = (beat.step_at_ns - before.step_at_ns) / steps
+        if 0 < found < _MOST_NS:
+            self.step_ns = found if self.step_ns is None else 0.7 * self.step_ns + 0.3 * found
+
+
+class Budget:
+    """The number of steps of which the ranks record one; for use from one thread."""
+
+    def __init__(self, world: int, forward: Forward, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin with every step; `forward` passes the order on to a rank."""
+        self.every: int | None = None
+        """One step in so many; None: as the ranks have it, because nothing was decided yet."""
+        self._world = world
+        self._forward = forward
+        self._clock = clock
+        self._ranks: dict[int, _Rank] = {}
+        self._generation = -1
+        self._too_much_since: float | None = None
+        self._enough_since: float | None = None
+
+    def note(self, message: wire.Telemetry) -> None:
+        """Take in a sign of life."""
+        if type(message) is not wire.Beat or not 0 <= message.rank < self._world:
+            return
+        generation = message.generation or 0
+        if generation > self._generation:
+            # The ranks are other processes, which record every step at first.
+            self._ranks, self._generation = {}, generation
+        if generation < self._generation:
+            return
+        known = self._ranks.get(message.rank)
+        if known is None:
+            self._ranks[message.rank] = _Rank(message)
+        else:
+            known.take(message)
+
+    def turn(self) -> None:
+        """Decide, and tell the ranks that have another number; once a second."""
+        told = [each for each in self._ranks.values() if each.beat.state == "running"]
+        # Where one is fixed by its environment, all are.
+        if not told or any(each.beat.is_fixed for each in told):
+            return
+        self._decide(told)
+        if self.every is not None:
+            now = self._clock()
+            for rank, each in self._ranks.items():
+                late = now - each.asked_at >= _AGAIN_S
+                if each.beat.state == "running" and each.beat.recorded_every != self.every and late:
+                    each.asked_at = now
+                    self._forward(ASKER, rank, wire.RecordEvery(0, self.every), lambda *_: None)
+
+    def _decide(self, told: list[_Rank]) -> None:
+        steps = [each.step_ns for each in told if each.step_ns is not None]
+        costs = [each.beat.cost_ns for each in told if each.beat.cost_ns is not None]
+        if not steps or not costs:
+            return
+        # One rank that is ahead, or makes up its numbers, moves none of them far.
+        step, recorded = _middle(steps), _high(costs)
+        counted = _high([each.beat.counted_cost_ns for each in told if each.beat.counted_cost_ns is not None])
+        record = _high([each.beat.record_ns for each in told if each.beat.record_ns is not None])
+        counted = counted or _USUAL * recorded
+        # An observer that comes later goes on with what the ranks have.
+        present = self.every or round(_middle([each.beat.recorded_every for each in told]))
+        if present not in POSSIBLE:
+            present = 1
+        now = self._clock()
+        wanted, spare = needed(step, recorded, counted, record), needed(step, recorded, counted, record, _SPARE)
+        if wanted > present:
+            self._enough_since = None
+            self._too_much_since = now if self._too_much_since is None else self._too_much_since
+            if now - self._too_much_since >= _UP_S:
+                self.every, self._too_much_since = wanted, None
+        elif spare < present:
+            self._too_much_since = None
+            self._enough_since = now if self._enough_since is None else self._enough_since
+            if now - self._enough_since >= _DOWN_S:
+                self.every, self._enough_since = spare, None
+        else:
+            self._too_much_since = self._enough_since = None
+            if self.every is None and present != 1:
+                # All ranks get what most of them have.
+                self.every = present
+
+
+def _middle(values: list[float] | list[int]) -> float:
+    return float(sorted(values)[len(values) // 2])
+
+
+def _high(values: list[int]) -> float:
+    """Return the largest but a tenth of the values; 0 where there are none."""
+    return float(sorted(values)[(9 * len(values) - 1) // 10]) if values else 0.0

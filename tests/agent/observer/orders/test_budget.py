@@ -1,0 +1,177 @@
+"""How many steps are recorded is decided from what a step takes and a record costs, for all ranks alike."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from ddptop.agent import wire
+from ddptop.agent.observer.orders.budget import ALL, THREAD, Budget, needed
+from ddptop.agent.run.switches.recording import MOST, POSSIBLE
+
+US = 1_000
+MS = 1_000_000
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_budget_is_kept_with_as_many_records_as_possible(seed: int) -> None:
+    """By the mean over all steps of one period, hook by hook; with half as few counted steps it would not be."""
+    chance = random.Random(seed)
+    step, recorded = chance.uniform(0.3, 50) * MS, chance.uniform(20, 300) * US
+    counted, record = recorded * chance.uniform(0.05, 0.5), chance.uniform(20, 300) * US
+
+    def spent(every: int) -> tuple[float, float]:
+        hooks = [recorded if number % every == 0 else counted for number in range(every)]
+        return sum(hooks) / every / step, (sum(hooks) + record) / every / step
+
+    def is_kept(every: int) -> bool:
+        thread, together = spent(every)
+        return thread <= max(THREAD, 1.25 * counted / step) and together <= max(ALL, 1.25 * counted / step)
+
+    every = needed(step, recorded, counted, record)
+    assert every in POSSIBLE
+    assert is_kept(every) or every == MOST
+    assert every == 1 or not is_kept(every // 2)
+
+
+class Group:
+    """Ranks that make steps, say what these cost them, and obey."""
+
+    def __init__(self, world: int, step_ms: float, **more: Any) -> None:
+        self.now = 1000.0
+        self.step_ms = step_ms
+        self.more: dict[str, Any] = {"cost_ns": 60 * US, "counted_cost_ns": 5 * US, "record_ns": 50 * US} | more
+        self.every = dict.fromkeys(range(world), 1)
+        self.steps = dict.fromkeys(range(world), 0.0)
+        self.stepped_at = self.now
+        self.orders: list[tuple[int, int]] = []
+        self.budget = Budget(world, self.forward, lambda: self.now)
+        self.deaf: set[int] = set()
+
+    def forward(self, asker: bytes, rank: int, command: wire.Command, answer: Any) -> None:
+        assert isinstance(command, wire.RecordEvery)
+        self.orders.append((rank, command.every))
+        if rank not in self.deaf:
+            self.every[rank] = command.every
+
+    def beat(self, rank: int, **more: Any) -> wire.Beat:
+        return wire.Beat(
+            rank=rank, at_ns=int(self.now * 1e9), state="running", activity="", step=int(self.steps[rank]),
+            step_at_ns=int(self.stepped_at * 1e9), seq=1, recorded_every=self.every[rank], **(self.more | more),
+        )  # fmt: skip
+
+    def run(self, seconds: int) -> set[int]:
+        """Return the numbers that a rank had meanwhile."""
+        seen = set()
+        for _ in range(seconds):
+            self.now += 1
+            self.stepped_at = self.now
+            for rank in self.every:
+                self.steps[rank] += 1000 / self.step_ms
+                self.budget.note(self.beat(rank))
+            self.budget.turn()
+            seen |= set(self.every.values())
+        return seen
+
+
+def test_long_steps_are_all_recorded() -> None:
+    """Nothing is sent to ranks that do already what they should."""
+    group = Group(4, 20.0)
+    assert group.run(60) == {1}
+    assert group.orders == []
+
+
+def test_short_steps_are_not_all_recorded_and_all_ranks_get_the_same_number() -> None:
+    """Within ten seconds, by one order to each rank."""
+    group = Group(4, 2.0)
+    group.run(10)
+    assert set(group.every.values()) == {needed(2 * MS, 60 * US, 5 * US, 50 * US)} == {4}
+    assert sorted(group.orders) == [(rank, 4) for rank in range(4)]
+
+
+def test_a_rank_that_has_not_heard_it_is_told_again() -> None:
+    """Until its signs of life say so, and not at every turn."""
+    group = Group(2, 2.0)
+    group.deaf = {1}
+    group.run(30)
+    assert group.every == {0: 4, 1: 1}
+    assert 5 <= group.orders.count((1, 4)) <= 10
+    group.deaf = set()
+    group.run(5)
+    assert group.every == {0: 4, 1: 4}
+
+
+def test_a_step_time_around_the_border_does_not_make_it_flap() -> None:
+    """It goes up at most once, and comes down only where there is room to spare for some time."""
+    group = Group(2, 2.0)
+    for minute in range(10):
+        # The border between every step and every second one is at 6 ms.
+        group.step_ms = 5.8 if minute % 2 else 6.2
+        group.run(60)
+    assert sorted(group.orders) == [(0, 2), (1, 2)]
+    group.step_ms = 20.0
+    group.run(60)
+    assert set(group.every.values()) == {1}
+
+
+def test_what_is_dear_for_a_moment_changes_nothing() -> None:
+    """Two seconds in which the machine is busy with something else."""
+    group = Group(2, 20.0)
+    group.run(10)
+    group.more["cost_ns"] = 5000 * US
+    group.run(2)
+    group.more["cost_ns"] = 60 * US
+    group.run(10)
+    assert group.orders == []
+
+
+def test_a_pause_is_no_long_step() -> None:
+    """What was too short stays so: the time of a hold is no part of a step."""
+    group = Group(2, 2.0)
+    group.run(20)
+    for _ in range(20):
+        for _ in range(30):
+            group.now += 1
+            for rank in group.every:
+                group.budget.note(group.beat(rank, held_at_ns=1))
+            group.budget.turn()
+        group.more["released_at_ns"] = int(group.now * 1e9)
+        assert group.run(2) == {4}
+
+
+def test_where_the_environment_fixes_it_nothing_is_ordered() -> None:
+    """However dear the records are."""
+    group = Group(2, 0.5, is_fixed=True)
+    group.run(30)
+    assert group.orders == []
+
+
+def test_a_new_observer_goes_on_with_what_the_ranks_have() -> None:
+    """And a rank that has another number than the others gets theirs."""
+    group = Group(3, 2.0)
+    group.every.update({0: 4, 1: 4})
+    group.run(10)
+    assert group.orders == [(2, 4)]
+
+
+def test_one_rank_that_makes_up_its_numbers_does_not_decide() -> None:
+    """Of many: neither the cost that it claims nor its times."""
+    group = Group(20, 20.0)
+    for _ in range(30):
+        group.run(1)
+        group.budget.note(group.beat(19, cost_ns=1 << 53, counted_cost_ns=1 << 53, record_ns=1 << 53, generation=0))
+        group.budget.note(msgspec.structs.replace(group.beat(19, cost_ns=1 << 53), rank=99))
+    assert group.orders == []
+
+
+def test_processes_of_a_new_generation_are_told_anew() -> None:
+    """They record every step at first; what comes late of those before them is left out."""
+    group = Group(2, 2.0)
+    group.run(10)
+    group.every, group.orders = dict.fromkeys(range(2), 1), []
+    group.more["generation"] = 1
+    group.run(10)
+    assert sorted(group.orders) == [(0, 4), (1, 4)]

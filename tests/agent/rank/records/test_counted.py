@@ -1,0 +1,210 @@
+"""Steps that are only counted: their time, their trouble and their number are told with the next record."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from ddptop.agent.rank.records import meter
+from ddptop.agent.rank.records.cost import EVERY, Cost
+from ddptop.agent.rank.records.digest import Digest
+from ddptop.agent.rank.records.health import RECOVERY, SKIPS, Health
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, Stamps
+from ddptop.agent.rank.records.starvation import Starvation
+from ddptop.agent.wire import Step
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def run(stamps: Stamps, clock: Clock, numbers: range) -> None:
+    """Make steps of 10 ns each, and 1 ns more for each hundred of the step's number."""
+    for number in numbers:
+        stamps.draw(1, evaluation=False)
+        clock.now += 3
+        stamps.drew(8)
+        stamps.turn(FORWARD)
+        clock.now += 7 + number // 100
+        stamps.cut(number)
+
+
+def records(stamps: Stamps) -> list[Step]:
+    found = [meter.record(stamped) for stamped in stamps.finished]
+    stamps.finished.clear()
+    return found
+
+
+@pytest.mark.parametrize("every", [1, 2, 8, 64])
+def test_the_steps_that_the_number_divides_are_recorded_and_no_time_is_lost(every: int) -> None:
+    """The first step is recorded, then each k-th; their times with those of the counted ones are the whole time."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    stamps.every = every
+    stamps.cut(0)
+    stamps.finished.clear()
+    began, stamps.recording = clock.now, True
+    run(stamps, clock, range(1, 641))
+    found = records(stamps)
+    assert [step.step for step in found] == sorted({1, *range(every, 641, every)})
+    assert sum(step.wall_ns + step.counted_ns for step in found) == clock.now - began
+    assert len(found) + sum(step.counted for step in found) == 640 == stamps.steps - 1
+    assert [step.seq for step in found] == list(range(found[0].seq, found[0].seq + len(found)))
+    assert all((step.data_ns, step.samples) == (3, 8) for step in found)
+
+
+def test_ranks_with_different_numbers_have_records_in_common() -> None:
+    """All of those of the rank that records least: so that the number may change on one rank before the other."""
+    found = []
+    for every in (4, 16):
+        clock = Clock()
+        stamps = Stamps(clock, clock)
+        stamps.every = every
+        run(stamps, clock, range(1, 129))
+        found.append({step.step for step in records(stamps)})
+    assert found[1] <= found[0]
+    assert len(found[1]) == 9
+
+
+def test_the_present_phase_is_known_in_a_counted_step() -> None:
+    """What a rank is doing is told at any moment, whether that is recorded or not."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    stamps.every = 64
+    stamps.cut(1)
+    assert not stamps.recording
+    stamps.draw(1, evaluation=False)
+    drawing = stamps.activity
+    stamps.drew(8)
+    stamps.turn(FORWARD)
+    stamps.enter(BACKWARD)
+    assert (drawing, stamps.activity, stamps.in_backward) == ("data", "backward", True)
+    stamps.settle()
+    assert stamps.activity == "other"
+    stamps.enter(DATA)
+    stamps.leave()
+    stamps.cut(2)
+    assert (stamps.steps, len(stamps.phases), stamps._current.marks) == (2, 1, [])
+
+
+def test_a_pause_is_no_part_of_a_counted_step() -> None:
+    """A rank that is held for 1,000 ns in the middle of the counted steps has made no slower step."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    stamps.every = 8
+    run(stamps, clock, range(1, 4))
+    clock.now += 1000
+    stamps.resume()
+    run(stamps, clock, range(4, 9))
+    told = records(stamps)[-1]
+    assert (told.step, told.counted, told.counted_ns, told.wall_ns) == (8, 6, 60, 10)
+
+
+def test_a_summary_stands_for_all_steps() -> None:
+    """It says how many steps there were and what one took, by the clock, and its phases add up to that."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    stamps.every = 8
+    run(stamps, clock, range(1, 601))
+    digest = Digest(0)
+    for step in records(stamps):
+        digest.add(step)
+    told = digest.close()
+    assert told is not None
+    assert (told.steps, told.step, told.wall_ns) == (600, 600, clock.now // 600)
+    parts = (told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns, told.other_ns)
+    assert told.wall_ns - len(parts) <= sum(parts) <= told.wall_ns
+
+
+def test_a_metric_of_a_counted_step_goes_with_the_next_record() -> None:
+    """What the script logs is not lost; of the same name the newest is told."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    stamps.every = 4
+    run(stamps, clock, range(1, 2))
+    for number in (2, 3):
+        stamps.metric("accuracy", number / 10)
+        run(stamps, clock, range(number, number + 1))
+    run(stamps, clock, range(4, 5))
+    assert [step.metrics for step in records(stamps)] == [{}, {"accuracy": 0.3}]
+
+
+def test_a_loss_that_is_not_finite_is_told_with_the_counted_step_it_came_in() -> None:
+    """And it is over after as many good steps as ever, counted ones included."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    stamps.every = 8
+    run(stamps, clock, range(1, 11))
+    stamps.spoiled(math.inf)
+    run(stamps, clock, range(11, 41))
+    health, told = Health(), []
+    for stamped in tuple(stamps.finished):
+        if (change := health.check(stamped, meter.record(stamped))) is not None:
+            told.append((change.text, stamped.step))
+    assert told[0] == ("loss is infinite since step 11", 16)
+    assert told[1][0].startswith("finite again since step ")
+    assert told[1][1] - 16 >= RECOVERY > told[1][1] - 24
+
+
+def test_steps_that_a_scaler_skips_are_counted_over_the_records() -> None:
+    """Skipped steps in a row are a trouble although most of them are not recorded."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    stamps.every = 8
+    run(stamps, clock, range(1, 17))
+    for number in range(17, 33):
+        stamps.skip()
+        run(stamps, clock, range(number, number + 1))
+    health = Health()
+    changes = [health.check(stamped, meter.record(stamped)) for stamped in tuple(stamps.finished)]
+    told = [change for change in changes if change is not None]
+    assert SKIPS <= 8
+    assert "since step 17" in told[0].text
+
+
+def test_time_without_a_core_is_shared_with_counted_steps(tmp_path) -> None:
+    """A record gets the share of its own time, not that of the steps between it and the record before."""
+    file = tmp_path / "schedstat"
+    file.write_text("0 0 0")
+    starvation = Starvation(file)
+    starvation.stamp([])
+    file.write_text("0 800 0")
+    step = Step(1, 8, 8, 1000, 1000, 0, 0, 0, 0, 0, counted=7, counted_ns=7000)
+    assert [each.starved_ns for each in starvation.stamp([step])] == [100]
+
+
+def test_the_cost_of_the_hooks_is_what_they_took() -> None:
+    """Of recorded and of counted steps each, and only in one step in many the clock is read."""
+    reads = itertools.count()
+    now = Clock()
+
+    def clock() -> int:
+        next(reads)
+        return now.now
+
+    cost = Cost(clock)
+
+    def step(recording: bool, took: int) -> None:
+        for hook in range(3):
+            began = cost.clock() if cost.sampling else 0
+            now.now += took
+            if hook == 2:
+                cost.turn(recording)
+            if began:
+                cost.add(cost.clock() - began)
+
+    now.now = 1
+    for _ in range(20 * EVERY):
+        step(True, 1000)
+    for _ in range(20 * EVERY):
+        step(False, 100)
+    hooks = 3 * 300
+    assert cost.recorded_ns == 3 * 1000 + hooks
+    assert cost.counted_ns == 3 * 100 + hooks
+    assert next(reads) < 40 * EVERY * 6 / 20

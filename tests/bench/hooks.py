@@ -1,0 +1,209 @@
+"""What the hooks cost the training thread in a step: `python tests/bench/hooks.py [--net linear] [--rounds 200]`.
+
+One process is a whole group with gloo.  Between short blocks of one job the hooks are taken away, put back with every
+step recorded, and put back with steps only counted; the CPU time of the training thread alone is compared, which other
+programs and threads disturb little.  Printed are the median time of a step without hooks, and the medians of the
+differences to it within a round: of a second block without hooks (A/A), of counted steps and of recorded ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+NETS = ("linear", "conv", "many")
+KINDS = ("off", "again", "counted", "recorded")
+STEPS = 10
+
+
+def network(name: str) -> tuple[Any, Any, dict[str, Any]]:
+    """Return a model, a batch for it, and the options of DDP: one bucket, buffers that are broadcast, ten buckets."""
+    import torch
+    from torch import nn
+
+    if name == "linear":
+        return nn.Linear(128, 10), torch.randn(32, 128), {}
+    if name == "conv":
+        layers = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 10))
+        return nn.Sequential(*layers), torch.randn(8, 3, 16, 16), {}
+    wide = [nn.Linear(64, 64) for _ in range(10)]
+    return nn.Sequential(*wide, nn.Linear(64, 10)), torch.randn(8, 64), {"bucket_cap_mb": 0.001}
+
+
+class Switch:
+    """Takes every hook of the agent away and puts it back, between two steps."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch.optim import optimizer
+        from torch.utils.data import dataloader
+
+        distributed = torch.distributed
+        owners = [torch.autograd, torch.nn.parallel.DistributedDataParallel, dataloader.DataLoader]
+        owners += [dataloader._BaseDataLoaderIter, distributed.Work, distributed.ProcessGroup, torch.nn.utils.clip_grad]
+        self._patches = [
+            (owner, name, value) for owner in owners for name, value in list(vars(owner).items()) if _is_ours(value)
+        ]
+        self._hooks: list[Any] = [optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks]
+        self._kept = [dict(hooks) for hooks in self._hooks]
+        self.groups: list[tuple[Any, str, int, Any]] = []
+
+    def follow(self) -> None:
+        """Note the hooks that process groups are given from now on."""
+        from torch.distributed import ProcessGroup
+
+        self._register: dict[str, Any] = {}
+        for kind in ("pre", "post"):
+            register: Any = getattr(ProcessGroup, f"register_{kind}_hook", None)
+            if register is None:
+                continue
+
+            def following(group: Any, number: int, hook: Any, kind: str = kind, register: Any = register) -> Any:
+                self.groups.append((group, kind, number, hook))
+                return register(group, number, hook)
+
+            setattr(ProcessGroup, f"register_{kind}_hook", following)
+            self._register[kind] = register
+
+    def on(self) -> None:
+        """Put every hook back."""
+        for owner, name, value in self._patches:
+            setattr(owner, name, value)
+        for hooks, kept in zip(self._hooks, self._kept, strict=True):
+            hooks.update(kept)
+        for group, kind, number, hook in self.groups:
+            self._register[kind](group, number, hook)
+
+    def off(self) -> None:
+        """Take every hook away."""
+        for owner, name, value in self._patches:
+            setattr(owner, name, value.__wrapped__)
+        for hooks in self._hooks:
+            hooks.clear()
+        for group, kind, number, _ in self.groups:
+            getattr(group, f"unregister_{kind}_hook")(number)
+
+
+def _is_ours(value: object) -> bool:
+    code = getattr(value, "__code__", None)
+    return code is not None and os.path.join("agent", "rank", "") in code.co_filename
+
+
+def measure(name: str, rounds: int, profile: str) -> dict[str, list[float]]:
+    """Return the training thread's microseconds a step in each block, by kind."""
+    from ddptop.agent.rank.hooks import patches
+    from ddptop.agent.rank.session import Session
+    from ddptop.agent.run import rundir
+
+    directory = rundir.create(
+        rundir.Run("hooks", "hooks", "hooks.py", (), 1, "gloo", "cpu", time.time_ns(), launched=True)
+    )
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    session = Session(directory, run_id="hooks", program="hooks.py", log=None)
+    session.open()
+    import torch
+    from torch import distributed, nn
+    from torch.utils.data import DataLoader, IterableDataset
+
+    torch.set_num_threads(1)
+    patches.install_with_torch(session)
+    switch = Switch()
+    switch.follow()
+    distributed.init_process_group("gloo", init_method=f"file://{directory.path}/meet", rank=0, world_size=1)
+    switch = _found(switch)
+    model, inputs, options = network(name)
+    labels = torch.randint(0, 10, (len(inputs),))
+
+    class Endless(IterableDataset[tuple[Any, Any]]):
+        def __iter__(self) -> Iterator[tuple[Any, Any]]:
+            while True:
+                yield inputs, labels
+
+    ddp = nn.parallel.DistributedDataParallel(model, **options)
+    sgd = torch.optim.SGD(ddp.parameters(), lr=1e-3)
+    batches = iter(DataLoader(Endless(), batch_size=None))
+
+    def run(steps: int) -> float:
+        begin = time.thread_time_ns()
+        for _ in range(steps):
+            images, targets = next(batches)
+            sgd.zero_grad()
+            loss = nn.functional.cross_entropy(ddp(images), targets)
+            loss.backward()
+            sgd.step()
+        return (time.thread_time_ns() - begin) / steps / 1e3
+
+    def kind_of_step(kind: str) -> None:
+        switch.off() if kind in ("off", "again") else switch.on()
+        session.stamps.every = 1 << 40 if kind == "counted" else 1
+        run(2)
+
+    kinds = list(KINDS)
+    if profile:
+        import cProfile
+
+        kind_of_step(profile)
+        profiler = cProfile.Profile()
+        profiler.runcall(run, 2000)
+        profiler.print_stats("tottime")
+        raise SystemExit
+    switch.off()
+    run(50)
+    order, times = random.Random(1), dict[str, list[float]]()
+    for _ in range(rounds):
+        order.shuffle(kinds)
+        for kind in kinds:
+            kind_of_step(kind)
+            times.setdefault(kind, []).append(run(STEPS))
+            switch.off()
+    switch.on()
+    cost = session.stamps.cost
+    own = f"counted {cost.counted_ns} ns, recorded {cost.recorded_ns} ns; its thread {session.record_ns} ns a record"
+    print(f"the agent's own measure: {own}")
+    distributed.destroy_process_group()
+    session.close(0, None, None)
+    assert not session.faults.count, session.faults.last
+    return times
+
+
+def _found(switch: Switch) -> Switch:
+    found = Switch()
+    found.groups, found._register = switch.groups, switch._register
+    return found
+
+
+def main() -> None:
+    """Run the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--net", choices=NETS, default="linear", help="one bucket, buffers too, or ten buckets")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--profile", default="", choices=KINDS, help="print where the time of such a step goes instead")
+    options = parser.parse_args()
+    if "DDPTOP_RUNTIME_DIR" not in os.environ:
+        os.environ["DDPTOP_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="dt-", dir="/tmp")
+    times = measure(options.net, options.rounds, options.profile)
+    plain = times["off"]
+    print(f"{options.net}: {statistics.median(plain):.1f} us a step without hooks (CPU time of the training thread)")
+    for kind, block in times.items():
+        more = [with_hooks - without for with_hooks, without in zip(block, plain, strict=True)]
+        if kind != "off":
+            quarters = statistics.quantiles(more, n=4)
+            calm = statistics.quantiles(block, n=10)[0] - statistics.quantiles(plain, n=10)[0]
+            print(
+                f"  {kind:9} {statistics.median(more):+6.1f} us (quartiles {quarters[0]:+.1f} {quarters[2]:+.1f});"
+                f" between the calmest tenths {calm:+.1f} us"
+            )
+
+
+if __name__ == "__main__":
+    main()

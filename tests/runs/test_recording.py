@@ -1,0 +1,79 @@
+"""Runs of two ranks in which only every eighth step is recorded."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.harness import ddptop, status
+from support.scripts import TRAIN
+
+from ddptop.agent.run import rundir
+from ddptop.agent.run.switches.recording import MEMORY_VARIABLE, VARIABLE
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the script."""
+    path = tmp_path_factory.mktemp("scripts")
+    (path / "train.py").write_text(TRAIN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def eighth(folder: Path) -> subprocess.CompletedProcess[str]:
+    """A run with a slow rank, and with a loss that is no number from a step that is not recorded."""
+    os.environ[VARIABLE] = "8"
+    try:
+        return ddptop(
+            "launch", "--world", "2", "--name", "eighth", "--inject", "rank=1,phase=backward,ms=8,from=200",
+            "--inject", "rank=0,nan,from=883", "train.py", "--", "900", cwd=folder,
+        )  # fmt: skip
+    finally:
+        del os.environ[VARIABLE]
+
+
+def test_a_slow_rank_is_named_as_ever(eighth):
+    """By rank and phase, from records of every eighth step; and the screen and `status` say so."""
+    assert eighth.returncode == 0, eighth.stdout
+    said = r"verdict: rank 1 holds the group back by [\d.]+ ms a step \(\d+%\): backward pass, since step [\d,]+"
+    assert re.search(said, eighth.stdout), eighth.stdout
+    told = status("eighth")
+    assert told["recorded_every"] == 8
+    assert "every 8th step recorded" in ddptop("status", "eighth").stdout
+
+
+def test_a_loss_that_is_no_number_is_told_with_its_step(eighth):
+    """Although that step is only counted."""
+    assert "loss is nan since step 883" in ddptop("events", "eighth").stdout
+    assert status("eighth")["step"] == 900
+
+
+def test_parameters_are_those_of_a_run_without_the_agent(eighth, folder):
+    """Bit for bit on each rank after 20 steps, of which three were recorded."""
+    plain = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "20"],
+        capture_output=True, text=True, cwd=folder, check=True,
+    )  # fmt: skip
+    logs = [rundir.find("eighth").rank_log(rank).read_text() for rank in (0, 1)]
+    assert sorted(digests(plain.stdout)) == [digest for log in logs for digest in digests(log)]
+    assert len(digests(plain.stdout)) == 2
+
+
+def digests(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("digest ")]
+
+
+def test_what_cannot_be_is_refused_before_the_script(folder):
+    """One line that names the variable, and exit code 2."""
+    for variable, text, right in ((VARIABLE, "7", "one of 1, 2, 4"), (MEMORY_VARIABLE, "much", "a number of MiB")):
+        done = subprocess.run(
+            [sys.executable, "-m", "ddptop.agent", "train.py", "5"], capture_output=True, text=True, cwd=folder,
+            env={**os.environ, variable: text}, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+        assert f"{variable}: '{text}': say {right}" in done.stderr
