@@ -77,11 +77,13 @@ class _Stamping:
 
     def hook_sender(self, name: str, moves: _Moves) -> None:
         """Stamp the calls of a method on a tensor of the host, for whose arguments `moves` is true."""
-        original = getattr(self._owner, name)
+        original, stamps = getattr(self._owner, name), self._stamps
         plain, may_stamp, copy = self._plain, self._may_stamp, self._copying(name, original)
 
         @functools.wraps(original)
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not stamps.recording:
+                return original(tensor, *args, **kwargs)
             try:
                 # Most calls change the type of what is on the device; a tensor of another class may do anything.
                 stamped = type(tensor) in plain and tensor.is_cpu and moves(*args, **kwargs) and may_stamp()
@@ -94,11 +96,13 @@ class _Stamping:
 
     def hook_receiver(self, name: str, host: Collection[str]) -> None:
         """Stamp the calls of a method on a tensor that is in none of `host`, whose argument is a tensor of the host."""
-        original = getattr(self._owner, name)
+        original, stamps = getattr(self._owner, name), self._stamps
         plain, may_stamp, copy = self._plain, self._may_stamp, self._copying(name, original)
 
         @functools.wraps(original)
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not stamps.recording:
+                return original(tensor, *args, **kwargs)
             try:
                 source: Any = args[0] if args else None
                 stamped = (

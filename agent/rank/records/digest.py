@@ -81,5 +81,5 @@ class Digest:
             p99_ns=p99,
             metrics=dict(self._metrics),
             generation=self._generation,
-            copy_ns=_known_mean([step.copy_ns for step in steps]),
+            copy_ns=known_mean([step.copy_ns for step in steps]),
         )
