@@ -188,7 +188,8 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
         "step": rank.step,
         "loss": _number(rank.loss),
         "step_ms": _number(rank.step_ms),
-        "phases_ms": {phase: _number(known.get(phase)) for phase in PHASES},
+        # Without a device there are no copies to one.
+        "phases_ms": {phase: _number(known.get(phase)) for phase in PHASES if phase != "copy" or phase in known},
         "allreduce_ms": {
             "p50": _number(rank.allreduce_p50_ms),
             "p99": _number(rank.allreduce_p99_ms),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.screens.frames import NOW, frame, hung_frame
+from support.screens.frames import NOW, frame, hung_frame, rank_frame
 
 from ddptop.tui.cli.output import status
 
@@ -41,3 +43,12 @@ def test_a_hang_stands_in_the_line_of_its_run() -> None:
     assert said[1]
     assert said[2].endswith("· train.py:31 main · ddptop stacks resnet-7f3a")
     assert "ddptop" not in well
+
+
+@pytest.mark.parametrize("copy", [None, 4.5])
+def test_copies_to_a_device_are_a_phase_where_there_is_one(copy: float | None) -> None:
+    """The phases that are told add up to the step, whether it runs on a device or not."""
+    phases = {"data": 1.0, "forward": 20.0, "other": 2.0} | ({} if copy is None else {"copy": copy})
+    told = status.as_json(replace(frame(), ranks=(rank_frame(0, phases_ms=phases),)))["ranks"][0]["phases_ms"]
+    assert {phase: spent for phase, spent in told.items() if spent is not None} == phases
+    assert ("copy" in told) == (copy is not None)
