@@ -21,7 +21,7 @@ from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.inspection.inspecting import Inspecting
-from ddptop.agent.rank.process import ancestry, crashes, observing
+from ddptop.agent.rank.process import ancestry, crashes, enrolment, observing
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.meeting.meeting import Participant
 from ddptop.agent.rank.process.output import Output, say_unobserved
@@ -32,17 +32,15 @@ from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.rank.script import Script
-from ddptop.agent.run import generations
 from ddptop.agent.run.decisions import Decisions, Place
 from ddptop.agent.run.files.presence import Presence
-from ddptop.agent.run.rundir import Member, Process, RunDir, identify, is_alive
+from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 from ddptop.agent.run.script import last_output
 from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
 
-_RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"
 _TICK_S: Final = 1.0
 _MOST_NOTICES: Final = 16
 
@@ -115,7 +113,7 @@ class Session:
             program=shorten(program, 4096),
             agent_version=VERSION,
             python_version=platform.python_version(),
-            generation=_generation(directory, standing),
+            generation=enrolment.generation(directory, standing),
         )
         process = identify(os.getpid()) or Process(os.getpid(), time.time())
         self._inspecting = Inspecting(self.collectives, self.faults, process, self.hello.started_at_ns)
@@ -426,14 +424,6 @@ class Session:
             # Without descriptors /proc cannot be read; the sign of life matters more.
             self.faults.note("reading memory and load", error)
             return Reading(None, None, None, None)
-
-
-def _generation(directory: RunDir, standing: Standing) -> int:
-    """Return how often torchrun has started this process's group again, 0 without torchrun."""
-    counted = os.environ.get(_RESTARTS)
-    if counted is None:
-        return 0
-    return generations.of_start(int(counted), standing.rank, standing.local_rank, directory.reported(), is_alive)
 
 
 def open_session(

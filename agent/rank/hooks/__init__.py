@@ -2,6 +2,8 @@
 
 patches     stamps for data, forward, backward, optimizer
 boundary    the end of a step
+groups      the start of torch.distributed, and each process group
+around      hooks around functions of torch
 copies      stamps for copies from the host to a device
 batches     tells batches of the training from those of evaluations
 losses      which losses can be read, and their values, without stalling the device

@@ -2,23 +2,21 @@
 
 Every patch calls the original with the same arguments and passes its exceptions on;
 errors of the patch itself are counted and dropped.  Phases are those of the main thread, and a
-compiler that traces a patch meets only the original.  `collectives` hooks process groups,
+compiler that traces a patch meets only the original.  `groups` hooks process groups,
 `compilers` hides the hooks from compilers, and `injection` adds faults.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddptop.agent.rank.collectives import backends, timing
-from ddptop.agent.rank.hooks import batches, compilers, copies, injection, losses
+from ddptop.agent.rank.hooks import batches, compilers, copies, groups, injection, losses
+from ddptop.agent.rank.hooks.around import Hooks
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records import device_time
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
 
 _FSDP2 = ("torch.distributed.fsdp._fully_shard._fsdp_state", "torch.distributed._composable.fsdp._fsdp_state")
 """The module with FSDP2's state, in newer and in older versions of torch."""
-
-
-_GROUP_HOOKS = (timing.HOOK_ID, injection.HOOK_ID)
 
 
 def install_with_torch(session: Session) -> None:
@@ -53,7 +48,7 @@ def _install_guarded(session: Session, torch: Any) -> None:
         functools.partial(_optimizer, scaled=scaled),
         _captures,
         _copies,
-        _groups,
+        groups.distributed,
         _hide_from_compilers,
     )
     for install in installations:
@@ -61,62 +56,6 @@ def _install_guarded(session: Session, torch: Any) -> None:
             install(session, torch)
         except Exception as error:
             session.faults.note(f"patching {getattr(install, 'func', install).__name__.strip('_')}", error)
-
-
-class _Hooks:
-    """Puts hooks around functions of torch, which run in the main thread only and raise no `Exception`."""
-
-    def __init__(self, session: Session, torch: Any) -> None:
-        self._session = session
-        self._main = threading.main_thread().ident
-        self._compiling = torch.compiler.is_compiling
-
-    def around(
-        self,
-        owner: Any,
-        name: str,
-        before: Callable[..., None],
-        after: Callable[..., None],
-        *,
-        counted: Callable[[Any], Callable[..., Any]] | None = None,
-    ) -> None:
-        """Replace `owner.name` by a function with `before(*args, **kwargs)` and `after(result)` around it.
-
-        Where `counted` is given, it makes the function that is called instead, around the original one, in steps that
-        are only counted; nothing in it raises but the original.
-        """
-        original = getattr(owner, name)
-        note, main, ident = self._session.faults.note, self._main, threading.get_ident
-        compiling, stamps, cost = self._compiling, self._session.stamps, self._session.stamps.cost
-        through = None if counted is None else counted(original)
-
-        @functools.wraps(original)
-        def patched(*args: Any, **kwargs: Any) -> Any:
-            if compiling() or ident() != main:
-                return original(*args, **kwargs)
-            if through is not None and not stamps.recording:
-                return through(*args, **kwargs)
-            began = cost.clock() if cost.sampling else 0
-            try:
-                before(*args, **kwargs)
-            except Exception as error:
-                note(name, error)
-            if began:
-                cost.add(cost.clock() - began)
-            result = None
-            try:
-                result = original(*args, **kwargs)
-                return result
-            finally:
-                began = cost.clock() if cost.sampling else 0
-                try:
-                    after(result)
-                except Exception as error:
-                    note(name, error)
-                if began:
-                    cost.add(cost.clock() - began)
-
-        setattr(owner, name, patched)
 
 
 def _data(session: Session, torch: Any) -> None:
@@ -139,7 +78,7 @@ def _data(session: Session, torch: Any) -> None:
         if not session.sees_forward and batch is not None and torch.is_grad_enabled():
             stamps.turn(FORWARD)
 
-    hooks = _Hooks(session, torch)
+    hooks = Hooks(session, torch)
     counted = functools.partial(_drawn_in_counted, stamps)
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave, counted=counted)
     hooks.around(dataloader.DataLoader, "__iter__", lambda _: stamps.open_loader(), lambda _: stamps.leave())
@@ -192,7 +131,7 @@ def _forward(session: Session, torch: Any) -> None:
         if hasattr(module, "reducer"):
             session.checks.wrapped(module)
 
-    hooks = _Hooks(session, torch)
+    hooks = Hooks(session, torch)
     hooks.around(DistributedDataParallel, "__init__", enter_init, leave_init)
     hooks.around(
         DistributedDataParallel,
@@ -219,7 +158,7 @@ def _sharded_forward(session: Session, torch: Any) -> None:
     def act(module: ModuleType) -> None:
         state = vars(module).get("FSDPState")
         if hasattr(state, "_root_pre_forward"):
-            _Hooks(session, torch).around(state, "_root_pre_forward", begin, lambda _: None)
+            Hooks(session, torch).around(state, "_root_pre_forward", begin, lambda _: None)
 
     def begin(state: Any, *_: Any, **__: Any) -> None:
         if state._state_ctx.iter_forward_root is None:
@@ -236,7 +175,7 @@ def _staged_forward(session: Session, torch: Any) -> None:
         stage = vars(module).get("_PipelineStageBase")
         if hasattr(stage, "forward_one_chunk"):
             stamps = session.stamps
-            _Hooks(session, torch).around(
+            Hooks(session, torch).around(
                 stage, "forward_one_chunk", lambda *_, **__: stamps.enter(FORWARD), lambda _: stamps.leave()
             )
 
@@ -317,7 +256,7 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         if first.is_cuda:
             stamps.device = device_time.clock_of(torch, first.device)
 
-    _Hooks(session, torch).around(torch.autograd, "backward", enter, leave, counted=counted)
+    Hooks(session, torch).around(torch.autograd, "backward", enter, leave, counted=counted)
 
 
 def _steps_inside(file: str) -> bool:
@@ -398,7 +337,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         if value is not None:
             stamps.gradient(value)
 
-    hooks = _Hooks(session, torch)
+    hooks = Hooks(session, torch)
     for name, leave in (("clip_grad_norm_", clipped), ("clip_grad_value_", lambda _: stamps.leave())):
         hooks.around(torch.nn.utils.clip_grad, name, enter, leave)
         setattr(torch.nn.utils, name, getattr(torch.nn.utils.clip_grad, name))
@@ -448,55 +387,3 @@ def _copies(session: Session, torch: Any) -> None:
         # Only where the script uses a device; nothing is hooked in a training on the CPU.
         watch = functools.partial(copies.watch, torch, session.stamps, session.faults.note)
         torch.cuda._lazy_call(session.faults.guard(watch))
-
-
-def _groups(session: Session, torch: Any) -> None:
-    """Note the start of torch.distributed, and hook each new process group."""
-    if not torch.distributed.is_available():
-        session.collectives.expects_groups = True
-        return
-    from torch.distributed import distributed_c10d as c10d
-
-    def made(result: Any) -> None:
-        if isinstance(result, tuple) and result and isinstance(result[0], torch.distributed.ProcessGroup):
-            session.collectives.watch(result[0])
-
-    def split(result: Any) -> None:
-        if result is not None:
-            session.collectives.watch(result)
-
-    asked: list[Any] = []
-
-    def enter_init(_backend: Any = None, _method: Any = None, timeout: Any = None, *_: Any, **__: Any) -> None:
-        asked[:] = [timeout]
-        session.starting("rendezvous")
-
-    def leave_init(_: Any) -> None:
-        backend = str(torch.distributed.get_backend())
-        session.backend = backends.described(torch, backend)
-        timeout = asked[0] or c10d._get_default_timeout(c10d.Backend(backend))
-        session.timeout_s = timeout.total_seconds()
-        session.starting("building the model")
-        session.meeting.joined(torch)
-
-    hooks = _Hooks(session, torch)
-    hooks.around(c10d, "_new_process_group_helper", lambda *_, **__: None, made)
-    if hasattr(torch.distributed.ProcessGroup, "split_group"):
-        hooks.around(torch.distributed.ProcessGroup, "split_group", lambda *_, **__: None, split)
-    hooks.around(c10d, "init_process_group", enter_init, leave_init)
-    session.collectives.expects_groups = True
-    torch.distributed.init_process_group = c10d.init_process_group
-    session.meeting.prepare(torch)
-    atexit.register(session.faults.guard(_unhook), session, c10d)
-
-
-def _unhook(session: Session, c10d: Any) -> None:
-    # In a forked child no thread calls the groups, and their locks may be held forever.
-    if os.getpid() != session.owner:
-        return
-    # A group that outlives the interpreter would call hooks that are gone by then.
-    for group in tuple(c10d._world.pg_map):
-        for hook in _GROUP_HOOKS:
-            if hasattr(group, "unregister_pre_hook"):
-                group.unregister_pre_hook(hook)
-                group.unregister_post_hook(hook)

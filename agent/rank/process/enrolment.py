@@ -1,4 +1,4 @@
-"""Enrolment of a rank in its run.
+"""Enrolment of a rank in its run, and which start of its group it belongs to.
 
 The environment of a launched rank names the run.  The ranks of a job started by hand under the agent find their
 run by what they have in common, such as their launcher, and the first of them makes the directory.  Of a job on
@@ -19,7 +19,7 @@ import msgspec
 
 from ddptop.agent.rank.process.output import Output, say
 from ddptop.agent.rank.process.standing import Standing
-from ddptop.agent.run import hosts, rundir
+from ddptop.agent.run import generations, hosts, rundir
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.agent.run.switches import injection
 
@@ -27,6 +27,7 @@ _ON_TERM: Final = "checkpoint"
 """The reaction to a SIGTERM for which the observer of the run stays; see `agent.rank.commands.preemption`."""
 _MOST_LIKE_IT: Final = 1000
 """Ended jobs with the same marks as this one that may have a record at most."""
+_RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"
 _OPENMPI_4: Final = "OMPI_MCA_ess_base_jobid"
 """Variable with the name of a job in versions of Open MPI before 5."""
 _JOBS: Final = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "PBS_JOBID", "LSB_JOBID")
@@ -37,6 +38,15 @@ def enrolled() -> RunDir | None:
     """Return the run that the environment names, None for a job started by hand."""
     given = os.environ.get(rundir.DIRECTORY_VARIABLE)
     return RunDir(Path(given)) if given else None
+
+
+def generation(directory: RunDir, standing: Standing) -> int:
+    """Return how often torchrun has started this process's group again, 0 without torchrun."""
+    counted = os.environ.get(_RESTARTS)
+    if counted is None:
+        return 0
+    known, lives = directory.reported(), rundir.is_alive
+    return generations.of_start(int(counted), standing.rank, standing.local_rank, known, lives)
 
 
 def redirect(directory: RunDir, rank: int) -> Output:

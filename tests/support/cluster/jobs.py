@@ -162,10 +162,10 @@ class Job:
 
 
 STORE: Final = """
-import sys, time, torch.distributed as dist
+import signal, sys, torch.distributed as dist
 store = dist.TCPStore("0.0.0.0", int(sys.argv[1]), None, True, wait_for_workers=False)
 open("store", "w").close()
-time.sleep(1000)
+signal.pause()
 """
 
 
