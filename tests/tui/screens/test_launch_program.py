@@ -209,6 +209,8 @@ def test_pictures(snap_compare: Callable[..., bool], size: str, keys: tuple[str,
         screen = await dialog(pilot)
         await pilot.press(*keys)
         await until(pilot, lambda: offered(screen)[:1] == ["src/train.py"], "the programs")
+        listing = screen.query_one(".programs", OptionList)
+        await until(pilot, lambda: listing.size.height == min(10, len(listing.options)), "all lines, or ten")
         await rests(pilot)
 
     assert snap_compare(dashboard(StillFleet()), terminal_size=SIZES[size], run_before=before)

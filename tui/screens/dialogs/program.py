@@ -79,10 +79,13 @@ class ProgramInput(Input):
             found = []
         opened = bool(found) != self.offering
         self._found, self._offered_for = found, self.value
-        self._listing.display = bool(found)
         self._listing.clear_options()
         self._listing.add_options([Option(_row(each), id=str(number)) for number, each in enumerate(found)])
         self._listing.highlighted = 0 if found else None
+        self._listing.display = bool(found)
+        # A layout that comes before the list's own turn is remembered, and a request made meanwhile does not count: the
+        # list would stay as high as it was then.
+        self.call_after_refresh(self._listing.refresh, layout=True)
         if opened:
             self.post_message(self.Offered())
 
