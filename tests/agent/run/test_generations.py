@@ -53,11 +53,20 @@ LIVES, GONE = Process(1, 1.0), Process(2, 2.0)
         ([], 0),
         ([(0, 0, 0, GONE), (1, 1, 0, GONE)], 1),
         ([(0, 0, 1, LIVES), (1, 1, 0, GONE)], 1),
+        ([(0, 0, 2, LIVES), (1, 1, 0, GONE)], 2),
         ([(0, 0, 4, GONE), (1, 1, 2, GONE)], 3),
         ([(3, 1, 2, GONE)], 3),
         ([(0, 0, 1, LIVES), (2, 2, 1, LIVES), (3, 3, HUGE, LIVES), (1, 1, 0, GONE)], 1),
     ],
-    ids=["first", "second", "a sibling is ahead", "own start", "another rank before", "a false record"],
+    ids=[
+        "first",
+        "second",
+        "a sibling is ahead",
+        "it left no record",
+        "own start",
+        "another rank before",
+        "a false record",
+    ],
 )
 def test_starts_that_torchrun_does_not_count_are_counted(
     known: list[tuple[int, int, int, Process]], expected: int
