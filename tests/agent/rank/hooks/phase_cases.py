@@ -98,7 +98,7 @@ def accumulation() -> dict[str, Any]:
 @case
 def workers() -> None:
     model, sgd = under_ddp(SlowModule(0.0))
-    for batch in DataLoader(Slow(DELAY, 12), batch_size=4, num_workers=1):
+    for batch in DataLoader(Slow(4 * DELAY, 12), batch_size=4, num_workers=1):
         model(batch).mean().backward()
         sgd.step()
 
@@ -247,7 +247,7 @@ def synced_by_hand() -> None:
 @case
 def closure() -> None:
     model, _ = under_ddp(SlowModule())
-    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=2, tolerance_grad=0, tolerance_change=0)
 
     def evaluate() -> torch.Tensor:
         lbfgs.zero_grad()
@@ -255,7 +255,7 @@ def closure() -> None:
         loss.backward()
         return loss
 
-    for _ in range(2):
+    for _ in range(4):
         lbfgs.step(evaluate)
 
 

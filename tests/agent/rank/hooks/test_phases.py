@@ -89,9 +89,8 @@ def test_data_is_the_wait_for_a_batch_of_a_worker(cases):
     """With a worker process, its start and the first batch are data; then what the training has to wait."""
     first, *rest = cases["workers"]["steps"]
     assert [step["samples"] for step in (first, *rest)] == [4, 4, 4]
-    assert phase(first, "data") >= DELAY_NS
-    assert phase(first, "data") > 0.5 * first["wall_ns"]
-    assert all(phase(step, "forward") < phase(first, "data") for step in rest)
+    assert phase(first, "data") >= 4 * DELAY_NS
+    assert min(phase(step, "forward") for step in rest) < SLACK_NS
 
 
 def test_every_optimizer_of_a_gan_is_a_step(cases):
@@ -185,12 +184,12 @@ def test_gradients_synced_by_hand_are_waited_for(cases):
 def test_an_optimizer_with_a_closure_is_one_step(cases):
     """LBFGS evaluates twice inside its step: both passes are seen, and what is left is the optimizer's."""
     steps = cases["closure"]["steps"]
-    assert len(steps) == 2
+    assert len(steps) == 4
     for step in steps:
         assert phase(step, "forward") >= 2 * DELAY_NS
         assert phase(step, "backward") >= 2 * DELAY_NS
         assert phase(step, "optimizer") > 0
-    assert phase(steps[1], "other") < SLACK_NS
+    assert min(phase(step, "other") for step in steps[1:]) < SLACK_NS
 
 
 def test_losses_of_all_kinds(cases):
