@@ -12,14 +12,12 @@ import argparse
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from switching import Hooks
 
 NETS = ("linear", "conv", "many")
 KINDS = ("off", "again", "counted", "recorded")
@@ -40,65 +38,6 @@ def network(name: str) -> tuple[Any, Any, dict[str, Any]]:
     return nn.Sequential(*wide, nn.Linear(64, 10)), torch.randn(8, 64), {"bucket_cap_mb": 0.001}
 
 
-class Switch:
-    """Takes every hook of the agent away and puts it back, between two steps."""
-
-    def __init__(self) -> None:
-        import torch
-        from torch.optim import optimizer
-        from torch.utils.data import dataloader
-
-        distributed = torch.distributed
-        owners = [torch.autograd, torch.nn.parallel.DistributedDataParallel, dataloader.DataLoader]
-        owners += [dataloader._BaseDataLoaderIter, distributed.Work, distributed.ProcessGroup, torch.nn.utils.clip_grad]
-        self._patches = [
-            (owner, name, value) for owner in owners for name, value in list(vars(owner).items()) if _is_ours(value)
-        ]
-        self._hooks: list[Any] = [optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks]
-        self._kept = [dict(hooks) for hooks in self._hooks]
-        self.groups: list[tuple[Any, str, int, Any]] = []
-
-    def follow(self) -> None:
-        """Note the hooks that process groups are given from now on."""
-        from torch.distributed import ProcessGroup
-
-        self._register: dict[str, Any] = {}
-        for kind in ("pre", "post"):
-            register: Any = getattr(ProcessGroup, f"register_{kind}_hook", None)
-            if register is None:
-                continue
-
-            def following(group: Any, number: int, hook: Any, kind: str = kind, register: Any = register) -> Any:
-                self.groups.append((group, kind, number, hook))
-                return register(group, number, hook)
-
-            setattr(ProcessGroup, f"register_{kind}_hook", following)
-            self._register[kind] = register
-
-    def on(self) -> None:
-        """Put every hook back."""
-        for owner, name, value in self._patches:
-            setattr(owner, name, value)
-        for hooks, kept in zip(self._hooks, self._kept, strict=True):
-            hooks.update(kept)
-        for group, kind, number, hook in self.groups:
-            self._register[kind](group, number, hook)
-
-    def off(self) -> None:
-        """Take every hook away."""
-        for owner, name, value in self._patches:
-            setattr(owner, name, value.__wrapped__)
-        for hooks in self._hooks:
-            hooks.clear()
-        for group, kind, number, _ in self.groups:
-            getattr(group, f"unregister_{kind}_hook")(number)
-
-
-def _is_ours(value: object) -> bool:
-    code = getattr(value, "__code__", None)
-    return code is not None and os.path.join("agent", "rank", "") in code.co_filename
-
-
 def measure(name: str, rounds: int, profile: str) -> dict[str, list[float]]:
     """Return the training thread's microseconds a step in each block, by kind."""
     from ddptop.agent.rank.hooks import patches
@@ -117,10 +56,9 @@ def measure(name: str, rounds: int, profile: str) -> dict[str, list[float]]:
 
     torch.set_num_threads(1)
     patches.install_with_torch(session)
-    switch = Switch()
-    switch.follow()
+    switch = Hooks()
     distributed.init_process_group("gloo", init_method=f"file://{directory.path}/meet", rank=0, world_size=1)
-    switch = _found(switch)
+    switch.find()
     model, inputs, options = network(name)
     labels = torch.randint(0, 10, (len(inputs),))
 
@@ -174,12 +112,6 @@ def measure(name: str, rounds: int, profile: str) -> dict[str, list[float]]:
     session.close(0, None, None)
     assert not session.faults.count, session.faults.last
     return times
-
-
-def _found(switch: Switch) -> Switch:
-    found = Switch()
-    found.groups, found._register = switch.groups, switch._register
-    return found
 
 
 def main() -> None:

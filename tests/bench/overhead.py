@@ -25,6 +25,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+from switching import Hooks
+
 TARGETS = {"linear": 1.05, "conv": 1.01, "resnet18": 1.01}
 """Largest ratio wanted, by network; 1-2 ms a step for the first, 15 ms and more for the others."""
 BLOCK_S = 0.2
@@ -54,20 +56,10 @@ class Agent:
     """Takes every hook of ddptop's agent away and puts it back, between two steps of one job."""
 
     def __init__(self) -> None:
-        import torch
-        from torch.optim import optimizer
-        from torch.utils.data import dataloader
-
         from ddptop import agent
 
         self._session = cast("Any", agent._listener)
-        distributed = torch.distributed
-        owners = [torch.autograd, torch.nn.parallel.DistributedDataParallel, dataloader.DataLoader]
-        owners += [dataloader._BaseDataLoaderIter, optimizer.Optimizer, distributed, distributed.distributed_c10d]
-        self._owners = [*owners, distributed.Work, distributed.ProcessGroup]
-        self._patches: list[tuple[Any, str, Any]] = []
-        self._hooks: list[Any] = [optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks]
-        self._kept = [dict(hooks) for hooks in self._hooks]
+        self._hooks = Hooks()
         publisher = self._session._publisher
         self._publish = publisher._publish
         self._may_publish = True
@@ -77,57 +69,25 @@ class Agent:
                 self._publish()
 
         publisher._publish = publish
-        self.groups: list[tuple[Any, str, int, Any]] = []
 
     @property
     def records(self) -> int:
         """Steps recorded since the start."""
         return int(self._session.stamps._seq)
 
-    def follow_groups(self) -> None:
-        """Note the hooks that process groups are given from now on, so that they can be taken away."""
-        from torch.distributed import ProcessGroup
-
-        for kind in ("pre", "post"):
-            register: Any = getattr(ProcessGroup, f"register_{kind}_hook", None)
-            if register is None:
-                continue
-
-            def following(group: Any, number: int, hook: Any, kind: str = kind, register: Any = register) -> Any:
-                self.groups.append((group, kind, number, hook))
-                return register(group, number, hook)
-
-            setattr(ProcessGroup, f"register_{kind}_hook", following)
-            self._register = {**getattr(self, "_register", {}), kind: register}
-
     def find(self) -> None:
         """Find the functions that the agent has replaced, once the process groups are there."""
-        self._patches = [
-            (owner, name, value)
-            for owner in self._owners
-            for name, value in list(vars(owner).items())
-            if _is_ours(value)
-        ]
+        self._hooks.find()
 
     def on(self) -> None:
         """Put every hook back."""
-        for owner, name, value in self._patches:
-            setattr(owner, name, value)
-        for hooks, kept in zip(self._hooks, self._kept, strict=True):
-            hooks.update(kept)
-        for group, kind, number, hook in self.groups:
-            self._register[kind](group, number, hook)
+        self._hooks.on()
         self._may_publish = True
         self._session.stamps.resume()
 
     def off(self) -> None:
         """Take every hook away, and let the agent's thread do nothing."""
-        for owner, name, value in self._patches:
-            setattr(owner, name, value.__wrapped__)
-        for hooks in self._hooks:
-            hooks.clear()
-        for group, kind, number, _ in self.groups:
-            getattr(group, f"unregister_{kind}_hook")(number)
+        self._hooks.off()
         self._may_publish = False
 
     def step(self, model: Any) -> AbstractContextManager[None]:
@@ -136,11 +96,6 @@ class Agent:
 
     def after_step(self, loss: Any) -> None:
         """Do nothing, likewise."""
-
-
-def _is_ours(value: object) -> bool:
-    code = getattr(value, "__code__", None)
-    return code is not None and os.path.join("agent", "rank", "") in code.co_filename
 
 
 class Peer:
@@ -199,7 +154,6 @@ def work(name: str, rounds: int, tool: str, out: str) -> None:
     switch: Any = None
     if tool == "ddptop":
         switch = Agent()
-        switch.follow_groups()
     distributed.init_process_group("gloo")
     if tool == "ddptop":
         switch.find()

@@ -19,8 +19,9 @@ MOST: Final = 64
 """Copies of a step that are stamped; further ones belong to the phase in which they are made."""
 _HOST: Final = frozenset({"cpu", "meta"})
 
-_Moves = Callable[..., bool]
-"""Says whether a call with these arguments goes to a device; raises whatever they make it raise."""
+_Copies = Callable[..., bool]
+"""Says whether the call of a method with its tensor and these arguments copies from the host's memory to a device;
+raises whatever the arguments make it raise."""
 
 
 def watch(torch: Any, stamps: Stamps, note: Callable[[str, Exception], None], host: Collection[str] = _HOST) -> None:
@@ -33,17 +34,30 @@ def watch(torch: Any, stamps: Stamps, note: Callable[[str, Exception], None], ho
         host: types of devices that are no copy's target.
     """
     parse = torch._C._nn._parse_to
+    # A tensor of another class may do anything.
+    plain = frozenset({torch.Tensor, torch.nn.Parameter})
 
-    def moves(*args: Any, **kwargs: Any) -> bool:
+    def of_host(tensor: Any) -> bool:
+        return type(tensor) in plain and tensor.is_cpu
+
+    def to(tensor: Any, *args: Any, **kwargs: Any) -> bool:
+        # First what is cheap: most calls change the type of what is on the device.
+        if not of_host(tensor):
+            return False
         # torch's own reader of these arguments does not know that one.
         kwargs.pop("copy", None)
         device = parse(*args, **kwargs)[0]
         return device is not None and device.type not in host
 
+    def cuda(tensor: Any, *_: Any, **__: Any) -> bool:
+        return of_host(tensor)
+
+    def copy_(tensor: Any, source: Any = None, *_: Any, **__: Any) -> bool:
+        return of_host(source) and type(tensor) in plain and tensor.device.type not in host
+
     stamping = _Stamping(torch, stamps, note)
-    stamping.hook_sender("to", moves)
-    stamping.hook_sender("cuda", lambda *_, **__: True)
-    stamping.hook_receiver("copy_", host)
+    for copies in (to, cuda, copy_):
+        stamping.hook(copies.__name__, copies)
 
 
 class Hooked:
@@ -67,7 +81,6 @@ class _Stamping:
 
     def __init__(self, torch: Any, stamps: Stamps, note: Callable[[str, Exception], None]) -> None:
         self._owner = torch.Tensor
-        self._plain = frozenset({torch.Tensor, torch.nn.Parameter})
         self._compiling = torch.compiler.is_compiling
         self._note = note
         self._stamps = stamps
@@ -75,44 +88,19 @@ class _Stamping:
         self._step = 0
         self._copies = 0
 
-    def hook_sender(self, name: str, moves: _Moves) -> None:
-        """Stamp the calls of a method on a tensor of the host, for whose arguments `moves` is true."""
+    def hook(self, name: str, copies: _Copies) -> None:
+        """Stamp the calls of a tensor's method for which `copies` is true."""
         original, stamps = getattr(self._owner, name), self._stamps
-        plain, may_stamp, copy = self._plain, self._may_stamp, self._copying(name, original)
+        may_stamp, copy = self._may_stamp, self._copying(name, original)
 
         @functools.wraps(original)
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if not stamps.recording:
                 return original(tensor, *args, **kwargs)
             try:
-                # Most calls change the type of what is on the device; a tensor of another class may do anything.
-                stamped = type(tensor) in plain and tensor.is_cpu and moves(*args, **kwargs) and may_stamp()
+                stamped = copies(tensor, *args, **kwargs) and may_stamp()
             except Exception:
                 # Arguments that do not fit: torch raises for them.
-                stamped = False
-            return (copy if stamped else original)(tensor, *args, **kwargs)
-
-        setattr(self._owner, name, Hooked(original, call))
-
-    def hook_receiver(self, name: str, host: Collection[str]) -> None:
-        """Stamp the calls of a method on a tensor that is in none of `host`, whose argument is a tensor of the host."""
-        original, stamps = getattr(self._owner, name), self._stamps
-        plain, may_stamp, copy = self._plain, self._may_stamp, self._copying(name, original)
-
-        @functools.wraps(original)
-        def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not stamps.recording:
-                return original(tensor, *args, **kwargs)
-            try:
-                source: Any = args[0] if args else None
-                stamped = (
-                    type(source) in plain
-                    and source.is_cpu
-                    and type(tensor) in plain
-                    and tensor.device.type not in host
-                    and may_stamp()
-                )
-            except Exception:
                 stamped = False
             return (copy if stamped else original)(tensor, *args, **kwargs)
 
