@@ -40,7 +40,7 @@ def eighth(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_slow_rank_is_named_as_ever(eighth):
     """By rank and phase, from records of every eighth step; and the screen and `status` say so."""
     assert eighth.returncode == 0, eighth.stdout
-    said = r"verdict: rank 1 holds the group back by [\d.]+ ms a step \(\d+%\): backward pass, since step [\d,]+"
+    said = r"rank 1 holds the group back by [\d.]+ ms a step \(\d+%\): backward pass, since step [\d,]+"
     assert re.search(said, eighth.stdout), eighth.stdout
     told = status("eighth")
     assert told["recorded_every"] == 8
