@@ -82,14 +82,14 @@ def _table(frame: Frame, width: int | None) -> list[str]:
     cells = [[each.title, *map(each.value, frame.ranks)] for each in columns]
     widths = [max(map(len, column)) for column in cells]
     shown = _fitting(columns, widths, width)
-    culprits = hang.culprits(frame)
+    culprits, lost = hang.culprits(frame), unheard_hosts(frame)
     rows = []
     for row, rank in enumerate((None, *frame.ranks)):
         texts = [
             cells[index][row].ljust(widths[index]) if columns[index].left else cells[index][row].rjust(widths[index])
             for index in shown
         ]
-        rows.append(_GAP.join([*texts, "" if rank is None else _rank_remark(rank, culprits)]).rstrip())
+        rows.append(_GAP.join([*texts, "" if rank is None else _rank_remark(rank, culprits, lost)]).rstrip())
     return rows
 
 
@@ -140,9 +140,13 @@ def _milliseconds(value: float | None) -> str:
     return f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
 
 
-def _rank_remark(rank: RankFrame, culprits: Collection[int]) -> str:
-    """Return how a rank ended, or what is known of one that cannot say it itself, and whether it hangs."""
+def _rank_remark(rank: RankFrame, culprits: Collection[int], told: str) -> str:
+    """Return how a rank ended, or what is known of one that cannot say it itself, and whether it hangs.
+
+    What is `told` of all ranks of a host above the table is not said once more beside each.
+    """
     if rank.ended:
         return "" if rank.state == "finished" else rank.ended
-    said = rank.activity if rank.state in ("frozen", "silent") or rank.activity == UNREPORTED else ""
+    by_others = rank.state in ("frozen", "silent") or rank.activity == UNREPORTED
+    said = rank.activity if by_others and rank.activity != told else ""
     return " ".join(filter(None, (said, "◀ hangs" if rank.rank in culprits else "")))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from support.screens.frames import frame, hung_frame, rank_frame
+from support.screens.hosts import hosted
 
 from ddptop.agent import wire
 from ddptop.tui.cli.output.card import card
@@ -119,3 +120,12 @@ def test_the_time_that_the_scheduler_leaves_is_told() -> None:
     limited = replace(frame(), ends_at=frame().at + 3 * 3600 + 725)
     assert any("ends in 3:12:05" in line for line in card(limited))
     assert not any("ends in" in line for line in card(frame()))
+
+
+def test_a_host_that_is_not_heard_is_told_once() -> None:
+    """Not beside each of its ranks again; of several hosts, each rank says since when its own is not heard."""
+    one = card(hosted(2, 4, silent=(1,)))
+    assert sum("node1 is not heard since" in line for line in one) == 1
+    assert [titles(line)[1:3] for line in one[-4:]] == [["node1", "silent"]] * 4
+    several = card(hosted(3, 4, silent=(1, 2)))
+    assert sum("is not heard since" in line for line in several[-8:]) == 8
