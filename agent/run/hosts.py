@@ -108,12 +108,17 @@ def write_meeting(run: Path, meeting: Meeting) -> None:
     _write(run, _MEETING, meeting)
 
 
+def bare(member: Member) -> Member:
+    """Return the record of a rank without the names of files on its host: of its log only whether there is one."""
+    return msgspec.structs.replace(member, pub="", cmd="", log=None if member.log is None else "")
+
+
 def far_members(run: Path) -> dict[int, Member]:
     """Return the records of the ranks on other hosts, by rank, without addresses and paths."""
     found = _read(run, _FAR, FarRanks)
     if found is None:
         return {}
-    return {member.rank: msgspec.structs.replace(member, pub="", cmd="", log=None) for member in found.members}
+    return {member.rank: bare(member) for member in found.members}
 
 
 def write_far(run: Path, ranks: FarRanks) -> None:

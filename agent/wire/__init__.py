@@ -25,10 +25,12 @@ A field may be added only at the end and only with a default; any other change r
 
 from __future__ import annotations
 
+from ddptop.agent.wire.answers import MOST_OF_LOG as MOST_OF_LOG
 from ddptop.agent.wire.answers import Answer as Answer
 from ddptop.agent.wire.answers import Extent as Extent
 from ddptop.agent.wire.answers import HistoryAnswer as HistoryAnswer
 from ddptop.agent.wire.answers import HistoryPart as HistoryPart
+from ddptop.agent.wire.answers import LogPiece as LogPiece
 from ddptop.agent.wire.answers import Reply as Reply
 from ddptop.agent.wire.checksums import MOST_MODULES as MOST_MODULES
 from ddptop.agent.wire.checksums import MOST_SUMS as MOST_SUMS
@@ -59,6 +61,7 @@ from ddptop.agent.wire.commands import Kill as Kill
 from ddptop.agent.wire.commands import Lapse as Lapse
 from ddptop.agent.wire.commands import Note as Note
 from ddptop.agent.wire.commands import Query as Query
+from ddptop.agent.wire.commands import ReadLog as ReadLog
 from ddptop.agent.wire.commands import RecordEvery as RecordEvery
 from ddptop.agent.wire.commands import Resume as Resume
 from ddptop.agent.wire.commands import Save as Save

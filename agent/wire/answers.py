@@ -4,7 +4,7 @@ Before it come, for `Fill`, any number of `Steps`, and for `History` an `Extent`
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -12,8 +12,25 @@ from ddptop.agent.wire.checksums import Checksums
 from ddptop.agent.wire.hosts import Census
 from ddptop.agent.wire.incoming import Label, Name
 from ddptop.agent.wire.inspection import Inspection
-from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Whole
+from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Size, Whole
 from ddptop.agent.wire.telemetry import Steps
+
+MOST_OF_LOG: Final = 64 << 10
+"""Bytes of one piece of a log."""
+
+
+class LogPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A piece of what a rank has printed, as the bytes of its log."""
+
+    inode: Count
+    """Of the file."""
+    offset: Size
+    """Where the piece begins."""
+    content: Annotated[bytes, msgspec.Meta(max_length=MOST_OF_LOG)]
+    size: Size
+    """Bytes of the file."""
+    anew: bool = False
+    """True where it is another file than the one read before, or was cut short."""
 
 
 class Reply(Message, frozen=True, tag="reply"):
@@ -47,6 +64,8 @@ class Reply(Message, frozen=True, tag="reply"):
     """`Check`: those at the end of the step."""
     census: Census | None = None
     """`Kill` of the run, from the observer of another host: what has ended there."""
+    log: LogPiece | None = None
+    """`ReadLog`: what the rank has printed since."""
 
 
 class Extent(Message, frozen=True, tag="extent"):

@@ -12,7 +12,7 @@ import msgspec
 
 from ddptop.agent.wire.hosts import Conclude, Decide, HostEnd
 from ddptop.agent.wire.incoming import Label, Name
-from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Whole
+from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Size, Whole
 from ddptop.agent.wire.telemetry import Event
 
 
@@ -83,6 +83,18 @@ class Inspect(Message, frozen=True, tag="inspect"):
     """False: the collectives alone."""
     native: bool = False
     """Ask for the frames of C and C++ too, which only a look from outside has."""
+
+
+class ReadLog(Message, frozen=True, tag="read_log"):
+    """Ask the observer of a rank's host what the rank has printed since: `Reply.log`, None where that is nothing."""
+
+    id: Whole
+    inode: Count = 0
+    """Of the file that was read before; 0: none was."""
+    offset: Size = 0
+    """Up to which it was read."""
+    tail: Size = 1 << 18
+    """Bytes before the end at which to begin with another file, or where far more was added."""
 
 
 class RecordEvery(Message, frozen=True, tag="record_every"):
@@ -208,5 +220,5 @@ decision, which every rank also reads by itself.
 
 Command = (
     Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History | Inspect
-    | Check | RecordEvery | Decide | HostEnd | Conclude
+    | ReadLog | Check | RecordEvery | Decide | HostEnd | Conclude
 )  # fmt: skip

@@ -240,7 +240,7 @@ class DdptopApp(App[None]):
                 screen.hint = self._hint.text(frame, self.key_names)
             if isinstance(screen, LiveScreen):
                 screen.take(frame)
-                self.source.watch(screen.in_sight)
+                self.source.watch(screen.in_sight, screen.logs_in_sight)
             if not screen.is_modal:
                 break
 

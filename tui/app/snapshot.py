@@ -47,7 +47,7 @@ class Still:
         """Show no other run."""
         raise Refused("this is a snapshot of one run")
 
-    def watch(self, ranks: frozenset[int]) -> None:
+    def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
         """Ask for nothing more."""
 
     def close(self) -> None:

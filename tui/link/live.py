@@ -25,6 +25,7 @@ from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.inspection import RunInspector
+from ddptop.tui.link.logs.afar import LogsAfar
 from ddptop.tui.link.replay import Replay
 from ddptop.tui.link.sockets import START_S, Sockets
 from ddptop.tui.link.source import DRAIN_S, Control, Inspector, Refused
@@ -93,7 +94,9 @@ class Link:
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self._brief = self._run.world > EACH_RECORD and self._run.state not in ENDED_STATES
         self.store = Store(self._run, self._thresholds, brief=self._brief)
-        self._framer = Framer(self.store, logs)
+        shows_logs = self._looks_back and is_on_several(self._run) and not self._has_ended
+        self._logs_afar = LogsAfar(directory) if shows_logs else None
+        self._framer = Framer(self.store, logs, None if self._logs_afar is None else self._copy_of)
         self.control, self.inspector = self._controls()
         self._sockets = Sockets(directory, self._run.world, self.store, self._clock, self._is_same, brief=self._brief)
         self._members: dict[int, Member] = {}
@@ -117,6 +120,11 @@ class Link:
         self._replay = Replay(self._database, self.store, self._clock, ended=self._has_ended)
         if self._has_ended:
             self._look_into_record()
+
+    def _copy_of(self, rank: int) -> str | None:
+        """Return where the log of a rank on another host is copied to; of an ended run, if it was copied before."""
+        copies = self._logs_afar
+        return None if copies is None or (self._has_ended and not copies.has(rank)) else copies.path(rank)
 
     def _controls(self) -> tuple[Control, Inspector]:
         """Return what acts on the run, and what asks its ranks."""
@@ -245,9 +253,12 @@ class Link:
             self._replay.keep(kept)
         history.asked.end(kept)
 
-    def watch(self, ranks: frozenset[int]) -> None:
-        """Say which ranks' records are looked at; those of a small group come anyway."""
+    def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
+        """Say which ranks' records are looked at, and whose logs; the records of a small group come anyway."""
         self._sockets.watch(ranks)
+        if self._logs_afar is not None and not self._has_ended:
+            models = self.store.ranks
+            self._logs_afar.want([rank for rank in logs if rank in models and models[rank].far])
 
     def _look(self) -> None:
         """Read again what has changed in the run directory."""
@@ -337,6 +348,8 @@ class Link:
     def close(self) -> None:
         """Close all sockets; the run does not notice."""
         self._sockets.close()
+        if self._logs_afar is not None:
+            self._logs_afar.close()
 
 
 def _history(world: int) -> History:

@@ -211,8 +211,11 @@ class Source(Protocol):
         """
         ...
 
-    def watch(self, ranks: frozenset[int]) -> None:
-        """Say which ranks' steps are looked at: of a large group the others tell of theirs in means alone."""
+    def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
+        """Say which ranks' steps are looked at: of a large group the others tell of theirs in means alone.
+
+        Of ranks on other hosts whose logs are looked at, these are copied here.
+        """
 
     def close(self) -> None:
         """Let go of sockets and files; the run goes on."""
@@ -312,10 +315,10 @@ class Home:
             raise RunDirError("no run is shown")
         return self._source.report()
 
-    def watch(self, ranks: frozenset[int]) -> None:
-        """Say which ranks' steps are looked at."""
+    def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
+        """Say which ranks' steps are looked at, and whose logs."""
         if self._source is not None:
-            self._source.watch(ranks)
+            self._source.watch(ranks, logs)
 
     def close(self) -> None:
         """Let go of it; the run goes on."""

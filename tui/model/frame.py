@@ -116,7 +116,7 @@ class RankFrame:
     communicated: bool | None = None
     """Whether it has called a collective so far; None where it may have done so unseen."""
     far: bool = False
-    """True where it runs on another host than this one: its log is there."""
+    """True where it runs on another host than this one: `log` is a copy then, if there is one."""
     unkept: bool = False
     """True where what it prints goes to the terminal that started it, and into no file."""
 

@@ -37,10 +37,19 @@ AXES: Final = 8
 class Framer:
     """Makes the frames of one store."""
 
-    def __init__(self, store: Store, logs: Mapping[int, str] | None = None) -> None:
-        """Make frames of a store; `logs` has where each rank's output goes, where it goes to a file."""
+    def __init__(
+        self, store: Store, logs: Mapping[int, str] | None = None, copy_of: Callable[[int], str | None] | None = None
+    ) -> None:
+        """Make frames of a store.
+
+        Args:
+            store: what is known of the run.
+            logs: where each rank's output goes, where it goes to a file.
+            copy_of: returns where the log of a rank on another host is copied to; None: nowhere.
+        """
         self._store = store
         self._logs = logs or {}
+        self._copy_of = copy_of
         self._hosts = NO_HOSTS
         self._timed: tuple[object, object] = (None, None)
         """The hosts, and the times of ranks, that the hosts of the last frame were made of."""
@@ -100,9 +109,12 @@ class Framer:
         return drawn
 
     def _log_of(self, model: RankModel) -> str | None:
-        """Return the file that a rank of a launched run writes to; of one on another host, there is none here."""
+        """Return the file that a rank of a launched run writes to; of one on another host that of a copy, if any."""
+        if model.far:
+            is_kept = model.member is not None and model.member.log is not None
+            return self._copy_of(model.rank) if is_kept and self._copy_of is not None else None
         here = model.member is not None or not is_on_several(self._store.run)
-        return self._logs.get(model.rank) if here and not model.far else None
+        return self._logs.get(model.rank) if here else None
 
     def _tell(self, field: str, situation: Situation) -> Sequence[Any] | None:
         """Return a field of all ranks as their frames would have it; None for one that is not at hand."""
@@ -250,7 +262,7 @@ def rank_frame(
         device=device,
         mechanism=None if beat is None else beat.mechanism,
         outstanding=0 if beat is None else beat.outstanding,
-        log=log if member is None else member.log if not model.far else None,
+        log=log if member is None or model.far else member.log,
         far=model.far,
         unkept=member is not None and member.log is None,
         metrics=dict(model.metrics),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sqlite3
 import tempfile
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent.run.files.database import DAMAGE
-from ddptop.agent.run.files.private import is_plain, open_plain
+from ddptop.agent.run.files.growth import PAGE, grown
+from ddptop.agent.run.files.private import is_plain
 from ddptop.tui.remote.messages import PIECE, Piece
 
 LARGEST_WHOLE: Final = 64 << 20
@@ -21,7 +21,6 @@ DATABASE: Final = "run.db"
 _MOST_EVENTS: Final = 5_000
 _STEPS: Final = re.compile(r"steps(?:_\d+)?")
 _TABLE: Final = re.compile(r"(?!sqlite_)[a-z][a-z_0-9]{0,40}")
-_PAGE: Final = 4096
 _TAILS: Final = 4 << 20
 """Bytes of the ends of all logs together that are sent at first."""
 _TAIL: Final = 256 << 10
@@ -85,7 +84,7 @@ class Tails:
     def added(self) -> Iterator[Piece]:
         """Yield what was added, of all logs together a bounded part; each log has its turn."""
         left = _AT_ONCE if self._at else _TAILS
-        tail = max(_PAGE, min(_TAIL, _TAILS // max(1, len(self._names))))
+        tail = max(PAGE, min(_TAIL, _TAILS // max(1, len(self._names))))
         turns = self._names[self._next :] + self._names[: self._next]
         for name in turns:
             if left <= 0:
@@ -98,23 +97,14 @@ class Tails:
 
     def _of(self, name: str, tail: int, most: int) -> Iterator[Piece]:
         path = self._folder / name
-        inode, at = self._at.get(name, (-1, 0))
-        with contextlib.suppress(FileNotFoundError):
-            status = os.lstat(path)
-            if (status.st_ino, status.st_size) == (inode, at):
+        left = behind = max(most, tail)
+        while left > 0:
+            inode, at = self._at.get(name, (-1, 0))
+            found = grown(path, inode, at, most=min(PIECE, left), tail=tail, behind=behind)
+            if found is None:
                 return
-        with open_plain(path) as file:
-            status = os.fstat(file.fileno())
-            size = status.st_size
-            anew = status.st_ino != inode or size < at
-            if anew or size - at > max(most, tail):
-                # From a whole page on, so that what is missing is a hole in the copy.
-                at = max(0 if anew else at, (size - tail) // _PAGE * _PAGE, 0)
-            while at < size:
-                data = os.pread(file.fileno(), min(PIECE, size - at), at)
-                if not data:
-                    break
-                yield Piece(f"logs/{name}", at, data, anew=anew)
-                anew = False
-                at += len(data)
-        self._at[name] = status.st_ino, at
+            self._at[name] = found.inode, found.offset + len(found.content)
+            if not found.content:
+                return
+            yield Piece(f"logs/{name}", found.offset, found.content, anew=found.anew)
+            left -= len(found.content)

@@ -137,6 +137,11 @@ class LiveScreen(Transient[int]):
         """Ranks of which single steps are shown."""
         return frozenset({self.rank})
 
+    @property
+    def logs_in_sight(self) -> frozenset[int]:
+        """Ranks whose logs are shown."""
+        return frozenset()
+
     def show(self, frame: Frame) -> None:
         """Pass the frame to the widgets; here to the header, where the screen has one."""
         for header in self._headers:

@@ -11,7 +11,7 @@ from ddptop.agent.text import clean, plural
 from ddptop.tui.link.logs.window import LogSource
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.with_roll import RollScreen
-from ddptop.tui.views.screen.log import absence
+from ddptop.tui.views.screen.log import absence, missing
 from ddptop.tui.views.screen.loglist import LogList
 
 
@@ -51,27 +51,33 @@ class LogScreen(RollScreen):
         self.show_caption(frame)
 
     def _sources(self, frame: Frame) -> Sequence[LogSource]:
-        ranks = zip(frame.values("rank"), frame.values("log"), frame.values("host"), strict=True)
+        ranks = zip(frame.values("rank"), frame.values("log"), frame.values("host"), frame.values("far"), strict=True)
         # The host is told where not all ranks are on one.
         return [
-            LogSource(log, rank, host=None if frame.one_host is not None else host)
-            for rank, log, host in ranks
+            LogSource(log, rank, host=None if frame.one_host is not None else host, missing=missing(far, host))
+            for rank, log, host, far in ranks
             if log is not None and (self._together or rank == self.rank)
         ]
+
+    @property
+    def logs_in_sight(self) -> frozenset[int]:
+        """Those of which the lines are shown."""
+        return frozenset(self.frame.values("rank")) if self._together else frozenset({self.rank})
 
     def caption(self, frame: Frame) -> tuple[str, str, str]:
         """Return whose log it is, and what is held and looked for of it."""
         sources, told = self._sources(frame), self.roll.told
         if self._together:
-            far = len(frame.ranks) - len(sources) if frame.hosts.several else 0
-            others = f", {plural(far, 'other')} on other hosts" if far else ""
+            left = len(frame.ranks) - len(sources) if frame.hosts.several else 0
+            others = f", {plural(left, 'other')} on other hosts" if left else ""
             return "all ranks", frame.state, f"{told}  the ends of {len(sources):,} logs{others}"
         rank = frame.rank(self.rank)
         if rank is None:
             return f"rank {self.rank}", frame.state, "the run has this rank no more; its lines stay until you go back"
         if not sources:
             return f"rank {rank.rank}", rank.state, absence(rank)
-        return f"rank {rank.rank}", rank.state, f"{told}  {clean(sources[0].path)}"
+        where = f"copied from {rank.host or 'another host'}" if rank.far else clean(sources[0].path)
+        return f"rank {rank.rank}", rank.state, f"{told}  {where}"
 
     def action_neighbour(self, by: int) -> None:
         """Show another rank's log."""

@@ -88,6 +88,11 @@ class RankScreen(PlottedScreen):
         page.show_rows(fact_rows(rank, frame, width, page.ink, histories))
         self.query_one(LogView).show(rank, still=frame.view_held_s is not None)
 
+    @property
+    def logs_in_sight(self) -> frozenset[int]:
+        """The log of the rank is a part of the screen."""
+        return frozenset({self.rank})
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the arrows to the crosshair while there is one."""
         return not (action == "neighbour" and self.crossing) and super().check_action(action, parameters)

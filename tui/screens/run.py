@@ -140,6 +140,11 @@ class RunScreen(PlottedScreen):
         # A frame may come before the view is there.
         return super().in_sight | (self.view.in_sight if self._shows else frozenset())
 
+    @property
+    def logs_in_sight(self) -> frozenset[int]:
+        """The log of the chosen rank stands beside the others."""
+        return frozenset({self.rank})
+
     def choose(self, rank: int) -> None:
         """Choose a rank, as the user may have done on another screen."""
         self.view.chosen = rank

@@ -17,7 +17,7 @@ from ddptop.agent.observer.orders import far
 from ddptop.agent.observer.orders.far import FarHosts
 from ddptop.agent.run import ends, records
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.hosts import FarRanks
+from ddptop.agent.run.hosts import FarRanks, bare
 from ddptop.agent.run.rundir import Member
 
 SILENT_S: Final = 10.0
@@ -72,7 +72,7 @@ class Parts:
             at_ns = 0 if member.ended is None else max(0, member.ended.at_ns - offset_ns)
             if member.rank in ranks and member.ended is not None and at_ns >= self._since_ns:
                 ended = msgspec.structs.replace(member.ended, at_ns=at_ns)
-                changed = msgspec.structs.replace(member, ended=ended, host=state.host, log=None, pub="", cmd="")
+                changed = bare(msgspec.structs.replace(member, ended=ended, host=state.host))
                 self.members[member.rank] = changed
         if told.over:
             self.over.add(state.host)

@@ -177,6 +177,8 @@ class Executing:
                 return self._check(id, step)
             case wire.History(id):
                 return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
+            case wire.ReadLog(id):
+                return wire.Reply(id, False, "a rank does not read its own log; ask the observer")
             case wire.Decide(id):
                 return wire.Reply(id, False, "a rank decides nothing for others; ask the observer")
             case wire.HostEnd(id) | wire.Conclude(id):

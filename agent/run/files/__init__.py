@@ -8,5 +8,6 @@ masking     secrets, and the file that stores them
 sparse      log files whose middle is cut out
 logfile     a log that others write, read from any place on
 tail        the end of a log, as text
+growth      the end of a log and what is added to it, in pieces for a copy of it
 database    the exceptions of a damaged SQLite file
 """

@@ -126,4 +126,4 @@ def _seek(descriptor: int, position: int, what: int) -> int | None:
 
 def told(skipped: int) -> str:
     """Return the line that a reader shows in place of the part that was cut out of a log."""
-    return f"… {skipped / 2**20:,.1f} MiB cut out here, so that the log keeps within its share of the disk …"
+    return f"… {skipped / 2**20:,.1f} MiB are not here: cut out to keep within its share of the disk, or not copied …"

@@ -282,9 +282,9 @@ class StillSource:
             raise RunDirError("no report here")
         return self.reported
 
-    def watch(self, ranks: frozenset[int]) -> None:
-        """Note whose steps are looked at."""
-        self.watched = ranks
+    def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
+        """Note whose steps are looked at, and whose logs."""
+        self.watched, self.watched_logs = ranks, logs
 
     def pause(self, waiting: Waiting | None = None) -> str:
         """Hold, unless there is a reason not to."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ddptop.agent.observer.status import survey
-from ddptop.agent.run.rundir import ENDED_STATES, RunDir
+from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir
 from ddptop.tui.drawing import units
+from ddptop.tui.link.logs.afar import LogsAfar
 from ddptop.tui.link.logs.stream import LogStream, streams
 from ddptop.tui.link.logs.window import LogSource
 from ddptop.tui.model.frame import numbers_of
@@ -18,6 +19,10 @@ from ddptop.tui.model.logs.matching import ALL, Wanted
 from ddptop.tui.model.logs.merging import Merged, merged, named
 
 POLL_S: Final = 0.1
+_TAIL: Final = 4 << 20
+"""Bytes of the end of a log on another host that are copied."""
+_PATIENCE_S: Final = 10.0
+"""Seconds for that."""
 
 Say = Callable[[str], None]
 
@@ -35,8 +40,19 @@ def show(
         note: tells beside the output that there is none.
         wanted: what is to be printed.
     """
-    sources = _sources(directory, ranks)
-    for line in elsewhere(directory, ranks):
+    afar = LogsAfar(directory, _TAIL)
+    try:
+        _show(directory, ranks, afar, follow=follow, say=say, note=note, wanted=wanted)
+    finally:
+        afar.close()
+
+
+def _show(
+    directory: RunDir, ranks: Sequence[int], afar: LogsAfar, *, follow: bool, say: Say, note: Say, wanted: Wanted
+) -> None:
+    copied = _copied(directory, ranks, afar)
+    sources = _sources(directory, ranks, {rank: afar.path(rank) for rank in copied})
+    for line in elsewhere(directory, ranks, copied):
         note(line)
     if not sources:
         return
@@ -44,6 +60,7 @@ def show(
     printer = _Plain(logs[0]) if len(logs) == 1 and not wanted else _Entries(logs, wanted, labelled=len(logs) > 1)
     said = noted = begun = False
     while True:
+        afar.want(copied)
         ended = survey.look(directory).state in ENDED_STATES
         over = ended or not follow
         for line in printer.lines(begun=begun, over=over):
@@ -122,12 +139,29 @@ def _silence(ranks: Sequence[int], wanted: Wanted, *, ended: bool, follow: bool)
     return f"{what}; waiting for it" if follow and not ended else what
 
 
-def elsewhere(directory: RunDir, ranks: Sequence[int] = ()) -> list[str]:
-    """Return a line for each host that has logs of these ranks, of all without `ranks`, and is not this one."""
+def _copied(directory: RunDir, ranks: Sequence[int], afar: LogsAfar) -> list[int]:
+    """Copy the ends of the logs of ranks on other hosts, as long as the run goes on; return those ranks."""
+    there = [rank for rank, member in _members_afar(directory, ranks).items() if member.log is not None]
+    if not there or directory.read().state in ENDED_STATES:
+        return []
+    missing = afar.fetch(there, _PATIENCE_S)
+    return [rank for rank in there if rank not in missing or afar.has(rank)]
+
+
+def _members_afar(directory: RunDir, ranks: Sequence[int]) -> dict[int, Member]:
     here = directory.members()
+    return {
+        rank: member
+        for rank, member in sorted(directory.everyone().items())
+        if rank not in here and (not ranks or rank in ranks)
+    }
+
+
+def elsewhere(directory: RunDir, ranks: Sequence[int] = (), copied: Collection[int] = ()) -> list[str]:
+    """Return a line for each other host with logs of these ranks, of all without `ranks`, that are not `copied`."""
     by_host: dict[str, list[int]] = {}
-    for rank, member in sorted(directory.everyone().items()):
-        if rank not in here and (not ranks or rank in ranks):
+    for rank, member in _members_afar(directory, ranks).items():
+        if rank not in copied:
             by_host.setdefault(member.host, []).append(rank)
     there = f"`ddptop logs {directory.name}` there"
     return [
@@ -137,14 +171,14 @@ def elsewhere(directory: RunDir, ranks: Sequence[int] = ()) -> list[str]:
     ]
 
 
-def _sources(directory: RunDir, ranks: Sequence[int]) -> list[LogSource]:
+def _sources(directory: RunDir, ranks: Sequence[int], copies: Mapping[int, str]) -> list[LogSource]:
     run, here = directory.read(), directory.members()
     hosts = {member.rank: member.host for member in directory.everyone().values()}
     several = len(set(hosts.values())) > 1
     logs = [
-        LogSource(str(directory.rank_log(rank)), rank, host=hosts.get(rank) if several else None)
+        LogSource(copies.get(rank, str(directory.rank_log(rank))), rank, host=hosts.get(rank) if several else None)
         for rank in ranks or range(run.world)
         # The log of another host's rank is there.
-        if rank in here or rank not in hosts
+        if rank in here or rank not in hosts or rank in copies
     ]
     return logs if ranks else [*logs, LogSource(str(directory.torchrun_log), None, run.leader)]

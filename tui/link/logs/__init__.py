@@ -2,5 +2,6 @@
 
 window    the part of one log that is held, which can be moved through all of it
 reader    a thread that follows and searches one log, or the ends of all
+afar      copies of the logs of ranks on other hosts, kept up to date
 stream    all of several logs from their beginnings, for the command line
 """

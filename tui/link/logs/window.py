@@ -30,6 +30,8 @@ class LogSource:
     name: str = ""
     """Who writes it, where that is no rank."""
     host: str | None = None
+    missing: str = "not written yet"
+    """What it means that there is no such file."""
 
 
 class Window:
@@ -108,7 +110,7 @@ class Window:
         try:
             changed = read()
         except FileNotFoundError:
-            self.error = "not written yet"
+            self.error = self.source.missing
         except OSError as problem:
             self.error = problem.strerror or type(problem).__name__
         else:

@@ -211,4 +211,4 @@ def _telemetry(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     errors = f"{rank.faults:,} errors, the last: {fault}" if rank.faults > 1 else fault
     yield from _fact("agent", errors or "no fault", width, ink, "level-error" if fault else "value")
     elsewhere = f"on {rank.host or 'another host'}" if rank.far else "to the terminal that started it"
-    yield from _fact("log", clean(rank.log or "") or elsewhere, width, ink)
+    yield from _fact("log", elsewhere if rank.far else clean(rank.log or "") or elsewhere, width, ink)

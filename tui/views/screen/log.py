@@ -40,6 +40,11 @@ def absence(rank: RankFrame) -> str:
     )
 
 
+def missing(far: bool, host: str | None) -> str:
+    """Return what it means that there is no file of a log, or of the copy of one on another host."""
+    return f"nothing has come of it from {host or 'its host'} yet" if far else "not written yet"
+
+
 def _log_row(line: Told, ink: Ink) -> Row:
     return [Segment(line[0], ink[hue_of(line[1])])]
 
@@ -61,7 +66,10 @@ class LogView(Roll[Told]):
         changed = (rank.rank, absence(rank)) != self._shown or rank.log != path
         if changed:
             self._shown = rank.rank, absence(rank)
-            self.window = None if rank.log is None else Window(LogSource(rank.log, rank.rank), _LINES, _CHUNK)
+            self.window = None
+            if rank.log is not None:
+                source = LogSource(rank.log, rank.rank, missing=missing(rank.far, rank.host))
+                self.window = Window(source, _LINES, _CHUNK)
             self._left = 0
             self.following = True
             self.border_title = f"log of rank {rank.rank}"

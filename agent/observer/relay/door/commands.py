@@ -21,10 +21,14 @@ from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.looking_back import LookingBack
+from ddptop.agent.run.files.growth import grown
 from ddptop.agent.run.rundir import RunDir
 
 _OBEY_S: Final = 0.02
 """Seconds for commands in one turn; the others wait in their socket."""
+
+_BEHIND: Final = 4 << 20
+"""Bytes that may have been added to a log since it was asked for last; of more, all but the tail is passed over."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,8 @@ class Commands:
             self._door.answer(asker, rank, wire.Reply(command.id, False, late))
         elif isinstance(command, wire.Inspect):
             self._inspect(asker, rank, command)
+        elif isinstance(command, wire.ReadLog) and not self._forwarding.is_beyond(rank):
+            self._door.answer(asker, rank, self._log_of(rank, command))
         elif not isinstance(command, wire.Fill):
             self._forwarding.forward(asker, rank, command)
         else:
@@ -160,6 +166,18 @@ class Commands:
             self._door.answer(asker, rank, reply)
 
         self._inspections.ask([rank], answer, stacks=command.stacks, native=command.native, asker=asker)
+
+    def _log_of(self, rank: int, command: wire.ReadLog) -> wire.Reply:
+        try:
+            found = grown(
+                self._directory.rank_log(rank), command.inode or -1, command.offset,
+                most=wire.MOST_OF_LOG, tail=command.tail, behind=_BEHIND,
+            )  # fmt: skip
+        except FileNotFoundError:
+            return wire.Reply(command.id, False, "not written yet")
+        except OSError as problem:
+            return wire.Reply(command.id, False, problem.strerror or type(problem).__name__)
+        return wire.Reply(command.id, True, log=None if found is None else wire.LogPiece(*found))
 
 
 def _rank(frames: list[bytes]) -> int | None:

@@ -56,6 +56,10 @@ class Beyond(Protocol):
         """Send it a command; return False where there is no room, or no link."""
         ...
 
+    def forward_to_host(self, rank: int, command: wire.Command) -> bool:
+        """Send the observer of its host a command, also where the rank itself is gone; likewise."""
+        ...
+
 
 Answer = Callable[[bytes, int, wire.Reply], object]
 """Sends the reply of a rank to an asker."""
@@ -138,7 +142,7 @@ class Forwarding:
         Args:
             asker: the onlooker, or what else stands for whoever asks.
             rank: of the run.
-            command: its number is the asker's own.
+            command: its number is the asker's own; a `ReadLog` is for the observer of a rank on another host.
             answer: takes the reply, perhaps at once, instead of what sends replies to onlookers.
         """
         answer = answer or self._answer
@@ -146,7 +150,7 @@ class Forwarding:
         if len(self._under_way) >= MOST or self._counts.get(who, 0) >= EACH:
             answer(asker, rank, wire.Reply(command.id, False, "too many commands wait; ask again"))
             return
-        if not self.is_there(rank):
+        if not (isinstance(command, wire.ReadLog) or self.is_there(rank)):
             answer(asker, rank, silence(command.id, rank))
             return
         self._number += 1
@@ -159,6 +163,8 @@ class Forwarding:
         self._due = min(self._due, give_up)
 
     def _send(self, rank: int, command: wire.Command) -> bool:
+        if isinstance(command, wire.ReadLog):
+            return self._beyond is not None and self._beyond.forward_to_host(rank, command)
         if rank not in self._peers:
             return self._beyond is not None and self._beyond.forward(rank, command)
         try:
@@ -183,6 +189,10 @@ class Forwarding:
         peer = self._peers.get(rank)
         # A rank that ends removes the files of its sockets.
         return peer is not None and os.path.lexists(peer[0].removeprefix("ipc://"))
+
+    def is_beyond(self, rank: int) -> bool:
+        """Say whether a rank is on another host."""
+        return rank not in self._peers and self._beyond is not None and self._beyond.has(rank)
 
     def take(self) -> None:
         """Pass on the replies that have arrived."""

@@ -67,6 +67,8 @@ class Beyond:
         """By rank on another host, the peer by which it is reached."""
         self.absent: Set[int] = frozenset()
         """Of these, the ranks whose process is gone, or whose host is not heard."""
+        self.unheard: Set[int] = frozenset()
+        """Of these, the ranks whose host is not heard."""
         self.before: Callable[[], None] = lambda: None
         """Called before a command or an answer is sent: what was decided goes first."""
         self.refused = 0
@@ -84,6 +86,11 @@ class Beyond:
     def forward(self, rank: int, command: wire.Command) -> bool:
         """Send it a command; return False where there is no room, or no link."""
         return self.is_there(rank) and self._ask(rank, _FORWARDED, wire.encode(deadline.departing(command)))
+
+    def forward_to_host(self, rank: int, command: wire.Command) -> bool:
+        """Send the observer of its host a command, also where the rank itself is gone; likewise."""
+        is_heard = rank in self.owners and rank not in self.unheard
+        return is_heard and self._ask(rank, _FORWARDED, wire.encode(command))
 
     def ask(self, rank: int, payload: bytes) -> _Conversation | None:
         """Ask it for records; return None where it cannot be reached."""
@@ -131,7 +138,8 @@ class Beyond:
     def forget(self) -> None:
         """Forget everybody: there is no link any more."""
         self.lose(set(self.owners))
-        self.link, self.owners, self.absent, self.before = None, {}, frozenset(), lambda: None
+        self.link, self.owners, self.before = None, {}, lambda: None
+        self.absent = self.unheard = frozenset()
 
     def publish(self, peer: bytes, topic: bytes, payload: bytes) -> bool:
         """Send the observer of another host a publication; one that does not read loses it."""

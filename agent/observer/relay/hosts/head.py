@@ -196,10 +196,11 @@ class Head:
             branch.state = LINKED if peer.is_linked else SILENT if peer.is_connected else self._state_of_lost(branch)
             if branch.state != LINKED:
                 unheard |= branch.ranks
+        silent = frozenset(unheard)
         unheard -= self._lost
         newly = unheard - set(self._parts.hanging.unheard)
         self._parts.hanging.unheard = frozenset(unheard)
-        self._beyond.absent = frozenset(unheard | self._lost)
+        self._beyond.absent, self._beyond.unheard = frozenset(unheard | self._lost), silent
         if newly:
             self._beyond.lose(newly)
             for rank in newly:

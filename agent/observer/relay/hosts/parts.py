@@ -24,7 +24,7 @@ from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.hosts.common import CommonRecord
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.run import records
-from ddptop.agent.run.hosts import FarRanks
+from ddptop.agent.run.hosts import FarRanks, bare
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.version import VERSION
 
@@ -151,7 +151,7 @@ class Mirror:
         changed = [member for rank, member in members.items() if self._sent.get(rank) is not member]
         self.is_whole = False
         for piece in _pieces(changed[:_MOST_SENT]):
-            plain = tuple(msgspec.structs.replace(each, pub="", cmd="", log=None) for each in piece)
+            plain = tuple(map(bare, piece))
             if not self._link.send(self._peer, MEMBERS, msgspec.json.encode(FarRanks(plain))):
                 return
             self._sent.update((each.rank, each) for each in piece)
@@ -168,7 +168,7 @@ def read_members(payload: bytes, world: int) -> list[Member]:
     found = records.decode(payload, FarRanks).members
     if any(member.rank >= world or member.world != world for member in found):
         raise ValueError("records of another run")
-    return [msgspec.structs.replace(member, pub="", cmd="", log=None) for member in found]
+    return [bare(member) for member in found]
 
 
 def far_ranks(members: Iterable[Member]) -> FarRanks:
