@@ -253,6 +253,7 @@ class StillSource:
         self.asked: list[str] = []
         self.refusal: str | None = None
         self.watched: frozenset[int] = frozenset()
+        self.watched_logs: frozenset[int] = frozenset()
         self.unholdable = False
         self.inspector = StillInspector(current.world)
         self.reported: Report | None = None

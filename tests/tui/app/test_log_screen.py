@@ -10,6 +10,7 @@ import pytest
 from support.hostile import PIECES, marks
 from support.screens.dashboards import SIZES, dashboard, footer_keys, seen, settled, still_app, until
 from support.screens.frames import StillSource, frame
+from support.screens.hosts import hosted
 from textual.pilot import Pilot
 
 from ddptop.tui.model.frame import Frame
@@ -205,3 +206,26 @@ def test_pictures(
         await settled(pilot)
 
     assert snap_compare(still_app(shown), terminal_size=SIZES[size], run_before=before)
+
+
+async def test_the_log_of_a_rank_on_another_host_is_copied_while_it_is_in_sight(tmp_path: Path) -> None:
+    """The source is asked for what stands on the screen: one log, or all; before anything has come, that is said."""
+    whole = hosted(2, 2)
+    path = tmp_path / "copy"
+    far = replace(whole.ranks[2], log=str(path))
+    source = StillSource(replace(whole, ranks=(*whole.ranks[:2], far, whole.ranks[3])))
+
+    def wanted() -> frozenset[int]:
+        # Time goes on, so that there are frames.
+        source.current = replace(source.current, at=source.current.at + 1)
+        return source.watched_logs
+
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        await settled(pilot, "3", "2", "down", "down", "g")
+        await until(pilot, lambda: "nothing has come of it from node1 yet" in seen(pilot.app), "that it is missing")
+        await until(pilot, lambda: wanted() == {2}, "the rank that is asked for")
+        path.write_text("printed afar\n")
+        await until(pilot, lambda: "printed afar" in seen(pilot.app), "the line")
+        assert "copied from node1" in seen(pilot.app)
+        await pilot.press("a")
+        await until(pilot, lambda: wanted() == {0, 1, 2, 3}, "all ranks")

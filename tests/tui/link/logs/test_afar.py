@@ -228,7 +228,12 @@ def test_the_dashboard_s_frame_has_the_copy_while_the_log_is_looked_at(runtime: 
         assert not os.path.exists(frame.ranks[1].log)
         plain = Link(one.directory, "test", onlooker=True)
         try:
-            until(lambda: plain.poll() is None and frame_now(plain).ranks[1].far, "the rank")
+
+            def is_known() -> bool:
+                plain.poll()
+                return frame_now(plain).ranks[1].far
+
+            until(is_known, "the rank")
             assert frame_now(plain).ranks[1].log is None
         finally:
             plain.close()
