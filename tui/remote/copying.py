@@ -97,7 +97,9 @@ class Tails:
 
     def _of(self, name: str, tail: int, most: int) -> Iterator[Piece]:
         path = self._folder / name
-        left = behind = max(most, tail)
+        behind = max(most, tail)
+        # A tail begins with a whole page.
+        left = behind + PAGE
         while left > 0:
             inode, at = self._at.get(name, (-1, 0))
             found = grown(path, inode, at, most=min(PIECE, left), tail=tail, behind=behind)

@@ -56,6 +56,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Hosts: "hosts: at_ns hosts",
     wire.HostHello: "host_hello: protocol agent_version run run_id host world generation ranks at_ns",
     wire.Decide: "decide: id serial content",
+    wire.LogPiece: "inode offset content size anew",
     wire.Census: "ranks helpers left",
     wire.HostEnd: "host_end: id host generation deaths members over",
     wire.Conclude: "conclude: id state exit_code cause cause_rank cause_kind ended_at_ns",
@@ -66,6 +67,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Query: "query: id",
     wire.Inspect: "inspect: id stacks native",
     wire.Check: "check: id step",
+    wire.ReadLog: "read_log: id inode offset tail",
     wire.RecordEvery: "record_every: id every",
     wire.Kill: "kill: id grace_s rank who pid started signal asked_ns until_ns host",
     wire.Keep: "keep: id token step serial",
@@ -79,7 +81,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
     wire.Reply: (
         "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding held_by held_ns inspection "
-        "checksums census"
+        "checksums census log"
     ),
 }
 """Of each message in version 1 of the protocol its tag and its fields in their order; parts of messages have no tag."""

@@ -142,7 +142,7 @@ def derived_from_scaled() -> None:
 
 def evaluating(evaluate: Callable[[Any, DataLoader[torch.Tensor]], None], delay: float = DELAY) -> None:
     model, sgd = under_ddp(SlowModule(delay))
-    held_out = DataLoader(Slow(DELAY, 16), batch_size=4)
+    held_out = DataLoader(Slow(DELAY, 40), batch_size=4)
     for _ in range(4):
         for batch in DataLoader(training, batch_size=4):
             model(batch).mean().backward()

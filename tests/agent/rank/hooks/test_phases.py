@@ -135,14 +135,14 @@ def test_what_is_computed_from_a_scaled_loss_has_no_value(cases):
 
 @pytest.mark.parametrize("how", ["without_gradients", "through_ddp", "that_forgets"])
 def test_an_evaluation_inside_the_loop_is_other(cases, how):
-    """Four batches of another loader between two epochs leave the next step's data and forward alone."""
+    """Ten batches of another loader between two epochs leave the next step's data and forward alone."""
     steps = cases[f"evaluation_{how}"]["steps"]
     after, others = steps[2::2], steps[1::2]
-    # Each of these would have what is not its own; a machine with much to do lengthens the others as well.
+    # Each of these would have what is not its own, ten delays; a machine with much to do lengthens the others as well.
     for name in ("data", "forward"):
-        assert min(phase(step, name) for step in after) < min(phase(step, name) for step in others) + SLACK_NS
+        assert min(phase(step, name) for step in after) < min(phase(step, name) for step in others) + 8 * DELAY_NS
     assert min(phase(step, "forward") for step in after) >= DELAY_NS
-    assert all(phase(step, "other") + phase(step, "wait") >= 8 * DELAY_NS for step in after)
+    assert all(phase(step, "other") + phase(step, "wait") >= 20 * DELAY_NS for step in after)
     assert [step["samples"] for step in steps] == [4] * 8
 
 
