@@ -24,6 +24,7 @@ dist.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 open(f"began-{dist.get_rank()}-{os.environ.get('SLURM_RESTART_COUNT', 0)}", "w").write(" ".join(sys.argv[1:]))
+print(f"rank {dist.get_rank()} of {os.uname().nodename}", flush=True)
 
 
 @agent.on_checkpoint
@@ -78,6 +79,11 @@ def told(place: Cluster, host: int, run: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout)) if done.stdout else {}
 
 
+def lines(place: Cluster, host: int, run: str) -> list[str]:
+    """Return what `logs` prints on a host, without the times, the ranks and the hosts before the lines."""
+    return [line.partition("] ")[2] for line in place.hosts[host].ask("logs", run).stdout.splitlines()]
+
+
 def began(place: Cluster, start: int = 0) -> bool:
     """Say whether both ranks train in that start of the job."""
     return all((place.shared / f"began-{rank}-{start}").exists() for rank in (0, 1))
@@ -97,7 +103,10 @@ def output(place: Cluster, job: str) -> str:
 
 @pytest.mark.parametrize(("name", "world"), [("sbatch", 2), ("srun", 4)])
 def test_a_script_of_the_manual_trains_and_leaves_nothing(place: Cluster, name: str, world: int) -> None:
-    """Both hosts have the run under the name of the job; scancel ends it on both, within seconds and without a rest."""
+    """Both hosts have the run under the name of the job, and the logs of all ranks.
+
+    scancel ends it on both, within seconds and without a rest.
+    """
     job = submit(place, script(name))
     until(lambda: began(place), f"both ranks train; {output(place, job)}", SLOW_S)
     run = f"train-{job}"
@@ -107,6 +116,9 @@ def test_a_script_of_the_manual_trains_and_leaves_nothing(place: Cluster, name: 
     until(lambda: told(place, 0, run).get("ends_at"), "the end of the allocation is known")
     frame = told(place, 0, run)
     assert 0 < frame["ends_at"] - frame["at"] <= 1200
+    printed = {f"rank {rank} of node{1 + rank * 2 // world}" for rank in range(world)}
+    for host in (0, 1):
+        until(lambda host=host: printed <= set(lines(place, host, run)), "the logs of both hosts")  # type: ignore[misc]
     place.hosts[0].run(["scancel", job])
     until(lambda: not jobs(place), "the job is gone", SLOW_S)
     until(lambda: not left(place), f"nothing is left, but {left(place)}", 20.0)
