@@ -177,6 +177,8 @@ class DdptopApp(App[None]):
         self.source.poll()
         self.shown.advance()
         frame = self.shown.newest()
+        # It is shown from now on: what it lacks is awaited, and no other is painted just to show it.
+        self.set_reactive(DdptopApp.frame, frame)
         if self.several is not None and not frame.run:
             return RunsScreen(self.several.fleet, frame, self.acting.awaited)
         screen = RunScreen(frame, self.settings.look.view)
