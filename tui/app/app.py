@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -144,7 +144,7 @@ class DdptopApp(App[None]):
         self._set_colors(settings.look.color)
         self.ascii_only = settings.look.glyphs == "ascii"
         self.set_keymap(keymap.complete(type(self), settings.keymap))
-        self.key_names = keymap.Names(type(self), settings.keymap, ascii_only=self.ascii_only)
+        self.key_names: Mapping[str, str] = keymap.Names(type(self), settings.keymap, ascii_only=self.ascii_only)
         """By the id of an action, its key as it is told to the user."""
 
     def _set_colors(self, choice: str) -> None:

@@ -316,7 +316,7 @@ class Sockets:
         history = self._store.history
         if len(frames) == 1 and history is not None:
             try:
-                history.take(wire.read_history(frames[0]), len(frames[0]))
+                history.take_answer(wire.read_history(frames[0]), len(frames[0]))
             except wire.Unreadable:
                 self._store.refused += 1
             return

@@ -272,9 +272,9 @@ def test_answers_wait_for_the_first_look_within_bounds(monkeypatch: pytest.Monke
     history = History(2)
     query = history.first_question()
     for size in (60, 40):
-        history.take(wire.Extent(query.id, 1, 120, 120), size)
+        history.take_answer(wire.Extent(query.id, 1, 120, 120), size)
         assert not history.begun
-    history.take(wire.Reply(query.id, True), 1)
+    history.take_answer(wire.Reply(query.id, True), 1)
     assert history.begun
     assert history.by_step.last == 120
 

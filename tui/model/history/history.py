@@ -121,7 +121,7 @@ class History:
         self._first = first_question(self.world)
         return self._first
 
-    def take(self, answer: wire.HistoryAnswer, size: int) -> None:
+    def take_answer(self, answer: wire.HistoryAnswer, size: int) -> None:
         """Take in a part of an answer, of so many bytes; before the first look it waits."""
         if self._asked is None and self._early_bytes + size <= EARLY_BYTES:
             self._early.append(answer)
