@@ -7,6 +7,7 @@ which knows the actions.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -131,6 +132,21 @@ def path() -> Path:
     # The specification of the XDG base directories has relative ones ignored.
     base = Path(home) if home and Path(home).is_absolute() else Path("~/.config").expanduser()
     return base / "ddptop" / "config.toml"
+
+
+def state_folder() -> Path:
+    """Return the folder of what is remembered for this user from one dashboard to the next.
+
+    Raises:
+        FileNotFoundError: nobody knows the home of this user.
+    """
+    state = os.environ.get("XDG_STATE_HOME", "")
+    try:
+        home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    except RuntimeError:
+        # An account without a name, in a container without HOME.
+        raise FileNotFoundError(errno.ENOENT, "no home: set HOME or XDG_STATE_HOME") from None
+    return home / "ddptop"
 
 
 def load() -> Settings:

@@ -17,6 +17,25 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+LATER: Final = {
+    "numpy",
+    "ddptop.tui.app.keys.sections",
+    "ddptop.tui.control.launch",
+    "ddptop.tui.screens.dialogs.kill",
+    "ddptop.tui.screens.dialogs.launch",
+    "ddptop.tui.screens.dialogs.pickers",
+    "ddptop.tui.screens.help",
+    "ddptop.tui.screens.log",
+    "ddptop.tui.screens.rank",
+    "ddptop.tui.screens.report",
+    "ddptop.tui.screens.stacks",
+    "ddptop.tui.views.heatmap",
+    "ddptop.tui.views.table",
+    "ddptop.tui.views.timeline",
+}
+"""What the dashboard imports when it is asked for."""
+
+
 @pytest.mark.parametrize(
     ("statement", "forbidden"),
     [
@@ -52,6 +71,8 @@ def loaded_by(statement: str) -> set[str]:
             "import ddptop.tui.app.program, ddptop.tui.cli.view, ddptop.tui.link.runs",
             {"torch", "numpy", "psutil", "pynvml", "ddptop.agent.observer.observer"},
         ),
+        # The first screen does not wait for those that a key opens.
+        ("import ddptop.tui.app.program, ddptop.tui.model.history.history", LATER),
     ],
 )
 def test_a_room_loads_only_what_it_may(statement, forbidden):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from textual.app import App
 from textual.message import Message
@@ -17,13 +18,11 @@ from textual.notifications import SeverityLevel
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control import remedies
 from ddptop.tui.control.actions import is_offered
-from ddptop.tui.control.kill import Killing
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
 from ddptop.tui.model.frame import ENDED, Frame
-from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.question import (
     ANEW,
     FREEZE,
@@ -34,6 +33,10 @@ from ddptop.tui.screens.dialogs.question import (
     about_restart,
     about_stop,
 )
+
+if TYPE_CHECKING:
+    from ddptop.tui.control.kill import Killing
+    from ddptop.tui.screens.dialogs.kill import KillDialog
 
 Work = Callable[[], str]
 """What is done in a thread; returns what to tell, and raises `Refused`."""
@@ -120,6 +123,8 @@ class Acting:
             case "kill":
                 if not listed:
                     self._shown.let_go()
+                from ddptop.tui.screens.dialogs.kill import KillDialog
+
                 killing = self._killing if run.run == self._killed else None
                 self._app.push_screen(KillDialog(control, run.run, rank, run.world, self._grace_s, killing))
             case "restart":
@@ -246,6 +251,8 @@ class Acting:
         """Tell the end of a kill whose dialog was closed, once."""
         if self._killing is None or not self._killing.over:
             return
+        from ddptop.tui.screens.dialogs.kill import KillDialog
+
         if not isinstance(self._app.screen, KillDialog):
             severity: SeverityLevel = "information" if self._killing.done else "error"
             self._app.notify(self._killing.lines[-1], severity=severity, markup=False)

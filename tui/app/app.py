@@ -14,10 +14,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.color import ColorSystem
 from textual import on
@@ -44,14 +44,15 @@ from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import ReadOnly, Source
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.dialogs.kill import KillDialog
-from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
+
+if TYPE_CHECKING:
+    from ddptop.tui.screens.dialogs.kill import KillDialog
 
 TERMINAL_S: Final = 1.0
 """Seconds between two looks whether the terminal is still there."""
@@ -143,7 +144,7 @@ class DdptopApp(App[None]):
         self._set_colors(settings.look.color)
         self.ascii_only = settings.look.glyphs == "ascii"
         self.set_keymap(keymap.complete(type(self), settings.keymap))
-        self.key_names = keymap.names(type(self), settings.keymap, ascii_only=self.ascii_only)
+        self.key_names: Mapping[str, str] = keymap.Names(type(self), settings.keymap, ascii_only=self.ascii_only)
         """By the id of an action, its key as it is told to the user."""
 
     def _set_colors(self, choice: str) -> None:
@@ -176,9 +177,15 @@ class DdptopApp(App[None]):
         self.source.poll()
         self.shown.advance()
         frame = self.shown.newest()
+        # It is shown from now on: what it lacks is awaited, and no other is painted just to show it.
+        self.set_reactive(DdptopApp.frame, frame)
         if self.several is not None and not frame.run:
             return RunsScreen(self.several.fleet, frame, self.acting.awaited)
-        return RunScreen(frame, self.settings.look.view)
+        screen = RunScreen(frame, self.settings.look.view)
+        # Textual adds these after the first layout: the screen would be laid out and painted twice.
+        for extent, classes in zip(self.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True):
+            screen.add_class(max(each for each in classes if each[0] <= extent)[1])
+        return screen
 
     def refresh_css(self, animate: bool = True) -> None:
         """Apply a theme, but not the first one while there is no screen yet: the style sheet begins with it."""
@@ -293,8 +300,8 @@ class DdptopApp(App[None]):
         self.acting.tell(message)
         self.repaint()
 
-    @on(KillDialog.Begun)
-    def _kill_begun(self, message: KillDialog.Begun) -> None:
+    def on_kill_dialog_begun(self, message: KillDialog.Begun) -> None:
+        """Take note of a kill. By its name: the dialog is imported once it is asked for."""
         self.acting.look_after(message)
 
     def action_hold(self) -> None:
@@ -368,6 +375,8 @@ class DdptopApp(App[None]):
 
     def action_help(self) -> None:
         """Show the keys."""
+        from ddptop.tui.screens.help import HelpScreen
+
         if self._hint is not None:
             self._hint.use(HELP)
         inner = self.screen.focused or self.screen

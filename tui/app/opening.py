@@ -1,25 +1,24 @@
-"""The screens that open over the run: logs, events, stacks, report, plot, one rank; and the way back from them."""
+"""The screens that open over the run: logs, events, stacks, report, plot, one rank; and the way back from them.
+
+Each is imported when it opens: the screen of the run is there the sooner.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from textual.app import App
 
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.link.source import Source
-from ddptop.tui.model.diagnosis.report import whole
 from ddptop.tui.model.frame import Frame, has_report
-from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.screens.log import LogScreen
-from ddptop.tui.screens.plot import PlotScreen
-from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.report import ReportScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.screens.stacks import StacksScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
-from ddptop.tui.screens.with_roll import ListScreen
+
+if TYPE_CHECKING:
+    from ddptop.tui.screens.with_roll import ListScreen
 
 
 class Opening:
@@ -36,51 +35,61 @@ class Opening:
 
     def offers(self, action: str, live: LiveScreen | None) -> bool:
         """Say whether `logs`, `events`, `stacks` or `report` can be opened over a screen: none over itself."""
-        match action:
-            case "logs":
-                return not isinstance(live, LogScreen)
-            case "events":
-                return not isinstance(live, EventScreen)
-            case "stacks":
-                return not isinstance(live, StacksScreen)
-        return live is not None and not isinstance(live, ReportScreen) and _is_explained(live.frame)
+        if live is not None and live.opened_by == action:
+            return False
+        return action != "report" or (live is not None and _is_explained(live.frame))
 
     def logs(self, live: LiveScreen | None) -> None:
         """Open what the chosen rank printed."""
+        from ddptop.tui.screens.log import LogScreen
+
         if live is not None:
             self._show_list(LogScreen(self._shown.frame(), live.rank))
 
     def events(self, live: LiveScreen | None) -> None:
         """Open what has happened in the run."""
+        from ddptop.tui.screens.events import EventScreen
+
         if live is not None:
             self._show_list(EventScreen(self._shown.frame(), live.rank))
 
     def stacks(self, live: LiveScreen | None) -> None:
         """Open where each rank stands: first the one whose screen or log this is."""
+        from ddptop.tui.screens.stacks import StacksScreen
+
         if live is not None:
-            first = live.rank if isinstance(live, RankScreen | LogScreen) else None
+            first = live.rank if live.is_of_rank else None
             self._show_list(StacksScreen(self._shown.frame(), live.rank, lambda: self._source().inspector, first))
 
     def report(self, live: LiveScreen | None) -> None:
         """Open why the run has failed."""
+        from ddptop.tui.model.diagnosis.report import whole
+        from ddptop.tui.screens.report import ReportScreen
+
         if live is not None:
             source = self._source()
             self._show_list(ReportScreen(self._shown.frame(), live.rank, lambda: whole(source.report())))
 
     def _show_list(self, screen: ListScreen) -> None:
         """Show one of logs, events, stacks and report in the place of another: `back` leads to where they came from."""
+        from ddptop.tui.screens.with_roll import ListScreen
+
         if isinstance(top := self._app.screen, ListScreen):
             top.dismiss(top.rank)
         self._app.push_screen(screen, self._returned)
 
     def plot(self, live: LiveScreen | None) -> None:
         """Open the plot on the whole screen."""
+        from ddptop.tui.screens.plot import PlotScreen
+
         if isinstance(live, PlottedScreen):
             screen = PlotScreen(self._shown.frame(), live.rank, live.look, alone=live.alone)
             self._app.push_screen(screen, self._returned)
 
     def rank(self, rank: int) -> None:
         """Open the screen of one rank."""
+        from ddptop.tui.screens.rank import RankScreen
+
         self._app.push_screen(RankScreen(self._shown.frame(), rank), self._returned)
 
     def _returned(self, rank: int | None) -> None:

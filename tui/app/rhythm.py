@@ -70,4 +70,4 @@ class Rhythm:
         """True while the history that is looked at is not whole."""
         frame = self._frame()
         history = None if frame is None else frame.history
-        return history is not None and not history.by_step.complete
+        return history is not None and not history.complete

@@ -14,7 +14,6 @@ from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actor import who
 from ddptop.tui.link.fleet import Fleet, Listing
 from ddptop.tui.link.source import Refused
-from ddptop.tui.screens.dialogs.launch import LaunchDialog
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.views.runs import RunList
@@ -129,6 +128,8 @@ class SeveralRuns:
 
     def launch(self) -> None:
         """Fill in another run."""
+        from ddptop.tui.screens.dialogs.launch import LaunchDialog
+
         self._app.push_screen(LaunchDialog(self.fleet, who("dashboard")), self._launched)
 
     def _launched(self, run: str | None) -> None:

@@ -110,13 +110,16 @@ class Link:
         """File and time of the record when it was seen to be that of this run."""
         self._look_due = self._survey_due = 0.0
         self._opened_at = self._clock()
+        self._framed = False
+        """True once somebody has seen the run."""
+        if self._looks_back:
+            self.store.history = _history(self._run.world)
         if not self._has_ended:
             # One that has looked after the run for a while answers at once.
             starting = self._run.observer is None or self._run.state == "starting"
-            self._sockets.open(START_S if starting else OBSERVED_S)
-        if self._looks_back:
-            # Only now: the observer answers while NumPy is imported.
-            self.store.history = _history(self._run.world)
+            history = self.store.history
+            first = None if history is None else history.first_question()
+            self._sockets.open(START_S if starting else OBSERVED_S, first)
         self._replay = Replay(self._database, self.store, self._clock, ended=self._has_ended)
         if self._has_ended:
             self._look_into_record()
@@ -189,6 +192,9 @@ class Link:
 
     def poll(self) -> None:
         """Take in what has arrived, for a bounded time; waits for no message."""
+        if self._framed and self.store.history is not None and not self.store.history.begun:
+            # It is imported only now, after the first paint; what was answered meanwhile waits.
+            _ = self.store.history.asked
         if self._next is not None:
             self.close()
             self._open(self._next)
@@ -343,6 +349,7 @@ class Link:
 
     def frame(self) -> Frame:
         """Return the frame of the moment it has come to."""
+        self._framed = True
         return self._framer.frame()
 
     def close(self) -> None:
@@ -354,10 +361,9 @@ class Link:
 
 def _history(world: int) -> History:
     # Its tables are of no use to `status` and the plain lines.
-    from ddptop.tui.model.history.asked import Asked
     from ddptop.tui.model.history.history import History
 
-    return History(world, Asked(world))
+    return History(world)
 
 
 def liveness(directory: RunDir, found: survey.Survey, at: float, spared: frozenset[int] = frozenset()) -> Liveness:

@@ -133,5 +133,5 @@ class Replay:
         """Read on in the history of a run that has ended, once what is needed at once is there."""
         if self._kept is not None and self._newest is None:
             self._kept.advance(deadline, self._clock)
-        if self._store.history is not None:
+        if self._store.history is not None and self._store.history.begun:
             self._store.history.asked.ask_source()

@@ -128,10 +128,11 @@ class Sockets:
         """True once the observer has told what it knows of all ranks."""
         return self._greeted
 
-    def open(self, patience_s: float = START_S) -> None:
+    def open(self, patience_s: float = START_S, first: wire.History | None = None) -> None:
         """Connect to the observer, who may come later: ZeroMQ connects as soon as it listens.
 
-        After `patience_s` without a word it should have answered.
+        After `patience_s` without a word it should have answered. The `first` question about the history is sent
+        with the connection.
         """
         publications = self._directory.address("observer", "pub")
         try:
@@ -149,6 +150,10 @@ class Sockets:
         except Refused:
             # Another user's run is looked at, and asked nothing.
             self._filled = True
+            return
+        if first is not None:
+            with contextlib.suppress(zmq.Again):
+                self._dealer.send(wire.encode(first), zmq.NOBLOCK)
 
     def know(self, members: Mapping[int, Member], far: Collection[int] = frozenset()) -> None:
         """Take in which ranks have come, some of them on `far` hosts; they are heard as soon as their observer is."""
@@ -284,7 +289,7 @@ class Sockets:
     def ask_for_history(self) -> None:
         """Ask the observer for the numbers that views look at."""
         history = self._store.history
-        if history is None or self._dealer is None or not self._is_heard:
+        if history is None or not history.begun or self._dealer is None or not self._is_heard:
             return
         for query in history.asked.wanted():
             # Where nothing more can be sent, the question is asked again.
@@ -311,7 +316,7 @@ class Sockets:
         history = self._store.history
         if len(frames) == 1 and history is not None:
             try:
-                history.asked.take(wire.read_history(frames[0]))
+                history.take_answer(wire.read_history(frames[0]), len(frames[0]))
             except wire.Unreadable:
                 self._store.refused += 1
             return

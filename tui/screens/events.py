@@ -17,6 +17,8 @@ _OLDER: Final = "older ones: ddptop events"
 class EventScreen(RollScreen):
     """All events that the dashboard has, with the run's state above them."""
 
+    opened_by = "events"
+
     @property
     def roll(self) -> EventSearch:
         """The events."""

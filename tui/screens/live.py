@@ -90,6 +90,11 @@ class LiveScreen(Transient[int]):
         ),
     ]
 
+    opened_by: ClassVar[str] = ""
+    """The action of the app that opens a screen of this kind, and that it does not offer; empty where there is none."""
+    is_of_rank: ClassVar[bool] = False
+    """True where all of the screen is about one rank."""
+
     def __init__(self, frame: Frame, rank: int = 0) -> None:
         super().__init__()
         self._compositor = LineCompositor()

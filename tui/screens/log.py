@@ -18,6 +18,9 @@ from ddptop.tui.views.screen.loglist import LogList
 class LogScreen(RollScreen):
     """The log of one rank or of all, with its state above it."""
 
+    opened_by = "logs"
+    is_of_rank = True
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "together", "All ranks", id="log.all", tooltip="Show the ends of all logs as one, or one log"),
         Binding("tab", "neighbour(1)", "Next rank", id="log.next", tooltip="Show the next rank's log", priority=True),

@@ -25,6 +25,8 @@ _GROUP: Final = Binding.Group("Rank", compact=True)
 class RankScreen(PlottedScreen):
     """Facts, histories, plot and log of one rank."""
 
+    is_of_rank = True
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", id="rank.back", tooltip="Return to all ranks"),
         Binding(

@@ -51,6 +51,8 @@ class ReportRoll(Roll[ReportLine]):
 class ReportScreen(ListScreen):
     """What is known of the end of the run; made once, when the screen is opened."""
 
+    opened_by = "report"
+
     class Made(Message):
         """The report is there, or the reason why it is not."""
 

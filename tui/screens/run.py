@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
@@ -14,9 +14,7 @@ from textual.message import Message
 from textual.widgets import ContentSwitcher
 
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
 from ddptop.tui.screens.with_plot import PlottedScreen
-from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
@@ -24,8 +22,9 @@ from ddptop.tui.views.screen.events import EventList
 from ddptop.tui.views.screen.header import Header
 from ddptop.tui.views.screen.keybar import KeyBar
 from ddptop.tui.views.screen.log import LogView
-from ddptop.tui.views.table.table import RankTable
-from ddptop.tui.views.timeline.timeline import TimelineView
+
+if TYPE_CHECKING:
+    from ddptop.tui.views.table.table import RankTable
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,29 @@ class View:
     """Called when the view is first asked for, so that what it imports costs nothing until then."""
 
 
+def _table(frame: Frame) -> RankView:
+    from ddptop.tui.views.table.table import RankTable
+
+    return RankTable(frame)
+
+
+def _heatmap(frame: Frame) -> RankView:
+    from ddptop.tui.views.heatmap.heatmap import Heatmap
+
+    return Heatmap(frame)
+
+
+def _timeline(frame: Frame) -> RankView:
+    from ddptop.tui.views.timeline.timeline import TimelineView
+
+    return TimelineView(frame)
+
+
 VIEWS: Final = (
     View("panels", "1", "Show a panel for each rank", PanelGrid),
-    View("table", "2", "Show a line for each rank, to sort and filter", RankTable),
-    View("heatmap", "3", "Show one number of all ranks over time", Heatmap),
-    View("timeline", "4", "Show one step of all ranks on one time axis", TimelineView),
+    View("table", "2", "Show a line for each rank, to sort and filter", _table),
+    View("heatmap", "3", "Show one number of all ranks over time", _heatmap),
+    View("timeline", "4", "Show one step of all ranks on one time axis", _timeline),
 )
 """In the order of their keys; the first is shown at the start."""
 _GROUP: Final = Binding.Group("View", compact=True)
@@ -156,8 +173,10 @@ class RunScreen(PlottedScreen):
             # The rest follows with the next frame: a plot takes longer than the key may.
             self._show_log()
 
-    @on(RankTable.ColumnsAsked)
-    def _offer_columns(self, message: RankTable.ColumnsAsked) -> None:
+    def on_rank_table_columns_asked(self, message: RankTable.ColumnsAsked) -> None:
+        """Let the columns be chosen. By its name: the table is imported once it is asked for."""
+        from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
+
         table = message.table
         columns = table.columns
         ticked = [column.key for column in columns if column.usual] if table.wanted is None else table.wanted

@@ -26,6 +26,8 @@ _OFTEN_S: Final = 0.1
 class StacksScreen(ListScreen):
     """The stacks of all ranks, those at the same place together."""
 
+    opened_by = "stacks"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "ask", "Ask again", id="stacks.again", tooltip="Ask all ranks again where they stand"),
         Binding(

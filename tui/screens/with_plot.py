@@ -14,7 +14,6 @@ from textual.widget import Widget
 
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import offered
-from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 
@@ -139,6 +138,8 @@ class PlottedScreen(LiveScreen):
 
     def action_metric(self) -> None:
         """Choose what is plotted."""
+        from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
+
         if self._plot is not None and self.look is not None:
             names = [] if self.frame.history is None else self.frame.history.by_step.names
             self.app.push_screen(MetricPicker(offered(names), self.look.metric), self._plot.choose)

@@ -3,8 +3,9 @@
     python tests/bench/onlooker/attach.py [--world 64] [--steps 36000 360000] [--times 5] [--quick]
 
 The ranks are those of `load.py`, with so many steps each behind them, as the observer has recorded them.  The time is
-that from the command to numbers in every panel in sight and a plot that goes back as far as the run.  The control is
-the same without a past: what is left is the start of the program and its first screen.  The past is written into the
+that from the command to numbers in every panel in sight and a plot of the steps that it begins with, the last tenth to
+quarter of the run.  The control is the same without a past: what is left is the start of the program and its first
+screen.  The past is written into the
 recording before the observer starts, which takes minutes for the longer run; the first look, while the observer may
 still be reading it, is told beside the table.
 """
@@ -41,10 +42,13 @@ def has_numbers(text: str, world: int) -> bool:
 
 
 def has_past(text: str, steps: int) -> bool:
-    """Say whether the axis of the plot has ticks over the whole run, and nothing is missing any more."""
+    """Say whether the axis of the plot has ticks over the recent steps of the run, and nothing is missing any more."""
+    if "over the last" not in text:
+        return False
     for line in text.splitlines():
         ticks = [int(number.replace(",", "")) for number in NUMBER.findall(line)]
-        if len(ticks) >= 3 and ticks == sorted(ticks) and ticks[0] <= 0.4 * steps and 0.6 * steps <= ticks[-1]:
+        # The panels tell the newest step, all of them about the same.
+        if len(ticks) >= 3 and ticks == sorted(set(ticks)) and 0.7 * steps <= ticks[0] < 0.95 * ticks[-1]:
             return "loading history" not in text
     return False
 

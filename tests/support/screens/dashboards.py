@@ -21,7 +21,7 @@ from support.screens.frames import NOW, StillSource
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x50": (200, 50)}
 INK = ink(DARK.name)
-KEYS = keymap.names(DdptopApp, {})
+KEYS = keymap.Names(DdptopApp, {})
 
 
 def dashboard(source: StillSource) -> DdptopApp:

@@ -36,6 +36,7 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
 from ddptop.tui.views.screen.keybar import KeyBar
@@ -43,6 +44,7 @@ from ddptop.tui.views.screen.loglist import LogList
 from ddptop.tui.views.timeline.timeline import TimelineView
 
 DIALOGS = KillDialog, ProcessMenu, Question, SignalMenu
+SIZES = {"-narrow", "-middle", "-wide", "-tiny", "-short", "-tall"}
 
 
 async def test_arrows_and_tab_choose_a_rank() -> None:
@@ -544,6 +546,25 @@ def test_it_paints_soon_and_without_torch() -> None:
         "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'textual_plot')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("size", [(60, 10), (99, 18), (100, 31), (159, 32), (200, 50)])
+async def test_the_first_layout_is_for_the_size_of_the_terminal(size: tuple[int, int]) -> None:
+    """The first screen begins with the classes that Textual gives it once it has been laid out."""
+    app = dashboard(StillSource(frame()))
+    first: list[set[str]] = []
+    default = app.get_default_screen
+
+    def noted() -> RunScreen | RunsScreen:
+        screen = default()
+        first.append({each for each in screen.classes if each in SIZES})
+        return screen
+
+    app.get_default_screen = noted  # type: ignore[method-assign]
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        assert first == [{each for each in app.screen.classes if each in SIZES}]
+        assert len(first[0]) == 2
 
 
 async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:

@@ -26,6 +26,8 @@ from ddptop.tui.link.live import Link
 from ddptop.tui.link.replay import SETTLED_S
 from ddptop.tui.link.sockets import FILL_S, LEAST_RECORDS, MOST_ASKED, MOST_WATCHED
 from ddptop.tui.link.source import frame_now
+from ddptop.tui.model.history import history as history_module
+from ddptop.tui.model.history.history import History
 
 MANY = wire.EACH_RECORD + 2
 S = 10**9
@@ -239,6 +241,42 @@ def test_what_a_plot_shows_is_asked_of_the_observer() -> None:
 
         until(answered, "the extent of the history")
         assert [connections(observer.directory.address("observer", kind)) for kind in ("pub", "cmd")] == [1, 1]
+
+
+def test_the_history_is_asked_for_with_the_connection() -> None:
+    """The first question waits neither for a word of the observer nor for the first look, nor its answer for a tick."""
+    with observed(run_of("first", 2)) as observer, closing(Link(observer.directory, "t", looks_back=True)) as link:
+        # Nobody has polled, and the observer has said nothing.
+        assert observer.cmd.poll(60_000)
+        sender, payload = observer.cmd.recv_multipart()
+        query = wire.read_command(payload)
+        assert isinstance(query, wire.History)
+        assert query.metric == "loss"
+        for answer in (wire.Extent(query.id, 1, 120, 120), wire.Reply(query.id, True)):
+            observer.cmd.send_multipart([sender, wire.encode(answer)])
+        history = link.store.history
+        assert history is not None
+        until(lambda: polling(observer, link) and len(history._early) == 2, "the answer")
+        assert not history.begun
+        link.frame()
+        link.poll()
+        assert history.complete
+        assert history.by_step.last == 120
+        questions = [wire.read_command(frames[-1]) for _, frames in observer.asked]
+        assert not [each for each in questions if isinstance(each, wire.History)], "it is asked once"
+
+
+def test_answers_wait_for_the_first_look_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An observer that sends more than there is room for is read at once."""
+    monkeypatch.setattr(history_module, "EARLY_BYTES", 100)
+    history = History(2)
+    query = history.first_question()
+    for size in (60, 40):
+        history.take_answer(wire.Extent(query.id, 1, 120, 120), size)
+        assert not history.begun
+    history.take_answer(wire.Reply(query.id, True), 1)
+    assert history.begun
+    assert history.by_step.last == 120
 
 
 def test_while_the_observer_is_gone_nothing_is_said_of_the_ranks() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent.run.files import private
-from ddptop.tui.control.launch import remembered
 from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.settings import state_folder
 
 QUIET_S: Final = 30.0
 """Seconds of a run that is shown, and has no verdict, after which the help is pointed out."""
@@ -26,7 +26,7 @@ HELP: Final = "app.help"
 def _place() -> Path | None:
     """Return the file by which the use of the hint is remembered; None where this user has no home."""
     try:
-        return remembered.place().with_name("hint-used")
+        return state_folder() / "hint-used"
     except OSError:
         return None
 

@@ -19,73 +19,17 @@ from textual.keys import Keys, format_key
 from textual.screen import Screen
 
 from ddptop.tui.app.keys.counting import DIGITS, PASSING
-from ddptop.tui.screens.dialogs.field import Choice
-from ddptop.tui.screens.dialogs.kill import KillDialog
-from ddptop.tui.screens.dialogs.launch import LaunchDialog
-from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
-from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
-from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
-from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
-from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
-from ddptop.tui.screens.dialogs.program import ProgramInput
-from ddptop.tui.screens.dialogs.question import Question
-from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.screens.log import LogScreen
-from ddptop.tui.screens.plot import PlotScreen
-from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.screens.stacks import StacksScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
-from ddptop.tui.screens.with_roll import ListScreen, RollScreen
 from ddptop.tui.settings import SettingsError, path
-from ddptop.tui.views.heatmap.heatmap import Heatmap
-from ddptop.tui.views.panels.panels import PanelGrid
-from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
-from ddptop.tui.views.runs import RunList
-from ddptop.tui.views.screen.events import EventSearch
-from ddptop.tui.views.screen.loglist import LogList
-from ddptop.tui.views.stacks.places import StackList
-from ddptop.tui.views.table.table import RankTable
-from ddptop.tui.views.timeline.timeline import TimelineView
 
 _OURS: Final = "ddptop.tui."
 """How the names of our own modules begin: the keys of Textual's widgets are not remapped here."""
 
-SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
-    ("everywhere", LiveScreen),
-    ("all ranks", RunScreen),
-    ("all ranks", RankView),
-    ("panels", PanelGrid),
-    ("table", RankTable),
-    ("columns of the table", ColumnsDialog),
-    ("heatmap", Heatmap),
-    ("timeline", TimelineView),
-    ("plots", PlottedScreen),
-    ("the plot alone", PlotScreen),
-    ("crosshair", PlotPlaceholder),
-    ("choice of a metric", MetricPicker),
-    ("one rank", RankScreen),
-    ("logs, events and stacks", ListScreen),
-    ("logs and events", RollScreen),
-    ("logs", LogScreen),
-    ("logs", LogList),
-    ("events", EventSearch),
-    ("stacks", StacksScreen),
-    ("stacks", StackList),
-    ("help", HelpScreen),
-    ("questions", Question),
-    ("kill", KillDialog),
-    ("signals", SignalMenu),
-    ("processes", ProcessMenu),
-    ("list of runs", RunList),
-    ("launch", LaunchDialog),
-    ("launch", Choice),
-    ("program of a launch", ProgramInput),
-    ("choice of a script", ScriptPicker),
-)
-"""Who has bindings, in the order of the help; the app's own are added to the first."""
+_FIRST: Final[tuple[type[DOMNode], ...]] = (LiveScreen, RunScreen, RankView, PlottedScreen)
+"""The classes of `SECTIONS` whose keys the first screen may name."""
 
 Remapped = Mapping[str, str]
 """By the id of a binding, its keys, separated by commas, where the user wants others."""
@@ -114,9 +58,16 @@ class Action:
         return ",".join(map(_short, self.default))
 
 
+def _sections() -> tuple[tuple[str, type[DOMNode]], ...]:
+    # Here, because it imports all screens and dialogs, which takes longer than the first screen itself.
+    from ddptop.tui.app.keys.sections import SECTIONS
+
+    return SECTIONS
+
+
 def actions(app: type[App[Any]], remapped: Remapped | None = None) -> Iterator[tuple[str, Action]]:
     """Yield the section and the action of every binding."""
-    for section, owner in SECTIONS:
+    for section, owner in _sections():
         owners = (owner, app) if owner is LiveScreen else (owner,)
         for each in owners:
             for action in _of(each, remapped or {}):
@@ -125,6 +76,8 @@ def actions(app: type[App[Any]], remapped: Remapped | None = None) -> Iterator[t
 
 KeyLines = list[tuple[str, str, str]]
 """Section, keys and meaning, a line for each."""
+EVERYWHERE: Final = "everywhere"
+"""The first section, with the keys of the app itself."""
 _MOUSE: Final = "mouse", "Click chooses a rank, double click opens it"
 _CLEAR: Final = ".clear"
 """How the ids of actions end that act only while a filter is set: another action may have the same key."""
@@ -191,7 +144,7 @@ def _table(found: Iterable[tuple[str, Action]], *, ascii_only: bool) -> KeyLines
         for meaning, keys in by_meaning.items():
             lines.setdefault(_together_written(keys), []).append(meaning)
         table += ((section, keys, " · ".join(told)) for keys, told in lines.items())
-        if section == SECTIONS[0][0]:
+        if section == EVERYWHERE:
             table.append((section, *_MOUSE))
     return table
 
@@ -203,9 +156,37 @@ def _together_written(keys: Sequence[str]) -> str:
     return " ".join(keys)
 
 
-def names(app: type[App[Any]], remapped: Remapped, *, ascii_only: bool = False) -> dict[str, str]:
-    """Return, by the id of an action, the first of its keys as it is told to the user."""
-    return {action.id: shown(action.keys[0], ascii_only=ascii_only) for _, action in actions(app, remapped)}
+class Names(Mapping[str, str]):
+    """By the id of an action, the first of its keys as it is told to the user."""
+
+    def __init__(self, app: type[App[Any]], remapped: Remapped, *, ascii_only: bool = False) -> None:
+        """Know the keys of the first screen, and look the others up once they are asked for."""
+        self._app = app
+        self._remapped = remapped
+        self._ascii_only = ascii_only
+        self._names = {
+            action.id: self._told(action) for owner in (*_FIRST, app) for action in _of(owner, self._remapped)
+        }
+        self._has_all = False
+
+    def _told(self, action: Action) -> str:
+        return shown(action.keys[0], ascii_only=self._ascii_only)
+
+    def _all(self) -> dict[str, str]:
+        if not self._has_all:
+            self._has_all = True
+            self._names = {action.id: self._told(action) for _, action in actions(self._app, self._remapped)}
+        return self._names
+
+    def __getitem__(self, name: str) -> str:
+        found = self._names.get(name)
+        return self._all()[name] if found is None else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
 
 
 def shown(key: str, *, ascii_only: bool = False) -> str:
@@ -220,6 +201,8 @@ def complete(app: type[App[Any]], remapped: Remapped) -> dict[str, str]:
 
     Textual takes a key away from all actions that are on it when one of them moves.
     """
+    if not remapped:
+        return {}
     every = [action for _, action in actions(app)]
     moved = {key for action in every if action.id in remapped for key in action.default}
     stay = {action.id: ",".join(action.default) for action in every if moved & set(action.default)}
@@ -245,7 +228,7 @@ def check(app: type[App[Any]], remapped: Remapped) -> None:
         for key in singles:
             if not _is_key(key):
                 raise _refused(f"keys.{name}: no key is called {key!r}; it is a character, or as f5 or ctrl+x")
-    for _, owner in SECTIONS:
+    for _, owner in _sections():
         _check_section(list(_together(owner, app, remapped)))
 
 

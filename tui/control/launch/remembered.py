@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shlex
 from pathlib import Path
@@ -19,6 +18,7 @@ from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch.form import Draft, without_secrets
 from ddptop.tui.control.launch.options import AS_MODULE, OPTIONS, Request
 from ddptop.tui.control.launch.suggestions import Suggestion
+from ddptop.tui.settings import state_folder
 
 _Stored: TypeAlias = dict[str, str | dict[str, dict[str, str]]]
 _MOST_LAUNCHED: Final = 20
@@ -41,13 +41,7 @@ def place() -> Path:
     Raises:
         FileNotFoundError: nobody knows the home of this user.
     """
-    state = os.environ.get("XDG_STATE_HOME", "")
-    try:
-        home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    except RuntimeError:
-        # An account without a name, in a container without HOME.
-        raise FileNotFoundError(errno.ENOENT, "no home: set HOME or XDG_STATE_HOME") from None
-    return home / "ddptop" / "launch.json"
+    return state_folder() / "launch.json"
 
 
 def recall() -> tuple[Draft, str | None]:

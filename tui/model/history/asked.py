@@ -23,10 +23,9 @@ from ddptop.agent.observer.history.by_time import Array, columns_for
 from ddptop.agent.observer.history.columns import stride_of
 from ddptop.agent.observer.history.numbers import WIDTHS_S
 from ddptop.agent.observer.history.series import Series, joined
+from ddptop.tui.model.history.history import ALL_RANKS, COLUMNS, first_question
 from ddptop.tui.model.history.stretches import MOST_CELLS, Stretch, stretch_of
 
-COLUMNS: Final = 512
-"""Columns that are asked for: a plot has no more."""
 EDGE_S: Final = 0.5
 """Seconds between two questions about the right edge."""
 SIGHT_S: Final = 3.0
@@ -37,8 +36,6 @@ AGAIN_S: Final = 15.0
 """Numbers over time are asked for anew, because a step that took long belongs to all the seconds that it took."""
 READING_S: Final = 1.0
 """The same for all numbers while the observer itself is still reading the history."""
-ALL_RANKS: Final = 64
-"""Of so many ranks all are asked for together; of more, those in sight, or all where these are many."""
 FEW: Final = 16
 HELD: Final = 12
 """Numbers whose columns are held, those in sight and some that were."""
@@ -46,8 +43,6 @@ _EDGE: Final = 8
 """Columns over time that are asked for again with the right edge."""
 _SOON: Final = 64
 """Columns that may be missing at the right edge until it is asked for again; where more are, that is at once."""
-_FIRST: Final = "loss"
-"""What a plot shows at first, asked for before it does."""
 _FAR: Final = 1 << 53
 
 _Key = tuple[str, str, int, tuple[int, ...] | None]
@@ -123,15 +118,22 @@ class Asked:
                     queries.append(query)
         stale = now - self._told_at >= EDGE_S and not (self._ended and self.extent is not None and self.extent.complete)
         if not queries and not self._questions and stale:
-            queries.append(self._ask(None, wire.History(0, ranks=()), now) if self.extent else self._begin(now))
+            known = self.extent is not None
+            queries.append(self._ask(None, wire.History(0, ranks=()), now) if known else self._begin(now))
         return queries
 
+    def begin(self, sent: wire.History) -> None:
+        """Await the answer to the first question, which was sent before there was anything to look at."""
+        if self._begin(self.clock()) != sent:
+            self.lose()
+
     def _begin(self, now: float) -> wire.History:
-        if self.world > ALL_RANKS:
-            return self._ask(None, wire.History(0, ranks=()), now)
-        key = "step", _FIRST, 0, None
+        query = first_question(self.world)
+        if query.ranks is not None:
+            return self._ask(None, query, now)
+        key = query.by, query.metric, 0, None
         self._interests.setdefault(key, _Interest())
-        return self._ask(key, wire.History(0, _FIRST, None, most=COLUMNS), now)
+        return self._ask(key, query, now)
 
     def _question(self, key: _Key, interest: _Interest, now: float) -> wire.History | None:
         by, metric, width, ranks = key

@@ -8,15 +8,26 @@ frame is shown, and a view that draws from it says up to which moment or step.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from ddptop.agent import wire
 from ddptop.agent.wire import Step
-from ddptop.tui.model.history.asked import Asked
+
+if TYPE_CHECKING:
+    from ddptop.tui.model.history.asked import Asked, AskedSteps, AskedTime
 
 RECORDS: Final = 65_536
 """Step records held of all ranks together; the store holds most of them anyway."""
 MOST_STEPS: Final = 240
 LEAST_STEPS: Final = 16
+COLUMNS: Final = 512
+"""Columns that are asked for: a plot has no more."""
+ALL_RANKS: Final = 64
+"""Of so many ranks all are asked for together; of more, those in sight, or all where these are many."""
+FIRST: Final = "loss"
+"""What a plot shows at first, asked for before it does."""
+EARLY_BYTES: Final = 8 << 20
+"""Answers that wait for the first look; after more, none is waited for."""
 
 
 class NewestSteps:
@@ -54,15 +65,75 @@ class NewestSteps:
 
 
 class History:
-    """All numbers of one run over its steps and over time, and the whole records of its newest steps."""
+    """All numbers of one run over its steps and over time, and the whole records of its newest steps.
 
-    def __init__(self, world: int, asked: Asked) -> None:
+    The numbers are in arrays of NumPy, which is imported with the first look at them: a screen paints before it.
+    """
+
+    def __init__(self, world: int, asked: Asked | None = None) -> None:
+        """Begin; what is `asked` comes with the first look, where it is not given."""
+        self.world = world
         self.steps = NewestSteps(world)
-        self.asked = asked
+        self._asked = asked
+        self._first: wire.History | None = None
+        """The question that was sent before the first look."""
+        self._early: list[wire.HistoryAnswer] = []
+        """What was answered before it."""
+        self._early_bytes = 0
+
+    @property
+    def begun(self) -> bool:
+        """True after the first look."""
+        return self._asked is not None
+
+    @property
+    def complete(self) -> bool:
+        """False while an answer is awaited, or the observer itself has not read all."""
+        return self._asked is not None and self._asked.complete
+
+    @property
+    def asked(self) -> Asked:
         """The questions, and what was answered."""
-        self.by_step = asked.by_step
-        self.by_time = asked.by_time
+        if self._asked is None:
+            # Here, because it imports NumPy.
+            from ddptop.tui.model.history.asked import Asked
+
+            self._asked = Asked(self.world)
+            if self._first is not None:
+                self._asked.begin(self._first)
+            for answer in self._early:
+                self._asked.take(answer)
+            self._early.clear()
+        return self._asked
+
+    @property
+    def by_step(self) -> AskedSteps:
+        """The numbers over the steps."""
+        return self.asked.by_step
+
+    @property
+    def by_time(self) -> AskedTime:
+        """The numbers over time."""
+        return self.asked.by_time
+
+    def first_question(self) -> wire.History:
+        """Return what to ask before anybody has looked: what a plot shows at first, and how far the run has come."""
+        self._first = first_question(self.world)
+        return self._first
+
+    def take_answer(self, answer: wire.HistoryAnswer, size: int) -> None:
+        """Take in a part of an answer, of so many bytes; before the first look it waits."""
+        if self._asked is None and self._early_bytes + size <= EARLY_BYTES:
+            self._early.append(answer)
+            self._early_bytes += size
+            return
+        self.asked.take(answer)
 
     def restart(self) -> None:
         """Forget the steps: the ranks began anew and count from one again."""
         self.steps = NewestSteps(self.steps.world)
+
+
+def first_question(world: int) -> wire.History:
+    """Return the first question about a run of so many ranks."""
+    return wire.History(-1, FIRST, None, most=COLUMNS) if world <= ALL_RANKS else wire.History(-1, ranks=())

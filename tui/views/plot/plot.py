@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 from rich.style import Style
+from textual import on
 from textual.app import ComposeResult, RenderResult
 from textual.binding import BindingType
 from textual.containers import Grid
@@ -41,8 +42,6 @@ _REST: Final = 100
 """The plot rests so many times as long as a drawing took: at most 1 % of a core, however many ranks there are."""
 _FIRST_STEPS: Final = 20
 """Steps without a loss after which it is told that there is none."""
-_LAYOUT_S: Final = 0.1
-"""A canvas that was hidden has its size after this time."""
 
 
 class _Canvas(Canvas):
@@ -85,6 +84,8 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         self._next = self._cost = 0.0
         self._ready = False
         self._late = False
+        self._was_hidden = False
+        """True until the canvas, which was hidden, has been laid out."""
         self._x, self._y, self._powers = Steps(), Values(), Powers()
         self.add_class("-empty")
         self.set_reactive(PlotWidget.margin_top, 0)
@@ -115,6 +116,13 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
     def on_resize(self) -> None:
         """Draw for another size, once the library has laid out its canvas."""
         self.call_after_refresh(self._fit)
+
+    @on(Canvas.Resize)
+    def _fit_canvas(self, message: Canvas.Resize) -> None:
+        """Draw as soon as a canvas that was hidden has a size; any other follows the size of the plot."""
+        if self._was_hidden and message.canvas.id == "plot":
+            self._was_hidden = False
+            self._fit()
 
     def _fit(self) -> None:
         # The library takes over the size of its canvas only when a layout is asked for.
@@ -182,9 +190,8 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         if self.contents is None:
             self.query_one("#nothing", Static).update(Content(_nothing(frame, self._run, self.look, keys_of(self))))
             return
-        if was_empty:
-            # A hidden canvas has no size; once it has been laid out, the library has to look again.
-            self.set_timer(_LAYOUT_S, self._fit)
+        # A hidden canvas has no size: `_fit_canvas` comes once it has one.
+        self._was_hidden = self._was_hidden or was_empty
         self._x.room, self._y.room = max(2, self.size.width // 14), max(2, self.size.height // 3)
         self._powers.room = self._y.room
         seen = self.contents.dots(2 * width, 4 * self.size.height), self._ticks(self.contents)

@@ -12,7 +12,8 @@ from ddptop.agent import wire
 from ddptop.agent.observer.history.answers import answer
 from ddptop.agent.observer.history.columns import fold, stride_of
 from ddptop.agent.observer.history.kept import Kept
-from ddptop.tui.model.history.asked import ANSWER_S, COLUMNS, EDGE_S, HELD, SIGHT_S, Asked
+from ddptop.tui.model.history.asked import ANSWER_S, EDGE_S, HELD, SIGHT_S, Asked
+from ddptop.tui.model.history.history import COLUMNS
 from ddptop.tui.model.history.stretches import stretch_of
 
 BASE_S = 1_800_000_000
