@@ -120,7 +120,11 @@ class PanelGrid(RankView):
             if old_shape != shape:
                 changed.update(place.line_range)
             else:
-                changed.update(place.y + line for line, row in enumerate(rows) if row != old_rows[line])
+                changed.update(
+                    place.y + line
+                    for line, (row, old) in enumerate(zip(rows, old_rows, strict=True))
+                    if row is not old and row != old
+                )
         self.refresh_numbered(changed)
 
     @property

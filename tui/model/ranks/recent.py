@@ -1,0 +1,168 @@
+"""What the newest steps of a rank were like: worked out anew from what has come and gone since, not from all of them.
+
+The means of a rank in sight are asked for with every frame, and between two frames few steps are new.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from operator import add, attrgetter, sub
+from typing import Final
+
+from ddptop.agent.wire import DEVICE_PHASES, PHASES, Step
+from ddptop.agent.wire.latencies import percentiles_of_ordered
+
+HELD: Final = 512
+"""Steps, and latencies, of which the newest are held."""
+WINDOW_NS: Final = 2_000_000_000
+"""Step time and phases are means over this much training, at least over one step."""
+_ON_DEVICE: Final = (len(DEVICE_PHASES) - 1, len(DEVICE_PHASES))
+"""How many phases a record tells of the device."""
+_NUMBERS: Final = attrgetter("wall_ns", "counted", "counted_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
+_FIELDS: Final = 4 + len(PHASES)
+_SPANS: Final = slice(3, 3 + len(PHASES))
+"""Where the phases are among the numbers of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the last `WINDOW_NS` of training were like, in ms; None where nothing is known."""
+
+    step_ms: float | None
+    phases_ms: dict[str, float] | None
+    device_ms: dict[str, float] | None
+    samples_per_s: float | None
+
+
+class RecentSteps:
+    """The newest steps of a rank, in order, and their means."""
+
+    def __init__(self) -> None:
+        self._steps: deque[Step] = deque(maxlen=HELD)
+        self._new = 0
+        """The newest of them, which are not in the window yet."""
+        self._window: deque[tuple[Step, tuple[int, ...], tuple[bool, ...] | None]] = deque()
+        """The last `WINDOW_NS`: of each step its numbers, 0 for an unknown one, and which are unknown, if any."""
+        self._sums = [0] * _FIELDS
+        self._unknown = [0] * _FIELDS
+        """Of each number, how many steps of the window do not tell it."""
+        self._on_device = 0
+        """How many of them tell of a device."""
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self._steps)
+
+    @property
+    def last(self) -> Step:
+        """The newest step."""
+        return self._steps[-1]
+
+    def append(self, step: Step) -> None:
+        """Take in the next step."""
+        self._steps.append(step)
+        self._new += 1
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._steps.clear()
+        self._window.clear()
+        self._new = self._on_device = 0
+        self._sums, self._unknown = [0] * _FIELDS, [0] * _FIELDS
+
+    def means(self) -> Means:
+        """Return what the window was like; takes time for the steps that came and went since the last call."""
+        self._advance()
+        steps = len(self._window)
+        if not steps:
+            return Means(None, None, None, None)
+        recorded, counted, counted_ns, *spans, samples = self._sums
+        unknown = self._unknown
+        total, all_steps = recorded + counted_ns, steps + counted
+        # Steps that were only counted have the same phases, in the time that they took.
+        more = total / recorded / all_steps if recorded and all_steps > steps else 1 / steps
+        return Means(
+            step_ms=total / all_steps / 1e6,
+            phases_ms={
+                phase: span * more / 1e6
+                for phase, span, gaps in zip(PHASES, spans, unknown[_SPANS], strict=True)
+                # A phase that was not observed in every step is left out.
+                if not gaps
+            },
+            device_ms=_device([step for step, _, _ in self._window]) if self._on_device else None,
+            samples_per_s=samples / steps * all_steps / total * 1e9 if unknown[-1] < steps and total else None,
+        )
+
+    def _advance(self) -> None:
+        """Take the new steps into the window, and out of it those that are too long ago."""
+        window, sums = self._window, self._sums
+        newest = self._steps
+        new, self._new = min(self._new, len(newest)), 0
+        for step in islice(newest, len(newest) - new, None):
+            numbers, gaps = _NUMBERS(step), None
+            if None in numbers:
+                gaps = tuple([number is None for number in numbers])
+                numbers = tuple([number or 0 for number in numbers])
+                self._unknown = list(map(add, self._unknown, gaps))
+            window.append((step, numbers, gaps))
+            sums = list(map(add, sums, numbers))
+            self._on_device += step.device_ns is not None
+        while len(window) > HELD or (len(window) > 1 and sums[0] + sums[2] > WINDOW_NS):
+            step, numbers, gaps = window.popleft()
+            sums = list(map(sub, sums, numbers))
+            self._on_device -= step.device_ns is not None
+            if gaps is not None:
+                self._unknown = list(map(sub, self._unknown, gaps))
+        self._sums = sums
+
+
+class Latencies:
+    """The newest latencies of a rank, in ns, and their percentiles."""
+
+    def __init__(self) -> None:
+        self._new: deque[int] = deque(maxlen=HELD)
+        """Those that are not among the others yet."""
+        self._held: deque[int] = deque()
+        self._ordered: list[int] = []
+        """The same by size."""
+
+    def extend(self, values: Iterable[int]) -> None:
+        """Take in the next ones."""
+        self._new.extend(values)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._new.clear()
+        self._held.clear()
+        self._ordered.clear()
+
+    def percentiles(self) -> tuple[int, int] | None:
+        """Return the median and the 99th percentile, None where there are no values."""
+        held, ordered = self._held, self._ordered
+        for _ in range(len(held) + len(self._new) - HELD):
+            del ordered[bisect_left(ordered, held.popleft())]
+        held.extend(self._new)
+        # Nearly all are in order by now, which is what a sort of Python is quick at.
+        ordered.extend(self._new)
+        ordered.sort()
+        self._new.clear()
+        return percentiles_of_ordered(ordered)
+
+
+def _device(window: list[Step]) -> dict[str, float] | None:
+    """Return the mean of each phase on the device in ms, None where no step has all of them."""
+    known = [step.device_ns for step in window if step.device_ns is not None and len(step.device_ns) in _ON_DEVICE]
+    known = [spans for spans in known if len(spans) == len(known[-1])]
+    if not known:
+        return None
+    # An older agent tells of one phase less.
+    return {
+        name: sum(spans) / len(known) / 1e6
+        for name, spans in zip(DEVICE_PHASES, zip(*known, strict=True), strict=False)
+    }
