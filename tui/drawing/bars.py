@@ -97,13 +97,12 @@ def sparkline(
     if len(finite) == len(means):
         # Nearly always, and many times a second.
         marks = _levels(finite, low, high, levels)
+        if ends is not None:
+            marks = [max(0, min(levels, mark)) for mark in marks]
         blank = " " * (width - len(marks))
         style = ink[hue]
         return (
-            [
-                [Segment("".join([row[max(0, min(levels, mark))] for mark in marks]), style), Segment(blank)]
-                for row in signs
-            ]
+            [[Segment("".join(map(row.__getitem__, marks)), style), Segment(blank)] for row in signs]
             if marks
             else [[Segment(blank)] for _ in signs]
         )

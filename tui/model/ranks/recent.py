@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from operator import add, attrgetter, sub
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 from ddptop.agent.wire import DEVICE_PHASES, PHASES, Step
 from ddptop.agent.wire.latencies import percentiles_of_ordered
@@ -22,10 +22,14 @@ WINDOW_NS: Final = 2_000_000_000
 """Step time and phases are means over this much training, at least over one step."""
 _ON_DEVICE: Final = (len(DEVICE_PHASES) - 1, len(DEVICE_PHASES))
 """How many phases a record tells of the device."""
-_NUMBERS: Final = attrgetter("wall_ns", "counted", "counted_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
-_FIELDS: Final = 4 + len(PHASES)
+_NUMBERS: Final = attrgetter(
+    "wall_ns", "counted", "counted_ns", *(f"{phase}_ns" for phase in PHASES), "samples", "device_ns"
+)
 _SPANS: Final = slice(3, 3 + len(PHASES))
 """Where the phases are among the numbers of a step."""
+_SAMPLES: Final = 3 + len(PHASES)
+_DEVICE: Final = _SAMPLES + 1
+"""Where the phases on the device are, which are not added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,21 @@ class RecentSteps:
         self._steps: deque[Step] = deque(maxlen=HELD)
         self._new = 0
         """The newest of them, which are not in the window yet."""
-        self._window: deque[tuple[Step, tuple[int, ...], tuple[bool, ...] | None]] = deque()
-        """The last `WINDOW_NS`: of each step its numbers, 0 for an unknown one, and which are unknown, if any."""
-        self._sums = [0] * _FIELDS
-        self._unknown = [0] * _FIELDS
+        self._window: deque[tuple[Any, ...]] = deque()
+        """The numbers of the steps of the last `WINDOW_NS`."""
+        self._sums = [0] * _DEVICE
+        """Of each number, over the steps of the window that tell it."""
+        self._unknown = [0] * (_DEVICE + 1)
         """Of each number, how many steps of the window do not tell it."""
-        self._on_device = 0
-        """How many of them tell of a device."""
+
+    def __getstate__(self) -> dict[str, list[Step]]:
+        """Return what is known; what was worked out of it is worked out again."""
+        return {"steps": list(self._steps)}
+
+    def __setstate__(self, state: dict[str, list[Step]]) -> None:
+        self.__init__()  # type: ignore[misc]  # as new
+        for step in state["steps"]:
+            self.append(step)
 
     def __bool__(self) -> bool:
         return bool(self._steps)
@@ -73,8 +85,8 @@ class RecentSteps:
         """Forget all."""
         self._steps.clear()
         self._window.clear()
-        self._new = self._on_device = 0
-        self._sums, self._unknown = [0] * _FIELDS, [0] * _FIELDS
+        self._new = 0
+        self._sums, self._unknown = [0] * _DEVICE, [0] * (_DEVICE + 1)
 
     def means(self) -> Means:
         """Return what the window was like; takes time for the steps that came and went since the last call."""
@@ -95,31 +107,36 @@ class RecentSteps:
                 # A phase that was not observed in every step is left out.
                 if not gaps
             },
-            device_ms=_device([step for step, _, _ in self._window]) if self._on_device else None,
-            samples_per_s=samples / steps * all_steps / total * 1e9 if unknown[-1] < steps and total else None,
+            device_ms=_device([step[_DEVICE] for step in self._window]) if unknown[_DEVICE] < steps else None,
+            samples_per_s=samples / steps * all_steps / total * 1e9 if unknown[_SAMPLES] < steps and total else None,
         )
 
     def _advance(self) -> None:
         """Take the new steps into the window, and out of it those that are too long ago."""
-        window, sums = self._window, self._sums
-        newest = self._steps
-        new, self._new = min(self._new, len(newest)), 0
-        for step in islice(newest, len(newest) - new, None):
-            numbers, gaps = _NUMBERS(step), None
-            if None in numbers:
-                gaps = tuple([number is None for number in numbers])
-                numbers = tuple([number or 0 for number in numbers])
-                self._unknown = list(map(add, self._unknown, gaps))
-            window.append((step, numbers, gaps))
-            sums = list(map(add, sums, numbers))
-            self._on_device += step.device_ns is not None
-        while len(window) > HELD or (len(window) > 1 and sums[0] + sums[2] > WINDOW_NS):
-            step, numbers, gaps = window.popleft()
-            sums = list(map(sub, sums, numbers))
-            self._on_device -= step.device_ns is not None
-            if gaps is not None:
-                self._unknown = list(map(sub, self._unknown, gaps))
-        self._sums = sums
+        window, newest = self._window, self._steps
+        came = list(map(_NUMBERS, islice(newest, len(newest) - min(self._new, len(newest)), None)))
+        self._new = 0
+        self._count(came, 1)
+        window.extend(came)
+        long, went = self._sums[0] + self._sums[2], []
+        while len(window) > HELD or (len(window) > 1 and long > WINDOW_NS):
+            oldest = window.popleft()
+            long -= oldest[0] + oldest[2]
+            went.append(oldest)
+        self._count(went, -1)
+
+    def _count(self, steps: Sequence[tuple[Any, ...]], sign: int) -> None:
+        """Add the numbers of steps to the sums, or take them out again."""
+        # By field, not by step: a sum costs a tenth of what it takes to walk through the records.
+        for index, column in enumerate(zip(*steps, strict=True)):
+            if index == _DEVICE or None in column:
+                known = [each for each in column if each is not None]
+                self._unknown[index] += sign * (len(column) - len(known))
+                if index == _DEVICE:
+                    return
+                self._sums[index] += sign * sum(known)
+            else:
+                self._sums[index] += sign * sum(column)
 
 
 class Latencies:
@@ -131,6 +148,14 @@ class Latencies:
         self._held: deque[int] = deque()
         self._ordered: list[int] = []
         """The same by size."""
+
+    def __getstate__(self) -> dict[str, list[int]]:
+        """Return what is known, in the order in which it came."""
+        return {"values": [*self._held, *self._new][-HELD:]}
+
+    def __setstate__(self, state: dict[str, list[int]]) -> None:
+        self.__init__()  # type: ignore[misc]  # as new
+        self.extend(state["values"])
 
     def extend(self, values: Iterable[int]) -> None:
         """Take in the next ones."""
@@ -155,9 +180,9 @@ class Latencies:
         return percentiles_of_ordered(ordered)
 
 
-def _device(window: list[Step]) -> dict[str, float] | None:
+def _device(told: Iterable[Sequence[int] | None]) -> dict[str, float] | None:
     """Return the mean of each phase on the device in ms, None where no step has all of them."""
-    known = [step.device_ns for step in window if step.device_ns is not None and len(step.device_ns) in _ON_DEVICE]
+    known = [spans for spans in told if spans is not None and len(spans) in _ON_DEVICE]
     known = [spans for spans in known if len(spans) == len(known[-1])]
     if not known:
         return None
