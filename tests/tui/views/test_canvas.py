@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -16,14 +17,14 @@ WIDTH, HEIGHT = 40, 12
 @pytest.mark.parametrize("mode", [HiResMode.BRAILLE, HiResMode.QUADRANT])
 @pytest.mark.parametrize("seed", range(3))
 def test_lines_are_the_same_cells(seed: int, mode: HiResMode) -> None:
-    """Lines of any slope, some of them over the edges, one over the other: signs and styles are those of the library."""
+    """Lines of any slope, some over the edges, one over the other: signs and styles are those of the library."""
     rng = random.Random(seed)
     canvases = [kind(WIDTH, HEIGHT) for kind in (Canvas, PlotCanvas)]
     for canvas in canvases:
         canvas.reset(Size(WIDTH, HEIGHT), refresh=False)
     for style in ("red", "green"):
         corners = [(rng.uniform(-9, WIDTH + 9), rng.uniform(-9, HEIGHT + 9)) for _ in range(20)]
-        lines = [(*begin, *end) for begin, end in zip(corners, corners[1:], strict=False)]
+        lines = [(*begin, *end) for begin, end in itertools.pairwise(corners)]
         lines += [(3.0, 2.5, 3.0, 9.0), (1.0, 4.0, 30.0, 4.0), (5.0, 5.0, 5.0, 5.0)]
         for canvas in canvases:
             canvas.draw_hires_lines(lines, hires_mode=mode, style=style)

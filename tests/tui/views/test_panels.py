@@ -17,7 +17,7 @@ from ddptop.tui.views.panels.panels import PanelGrid
 @pytest.mark.parametrize("height", [7, 10])
 @pytest.mark.parametrize("chosen", [False, True])
 def test_lines_that_show_the_same_are_drawn_once(height: int, chosen: bool) -> None:
-    """A step that changes loss, number and age alone draws the two lines that have them; the others are the same rows."""
+    """A step that changes loss, number and age draws the lines that have them; the others are the same rows."""
     shape = Shape(50, height, chosen)
     before = rank_frame(1)
     after = replace(before, step=1285, step_age_s=0.3, loss=0.5)
@@ -73,7 +73,7 @@ async def test_beside_a_scrollbar_no_line_is_cut_and_no_bar_painted(monkeypatch:
 
 
 async def test_a_choice_is_painted_with_its_log_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key that chooses a rank has the title of its log painted in the same turn, not when Textual's timer is due."""
+    """The key that chooses a rank has the title of its log painted in the same turn, not when a timer is due."""
     app = dashboard(StillSource(frame()))
     app.set_interval = lambda *_, **__: None  # type: ignore[assignment,method-assign]
     async with app.run_test(size=(120, 40)) as pilot:
