@@ -141,7 +141,7 @@ class Drawn(ScrollView):
         """
         if self._plain is None:
             self._plain = self._is_plain()
-        width, height = self.room, self.size.height
+        width, height = self.line_width, self.size.height
         if not self._plain or crop.x or crop.width < width:
             # What it is in may cut the widget off at a side.
             return lines
@@ -170,13 +170,13 @@ class Drawn(ScrollView):
         )
 
     @property
-    def room(self) -> int:
+    def line_width(self) -> int:
         """Cells of a line, without those of a scrollbar beside it."""
         return self.size.width - self.scrollbar_size_vertical
 
     def refresh_numbered(self, lines: Iterable[int]) -> None:
         """Draw these of all lines again; to refresh each by itself takes as long as to draw it."""
-        width, top = self.room, self.scroll_offset.y
+        width, top = self.line_width, self.scroll_offset.y
         if regions := [Region(0, begin - top, width, end - begin) for begin, end in _stretches(lines)]:
             self.refresh(*regions)
 
@@ -207,7 +207,7 @@ class Drawn(ScrollView):
 
         The same as `grounded` in one pass: a line through many panels has a hundred segments.
         """
-        base, whole = self.base, self.room
+        base, whole = self.base, self.line_width
         grounds = self._grounds
         segments: list[Segment] = []
         together: list[str] = []

@@ -11,13 +11,14 @@ from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
 from textual_hires_canvas import Canvas, HiResMode
-from textual_hires_canvas.canvas import FloatScalar, hires_sizes, pixels
+from textual_hires_canvas.canvas import FloatScalar
+from textual_hires_canvas.hires import hires_sizes, pixels
 
 _BRAILLE: Final = HiResMode.BRAILLE
 _ACROSS, _DOWN = hires_sizes[_BRAILLE].width, hires_sizes[_BRAILLE].height
 """Dots of a cell."""
 _SIGNS: Final = {
-    sum(1 << index for index, dot in enumerate(dots) if dot): pixels[_BRAILLE][dots]
+    sum(1 << index for index, dot in enumerate(dots) if dot): pixels[_BRAILLE][dots] or " "
     for dots in product((0, 1), repeat=_ACROSS * _DOWN)
 }
 """By the dots of a cell, as bits from its upper left one on line by line, the sign that has them."""

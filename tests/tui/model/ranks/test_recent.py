@@ -43,7 +43,7 @@ def window_of(taken: Sequence[Step]) -> list[Step]:
     """Return the longest row of newest steps that is no longer than the window, or the newest step."""
     rows = [taken[begin:] for begin in range(max(0, len(taken) - HELD), len(taken))]
     fits = [row for row in rows if sum(each.wall_ns + each.counted_ns for each in row) <= WINDOW_NS]
-    return list(max(fits, key=len, default=taken[-1:]))
+    return max([list(taken[-1:]), *map(list, fits)], key=len)
 
 
 @pytest.mark.parametrize("longest_ns", [8_000_000, 300_000_000, 5_000_000_000])
