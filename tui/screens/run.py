@@ -150,7 +150,6 @@ class RunScreen(PlottedScreen):
             self.rank = message.rank
             # The rest follows with the next frame: a plot takes longer than the key may.
             self._show_log()
-            self.paint()
 
     @on(RankTable.ColumnsAsked)
     def _offer_columns(self, message: RankTable.ColumnsAsked) -> None:

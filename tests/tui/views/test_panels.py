@@ -27,7 +27,7 @@ def test_lines_that_show_the_same_are_drawn_once(height: int, chosen: bool) -> N
     assert "1,285" in words[0]
     assert "loss" in words[1]
     # A high panel draws its losses in two lines.
-    assert drawn == [0, 1, 2] if height == 10 else [0, 1]
+    assert drawn == ([0, 1, 2] if height == 10 else [0, 1])
 
 
 async def test_beside_a_scrollbar_no_line_is_cut_and_no_bar_painted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,28 +70,3 @@ async def test_beside_a_scrollbar_no_line_is_cut_and_no_bar_painted(monkeypatch:
         assert not [text for text in cut if "1,287" in text]
         bar = grid.vertical_scrollbar.region.x
         assert all(x + strip.cell_length <= bar or x > bar for each in paintings for _, x, strip in each.strips)
-
-
-async def test_a_choice_is_painted_with_its_log_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key that chooses a rank has the title of its log painted in the same turn, not when a timer is due."""
-    app = dashboard(StillSource(frame()))
-    app.set_interval = lambda *_, **__: None  # type: ignore[assignment,method-assign]
-    async with app.run_test(size=(120, 40)) as pilot:
-        app.repaint()
-        await pilot.pause()
-        assert app.screen._update_timer is not None
-        monkeypatch.setattr(app.screen._update_timer, "resume", lambda: None)
-        painted: list[str] = []
-        paint = app.screen._compositor.render_partial_update
-
-        def noted() -> Painting | None:
-            painting: Painting | None = paint()  # type: ignore[assignment]
-            if painting is not None:
-                painted.extend(strip.text for _, _, strip in painting.strips)
-            return painting
-
-        monkeypatch.setattr(app.screen._compositor, "render_partial_update", noted)
-        await pilot.press("right")
-        await pilot.pause()
-        assert any("log of rank 1" in text for text in painted), painted
-        assert any("┏━ 1" in text for text in painted), "the panel that is chosen now"
