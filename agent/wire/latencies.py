@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ddptop.agent.wire.telemetry import Step
 
@@ -18,7 +18,11 @@ def latencies_of(step: Step) -> list[int]:
 
 def percentiles(values: Collection[int]) -> tuple[int, int] | None:
     """Return the median and the 99th percentile, None where there are no values."""
-    if not values:
+    return percentiles_of_ordered(sorted(values))
+
+
+def percentiles_of_ordered(ordered: Sequence[int]) -> tuple[int, int] | None:
+    """Return the same of values that are in order already."""
+    if not ordered:
         return None
-    ordered = sorted(values)
     return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]

@@ -14,24 +14,37 @@ from ddptop.tui.drawing.theme import LETTERS, Ink
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _BROKEN = "×"
+PhaseCells = tuple[tuple[str, int], ...]
+"""The phases in a bar, in its order, each with the cells that it takes."""
 
 
 def phase_bar(phases_ms: Mapping[str, float], scale_ms: float, width: int, ink: Ink) -> Row:
     """Return the phases of a step, one after the other; `width` cells are `scale_ms`."""
-    row: Row = []
+    return phase_row(phase_cells(phases_ms, scale_ms, width), width, ink)
+
+
+def phase_cells(phases_ms: Mapping[str, float], scale_ms: float, width: int) -> PhaseCells:
+    """Return how many cells of such a bar each phase takes, without those that take none."""
+    cells: list[tuple[str, int]] = []
     end = 0.0
     drawn = 0
-    for phase, letter in LETTERS.items():
+    for phase in LETTERS:
         end += max(0.0, phases_ms.get(phase) or 0.0)
         # Rounding the running sum, not each part, keeps the length of the whole right.
-        cells = round(min(1.0, end / scale_ms) * width) - drawn if scale_ms > 0 and math.isfinite(end) else 0
-        if cells <= 0:
-            continue
+        more = round(min(1.0, end / scale_ms) * width) - drawn if scale_ms > 0 and math.isfinite(end) else 0
+        if more > 0:
+            cells.append((phase, more))
+            drawn += more
+    return tuple(cells)
+
+
+def phase_row(cells: PhaseCells, width: int, ink: Ink) -> Row:
+    """Return the bar in which the phases take so many of `width` cells."""
+    row: Row = []
+    for phase, count in cells:
         first, rest = ink.block(phase)
-        row.append(Segment(letter, first))
-        row.append(Segment(letter * (cells - 1), rest))
-        drawn += cells
-    row.append(Segment(" " * (width - drawn)))
+        row += [Segment(LETTERS[phase], first), Segment(LETTERS[phase] * (count - 1), rest)]
+    row.append(Segment(" " * (width - sum([count for _, count in cells]))))
     return row
 
 
@@ -84,13 +97,12 @@ def sparkline(
     if len(finite) == len(means):
         # Nearly always, and many times a second.
         marks = _levels(finite, low, high, levels)
+        if ends is not None:
+            marks = [max(0, min(levels, mark)) for mark in marks]
         blank = " " * (width - len(marks))
         style = ink[hue]
         return (
-            [
-                [Segment("".join([row[max(0, min(levels, mark))] for mark in marks]), style), Segment(blank)]
-                for row in signs
-            ]
+            [[Segment("".join(map(row.__getitem__, marks)), style), Segment(blank)] for row in signs]
             if marks
             else [[Segment(blank)] for _ in signs]
         )

@@ -141,7 +141,7 @@ class Drawn(ScrollView):
         """
         if self._plain is None:
             self._plain = self._is_plain()
-        width, height = self.size
+        width, height = self.line_width, self.size.height
         if not self._plain or crop.x or crop.width < width:
             # What it is in may cut the widget off at a side.
             return lines
@@ -153,7 +153,7 @@ class Drawn(ScrollView):
             if not 0 <= line - top < height:
                 framed.append(line)
                 continue
-            # Where the part is wider, a scrollbar stands in the rest.
+            # Where the part is wider, a scrollbar stands in the rest, and whatever is drawn there has to be cut off.
             strip = self.render_line(line - top).adjust_cell_length(width, self.base)
             for each in filters:
                 strip = strip.apply_filter(each, ground)
@@ -169,9 +169,14 @@ class Drawn(ScrollView):
             and not (styles.outline_top[0] or styles.outline_bottom[0] or any(kind for kind, _ in sides))
         )
 
+    @property
+    def line_width(self) -> int:
+        """Cells of a line, without those of a scrollbar beside it."""
+        return self.size.width - self.scrollbar_size_vertical
+
     def refresh_numbered(self, lines: Iterable[int]) -> None:
         """Draw these of all lines again; to refresh each by itself takes as long as to draw it."""
-        width, top = max(self.virtual_size.width, self.size.width), self.scroll_offset.y
+        width, top = self.line_width, self.scroll_offset.y
         if regions := [Region(0, begin - top, width, end - begin) for begin, end in _stretches(lines)]:
             self.refresh(*regions)
 
@@ -202,7 +207,7 @@ class Drawn(ScrollView):
 
         The same as `grounded` in one pass: a line through many panels has a hundred segments.
         """
-        base, whole = self.base, self.size.width
+        base, whole = self.base, self.line_width
         grounds = self._grounds
         segments: list[Segment] = []
         together: list[str] = []

@@ -6,7 +6,7 @@ widget begins or ends. Four times a second that took as long as all that the das
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -71,6 +71,20 @@ class LineCompositor(Compositor):
         self._dirty_regions.clear()
         if not spans:
             return None
+        strips, drawn = self._drawn(spans)
+        # Some draw into others when they are asked, and are themselves not seen.
+        self._ask(told - drawn)
+        return Painting(strips)
+
+    def whole_lines(self, numbers: Iterable[int]) -> dict[int, Strip]:
+        """Return lines of the screen by their numbers, for a screen over this one."""
+        pieces: dict[int, list[Strip]] = {}
+        for y, _, strip in self._drawn([(y, 0, self.size.width) for y in numbers])[0]:
+            pieces.setdefault(y, []).append(strip)
+        return {y: Strip.join(strips) for y, strips in pieces.items()}
+
+    def _drawn(self, spans: Iterable[tuple[int, int, int]]) -> tuple[list[tuple[int, int, Strip]], Set[Widget]]:
+        """Return what is seen in stretches of lines, and the widgets that were asked for it."""
         drawn: dict[Widget, list[Strip]] = {}
         strips: list[tuple[int, int, Strip]] = []
         for y, first, last in spans:
@@ -82,13 +96,11 @@ class LineCompositor(Compositor):
                     lines = drawn[widget] = widget.render_lines(crop)
                 begin, end = max(begin, first), min(end, last)
                 strip = lines[y - seen.y]
-                # Beside a scrollbar a line ends before the part does: to cut it takes as long as to draw it.
+                # Beside a scrollbar a line may end before the part does: to cut it takes as long as to draw it.
                 if begin > seen.x or strip.cell_length > end - seen.x:
                     strip = strip.crop(begin - seen.x, end - seen.x)
                 strips.append((y, begin, strip))
-        # Some draw into others when they are asked, and are themselves not seen.
-        self._ask(told - drawn.keys())
-        return Painting(strips)
+        return strips, drawn.keys()
 
     def _ask(self, widgets: Iterable[Widget]) -> None:
         for widget in widgets:

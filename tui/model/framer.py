@@ -6,7 +6,6 @@ Everything on the screen, in `status --json` and in the plain output comes from 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from operator import is_
@@ -102,9 +101,8 @@ class Framer:
             if all(map(is_, source, drawn_from)) and 0 <= situation.at - at < FRESH_S:
                 return drawn
         exchange = partial(self._store.alignment.means_ms, rank)
-        drawn = rank_frame(model, situation.at, state, self._log_of(model), exchange)
-        if host is not None or (model.member is None and is_on_several(self._store.run)):
-            drawn = _placed(drawn, host, is_known=model.is_known)
+        placed = host is not None or (model.member is None and is_on_several(self._store.run))
+        drawn = rank_frame(model, situation.at, state, self._log_of(model), exchange, host, placed=placed)
         self._drawn[rank] = situation.at, source, drawn
         return drawn
 
@@ -226,9 +224,19 @@ def _only(values: Set[str | None]) -> str | None:
 
 
 def rank_frame(
-    model: RankModel, now: float, state: str, log: str | None, exchange: Callable[[], tuple[float, float] | None]
+    model: RankModel,
+    now: float,
+    state: str,
+    log: str | None,
+    exchange: Callable[[], tuple[float, float] | None],
+    host: HostFrame | None = None,
+    *,
+    placed: bool = False,
 ) -> RankFrame:
-    """Return the frame of a rank; `exchange` works out its waiting and transfer in all-reduces, ms a step."""
+    """Return the frame of a rank; `exchange` works out its waiting and transfer in all-reduces, ms a step.
+
+    It is `placed` where there are several hosts: what its `host` tells of it, None for an unknown one, is in it then.
+    """
     beat, hello, member, means = model.beat, model.hello, model.member, model.means
     p50, p99 = model.percentiles
     age = model.age(now)
@@ -238,9 +246,9 @@ def rank_frame(
     return RankFrame(
         rank=model.rank,
         state=state,
-        activity=states.describe(model.evidence(now), state),
+        activity=_activity(model, now, state, host, placed=placed),
         pid=member.process.pid if member is not None else None,
-        host=None if member is None else member.host,
+        host=host.host if host is not None else None if member is None else member.host,
         step=model.step,
         step_age_s=age,
         stands=stands,
@@ -281,14 +289,13 @@ def rank_frame(
     )
 
 
-def _placed(rank: RankFrame, host: HostFrame | None, *, is_known: bool) -> RankFrame:
-    """Return the frame of a rank with what its host tells of it."""
-    activity = rank.activity
-    if rank.state == "silent" and host is not None and host.is_unheard:
-        activity = host.told
-    elif not is_known and rank.state in ("starting", "silent"):
-        activity = UNREPORTED if host is None else f"starting on {host.host}"
-    return replace(rank, host=rank.host if host is None else host.host, activity=activity)
+def _activity(model: RankModel, now: float, state: str, host: HostFrame | None, *, placed: bool) -> str:
+    """Return what a rank does, or what its host tells of it."""
+    if placed and state == "silent" and host is not None and host.is_unheard:
+        return host.told
+    if placed and not model.is_known and state in ("starting", "silent"):
+        return UNREPORTED if host is None else f"starting on {host.host}"
+    return states.describe(model.evidence(now), state)
 
 
 def _all_stand(models: Iterable[RankModel], now: float, step_ms: float | None) -> bool:

@@ -122,6 +122,12 @@ class LiveScreen(Transient[int]):
         if self.typed and (other or not is_offered("step", frame.state, launched=frame.launched)):
             self.action_forget_count()
         self.show(frame)
+        self.paint()
+        if changed:
+            self.refresh_bindings()
+
+    def paint(self) -> None:
+        """Paint what has changed in the widgets that draw their own cells."""
         # All at once: messages of the widgets would be read one by one, and a painting may come between two of them.
         seen = self._compositor.visible_widgets
         self._dirty_widgets.update(each for each in seen if isinstance(each, Drawn) and each.take_repaint())
@@ -130,8 +136,6 @@ class LiveScreen(Transient[int]):
             self._on_timer_update()
         else:
             self.check_idle()
-        if changed:
-            self.refresh_bindings()
 
     def lacks(self, action: str) -> bool:
         """Say whether an action is offered although the run has not what it needs: its key then tells what."""

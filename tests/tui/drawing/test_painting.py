@@ -159,3 +159,14 @@ async def test_no_more_of_a_line_is_painted_than_has_changed() -> None:
         await pilot.pause()
         parts = [(y, x, strip.text) for painting in paintings for y, x, strip in painting.strips]
         assert parts == [(4, 0, "plain")]
+
+
+async def test_lines_for_a_screen_over_this_one_are_those_of_the_screen() -> None:
+    """Whole lines, by their numbers, have the cells that the screen shows there."""
+    async with Office().run_test(size=(WIDTH, HEIGHT)) as pilot:
+        app, _ = await opened(pilot)
+        compositor = app.screen._compositor
+        assert isinstance(compositor, LineCompositor)
+        lines = compositor.whole_lines({0, 4, 5, 15})
+        seen = whole(app)
+        assert {y: cells(strip) for y, strip in lines.items()} == {y: seen[y] for y in (0, 4, 5, 15)}

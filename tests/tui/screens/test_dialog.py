@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from textual.widgets import Button, Input
 
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.control.consent import Consent
+from ddptop.tui.drawing.painting import LineCompositor
 from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.dialogs import dialog
 from ddptop.tui.screens.dialogs.dialog import Dialog
@@ -93,7 +94,15 @@ def painted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counted[type(self.root).__name__] += sum(map(is_rendered_line, range(self.size.height)))
         return render(self, crop, is_rendered_line)
 
+    drawn = LineCompositor._drawn
+
+    def draw_and_count(self: LineCompositor, spans: Iterable[tuple[int, int, int]]) -> Any:
+        spans = list(spans)
+        counted[type(self.root).__name__] += len({y for y, _, _ in spans})
+        return drawn(self, spans)
+
     monkeypatch.setattr(Compositor, "_render_chops", render_and_count)
+    monkeypatch.setattr(LineCompositor, "_drawn", draw_and_count)
     return counted
 
 

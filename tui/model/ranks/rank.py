@@ -5,20 +5,16 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from operator import attrgetter
 
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
-from ddptop.agent.wire import DEVICE_PHASES, PHASES, Beat, Hello, Step, Summary
+from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
 from ddptop.agent.wire.latencies import latencies_of
-from ddptop.agent.wire.latencies import percentiles as percentiles_of
+from ddptop.tui.model.ranks.recent import Latencies, Means, RecentSteps
 from ddptop.tui.settings import Thresholds
 
 DEFAULT = Thresholds()
-WINDOW_NS = 2_000_000_000
-"""Step time and phases are means over this much training, at least over one step."""
 LOSSES = 240
 """Losses held for the small history in a panel."""
 METRICS = 64
@@ -29,9 +25,6 @@ DENIED_NS = 2_000_000_000
 """So much later than the end of its script a rank must say that it goes on, to be believed."""
 PENDING = 5000
 """Live records held while an earlier gap is being filled: what comes in five seconds of steps of a millisecond."""
-_ON_DEVICE = (len(DEVICE_PHASES) - 1, len(DEVICE_PHASES))
-"""How many phases a record tells of the device."""
-_NUMBERS = attrgetter("wall_ns", "counted", "counted_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
 
 
 class RankModel:
@@ -81,9 +74,9 @@ class RankModel:
         self._given_up = 0
         """Up to which record those that are missing were asked for, in vain."""
         self._pending: list[Step] = []
-        self._recent: deque[Step] = deque(maxlen=512)
+        self._recent = RecentSteps()
         self.losses: deque[float | None] = deque(maxlen=LOSSES)
-        self._latencies: deque[int] = deque(maxlen=512)
+        self._latencies = Latencies()
         self._means: Means | None = None
         self._superseded = False
         """Another process takes its place: its records tell nothing of that one."""
@@ -207,7 +200,7 @@ class RankModel:
         if self._means is not None:
             return self._means
         told = self._newer_summary
-        return _of_steps(self._recent) if told is None else _of_summary(told)
+        return self._recent.means() if told is None else _of_summary(told)
 
     @property
     def _newer_summary(self) -> Summary | None:
@@ -218,7 +211,7 @@ class RankModel:
     def percentiles(self) -> tuple[int | None, int | None]:
         """The median and the 99th percentile of its all-reduces, in ns."""
         told = self._newer_summary
-        return (percentiles_of(self._latencies) or (None, None)) if told is None else (told.p50_ns, told.p99_ns)
+        return (self._latencies.percentiles() or (None, None)) if told is None else (told.p50_ns, told.p99_ns)
 
     @property
     def step(self) -> int | None:
@@ -234,7 +227,7 @@ class RankModel:
     def _last_told(self) -> int:
         """The last step that its records and summaries tell of, without those of the generations before."""
         told = self.told.step if self.told is not None else 0
-        return max(told, self._recent[-1].step if self._recent else 0)
+        return max(told, self._recent.last.step if self._recent else 0)
 
     @property
     def ran(self) -> bool:
@@ -336,43 +329,10 @@ class RankModel:
             return None
         newest = max(
             (self.beat.step_at_ns or 0) if self.beat is not None else 0,
-            self._recent[-1].end_at_ns if self._recent else 0,
+            self._recent.last.end_at_ns if self._recent else 0,
             self.told.end_at_ns if self.told is not None else 0,
         )
         return max(0.0, now - self._since(newest)) if newest else None
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What the last `WINDOW_NS` of training were like, in ms; None where nothing is known."""
-
-    step_ms: float | None
-    phases_ms: dict[str, float] | None
-    device_ms: dict[str, float] | None
-    samples_per_s: float | None
-
-
-def _of_steps(recent: deque[Step]) -> Means:
-    window = _window(recent)
-    if not window:
-        return Means(None, None, None, None)
-    # By field, not by step: a sum costs a tenth of what it takes to walk through the records.
-    (wall, counted, counted_ns, *spans, samples) = zip(*map(_NUMBERS, window), strict=True)
-    known = [each for each in samples if each is not None]
-    recorded, total, steps = sum(wall), sum(wall) + sum(counted_ns), len(window) + sum(counted)
-    # Steps that were only counted have the same phases, in the time that they took.
-    more = total / recorded / steps if recorded and steps > len(window) else 1 / len(window)
-    return Means(
-        step_ms=total / steps / 1e6,
-        phases_ms={
-            phase: sum(span) * more / 1e6
-            for phase, span in zip(PHASES, spans, strict=True)
-            # A phase that was not observed in every step is left out.
-            if None not in span
-        },
-        device_ms=_device(window),
-        samples_per_s=sum(known) / len(window) * steps / total * 1e9 if known and total else None,
-    )
 
 
 def _of_summary(told: Summary) -> Means:
@@ -387,27 +347,3 @@ def _of_summary(told: Summary) -> Means:
 def rate_of(told: Summary) -> float | None:
     """Return the samples a second of a summary, None where it does not tell."""
     return told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None
-
-
-def _window(recent: deque[Step]) -> list[Step]:
-    window: list[Step] = []
-    total = 0
-    for step in reversed(recent):
-        if window and total + step.wall_ns + step.counted_ns > WINDOW_NS:
-            break
-        window.append(step)
-        total += step.wall_ns + step.counted_ns
-    return window
-
-
-def _device(window: list[Step]) -> dict[str, float] | None:
-    """Return the mean of each phase on the device in ms, None where no step has all of them."""
-    known = [step.device_ns for step in window if step.device_ns is not None and len(step.device_ns) in _ON_DEVICE]
-    known = [spans for spans in known if len(spans) == len(known[-1])]
-    if not known:
-        return None
-    # An older agent tells of one phase less.
-    return {
-        name: sum(spans) / len(known) / 1e6
-        for name, spans in zip(DEVICE_PHASES, zip(*known, strict=True), strict=False)
-    }

@@ -11,12 +11,13 @@ anything: see `Dialog.ignores_enter`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual._compositor import Compositor
 from textual.binding import Binding
 from textual.color import Color
 from textual.content import Content
@@ -29,6 +30,7 @@ from textual.widget import _RenderCache
 from textual.widgets import Static
 
 from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.painting import LineCompositor
 from ddptop.tui.screens.dialogs.transient import Transient
 
 SETTLE_S: Final = 0.3
@@ -45,6 +47,7 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._compositor = LineCompositor()
         self._opened: float | None = None
         """When it came to the top, by the monotonic clock; None before that."""
         self._astray = False
@@ -131,10 +134,8 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
         if veil != self._veil or len(self._darkened) > _MOST_STYLES:
             self._veil, self._darkened = veil, {}
         if dirty:
-            crop = Region(0, min(dirty), self.size.width, max(dirty) + 1 - min(dirty))
-            chops = below._compositor._render_chops(crop, dirty.__contains__)
-            for y in dirty:
-                lines[y] = Strip(self._darken(Strip.join(chops[y].values()), veil), self.size.width)
+            for y, strip in _lines_of(below._compositor, dirty):
+                lines[y] = Strip(self._darken(strip, veil), self.size.width)
         self._render_cache = _RenderCache(self.size, lines)
         self._dirty_regions.clear()
 
@@ -145,3 +146,14 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
                 (segment,) = BackgroundScreen.process_segments([Segment("", style)], veil)
                 known[style] = segment.style
             yield Segment(text, known[style], control)
+
+
+def _lines_of(compositor: Compositor, numbers: Collection[int]) -> Iterator[tuple[int, Strip]]:
+    """Yield lines of a screen, each with its number."""
+    if isinstance(compositor, LineCompositor):
+        yield from compositor.whole_lines(numbers).items()
+        return
+    crop = Region(0, min(numbers), compositor.size.width, max(numbers) + 1 - min(numbers))
+    chops = compositor._render_chops(crop, numbers.__contains__)
+    for y in numbers:
+        yield y, Strip.join(chops[y].values())

@@ -72,6 +72,8 @@ class PanelGrid(RankView):
     def __init__(self, frame: Frame, **options: Any) -> None:
         super().__init__(frame, **options)
         self._drawn: dict[int, tuple[Shape, list[Row]]] = {}
+        self._painted_by: Plan | None = None
+        """The plan, while lines are drawn."""
 
     # Layout
 
@@ -120,7 +122,11 @@ class PanelGrid(RankView):
             if old_shape != shape:
                 changed.update(place.line_range)
             else:
-                changed.update(place.y + line for line, row in enumerate(rows) if row != old_rows[line])
+                changed.update(
+                    place.y + line
+                    for line, (row, old) in enumerate(zip(rows, old_rows, strict=True))
+                    if row is not old and row != old
+                )
         self.refresh_numbered(changed)
 
     @property
@@ -139,9 +145,17 @@ class PanelGrid(RankView):
         shape = Shape(place.width, place.height, rank.rank == self.chosen)
         return shape, draw_panel(rank, self.frame, shape, self.ink)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return the lines of a part."""
+        self._painted_by = self._plan
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._painted_by = None
+
     def render_line(self, y: int) -> Strip:
         """Return one line through the panels of a row."""
-        plan = self._plan
+        plan = self._painted_by or self._plan
         row, line = divmod(y + self.scroll_offset.y, plan.height)
         parts: list[Row] = []
         place = Region()

@@ -12,15 +12,12 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from rich.style import Style
 from textual import on
 from textual.app import ComposeResult, RenderResult
 from textual.binding import BindingType
 from textual.containers import Grid
 from textual.content import Content
 from textual.events import Mount
-from textual.geometry import Region
-from textual.strip import Strip
 from textual.widgets import Static
 from textual_hires_canvas import Canvas
 from textual_plot import HiResMode, PlotWidget
@@ -32,6 +29,7 @@ from ddptop.tui.drawing.theme import Ink, ink
 from ddptop.tui.drawing.ticks import LABEL
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.model.metrics import CUSTOM, metric_named
+from ddptop.tui.views.plot.canvas import PlotCanvas
 from ddptop.tui.views.plot.contents import Contents, Line, Look, contents_of, span_of
 from ddptop.tui.views.plot.ticks import Powers, Steps, Values
 from ddptop.tui.views.plot.window import Window, recent
@@ -42,25 +40,6 @@ _REST: Final = 100
 """The plot rests so many times as long as a drawing took: at most 1 % of a core, however many ranks there are."""
 _FIRST_STEPS: Final = 20
 """Steps without a loss after which it is told that there is none."""
-
-
-class _Canvas(Canvas):
-    """A canvas that works out its style once a painting; the library does so once a line."""
-
-    _painted_in: Style | None = None
-
-    @property
-    def rich_style(self) -> Style:
-        """The style of cells without one of their own."""
-        return super().rich_style if self._painted_in is None else self._painted_in
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the lines of a part."""
-        self._painted_in = super().rich_style
-        try:
-            return super().render_lines(crop)
-        finally:
-            self._painted_in = None
 
 
 class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
@@ -96,7 +75,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         """Make the library's parts, with canvases of our own, and what stands there without a curve."""
         with Grid():
             for name in ("margin-top", "margin-left", "plot", "margin-bottom"):
-                yield _Canvas(1, 1, id=name)
+                yield PlotCanvas(1, 1, id=name)
         yield Legend(id="legend")
         yield Static(id="nothing")
 

@@ -1,0 +1,72 @@
+"""What the panels draw, and draw again: counted, not timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.screens.dashboards import INK, dashboard, text_of
+from support.screens.frames import StillSource, frame, rank_frame
+from textual.strip import Strip
+
+from ddptop.tui.drawing.painting import Painting
+from ddptop.tui.views.panels.panel import Shape, draw_panel
+from ddptop.tui.views.panels.panels import PanelGrid
+
+
+@pytest.mark.parametrize("height", [7, 10])
+@pytest.mark.parametrize("chosen", [False, True])
+def test_lines_that_show_the_same_are_drawn_once(height: int, chosen: bool) -> None:
+    """A step that changes loss, number and age draws the lines that have them; the others are the same rows."""
+    shape = Shape(50, height, chosen)
+    before = rank_frame(1)
+    after = replace(before, step=1285, step_age_s=0.3, loss=0.5)
+    old, new = (draw_panel(rank, frame(), shape, INK) for rank in (before, after))
+    drawn = [index for index, (one, other) in enumerate(zip(old, new, strict=True)) if one is not other]
+    words = [text_of(new[index]) for index in drawn]
+    assert "1,285" in words[0]
+    assert "loss" in words[1]
+    # A high panel draws its losses in two lines.
+    assert drawn == ([0, 1, 2] if height == 10 else [0, 1])
+
+
+async def test_beside_a_scrollbar_no_line_is_cut_and_no_bar_painted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More panels than there is room for: a frame paints their lines as they were drawn, and leaves the bar alone."""
+    source = StillSource(frame(world=64))
+    app = dashboard(source)
+    app.set_interval = lambda *_, **__: None  # type: ignore[assignment,method-assign]
+    async with app.run_test(size=(200, 50)) as pilot:
+        for step in (1285, 1286):
+            ranks = tuple(replace(rank, step=step) for rank in source.current.ranks)
+            source.current = replace(source.current, step=step, ranks=ranks)
+            app.repaint()
+            await pilot.pause()
+        grid = app.screen.query_one(PanelGrid)
+        assert grid.show_vertical_scrollbar
+        paintings: list[Painting] = []
+        paint = app.screen._compositor.render_partial_update
+
+        def painted() -> Painting | None:
+            painting: Painting | None = paint()  # type: ignore[assignment]
+            if painting is not None:
+                paintings.append(painting)
+            return painting
+
+        cut: list[str] = []
+        crop = Strip.crop
+
+        def cut_and_noted(self: Strip, start: int, end: int | None = None) -> Strip:
+            cut.append(self.text)
+            return crop(self, start, end)
+
+        monkeypatch.setattr(app.screen._compositor, "render_partial_update", painted)
+        monkeypatch.setattr(Strip, "crop", cut_and_noted)
+        ranks = tuple(replace(rank, step=1287) for rank in source.current.ranks)
+        source.current = replace(source.current, ranks=ranks)
+        app.repaint()
+        titles = [(x, strip) for each in paintings for _, x, strip in each.strips if "1,287" in strip.text]
+        assert len(titles) > 3
+        assert {(x, strip.cell_length) for x, strip in titles} == {(0, grid.size.width - 1)}
+        assert not [text for text in cut if "1,287" in text]
+        bar = grid.vertical_scrollbar.region.x
+        assert all(x + strip.cell_length <= bar or x > bar for each in paintings for _, x, strip in each.strips)
