@@ -94,9 +94,9 @@ def test_only_ranks_that_are_looked_at_are_drawn_up(monkeypatch: pytest.MonkeyPa
     drawn: list[int] = []
     made = framer.rank_frame
 
-    def counted(model: RankModel, *given: Any) -> RankFrame:
+    def counted(model: RankModel, *given: Any, **named: Any) -> RankFrame:
         drawn.append(model.rank)
-        return made(model, *given)
+        return made(model, *given, **named)
 
     monkeypatch.setattr(framer, "rank_frame", counted)
     frame = frame_at(store, now)
