@@ -137,6 +137,8 @@ class DdptopApp(App[None]):
         self.failure: Exception | None = None
         """What ended the dashboard, if it was an error of its own."""
         self._listed = listed
+        self._first: Frame | None = None
+        """The frame with which the first screen begins: what it lacks is awaited from then on."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEME_NAMES[settings.look.theme]
@@ -177,8 +179,7 @@ class DdptopApp(App[None]):
         self.source.poll()
         self.shown.advance()
         frame = self.shown.newest()
-        # It is shown from now on: what it lacks is awaited, and no other is painted just to show it.
-        self.set_reactive(DdptopApp.frame, frame)
+        self._first = frame
         if self.several is not None and not frame.run:
             return RunsScreen(self.several.fleet, frame, self.acting.awaited)
         screen = RunScreen(frame, self.settings.look.view)
@@ -203,7 +204,7 @@ class DdptopApp(App[None]):
     def on_mount(self) -> None:
         """Start the clocks."""
         # The source and the frame are others once another run is shown.
-        self.rhythm = Rhythm(self, lambda: self.source.poll(), lambda: self.frame, self.repaint)
+        self.rhythm = Rhythm(self, lambda: self.source.poll(), lambda: self.frame or self._first, self.repaint)
         if not self.is_headless and sys.stdin is not None and sys.stdin.isatty():
             terminal = select.poll()
             terminal.register(sys.stdin, 0)
