@@ -25,7 +25,6 @@ from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.inspection import RunInspector
-from ddptop.tui.link.logs.afar import LogsAfar
 from ddptop.tui.link.replay import Replay
 from ddptop.tui.link.sockets import START_S, Sockets
 from ddptop.tui.link.source import DRAIN_S, Control, Inspector, Refused
@@ -40,6 +39,7 @@ from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
     from ddptop.agent.observer.status.report import Report
+    from ddptop.tui.link.logs.afar import LogsAfar
     from ddptop.tui.model.history.history import History
 
 DEFAULT = Thresholds()
@@ -95,7 +95,7 @@ class Link:
         self._brief = self._run.world > EACH_RECORD and self._run.state not in ENDED_STATES
         self.store = Store(self._run, self._thresholds, brief=self._brief)
         shows_logs = self._looks_back and is_on_several(self._run) and not self._has_ended
-        self._logs_afar = LogsAfar(directory) if shows_logs else None
+        self._logs_afar = _logs_afar(directory) if shows_logs else None
         self._framer = Framer(self.store, logs, None if self._logs_afar is None else self._copy_of)
         self.control, self.inspector = self._controls()
         self._sockets = Sockets(directory, self._run.world, self.store, self._clock, self._is_same, brief=self._brief)
@@ -357,6 +357,13 @@ class Link:
         self._sockets.close()
         if self._logs_afar is not None:
             self._logs_afar.close()
+
+
+def _logs_afar(directory: RunDir) -> LogsAfar:
+    # Its temporary folder is of no use to `status` and the plain lines.
+    from ddptop.tui.link.logs.afar import LogsAfar
+
+    return LogsAfar(directory)
 
 
 def _history(world: int) -> History:
