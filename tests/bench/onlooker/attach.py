@@ -5,9 +5,8 @@
 The ranks are those of `load.py`, with so many steps each behind them, as the observer has recorded them.  The time is
 that from the command to numbers in every panel in sight and a plot of the steps that it begins with, the last tenth to
 quarter of the run.  The control is the same without a past: what is left is the start of the program and its first
-screen.  The past is written into the
-recording before the observer starts, which takes minutes for the longer run; the first look, while the observer may
-still be reading it, is told beside the table.
+screen.  The past is written into the recording before the observer starts, which takes minutes for the longer run; the
+first look, while the observer may still be reading it, is told beside the table.
 """
 
 from __future__ import annotations
