@@ -13,9 +13,12 @@ import signal
 import subprocess
 import sys
 from importlib.resources import files
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.cli import manual
+from ddptop.tui import cli
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
 
 _ENDING: Final = ".md"
 _WIDEST: Final = 100
@@ -31,14 +34,18 @@ def topics() -> dict[str, str]:
 
     That line is the title of the page without the topic, which it begins with.
     """
-    names = sorted(each.name for each in files(manual).iterdir() if each.name.endswith(_ENDING))
+    names = sorted(each.name for each in _manual().iterdir() if each.name.endswith(_ENDING))
     found = [name.removesuffix(_ENDING) for name in names]
     return {topic: read(topic).partition("\n")[0].partition(": ")[2] for topic in found}
 
 
 def read(topic: str) -> str:
     """Return the Markdown text of a page that there is."""
-    return files(manual).joinpath(topic + _ENDING).read_text(encoding="utf-8")
+    return _manual().joinpath(topic + _ENDING).read_text(encoding="utf-8")
+
+
+def _manual() -> Traversable:
+    return files(cli).joinpath("manual")
 
 
 def nearest(word: str) -> str | None:
