@@ -71,6 +71,9 @@ def _show(
             noted = True
             note(_silence(ranks, wanted, ended=ended, follow=follow))
         if over:
+            # What was printed last on another host may have come too late to be copied.
+            for line in elsewhere(directory, copied) if ended and copied else ():
+                note(line)
             return
         time.sleep(POLL_S)
 

@@ -47,6 +47,16 @@ def log_of(host: Host, rank: int) -> Path:
     return path
 
 
+@contextmanager
+def copies_at(host: Host) -> Iterator[LogsAfar]:
+    """Copy logs to a host, for as long as this lasts."""
+    copies = LogsAfar(host.directory)
+    try:
+        yield copies
+    finally:
+        copies.close()
+
+
 def content(copies: LogsAfar, rank: int) -> bytes:
     """Return what was copied of a log."""
     path = Path(copies.path(rank))
@@ -66,8 +76,7 @@ def test_every_host_has_the_logs_of_all_others(three: list[Host]) -> None:
         log_of(host, rank).write_bytes(b"of rank %d\n" % rank)
     for number, host in enumerate(three):
         others = [rank for rank in range(3) if rank != number]
-        copies = LogsAfar(host.directory)
-        try:
+        with copies_at(host) as copies:
             assert copies.fetch(others, 20.0) == {}
             assert [content(copies, rank) for rank in others] == [
                 log_of(three[rank], rank).read_bytes() for rank in others
@@ -81,8 +90,6 @@ def test_every_host_has_the_logs_of_all_others(three: list[Host]) -> None:
 
             until(grows, "what was added")
             folder = Path(copies.path(0)).parent
-        finally:
-            copies.close()
         assert not folder.exists()
 
 
@@ -90,8 +97,7 @@ def test_of_a_long_log_the_end_is_copied_and_what_is_missing_is_told(three: list
     """Offsets are those of the log itself; a file that takes its place is copied anew."""
     log = log_of(three[1], 1)
     log.write_bytes(LINES)
-    copies = LogsAfar(three[0].directory)
-    try:
+    with copies_at(three[0]) as copies:
         assert copies.fetch([1], 20.0) == {}
         path = Path(copies.path(1))
         assert path.stat().st_size == len(LINES)
@@ -110,14 +116,11 @@ def test_of_a_long_log_the_end_is_copied_and_what_is_missing_is_told(three: list
             return content(copies, 1) == b"begun anew\n"
 
         until(is_new, "the other file")
-    finally:
-        copies.close()
 
 
 def test_a_log_is_read_on_only_while_somebody_wants_it(three: list[Host]) -> None:
     """And of a log that is not there the reason is known."""
-    copies = LogsAfar(three[0].directory)
-    try:
+    with copies_at(three[0]) as copies:
         assert copies.fetch([2], 20.0) == {2: "not written yet"}
         assert not copies.has(2)
         log_of(three[2], 2).write_bytes(b"x\n")
@@ -135,8 +138,6 @@ def test_a_log_is_read_on_only_while_somebody_wants_it(three: list[Host]) -> Non
 
             until(is_read, "the other log")
         assert content(copies, 2) == b"x\n"
-    finally:
-        copies.close()
 
 
 def test_the_log_of_a_rank_that_is_gone_can_be_read(runtime: Path) -> None:
@@ -145,12 +146,9 @@ def test_the_log_of_a_rank_that_is_gone_can_be_read(runtime: Path) -> None:
         log_of(two, 1).write_bytes(b"its last words\n")
         branch.lose(two.directory.members()[1])
         until(lambda: [each.gone for each in head.far.hosts()] == [(1,)], "the head to know it")
-        copies = LogsAfar(one.directory)
-        try:
+        with copies_at(one) as copies:
             assert copies.fetch([1], 20.0) == {}
             assert content(copies, 1) == b"its last words\n"
-        finally:
-            copies.close()
 
 
 def test_a_host_that_is_cut_off_is_told_and_read_again_later(runtime: Path) -> None:
@@ -158,8 +156,7 @@ def test_a_host_that_is_cut_off_is_told_and_read_again_later(runtime: Path) -> N
     with several(runtime, 1, 1) as (one, two), one.observed() as head, two.cable(one) as cable, two.observed() as far:
         until(lambda: far.far.role == "branch", "the link")
         log_of(two, 1).write_bytes(b"before\n")
-        copies = LogsAfar(one.directory)
-        try:
+        with copies_at(one) as copies:
             assert copies.fetch([1], 20.0) == {}
             cable.cut()
             until(lambda: [each.state for each in head.far.hosts()] == ["silent"], "the head to notice")
@@ -177,8 +174,6 @@ def test_a_host_that_is_cut_off_is_told_and_read_again_later(runtime: Path) -> N
                 return content(copies, 1) == b"before\nafter\n"
 
             until(is_read, "what was written meanwhile")
-        finally:
-            copies.close()
 
 
 def test_a_log_is_no_way_to_other_files(three: list[Host], tmp_path: Path) -> None:
@@ -186,13 +181,10 @@ def test_a_log_is_no_way_to_other_files(three: list[Host], tmp_path: Path) -> No
     secret = tmp_path / "secret"
     secret.write_text("secret")
     log_of(three[1], 1).symlink_to(secret)
-    copies = LogsAfar(three[0].directory)
-    try:
+    with copies_at(three[0]) as copies:
         (problem,) = copies.fetch([1], 20.0).values()
         assert problem
         assert not content(copies, 1)
-    finally:
-        copies.close()
 
 
 def test_a_question_for_what_is_there_is_small(three: list[Host]) -> None:
@@ -263,3 +255,20 @@ def test_the_command_prints_the_logs_of_all_hosts(runtime: Path) -> None:
         said.clear()
         logs.show(one.directory, (1,), follow=False, say=said.append, note=noted.append)
         assert said == ["there"]
+
+
+def test_whoever_follows_to_the_end_is_told_where_the_last_lines_are(runtime: Path) -> None:
+    """What another host wrote last may have come too late; of a run that goes on that is not said."""
+    with linked(runtime, 1, 1) as ((one, two), _):
+        log_of(two, 1).write_bytes(b"there\n")
+        said: list[str] = []
+        noted: list[str] = []
+
+        def say(line: str) -> None:
+            assert noted == []
+            said.append(line)
+            one.directory.update(state="finished", exit_code=0)
+
+        logs.show(one.directory, follow=True, say=say, note=noted.append)
+        assert len(said) == 1
+        assert noted == ["the log of rank 1 is on node2: `ddptop logs train` there"]
