@@ -22,6 +22,8 @@ MEETING_S: Final = 60.0
 """The same of a rendezvous in which all ranks are."""
 INSIDE_S: Final = 20.0
 """Seconds for which a collective may take that all ranks have entered."""
+UNSEEN_S: Final = 120.0
+"""Seconds without a step after which ranks are named of which nobody could see where they stand."""
 _RENDEZVOUS: Final = "rendezvous"
 _RECEIVES: Final = frozenset({"recv", "irecv", "recv_any_source"})
 
@@ -117,6 +119,9 @@ class _Conclusion:
             return self._at_work(causes, wait, waiters)
         if kind == "unknown" and not self._progress.everyone:
             return None if self._age_s < self._patience_s else self._elsewhere(wait, waiters)
+        if kind == "unknown" and self._age_s < UNSEEN_S:
+            # They send heartbeats; agent and observer may only get no core to ask and to answer.
+            return None
         never_entered = absent.issuperset(cause.rank for cause in causes)
         sure = all(cause.sure for cause in causes) and (kind in SURE or never_entered)
         text = wording.accusation(causes, wait, waiters, self._world, never_entered=never_entered)

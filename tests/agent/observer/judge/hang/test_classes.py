@@ -189,6 +189,16 @@ def test_a_rank_that_only_answers_late_is_not_accused(first):
     assert (", 3 of 4 ranks," in hang.waiting) == first
 
 
+def test_a_rank_that_nobody_could_see_is_not_accused_for_two_minutes():
+    """It sends heartbeats; on a machine that has no core for its agent, or for a look at it, there is no stack."""
+    run = trained(2)
+    unseen = Spot((), calls=run.calls)
+    began_ns = run.now_ns
+    hang = hang_of(run.until_told(130, stuck(unseen, run)))
+    assert (run.now_ns - began_ns) / ONE >= 120
+    assert (hang.kind, hang.ranks, hang.sure) == ("unknown", (1,), False)
+
+
 @pytest.mark.parametrize(
     ("frames", "says"),
     [
