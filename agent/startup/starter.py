@@ -6,9 +6,24 @@
 user's program starts would inherit PYTHONSAFEPATH.
 """
 
+import atexit
+import gc
 import sys
 
+
+def quicken() -> None:
+    """Let this process, which is ours alone, load and end more quickly.
+
+    What modules define stays until the end, and Python looks through all of it for garbage again and again while they
+    are imported, and once more when the process ends: a fifth of both.  Garbage is collected all the same, a little
+    later.
+    """
+    gc.set_threshold(10_000, 10, 10)
+    atexit.register(gc.freeze)
+
+
 if __name__ == "__main__":
+    quicken()
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
         # Python has put the folder of this file first; its modules must not be importable as top-level ones.
         del sys.path[0]

@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
+from ddptop.agent.startup.starter import quicken
 from ddptop.agent.text import Complaint
 from ddptop.agent.version import VERSION
 from ddptop.tui.cli.complaint import complain
@@ -46,6 +47,7 @@ FAMILIES: Final = {
 
 def main() -> None:
     """Run `ddptop` and exit with its code: 0 done, 1 refused or failed, 2 bad input."""
+    quicken()
     if "_ARGCOMPLETE" in os.environ:
         # The shell asks what may stand at the cursor.
         from ddptop.tui.cli import completion
