@@ -38,12 +38,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep what was imported for good out of every later collection of garbage, which would look at it all.
 
+    Collections also come less often: a third of what tests of the dashboard took was spent on them.
+
     Every worker reads all test files: one that imports torch meanwhile costs each of them seconds.
     """
     if "torch" in sys.modules:
         raise pytest.UsageError("a test file imports torch while it is collected: give it `support.late.imports`")
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.fixture(scope="session", autouse=True)

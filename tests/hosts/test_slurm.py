@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
-from support.harness import DDPTOP, until
+from support.harness import DDPTOP, LIGHT, until
 
 MANUAL = Path(__file__).resolve().parents[2] / "tui" / "cli" / "manual" / "many-machines.md"
 TRAIN = """
 import os, sys, time
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+import light, torch, torch.distributed as dist
 from ddptop import agent
 
 dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), 0.01)
+model = torch.nn.Linear(8, 1)
+optimizer = light.Descent(model)
 open(f"began-{dist.get_rank()}-{os.environ.get('SLURM_RESTART_COUNT', 0)}", "w").write(" ".join(sys.argv[1:]))
 print(f"rank {dist.get_rank()} of {os.uname().nodename}", flush=True)
 
@@ -48,6 +47,7 @@ def place(slurm: Cluster) -> Iterator[Cluster]:
     for each in slurm.shared.iterdir():
         each.unlink() if each.is_file() else shutil.rmtree(each)
     (slurm.shared / "train.py").write_text(TRAIN)
+    (slurm.shared / "light.py").write_text(LIGHT.read_text())
     yield slurm
     slurm.hosts[0].run(["scancel", "--user=root"])
     until(lambda: not jobs(slurm), "no job is left", SLOW_S)

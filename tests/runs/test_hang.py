@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from support.harness import carriers, ddptop, status, until
+from support.harness import carriers, ddptop, status, until, write_script
 
 from ddptop.agent.observer.record.recording import read_inspections, read_verdicts
 from ddptop.agent.run.rundir import RunDir
@@ -15,11 +15,11 @@ from ddptop.agent.wire import Verdict
 
 TRAINS = '''
 """Trains on all ranks; rank 1 sleeps at a step as long as there is a file `sleep`."""
-import pathlib, time, torch, torch.distributed as dist
+import pathlib, time, light, torch, torch.distributed as dist
 
 dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = torch.nn.Linear(8, 1)
+optimizer = light.Descent(model)
 while True:
     while dist.get_rank() == 1 and pathlib.Path("sleep").exists():
         time.sleep(0.2)
@@ -31,7 +31,7 @@ while True:
 
 def test_a_hang_is_told_ends_with_the_next_step_and_is_kept_after_kill_9(runtime: Path, tmp_path: Path) -> None:
     """Rank, class and line; its interval in `events`; verdict and stacks in the record when nobody could write more."""
-    (tmp_path / "train.py").write_text(TRAINS)
+    write_script(tmp_path, TRAINS)
     line = 1 + TRAINS.splitlines().index("        time.sleep(0.2)")
     assert ddptop("launch", "--world", "2", "--name", "still", "--detach", "train.py", cwd=tmp_path).returncode == 0
     directory = RunDir(runtime / "still")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.harness import ddptop, status
+from support.harness import ddptop, status, write_script
 from support.scripts import TRAIN
 
 from ddptop.agent.run import rundir
@@ -18,7 +18,7 @@ from ddptop.agent.run import rundir
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the script."""
     path = tmp_path_factory.mktemp("scripts")
-    (path / "train.py").write_text(TRAIN)
+    write_script(path, TRAIN)
     return path
 
 

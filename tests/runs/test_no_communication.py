@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.harness import ddptop, status, until
+from support.harness import ddptop, status, until, write_script
 
 ALONE = '''
 """Trains a model of its own in each rank, until it is told to end."""
-import pathlib, time, torch
+import pathlib, time, light, torch
 
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -21,7 +21,7 @@ while not pathlib.Path("enough").exists():
 
 def test_two_trainings_of_their_own_are_told(tmp_path: Path) -> None:
     """By the observer, in `status` while it goes on, and in the record of the run afterwards."""
-    (tmp_path / "train.py").write_text(ALONE)
+    write_script(tmp_path, ALONE)
     assert ddptop("launch", "--world", "2", "--name", "alone", "--detach", "train.py", cwd=tmp_path).returncode == 0
     try:
         until(lambda: status("alone")["verdicts"], "the verdict")

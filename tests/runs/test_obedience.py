@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.harness import DEADLINE_S, carriers, ddptop, status, until
+from support.harness import DEADLINE_S, carriers, ddptop, status, until, write_script
 from support.scripts import OBEDIENT
 
 from ddptop.agent.run import rundir
@@ -42,9 +42,8 @@ class Job:
     def __init__(self, folder: Path, name: str, *options: str) -> None:
         self.folder = folder
         self.name = name
-        script = folder / "obedient.py"
-        script.write_text(OBEDIENT)
-        words = ("launch", "--world", "2", "--name", name, "--detach", *options, str(script), "--", str(folder))
+        path = write_script(folder, OBEDIENT, "obedient.py")
+        words = ("launch", "--world", "2", "--name", name, "--detach", *options, str(path), "--", str(folder))
         done = ddptop(*words, cwd=folder)
         assert done.returncode == 0, done.stderr
         until(lambda: min(self.counts()) > 5, "the first steps")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.harness import ddptop, until
+from support.harness import ddptop, until, write_script
 
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.output.status import as_json, run_json
@@ -20,17 +20,17 @@ import os, subprocess, sys, time
 if "LOCAL_RANK" not in os.environ:
     told = {"MASTER_ADDR": "127.0.0.1", "NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
     child = subprocess.Popen([sys.executable, os.path.abspath(sys.argv[0])], env={**os.environ, **told})
-import torch, torch.distributed as dist
+import light, torch, torch.distributed as dist
 
 if __name__ == "__main__":
     rank = int(os.environ.get("LOCAL_RANK", "0"))
     dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=rank, world_size=2)
-    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+    model = torch.nn.Linear(4, 2)
+    optimizer = light.Descent(model)
     data = torch.utils.data.TensorDataset(torch.randn(80, 4))
     while True:
         for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=1):
-            ddp(batch).sum().backward()
+            model(batch).sum().backward()
             optimizer.step()
             time.sleep(0.01)
         dist.barrier()
@@ -39,9 +39,8 @@ if __name__ == "__main__":
 
 def test_ps_and_status_agree(tmp_path: Path) -> None:
     """Both say running, with a step that grows, over epochs whose data workers end; rank 0 is the first process."""
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    launched = ddptop("launch", "--start", "spawn", "--detach", "--world", "2", str(script), cwd=tmp_path)
+    path = write_script(tmp_path, SCRIPT)
+    launched = ddptop("launch", "--start", "spawn", "--detach", "--world", "2", str(path), cwd=tmp_path)
     assert launched.returncode == 0, launched.stderr
     name = launched.stdout.strip()
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.harness import ddptop, status
+from support.harness import ddptop, status, write_script
 from support.scripts import TRAIN
 
 from ddptop.agent.run import rundir
@@ -20,7 +20,7 @@ from ddptop.agent.run.switches.recording import MEMORY_VARIABLE, VARIABLE
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the script."""
     path = tmp_path_factory.mktemp("scripts")
-    (path / "train.py").write_text(TRAIN)
+    write_script(path, TRAIN)
     return path
 
 

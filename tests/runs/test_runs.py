@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from support.harness import DEADLINE_S, carriers, ddptop, free_port, started, status, until
+from support.harness import DEADLINE_S, carriers, ddptop, free_port, started, status, until, write_script
 from support.scripts import TRAIN, UNTIDY
 
 from ddptop.agent.run import rundir
@@ -44,7 +44,7 @@ for pid in ranks:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the scripts."""
     path = tmp_path_factory.mktemp("scripts")
-    (path / "train.py").write_text(TRAIN)
+    write_script(path, TRAIN)
     return path
 
 

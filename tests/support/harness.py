@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -16,10 +18,16 @@ from ddptop.agent.run import rundir
 from ddptop.tui.cli.output.status import as_json
 from ddptop.tui.link.look import frames
 from ddptop.tui.settings import Thresholds
+from support.asking import WARM, Warm
 
 DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")
 FORKED: Final = Path(__file__).with_name("forked.py")
 """The script that forks ranks from one process; not imported here, because it imports torch."""
+LIGHT: Final = Path(__file__).with_name("light.py")
+"""What training scripts of tests import that start many ranks; likewise."""
+_FORKED_VERBS: Final = frozenset(
+    ("status", "ps", "events", "report", "logs", "stacks", "pause", "resume", "step", "stop", "checkpoint", "kill")
+)
 _Found = TypeVar("_Found")
 
 DEADLINE_S: Final = 60.0
@@ -36,10 +44,39 @@ def started(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[s
             process.kill()
 
 
+def _start_warm() -> subprocess.Popen[str]:
+    # Runs are told by what stands in the environment of their processes.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DDPTOP")}
+    process = subprocess.Popen(
+        [sys.executable, str(WARM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    atexit.register(process.communicate)
+    return process
+
+
+_WARM: Final = Warm(_start_warm)
+
+
+def write_script(folder: Path, text: str, name: str = "train.py") -> Path:
+    """Write a training script that may import `light`, and return its path."""
+    (folder / LIGHT.name).write_text(LIGHT.read_text())
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
 def ddptop(
     *arguments: str, timeout: float = 2 * DEADLINE_S, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end, without a terminal."""
+    """Run the command line to its end, without a terminal.
+
+    Verbs that start nothing are run in a fork of a process that has imported them, unless another thread asks there.
+    """
+    if arguments and arguments[0] in _FORKED_VERBS and _WARM.one_asks.acquire(blocking=False):
+        try:
+            return _WARM.answer(arguments, cwd=str(cwd or os.getcwd()), env=dict(os.environ), timeout=timeout)
+        finally:
+            _WARM.one_asks.release()
     return subprocess.run(
         [*DDPTOP, *arguments],
         capture_output=True,

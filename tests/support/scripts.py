@@ -5,7 +5,7 @@ from __future__ import annotations
 TRAIN = '''
 """A small conv net with BatchNorm under DDP; prints every loss; trains STEPS steps; after 20 a digest of its state."""
 import hashlib, os, pathlib, sys, datetime, time
-import torch, torch.distributed as dist, torch.nn as nn
+import light, torch, torch.distributed as dist, torch.nn as nn
 
 steps = int(sys.argv[1])
 dist.init_process_group("gloo")
@@ -57,14 +57,14 @@ print("trained", flush=True)
 OBEDIENT = '''
 """Trains until it is stopped; counts its own steps in a file, saves on request, and tells that it left in order."""
 import atexit, datetime, os, pathlib, sys, time
-import torch, torch.distributed as dist
+import light, torch, torch.distributed as dist
 import ddptop.agent as agent
 
 folder = pathlib.Path(sys.argv[1])
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
 rank = dist.get_rank()
-ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))
-optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+model = torch.nn.Linear(8, 2)
+optimizer = light.Descent(model)
 done = 0
 
 @agent.on_checkpoint
@@ -84,7 +84,7 @@ try:
         done += 1  # counted before it is made: the rank is held inside of it
         (folder / f"next-{rank}").write_text(str(done))
         os.replace(folder / f"next-{rank}", folder / f"count-{rank}")  # who reads it finds a number at any time
-        ddp(torch.randn(4, 8)).sum().backward()
+        model(torch.randn(4, 8)).sum().backward()
         optimizer.step()
         time.sleep(0.05)  # leaves the cores to the others
 finally:

@@ -14,25 +14,23 @@ once, and what holds them together are processes that the kernel ends with the t
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from support.asking import WARM, Warm
 from support.cluster import slurm
 from support.harness import DDPTOP, until
 
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 _INIT: Final = Path(__file__).with_name("host.sh")
 _TOOLS: Final = ("ip", "nsenter", "setpriv", "unshare")
-_WARM: Final = Path(__file__).with_name("warm.py")
 _NETWORK: Final = "10.78.0"
 """The same in every cluster: no packet leaves it."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -84,8 +82,7 @@ class Host:
         """Process 1 of the host, as the machine numbers it."""
         self._cluster = cluster
         self._process: subprocess.Popen[bytes] | None = None
-        self._warm: subprocess.Popen[str] | None = None
-        self._one_asks = threading.Lock()
+        self._warm = Warm(self._start_warm)
 
     @property
     def root(self) -> Path:
@@ -163,18 +160,14 @@ class Host:
 
         For those who ask again and again: this takes a tenth of the time of the processor.
         """
-        with self._one_asks:
-            if self._warm is None or self._warm.poll() is not None:
-                # It ends with its input, and not with the thread that happens to be the first to ask.
-                command = [word for word in self.command([sys.executable, _WARM]) if word not in _MORTAL]
-                self._warm = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-                self._cluster.started.append(self._warm)
-            assert self._warm.stdin is not None
-            assert self._warm.stdout is not None
-            self._warm.stdin.write(json.dumps(arguments) + "\n")
-            self._warm.stdin.flush()
-            code, out, err = json.loads(self._warm.stdout.readline())
-        return subprocess.CompletedProcess(arguments, code, out, err)
+        return self._warm.ask(arguments)
+
+    def _start_warm(self) -> subprocess.Popen[str]:
+        # It ends with its input, and not with the thread that happens to be the first to ask.
+        command = [word for word in self.command([sys.executable, WARM]) if word not in _MORTAL]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._cluster.started.append(process)
+        return process
 
     def processes(self) -> dict[int, str]:
         """Return the command lines of the host's processes by its own process ids.
@@ -188,7 +181,7 @@ class Host:
                     # A process that has ended and waits for its parent has no command line.
                     if words := (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
                         found[int(folder.name)] = words.strip()
-        return {pid: words for pid, words in found.items() if words != "sleep infinity" and str(_WARM) not in words}
+        return {pid: words for pid, words in found.items() if words != "sleep infinity" and str(WARM) not in words}
 
     def left(self, word: str = "") -> list[str]:
         """Return the command lines with a word of the processes that run on this host."""
@@ -215,8 +208,8 @@ class Host:
     def kill_all(self) -> None:
         """End all processes of the host at once (SIGKILL); the host itself stays and closes their connections."""
         self.run(["sh", "-c", "kill -9 -1"])
-        if self._warm is not None:
-            self._warm.wait()
+        if self._warm.process is not None:
+            self._warm.process.wait()
         until(lambda: not self.processes(), f"all processes of {self.name} are gone")
 
     def power_off(self) -> None:

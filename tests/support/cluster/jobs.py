@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from support.cluster import Cluster, Host
-from support.harness import until
+from support.harness import LIGHT, until
 
 TRAIN: Final = Path(__file__).with_name("train.py")
 MARKS: Final = Path(__file__).with_name("marks.py")
@@ -104,6 +104,7 @@ class Job:
 
     def prepare(self) -> None:
         """Put the script into the folder."""
+        (self.folder / "light.py").write_text(LIGHT.read_text())
         program = TRAIN.read_text()
         (self.folder / "train.py").write_text(MARKS.read_text() + program if self.marked else program)
 

@@ -2,7 +2,7 @@
 
 It counts the steps that it has begun in `count-RANK` and writes `first-RANK` after the first one. A file `slow` with a
 rank and milliseconds makes that rank slow as long as it is there, one `stop` ends it, one `raise` with a rank lets that
-one fail. With a number as argument it trains so many steps. It prints a digest of its parameters at its end.
+one fail. With a number as argument it trains so many steps, under DDP. It prints a digest of its parameters at its end.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import light  # before torch
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -25,8 +26,12 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
-ddp = nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+trained: nn.Module = model
+if steps < sys.maxsize:
+    trained = nn.parallel.DistributedDataParallel(model)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(trained.parameters(), lr=0.05, momentum=0.9)
+else:
+    optimizer = light.Descent(model)
 torch.manual_seed(rank)
 
 path = Path(f"count-{rank}")
@@ -47,7 +52,7 @@ slow_s = 0.0
 for step in range(1, steps + 1):
     count[:] = struct.pack("<q", step)
     optimizer.zero_grad()
-    loss = nn.functional.mse_loss(ddp(torch.randn(8, 16)), torch.randn(8, 4))
+    loss = nn.functional.mse_loss(trained(torch.randn(8, 16)), torch.randn(8, 4))
     time.sleep(slow_s + (0 if steps < sys.maxsize else STEP_S))
     loss.backward()
     optimizer.step()

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from support import sshd
 from support.bases import base_of_its_own
-from support.harness import DDPTOP, until
+from support.harness import DDPTOP, until, write_script
 from support.screens.terminal import Terminal
 from support.sshd import Machine
 
@@ -30,14 +30,14 @@ pytestmark = pytest.mark.skipif(bool(sshd.missing()), reason=sshd.missing())
 
 TALKING = """
 import sys, time
-import torch, torch.distributed as dist
+import light, torch, torch.distributed as dist
 dist.init_process_group("gloo")
-ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))
-optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+model = torch.nn.Linear(8, 2)
+optimizer = light.Descent(model)
 step = 0
 while True:
     step += 1
-    ddp(torch.randn(4, 8)).sum().backward()
+    model(torch.randn(4, 8)).sum().backward()
     optimizer.step()
     print(f"rank {dist.get_rank()} says: step {step}", flush=True)
     time.sleep(0.05)
@@ -49,11 +49,10 @@ NAME = "far-toy"
 def there() -> Iterator[Machine]:
     """The other machine, with a run of two ranks."""
     with base_of_its_own() as base:
-        script = base / "train.py"
-        script.write_text(TALKING)
+        path = write_script(base, TALKING)
         with sshd.machine(base) as machine:
             environment = {**os.environ, "DDPTOP_RUNTIME_DIR": str(base)}
-            launch = [*DDPTOP, "launch", "--world", "2", "--name", NAME, "--detach", str(script)]
+            launch = [*DDPTOP, "launch", "--world", "2", "--name", NAME, "--detach", str(path)]
             subprocess.run(launch, env=environment, check=True, capture_output=True, timeout=200)
             yield machine
             subprocess.run([*DDPTOP, "kill", NAME, "--grace", "0"], env=environment, check=False, capture_output=True)

@@ -16,19 +16,19 @@ from typing import Final
 import msgspec
 import pytest
 from support.bases import base_of_its_own
-from support.harness import DEADLINE_S
+from support.harness import DEADLINE_S, write_script
 
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.hosts import Listen
 from ddptop.agent.run.rundir import RunDir
 
 TRAINING: Final = """
-import os, sys, threading, time, torch
+import os, sys, threading, time, light, torch
 import torch.distributed as dist
 torch.manual_seed(int(os.environ["RANK"]))
 dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1)))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1))
+optimizer = light.Descent(model)
 for _ in range(20):
     optimizer.zero_grad()
     model(torch.randn(4, 8)).square().sum().backward()
@@ -47,7 +47,7 @@ EXITS: Final = 20
 """Scripts that end."""
 ENDS: Final = '''
 """Reads a key in a thread of the agent while the store dies, and while the interpreter ends, again and again."""
-import os, signal, sys, threading, time
+import gc, os, signal, sys, threading, time
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore
@@ -105,6 +105,8 @@ WAYS = [
     (lambda made: None, 0),
 ]
 
+# What is there is not looked through by each child at its end.
+gc.freeze()
 child, port = serve()
 dead = begin(1)
 bad = []
@@ -169,8 +171,7 @@ def train(folder: Path, bases: list[Path], *, plain: bool, here: int = 1) -> tup
     Each writes its threads to a file.
     """
     folder.mkdir()
-    script = folder / "train.py"
-    script.write_text(TRAINING)
+    script = write_script(folder, TRAINING)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": str(here)}
