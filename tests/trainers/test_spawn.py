@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support import late
-from support.harness import ddptop, free_port, status, until
+from support.harness import ddptop, free_port, status, until, write_script
 
 from ddptop.agent.run import rundir
 
@@ -23,7 +23,7 @@ _imports = late.imports(globals())
 
 FAILING = '''
 """Spawns two ranks, of which the second fails while the first waits for it."""
-import torch, torch.distributed as dist, torch.multiprocessing as mp
+import light, torch, torch.distributed as dist, torch.multiprocessing as mp
 
 def rank(number, world):
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:{port}", rank=number, world_size=world)
@@ -89,8 +89,7 @@ def test_spawned_ranks_are_watched(runtime: Path) -> None:
 
 def test_failure_of_a_spawned_rank(tmp_path: Path) -> None:
     """A script that spawns its ranks and knows nothing of ddptop: the first cause is told, with its rank."""
-    script = tmp_path / "failing.py"
-    script.write_text(FAILING.replace("{port}", str(free_port())))
+    script = write_script(tmp_path, FAILING.replace("{port}", str(free_port())), "failing.py")
     done = ddptop("launch", "--start", "spawn", "--world", "2", str(script))
     assert done.returncode == 1, done.stdout
     assert "rank 1: RuntimeError: the third shard is missing" in done.stdout + done.stderr

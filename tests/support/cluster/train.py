@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-import light  # before torch
+import light  # type: ignore[import-not-found]  # before torch
 import torch
 import torch.distributed as dist
 from torch import nn
