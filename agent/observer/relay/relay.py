@@ -122,6 +122,8 @@ class Relay:
             run.world, self._door, self._bundling, self._newest, self._judging, self._hanging, self._suspects,
             self._looking_back, Budget(run.world, self._forwarding.forward),
             judges=lambda: self.far.judges, note=self._common.note,
+            # Its record, which says why, is read at once: its process may take seconds to end.
+            ended=self.requests.arrived.set,
         )  # fmt: skip
         parts = Parts(
             context, directory, run, self._door, self._greeting, self._commands, self._forwarding, self._intake,

@@ -41,8 +41,12 @@ class Repeating:
         *,
         judges: Callable[[], bool],
         note: Callable[[wire.Event], None] = lambda event: None,
+        ended: Callable[[], object] = lambda: None,
     ) -> None:
-        """Hand on to these, and events to `note`; `judges` says whether this host judges the run."""
+        """Hand on to these, and events to `note`.
+
+        `judges` says whether this host judges the run; `ended` is called when a rank says that its script has ended.
+        """
         self.generation = 0
         """The newest generation of which a rank was found; one rank may claim that the next has begun."""
         self._is_large = world > EACH_RECORD
@@ -56,6 +60,7 @@ class Repeating:
         self.budget = budget
         self._judges = judges
         self._note = note
+        self._ended = ended
 
     def take(self, message: wire.Telemetry, payload: bytes) -> None:
         """Hand a message of a rank to onlookers, as it was sent, and to the judge."""
@@ -67,6 +72,8 @@ class Repeating:
             self._hanging.note(message)
             if self._has_begun(message.generation):
                 self._looking_back.note(message)
+            if type(message) is wire.Beat and message.state == "ended":
+                self._ended()
         if type(message) is wire.Checksums:
             if self._judges():
                 self._judging.note(message)

@@ -85,6 +85,25 @@ def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlo
     assert _records(directory, 1) == [0, 1]
 
 
+def test_the_end_of_a_script_wakes_who_looks_after_the_run(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
+) -> None:
+    """At once, and no other sign of life does: whoever looks after the run reads why in the record of the rank."""
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,), relayed(directory) as relay:
+        rank.meet()
+        rank.fill()
+        looker = onlooker(directory, b"")
+        until(looker.listen, "the greeting")
+        poller = zmq.Poller()
+        poller.register(relay.requests.arrived, zmq.POLLIN)
+        (payload,) = rank.publish(wire.TOPIC_BEAT, beat(0, 3))
+        looker.await_all((wire.topic_of(wire.TOPIC_BEAT, 0), payload))
+        assert not poller.poll(0)
+        rank.publish(wire.TOPIC_BEAT, msgspec.structs.replace(beat(0, 4), state="ended"))
+        assert poller.poll(1000 * DEADLINE_S)
+
+
 def test_what_the_ranks_publish_comes_together_to_who_asks_for_it_so(
     new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
 ) -> None:
