@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import ENGINE, Run
@@ -46,6 +46,7 @@ class Awaited:
 
     def __init__(self, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self._endpoint = endpoint(run)
+        self._nodes = run.nodes or 0
         self._clock = clock
         self._began = clock()
         self._due = 0.0
@@ -62,26 +63,45 @@ class Awaited:
             return ""
         if self._clock() >= self._due:
             self._due = self._clock() + _LOOK_S
-            answers = is_connected(torchrun.pid, port_of(self._endpoint))
-            self._told = self._say(answers, self._endpoint)
+            self._told = self._say(look(torchrun.pid, port_of(self._endpoint)), self._endpoint)
         return self._told
 
-    def _say(self, answers: bool | None, endpoint: str) -> str:
-        if answers:
+    def _say(self, found: Connections | None, endpoint: str) -> str:
+        if found is not None and 0 < found.peers < self._nodes:
+            return f"{self._nodes - found.peers} of {self._nodes} hosts, which meet at {endpoint}"
+        if found is not None and found.answers:
             return f"the other hosts, which meet at {endpoint}"
-        if answers is None or self._clock() - self._began < _LOADS_S:
+        if found is None or self._clock() - self._began < _LOADS_S:
             return f"the rendezvous at {endpoint}"
         return f"the rendezvous at {endpoint}, which does not answer"
 
 
-def is_connected(pid: int, port: int) -> bool | None:
-    """Say whether a process has a TCP connection to that port of any host; None where that cannot be read."""
+class Connections(NamedTuple):
+    """The TCP connections of a process that have to do with a store."""
+
+    answers: bool
+    """It has one to that port of any host."""
+    peers: int
+    """Addresses that have one to that port of this process, where it is the store: those of the hosts that have come,
+    its own included."""
+
+
+def look(pid: int, port: int) -> Connections | None:
+    """Return the connections of a process to that port, of any host and of its own; None: they cannot be read."""
     try:
         own = set(_sockets(pid))
-        found = [inode for table in _TABLES for inode in _connected(f"/proc/{pid}/net/{table}", port)]
+        rows = [row for table in _TABLES for row in _established(f"/proc/{pid}/net/{table}") if row.inode in own]
     except OSError:
         return None
-    return not own.isdisjoint(found)
+    end = f":{port:04X}"
+    peers = {row.remote.rpartition(":")[0] for row in rows if row.local.endswith(end)}
+    return Connections(any(row.remote.endswith(end) for row in rows), len(peers))
+
+
+class _Row(NamedTuple):
+    local: str
+    remote: str
+    inode: str
 
 
 def _sockets(pid: int) -> Iterator[str]:
@@ -93,13 +113,12 @@ def _sockets(pid: int) -> Iterator[str]:
                 yield inode.strip("[]")
 
 
-def _connected(table: str, port: int) -> Iterator[str]:
-    """Yield the inodes of the connections to that port, from a table as `proc(5)` describes it."""
-    wanted = f":{port:04X}"
+def _established(table: str) -> Iterator[_Row]:
+    """Yield the connections of a table as `proc(5)` describes it."""
     with open(table, encoding="ascii", errors="replace") as lines:
         for number, line in enumerate(lines):
             fields = line.split()
             if number > _MOST_LINES or len(fields) < 10:
                 break
-            if fields[3] == _ESTABLISHED and fields[2].endswith(wanted):
-                yield fields[9]
+            if fields[3] == _ESTABLISHED:
+                yield _Row(fields[1], fields[2], fields[9])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 
@@ -22,17 +23,41 @@ def test_a_connection_is_seen(family: socket.AddressFamily) -> None:
         store.bind(("localhost" if family == socket.AF_INET else "::1", 0))
         store.listen()
         port = store.getsockname()[1]
-        assert meeting.is_connected(os.getpid(), port) is False
+        assert meeting.look(os.getpid(), port) == (False, 0)
         client.connect(store.getsockname())
-        assert meeting.is_connected(os.getpid(), port) is True
+        assert meeting.look(os.getpid(), port) == (True, 0)
         # It is that process's connection, and no other's.
-        assert meeting.is_connected(os.getppid(), port) is not True
-    assert meeting.is_connected(os.getpid(), port) is False
+        assert meeting.look(os.getppid(), port) in (None, (False, 0))
+    assert meeting.look(os.getpid(), port) == (False, 0)
+
+
+def test_the_host_of_the_store_counts_the_hosts_that_have_come() -> None:
+    """By their addresses, however many connections each has; it says so until the last one is there."""
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(socket.socket())
+        store.bind(("127.0.0.1", 0))
+        store.listen()
+        endpoint = f"localhost:{store.getsockname()[1]}"
+        command = launcher.command("train.py", (), 1, 0, launcher.Meeting("3", endpoint, "a"))
+        run = msgspec.structs.replace(RUN, launched=True, command=command, nodes=3)
+        said = []
+        for address in ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.3"):
+            client = stack.enter_context(socket.socket())
+            client.bind((address, 0))
+            client.connect(store.getsockname())
+            stack.enter_context(store.accept()[0])
+            said.append(meeting.Awaited(run).text(identify(os.getpid()), reported=False))
+        assert said == [
+            f"2 of 3 hosts, which meet at {endpoint}",
+            f"2 of 3 hosts, which meet at {endpoint}",
+            f"1 of 3 hosts, which meet at {endpoint}",
+            f"the other hosts, which meet at {endpoint}",
+        ]
 
 
 def test_a_process_that_is_gone_is_not_known() -> None:
     """Nothing is told of it, and nothing raised."""
-    assert meeting.is_connected(2**22 + 1, 29400) is None
+    assert meeting.look(2**22 + 1, 29400) is None
 
 
 def test_what_is_awaited() -> None:
