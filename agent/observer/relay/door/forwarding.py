@@ -150,9 +150,6 @@ class Forwarding:
         if len(self._under_way) >= MOST or self._counts.get(who, 0) >= EACH:
             answer(asker, rank, wire.Reply(command.id, False, "too many commands wait; ask again"))
             return
-        if not (isinstance(command, wire.ReadLog) or self.is_there(rank)):
-            answer(asker, rank, silence(command.id, rank))
-            return
         self._number += 1
         if not self._send(rank, msgspec.structs.replace(command, id=self._number)):
             answer(asker, rank, silence(command.id, rank))
@@ -165,6 +162,8 @@ class Forwarding:
     def _send(self, rank: int, command: wire.Command) -> bool:
         if isinstance(command, wire.ReadLog):
             return self._beyond is not None and self._beyond.forward_to_host(rank, command)
+        if not self.is_there(rank):
+            return False
         if rank not in self._peers:
             return self._beyond is not None and self._beyond.forward(rank, command)
         try:
