@@ -17,7 +17,7 @@ from ddptop.agent.observer.judge.hang.mismatch import BARRIERS, is_usual
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.wire import GroupCalls, Inspection, OpenCall
 
-BEHIND_S: Final = 5.0
+BEHIND_S: Final = 3.0
 """Seconds without a step after which a rank is behind, while others make steps."""
 STEPS: Final = 20
 """Steps by which the others are ahead of it."""
