@@ -80,7 +80,8 @@ class Relay:
         self._following = Following(self._follow, self._connect, self._lose, self.say)
         self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
         self._state: wire.RunState | None = None
-        self._sent: wire.RunState | None = None
+        self._is_news = False
+        """Whether the state has changed since it was sent."""
         self._recorder = Recorder(
             directory.database,
             run.world,
@@ -193,7 +194,8 @@ class Relay:
     def publish(self, state: wire.RunState) -> None:
         """Tell the state of the run, which is sent once a second and at every change."""
         before, self._state = self._state, state
-        if before is None or (before.state, before.ending) != (state.state, state.ending):
+        if before is None or (before.state, before.ending, before.cause) != (state.state, state.ending, state.cause):
+            self._is_news = True
             self._wake.set()
 
     def finish(self, state: wire.RunState | None, *, over: bool = True, at_ns: int | None = None) -> None:
@@ -334,13 +336,13 @@ class Relay:
                 self._common.note(event)
                 self._door.publish(wire.TOPIC_EVENT, wire.encode(event))
         self._common.tell()
-        state, before = self._state, self._sent
-        if state is not None and (before is None or (before.state, before.ending) != (state.state, state.ending)):
+        if self._is_news:
             self._send_state()
 
     def _send_state(self) -> None:
         if self._state is not None:
-            self._sent = self._state
+            # Before the state is read: another thread may change it meanwhile.
+            self._is_news = False
             self._door.publish(wire.TOPIC_RUN, wire.encode(self._state))
 
     def _take_in(self) -> None:

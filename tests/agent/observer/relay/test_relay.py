@@ -85,6 +85,21 @@ def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlo
     assert _records(directory, 1) == [0, 1]
 
 
+def test_a_cause_is_told_when_it_is_known(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and not with the state of the run that is sent every second, which is never due here."""
+    monkeypatch.setattr(relay_module, "EVERY_S", 1e6)
+    directory = new_run(world=1)
+    with relayed(directory) as relay:
+        relay.publish(wire.RunState(1, "running"))
+        looker = onlooker(directory, wire.TOPIC_RUN)
+        until(looker.listen, "the greeting")
+        told = wire.RunState(2, "running", cause="rank 0: ValueError: no")
+        relay.publish(told)
+        looker.await_all((wire.TOPIC_RUN, wire.encode(told)))
+
+
 def test_the_end_of_a_script_wakes_who_looks_after_the_run(
     new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
 ) -> None:
