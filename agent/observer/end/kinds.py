@@ -105,6 +105,12 @@ EXIT: Final = Kind(
 EXCEPTION: Final = Kind(
     "exception", "an exception in the script", "The traceback names the line; the other ranks only followed."
 )
+ABORTED: Final = Kind(
+    "aborted",
+    "native code gave up",
+    "Its last output says why: look for `what():` in the log of the rank.",
+    signals=(signal.SIGABRT,),
+)
 UNKNOWN: Final = Kind(
     "unknown", "an end without a word", "Its log may tell: `ddptop logs`. Under ddptop launch the exit code is known."
 )
@@ -189,12 +195,7 @@ TABLE: Final[tuple[Kind, ...]] = (
         "rest, of a core dump (`ulimit -c unlimited`).",
         signals=(signal.SIGSEGV, signal.SIGILL, signal.SIGFPE),
     ),
-    Kind(
-        "aborted",
-        "native code gave up",
-        "Its last output says why: look for `what():` in the log of the rank.",
-        signals=(signal.SIGABRT,),
-    ),
+    ABORTED,
     KILLED,
     Kind(
         "terminated",

@@ -101,6 +101,9 @@ def of_ranks(
     if kind is kinds.EXIT and error is None and (said := kinds.recognize(_last_error(printed), None)) in kinds.TABLE:
         # `os._exit` after an error that the script has printed itself.
         kind = said
+    if kind is kinds.ABORTED and dump is not None and dump.stack.collective and _is_gloo(members):
+        # It says why on the terminal that started a job by hand, which nobody reads.
+        kind = kinds.MISMATCH
     user = None if dump is None else dump.stack.user
     place = f" at {clean_line(user.text, 100)}" if user is not None else ""
     apart = None
@@ -108,6 +111,11 @@ def of_ranks(
         stood = _stood(members, log_of, codes)
         apart = _apart(kind, members, stood, codes, f"{error or ''} {printed}")
     return Parting(kind.name, place, apart)
+
+
+def _is_gloo(members: Mapping[int, Member]) -> bool:
+    """Say whether the ranks talk over gloo, by what those say that have lost a peer."""
+    return any(each.ended is not None and "gloo/transport/" in (each.ended.error or "") for each in members.values())
 
 
 def _last_of(output: str) -> str:

@@ -96,6 +96,22 @@ def test_another_size_is_told_from_the_crash_of_gloo(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("backend", "kind"), [(CLOSED, "mismatch"), ("DistBackendError: NCCL error", "aborted")])
+def test_another_size_is_told_where_the_words_of_gloo_are_not_read(tmp_path: Path, backend: str, kind: str) -> None:
+    """Of a job started by hand, which prints on a terminal: the dump has the call, the other rank names gloo.
+
+    NCCL gives up so for other reasons, too.
+    """
+    (tmp_path / "rank-1.crash").write_text(dump("all_reduce", 31))
+    lost = failed(0, backend, trace("all_reduce", 12), 20)
+    found = judged(
+        lost, member(1), deaths=(Death(1, 10, -signal.SIGABRT),), log_of=lambda rank: tmp_path / f"rank-{rank}.log"
+    )
+    assert (found.kind, found.rank) == (kind, 1)
+    assert found.cause is not None
+    assert "train.py:31 main" in found.cause
+
+
 def test_a_rank_that_left_early_is_told() -> None:
     """It finished, perhaps with the abort of torch at its exit; the other one still stood in a collective."""
     early, late = member(1, Ended(1, 0)), failed(0, CLOSED, trace("all_reduce", 24), 9)
