@@ -116,7 +116,7 @@ def test_the_end_of_a_script_wakes_who_looks_after_the_run(
         looker.await_all((wire.topic_of(wire.TOPIC_BEAT, 0), payload))
         assert not poller.poll(0)
         rank.publish(wire.TOPIC_BEAT, msgspec.structs.replace(beat(0, 4), state="ended"))
-        assert poller.poll(1000 * DEADLINE_S)
+        assert poller.poll(int(1000 * DEADLINE_S))
 
 
 def test_what_the_ranks_publish_comes_together_to_who_asks_for_it_so(
