@@ -122,9 +122,7 @@ class Relay:
         self._repeating = Repeating(
             run.world, self._door, self._bundling, self._newest, self._judging, self._hanging, self._suspects,
             self._looking_back, Budget(run.world, self._forwarding.forward),
-            judges=lambda: self.far.judges, note=self._common.note,
-            # Its record, which says why, is read at once: its process may take seconds to end.
-            ended=self.requests.arrived.set,
+            judges=lambda: self.far.judges, note=self._common.note, ended=self.requests.arrived.set,
         )  # fmt: skip
         parts = Parts(
             context, directory, run, self._door, self._greeting, self._commands, self._forwarding, self._intake,

@@ -45,7 +45,8 @@ class Repeating:
     ) -> None:
         """Hand on to these, and events to `note`.
 
-        `judges` says whether this host judges the run; `ended` is called when a rank says that its script has ended.
+        `judges` says whether this host judges the run; `ended` is called when a rank says that its script has ended:
+        its record then says why, and its process may take seconds to end.
         """
         self.generation = 0
         """The newest generation of which a rank was found; one rank may claim that the next has begun."""
