@@ -101,8 +101,8 @@ def of_ranks(
     if kind is kinds.EXIT and error is None and (said := kinds.recognize(_last_error(printed), None)) in kinds.TABLE:
         # `os._exit` after an error that the script has printed itself.
         kind = said
-    if kind is kinds.ABORTED and dump is not None and dump.stack.collective and _is_gloo(members):
-        # It says why on the terminal that started a job by hand, which nobody reads.
+    if kind is kinds.ABORTED and not printed.strip() and dump and dump.stack.collective and _is_gloo(members):
+        # It says why on the terminal that started a job by hand, which nobody reads; what can be read says otherwise.
         kind = kinds.MISMATCH
     user = None if dump is None else dump.stack.user
     place = f" at {clean_line(user.text, 100)}" if user is not None else ""
