@@ -143,7 +143,10 @@ class Judgement:
 
         This is called, too, with the same generation, for a new process of a rank, whose steps are counted anew.
         """
-        self._intervals.close(min(self._heard_ns, self._now_ns))
+        until_ns = min(self._heard_ns, self._now_ns)
+        self.conclude()
+        self.verdicts(max(self._heard_ns, self._now_ns))
+        self._intervals.close(until_ns)
         self._intervals.generation = generation
         self._begin()
 
@@ -196,6 +199,10 @@ class Judgement:
     def ended(self) -> list[wire.Verdict]:
         """Return the verdicts that are over and were not returned before; asked after `verdicts`, each comes once."""
         return self._intervals.ended()
+
+    def conclude(self) -> None:
+        """Wait for nobody any more with what was noticed, because the ranks have ended."""
+        self._health.is_over = True
 
     def close(self, at_ns: int) -> list[wire.Verdict]:
         """End what goes on, because the run has ended, and return it with what is over."""

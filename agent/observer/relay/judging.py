@@ -63,6 +63,9 @@ class Judge(Protocol):
         """Return the ranks of a large group whose records would decide now."""
         ...
 
+    def conclude(self) -> None:
+        """Wait for nobody any more with what was noticed, because the ranks have ended."""
+
     def close(self, at_ns: int) -> list[wire.Verdict]:
         """End what goes on, and return it with what has ended."""
         ...
@@ -205,9 +208,12 @@ class Judging:
 
     def finish(self, now_ns: int) -> None:
         """End all verdicts with the run."""
+        judge = self._judge
+        if judge is not None:
+            self._guarded(judge.conclude)
         self.turn(now_ns)
         ended: list[wire.Verdict] = []
-        if (judge := self._judge) is not None:
+        if judge is not None:
             self._guarded(lambda: ended.extend(judge.close(now_ns)))
         for verdict in ended:
             self._close(verdict, now_ns)

@@ -164,6 +164,9 @@ class NoJudge:
         """Return none."""
         return frozenset()
 
+    def conclude(self) -> None:
+        """Wait for nothing."""
+
     def close(self, at_ns: int) -> list[wire.Verdict]:
         """Return none."""
         return []

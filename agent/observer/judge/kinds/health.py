@@ -38,6 +38,8 @@ class Health:
         self._noticed_ns: int | None = None
         self.ceased_at_ns: int | None = None
         """When what was found before ceased."""
+        self.is_over = False
+        """The ranks have ended: nobody tells any more whose numbers are wrong, too."""
 
     def take(self, beat: Beat) -> None:
         """Take in a heartbeat of a rank of the group."""
@@ -60,7 +62,7 @@ class Health:
             return None
         if self._noticed_ns is None:
             self._noticed_ns = now_ns
-        if len(self._told) < self._world and 0 <= now_ns - self._noticed_ns < SETTLED_NS:
+        if not self.is_over and len(self._told) < self._world and 0 <= now_ns - self._noticed_ns < SETTLED_NS:
             return None
         steps = {rank: trouble.step for rank, trouble in self._troubles.items() if trouble.step is not None}
         first = min(steps.values(), default=None)

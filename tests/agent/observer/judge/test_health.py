@@ -68,6 +68,22 @@ def test_nobody_is_accused_before_all_have_told():
     assert (verdict.rank, verdict.since_at_ns) == (None, 100 * SECOND)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_ranks_that_end_at_once_are_not_waited_for(restarted):
+    """A rank that fails a moment after its loss was lost leaves the verdict behind, though the others told nothing."""
+    judge = Judgement(3)
+    judge.beat(beat(2, 100.0, NAN))
+    assert judge.verdicts(100 * SECOND) == ()
+    if restarted:
+        judge.restart(1)
+        (verdict,) = judge.ended()
+        assert judge.verdicts(101 * SECOND) == ()
+    else:
+        judge.conclude()
+        (verdict,) = judge.verdicts(round(100.1 * SECOND))
+    assert (verdict.kind, verdict.rank, verdict.since_at_ns) == ("health", 2, 100 * SECOND)
+
+
 def test_it_is_one_verdict_from_the_first_rank_to_the_last():
     """It keeps its number while it spreads, and is over when the last rank is well again."""
     judge = Judgement(2)

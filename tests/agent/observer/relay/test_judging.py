@@ -27,6 +27,7 @@ class Told:
     def __init__(self, known: Sequence[wire.Verdict] = ()) -> None:
         self.known = known
         self.finds: tuple[wire.Verdict, ...] = ()
+        self.waiting: tuple[wire.Verdict, ...] = ()
         self.over: list[wire.Verdict] = []
         self.suspected: frozenset[int] = frozenset()
         self.heard: list[object] = []
@@ -62,6 +63,9 @@ class Told:
     def ended(self) -> list[wire.Verdict]:
         ended, self.over = self.over, []
         return ended
+
+    def conclude(self) -> None:
+        self.finds = (*self.finds, *self.waiting)
 
     def suspects(self) -> frozenset[int]:
         return self.suspected
@@ -124,6 +128,17 @@ def test_what_goes_on_at_the_end_of_the_run_ends_with_it() -> None:
     made.judge.finds = (SLOW,)
     made.judging.turn(200)
     made.judging.finish(900)
+    assert made.file == {1: msgspec.structs.replace(SLOW, until_at_ns=900)}
+
+
+def test_what_waits_for_others_is_told_at_the_end() -> None:
+    """A run that ends right after something was noticed tells it all the same, to those who look on as well."""
+    made = Recorded()
+    made.judge.waiting = (SLOW,)
+    made.judging.turn(200)
+    assert not made.judging.now
+    made.judging.finish(900)
+    assert made.judging.now == (SLOW,)
     assert made.file == {1: msgspec.structs.replace(SLOW, until_at_ns=900)}
 
 
