@@ -1,4 +1,7 @@
-"""A program in a pseudo-terminal, and a dashboard that runs in one."""
+"""A program in a pseudo-terminal, and a dashboard that runs in one.
+
+What it writes is always read, as a terminal does: a program that cannot write does not look at its keys either.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -38,33 +42,40 @@ class Terminal:
         )  # fmt: skip
         os.close(slave)
         self.written = b""
+        self._closing = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def read_until(self, wanted: bytes, timeout: float = DEADLINE_S) -> None:
         """Read until `wanted` was written."""
         deadline = time.monotonic() + timeout
         while wanted not in self.written:
             assert time.monotonic() < deadline, self.written[-2000:]
-            self._read(0.1)
+            time.sleep(0.02)
 
     def wait(self) -> int:
-        """Read to the end and return the exit code."""
-        deadline = time.monotonic() + DEADLINE_S
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline, "still running"
-            self._read(0.05)
-        self._read(0.2)
-        return self.process.returncode
+        """Wait for the end, read what was written up to it, and return the exit code."""
+        code = self.process.wait(DEADLINE_S)
+        # Not for ever: a process that it has left behind may have the terminal open.
+        self._reader.join(1.0)
+        return code
 
-    def _read(self, timeout: float) -> None:
-        if select.select([self.master], [], [], timeout)[0]:
-            try:
-                self.written += os.read(self.master, 65536)
-            except OSError:
-                time.sleep(0.01)
+    def _read(self) -> None:
+        while not self._closing.is_set():
+            if select.select([self.master], [], [], 0.1)[0]:
+                try:
+                    piece = os.read(self.master, 65536)
+                except OSError:  # Linux: nobody has the other end open any more
+                    return
+                if not piece:
+                    return
+                self.written += piece
 
     def close(self) -> None:
         """End what is left."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        self._closing.set()
+        self._reader.join()
         os.close(self.master)
