@@ -434,5 +434,5 @@ class Observer:
             refused=self._relay.refused,
             ending=self._orders.countdown,
             ends_at_ns=self._scheduler.ends_at_ns,
-            awaits=self._awaited.text(leader, reported=bool(self._members)),
+            awaits=self._awaited.text(leader, self._members.values(), lives=bool(self._exits.alive())),
         )

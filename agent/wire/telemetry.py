@@ -303,7 +303,7 @@ class RunState(Message, frozen=True, tag="run"):
     ends_at_ns: Moment | None = None
     """When the scheduler takes the machine back. None: no scheduler, no limit, or not known."""
     awaits: Line = ""
-    """Before any rank has reported: what the start waits for, such as the other hosts."""
+    """While no rank of this host lives: what their start waits for, such as the other hosts."""
 
 
 class Hang(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -274,7 +274,7 @@ class Frame:
     """When the scheduler takes the machine back, in seconds since the epoch; None where nobody does, or it is not
     known."""
     awaits: str = ""
-    """Before any rank has reported: what the start waits for."""
+    """While no rank of a host lives: what their start waits for."""
     waiting: str = ""
     """While an action of this dashboard waits for ranks: what it waits for."""
     restarts: tuple[Restart, ...] = ()
@@ -396,9 +396,11 @@ def time_left(frame: Frame) -> str:
 
 
 def waits_for(frame: Frame) -> str:
-    """Return what a start waits for and for how long; empty where that is nothing, or not known."""
+    """Return what a start waits for, the first one also for how long; empty where that is nothing, or not known."""
     if not frame.awaits or frame.started_at is None:
         return ""
+    if frame.state != "starting":
+        return f"waits for {frame.awaits}, to start again"
     return f"waits for {frame.awaits}, for {duration(max(0.0, frame.at - frame.started_at)).strip()}"
 
 

@@ -191,7 +191,7 @@ class Framer:
             timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
             ending=store.countdown or (group.ending if group is not None else ""),
             ends_at=_ends_at(group) if state not in ENDED else None,
-            awaits=group.awaits if group is not None and state == "starting" else "",
+            awaits=group.awaits if group is not None and state not in ENDED else "",
             restarts=store.generations.restarts,
             generation=store.generations.newest,
             max_restarts=run.max_restarts,

@@ -7,18 +7,21 @@ host's torchrun.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import takewhile
 from typing import Final, NamedTuple
 
 from ddptop.agent.run.identity import Process
-from ddptop.agent.run.records import ENGINE, Run
+from ddptop.agent.run.records import ENGINE, Member, Run
 
 _LOOK_S: Final = 1.0
 _LOADS_S: Final = 30.0
 """Seconds that torchrun may take until it asks for the first time: it loads torch before that."""
+_SETTLES_S: Final = 5.0
+"""Seconds after the last rank of this host has ended in which torchrun has mostly started the next, or has ended."""
 _OPTION: Final = "--rdzv-endpoint="
 _ESTABLISHED: Final = "01"
 _TABLES: Final = ("tcp", "tcp6")
@@ -42,7 +45,10 @@ def port_of(endpoint: str) -> int:
 
 
 class Awaited:
-    """Tells what the start of a run on several hosts waits for, until a rank is there."""
+    """Tells what a start of a run on several hosts waits for, while none of its ranks lives here.
+
+    After a failure torchrun starts the group again once all hosts have met anew: one of them may be gone for good.
+    """
 
     def __init__(self, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self._endpoint = endpoint(run)
@@ -51,15 +57,22 @@ class Awaited:
         self._began = clock()
         self._due = 0.0
         self._told = ""
+        self._lived_at = -math.inf
 
-    def text(self, torchrun: Process | None, *, reported: bool) -> str:
+    def text(self, torchrun: Process | None, members: Collection[Member], *, lives: bool) -> str:
         """Return what is waited for; empty where it is nothing, or not known.
 
         Args:
             torchrun: the torchrun of this host.
-            reported: whether a rank of this host has reported.
+            members: the records of the ranks that were started here last.
+            lives: whether one of them lives.
         """
-        if self._endpoint is None or torchrun is None or reported:
+        if lives:
+            self._lived_at = self._clock()
+        if self._endpoint is None or torchrun is None or self._clock() - self._lived_at < _SETTLES_S:
+            return ""
+        if members and all(member.ended is not None and not member.ended.exit_code for member in members):
+            # They are done. torchrun waits for the others to be, and starts nothing.
             return ""
         if self._clock() >= self._due:
             self._due = self._clock() + _LOOK_S

@@ -100,7 +100,7 @@ class PlainView:
         """Say what the start waits for, and again whenever that has gone on for twice as long."""
         waited = 0.0 if frame.started_at is None else frame.at - frame.started_at
         if waited >= self._next_waiting_s and (waits := waits_for(frame)):
-            self._say(frame.at, f"starting: {waits}")
+            self._say(frame.at, f"starting: {waits}" if frame.state == "starting" else waits)
             self._next_waiting_s = 2 * waited
 
     def _advise(self, frame: Frame) -> None:

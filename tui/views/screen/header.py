@@ -308,6 +308,8 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
 
 def _after_failure(frame: Frame) -> str:
     """Say what becomes of the ranks of a run of which one has failed."""
+    if waits := waits_for(frame):
+        return waits
     done = frame.restarts[-1].generation if frame.restarts else 0
     if done < frame.max_restarts:
         return "all ranks are being restarted" if frame.world > 1 else "it is being restarted"

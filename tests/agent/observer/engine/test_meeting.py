@@ -12,6 +12,7 @@ from support.values.reports import RUN
 
 from ddptop.agent.observer.engine import launcher, meeting
 from ddptop.agent.run.identity import identify
+from ddptop.agent.run.records import Ended, Member
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -46,7 +47,7 @@ def test_the_host_of_the_store_counts_the_hosts_that_have_come() -> None:
             client.bind((address, 0))
             client.connect(store.getsockname())
             stack.enter_context(store.accept()[0])
-            said.append(meeting.Awaited(run).text(identify(os.getpid()), reported=False))
+            said.append(meeting.Awaited(run).text(identify(os.getpid()), (), lives=False))
         assert said == [
             f"2 of 3 hosts, which meet at {endpoint}",
             f"2 of 3 hosts, which meet at {endpoint}",
@@ -70,14 +71,37 @@ def test_what_is_awaited() -> None:
         clock = [0.0]
         awaited = meeting.Awaited(msgspec.structs.replace(RUN, launched=True, command=command), lambda: clock[0])
         own = identify(os.getpid())
-        assert awaited.text(own, reported=False) == f"the rendezvous at {endpoint}"
+        assert awaited.text(own, (), lives=False) == f"the rendezvous at {endpoint}"
         clock[0] = 31.0
-        assert awaited.text(own, reported=False) == f"the rendezvous at {endpoint}, which does not answer"
+        assert awaited.text(own, (), lives=False) == f"the rendezvous at {endpoint}, which does not answer"
         client.connect(store.getsockname())
         clock[0] = 33.0
-        assert awaited.text(own, reported=False) == f"the other hosts, which meet at {endpoint}"
-        assert awaited.text(own, reported=True) == ""
-        assert awaited.text(None, reported=False) == ""
+        assert awaited.text(own, (), lives=False) == f"the other hosts, which meet at {endpoint}"
+        assert awaited.text(own, (), lives=True) == ""
+        assert awaited.text(None, (), lives=False) == ""
+
+
+def test_a_start_after_a_failure_waits_for_the_same() -> None:
+    """A few seconds after the last rank here has ended; not where all have done their work."""
+    with socket.socket() as store, socket.socket() as client:
+        store.bind(("127.0.0.1", 0))
+        store.listen()
+        endpoint = f"localhost:{store.getsockname()[1]}"
+        command = launcher.command("train.py", (), 1, 3, launcher.Meeting("2", endpoint, "a"))
+        clock = [0.0]
+        awaited = meeting.Awaited(msgspec.structs.replace(RUN, launched=True, command=command), lambda: clock[0])
+        own = identify(os.getpid())
+        assert own is not None
+        client.connect(store.getsockname())
+        failed, done = (Member(0, 0, 2, own, "node1", 0, "", "", None, Ended(1, code)) for code in (1, 0))
+        assert awaited.text(own, [failed], lives=True) == ""
+        clock[0] = 3.0
+        assert awaited.text(own, [failed], lives=False) == ""
+        clock[0] = 6.0
+        assert awaited.text(own, [failed], lives=False) == f"the other hosts, which meet at {endpoint}"
+        assert awaited.text(own, [done], lives=False) == ""
+        assert awaited.text(own, [done, failed], lives=False) != ""
+        assert awaited.text(own, [msgspec.structs.replace(failed, ended=None)], lives=False) != ""
 
 
 @pytest.mark.parametrize(
