@@ -28,7 +28,8 @@ from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import states
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.files.private import Claim
-from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError, is_alive
+from ddptop.agent.run.hosts import Starts
+from ddptop.agent.run.rundir import Member, Process, Run, RunDir, RunDirError, is_alive
 from ddptop.agent.text import clean_line
 
 _log = logging.getLogger("ddptop.observer")
@@ -65,6 +66,9 @@ class Observer:
         self._members: dict[int, Member] = {}
         """Last records of the present generation, which the next generation overwrites on disk."""
         self._generation = 0
+        self._starts = Starts(directory.path)
+        self._up: set[Process] = set()
+        """The processes that were ranks so far."""
         self._look_due = 0.0
         self._exits = Exits()
         self._awaited = Awaited(run)
@@ -259,9 +263,10 @@ class Observer:
 
     def _find_ranks(self) -> None:
         alive = self._exits.alive()
-        if len(alive) >= states.ranks_here(self._run, self._run.world):
+        recounted = self._starts.count() > self._generation
+        if len(alive) >= states.ranks_here(self._run, self._run.world) and not recounted:
             return
-        if alive and not self._run.launched:
+        if alive and not self._run.launched and not recounted:
             # A job may have further ranks on other hosts only, and is not to be searched for them without end.
             if time.monotonic() < self._look_due:
                 return
@@ -274,11 +279,13 @@ class Observer:
             return
         for rank, member in members.items():
             if member.generation > self._generation:
-                self._begin_generation(member.generation)
+                self._begin_generation(member.generation, recounted=member.process in self._up)
             known = self._members.get(rank)
             if 0 <= rank < self._run.world and (known is None or known.process != member.process):
+                is_new = member.process not in self._up
                 self._enlist(rank, member)
-                self._say(f"rank {rank} is up (pid {member.process.pid})")
+                if is_new:
+                    self._say(f"rank {rank} is up (pid {member.process.pid})")
         self._note_start()
 
     def _note_start(self) -> None:
@@ -289,18 +296,22 @@ class Observer:
 
     def _enlist(self, rank: int, member: Member) -> None:
         self._members[rank] = member
+        self._up.add(member.process)
         self._exits.watch(rank, member.process)
         self._ends.watch(rank, member.process)
         self._relay.follow(member)
 
-    def _begin_generation(self, generation: int) -> None:
-        """Publish why torchrun has restarted the group, and forget the ranks of the last generation."""
+    def _begin_generation(self, generation: int, *, recounted: bool) -> None:
+        """Publish why torchrun has restarted the group, and forget the ranks of the last generation.
+
+        Nothing was restarted where it was only `recounted`: this host has joined later than others.
+        """
         judgement = self._ends.first_cause(self._run, self._members, 1)
         why = judgement.cause or "it left no record of its end"
         # On several hosts there may be more than torchrun counts, and than it allows.
         most = f" of {self._run.max_restarts}" if self._run.max_restarts and self._run.nodes in (None, 1) else ""
         # The head tells it for all hosts.
-        if self._relay.far.role != "branch":
+        if self._relay.far.role != "branch" and not recounted:
             self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
         self._generation = generation
         self._state, self._cause = "starting", None

@@ -142,6 +142,12 @@ class Publisher:
             self._stop.set()
             self._thread.join(timeout=2)
 
+    def recount(self, generation: int) -> None:
+        """Belong to another start of the group from now on, with all records; called in the thread, by `tick`."""
+        self._history.generation = self._digest.generation = generation
+        self._send(wire.TOPIC_HELLO, wire.encode(self._session.hello))
+        self._beat_due = self._summary_due = 0.0
+
     def _run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._pub, zmq.POLLIN)

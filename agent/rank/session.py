@@ -35,7 +35,6 @@ from ddptop.agent.rank.script import Script
 from ddptop.agent.run.decisions import Decisions, Place
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
-from ddptop.agent.run.script import last_output
 from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
@@ -75,7 +74,8 @@ class Session:
         self.health = Health()
         self.notices: deque[Event] = deque(maxlen=_MOST_NOTICES)
         """Events of this rank that are to be published."""
-        self.meeting = Participant(directory, standing, os.environ, self.faults, self.notify)
+        generation = enrolment.generation(directory, standing)
+        self.meeting = Participant(directory, standing, os.environ, self.faults, self.notify, generation)
         self.collectives = Collectives(self.stamps, self.faults)
         self.sees_forward = False
         """True once a forward pass of DDP or FSDP2 was observed; before that, all from data to backward is forward."""
@@ -113,7 +113,7 @@ class Session:
             program=shorten(program, 4096),
             agent_version=VERSION,
             python_version=platform.python_version(),
-            generation=enrolment.generation(directory, standing),
+            generation=generation,
         )
         process = identify(os.getpid()) or Process(os.getpid(), time.time())
         self._inspecting = Inspecting(self.collectives, self.faults, process, self.hello.started_at_ns)
@@ -193,7 +193,10 @@ class Session:
         self.meeting.end()
         stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
         try:
-            error = self._explained(exit_code, error)
+            try:
+                error = self._output.explain(exit_code, error)
+            except Exception as problem:
+                self.faults.note("reading the end of its output", problem)
             self._account.end(exit_code, error, traceback, stopped_by, self.gate.completed)
             if self._publisher is not None:
                 self._publisher.stop()
@@ -201,17 +204,6 @@ class Session:
             self.faults.note("ending", problem)
         finally:
             self._presence.end()
-
-    def _explained(self, exit_code: int | None, error: str | None) -> str | None:
-        """Return the text of an end; that of `sys.exit(2)`, which names no reason, gets what the script has printed."""
-        log = self._output.log
-        if log is None or not exit_code or error != f"SystemExit: {exit_code}":
-            return error
-        try:
-            return last_output.explain_exit(error, last_output.in_log(log, self._output.begin))
-        except Exception as problem:
-            self.faults.note("reading the end of its output", problem)
-            return error
 
     def _abandon(self) -> None:
         """In a forked child: replace the locks that the agent's thread may hold, which does not exist there."""
@@ -228,10 +220,20 @@ class Session:
         self._presence.tick()
         if not self._account.written:
             self._account.begin()
+        if (counted := self.meeting.counted()) > self.hello.generation:
+            self._recount(counted)
         lost = self._output.lost
         if lost != self._lost_noted:
             self._lost_noted = lost
             self.faults.note(f"{lost:,} bytes of its output are lost: {self._output.reason} ({self._output.log})")
+
+    def _recount(self, generation: int) -> None:
+        """Belong to another start of the group than was counted here: other hosts have seen earlier ones."""
+        self.hello = msgspec.structs.replace(self.hello, generation=generation)
+        self.checks.generation = generation
+        if self._publisher is not None:
+            self._publisher.recount(generation)
+        self._account.recount(generation)
 
     def starting(self, phase: str) -> None:
         """Note the activity of the script before its first step."""

@@ -7,6 +7,7 @@ path in them is one of this host.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -31,7 +32,11 @@ on that host only; with a key file all hosts need it, with a port."""
 _MEETING: Final = "meeting.json"
 _FAR: Final = "far.json"
 _HOSTS: Final = "hosts.json"
+_STARTS: Final = "starts.json"
 _FOLDER: Final = "hosts"
+
+MOST_STARTS: Final = 1 << 20
+"""Restarts of a group that are believed at most."""
 
 _Key = Annotated[str, msgspec.Meta(min_length=40, max_length=40)]
 """A CURVE key in Z85."""
@@ -81,6 +86,10 @@ class Meeting(msgspec.Struct, frozen=True):
         return {name: value for name, value in told.items() if value}
 
 
+class _Starts(msgspec.Struct, frozen=True):
+    generation: Annotated[int, msgspec.Meta(ge=0, le=MOST_STARTS)]
+
+
 class _Hosts(msgspec.Struct, frozen=True):
     hosts: tuple[HostState, ...] = ()
 
@@ -124,6 +133,35 @@ def far_members(run: Path) -> dict[int, Member]:
 def write_far(run: Path, ranks: FarRanks) -> None:
     """Replace the records of the ranks on other hosts; raises `OSError`."""
     _write(run, _FAR, ranks)
+
+
+def write_starts(run: Path, generation: int) -> None:
+    """Record how often the group was started again, as a host counts it that has seen it all; raises `OSError`."""
+    _write(run, _STARTS, _Starts(generation))
+
+
+class Starts:
+    """How often the group was started again, where another host has counted more starts than this one."""
+
+    def __init__(self, run: Path) -> None:
+        """Read nothing yet."""
+        self._run = run
+        self._file = run / _FOLDER / _STARTS
+        self._seen: tuple[int, int] | None = None
+        self._counted = 0
+
+    def count(self) -> int:
+        """Return that number, 0 where nobody has told one; costs one call of the system where nothing has changed."""
+        try:
+            found = os.stat(self._file)
+        except OSError:
+            return self._counted
+        seen = found.st_ino, found.st_mtime_ns
+        if seen != self._seen:
+            self._seen = seen
+            told = _read(self._run, _STARTS, _Starts)
+            self._counted = self._counted if told is None else told.generation
+        return self._counted
 
 
 def read_hosts(run: Path) -> tuple[HostState, ...]:

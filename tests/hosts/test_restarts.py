@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -109,12 +110,17 @@ def test_a_group_that_torchrun_restarts_is_shown_and_told_as_before(cluster: Clu
 def test_an_elastic_training_that_loses_a_host_goes_on_as_the_same_run(
     cluster: Cluster, hosts: tuple[Host, ...]
 ) -> None:
-    """On node1 torchrun goes on with its own rank: the run has this one alone then, and is shown as one of one host."""
-    job = Job(cluster, 1).start(options=(*QUICK, *ELASTIC))
+    """On node1 torchrun goes on with its own rank: the run has this one alone then, and is shown as one of one host.
+
+    A machine that takes the place of the lost one has seen nothing of the starts before: it is shown all the same, on
+    both, and nothing is told to have been started again that was not.
+    """
+    job = Job(cluster, 1).start(options=(*QUICK, *ELASTIC), env=OWN_STORE)
     job.wait_for_first_step()
     _all_show(hosts, {0: "node1", 1: "node2"})
     name, before = run_of(hosts[0]), _firsts(job)
-    cluster.kill_host(2)
+    hosts[1].kill_all()
+    shutil.rmtree(runs(hosts[1])[0])
     _started_again(job, (0,), before)
     _all_show(hosts[:1], {0: "node1"}, restarts=1)
     assert run_of(hosts[0]) == name
@@ -123,6 +129,20 @@ def test_an_elastic_training_that_loses_a_host_goes_on_as_the_same_run(
     assert "its world is 1, and was 2" in text
     assert not hosts[0].ddptop("pause").returncode
     assert not hosts[0].ddptop("resume").returncode
+    before = _firsts(job)
+    job.start_on(hosts[1], options=(*QUICK, *ELASTIC), env=OWN_STORE)
+    _started_again(job, (0, 1), before)
+    _all_show(hosts, {0: "node1", 1: "node2"}, restarts=2)
+    told = [
+        [each["text"] for each in events(host) if re.match("restart|the group was", each["text"])] for host in hosts
+    ]
+    assert "its world is 2, and was 1" in told[0][-1]
+    assert set(told[1]) <= set(told[0])
+    paused = hosts[1].ddptop("pause")
+    assert not paused.returncode, paused.stderr
+    assert len(set(job.counts())) == 1, paused.stdout
+    assert not hosts[0].ddptop("resume").returncode
+    job.goes_on()
 
 
 @pytest.fixture

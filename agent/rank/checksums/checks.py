@@ -66,7 +66,7 @@ class Checks:
         """Check as often as `checking` says, once `watch` was called."""
         self._checking = checking
         self._rank = rank
-        self._generation = generation
+        self.generation = generation
         self._faults = faults
         self._torch: Any = None
         self._modules: Modules | None = None
@@ -219,4 +219,4 @@ class Checks:
             if module.names:
                 self._names_due[module.layout] = now + NAMES_S
         every = self._checking.every
-        return Checksums(self._rank, check.step, check.at_ns, tuple(modules), check.took_ns, every, self._generation)
+        return Checksums(self._rank, check.step, check.at_ns, tuple(modules), check.took_ns, every, self.generation)

@@ -63,6 +63,13 @@ class Account:
             except Exception as problem:
                 self._faults.note("saying in the run directory that the rank is there", problem)
 
+    def recount(self, generation: int) -> None:
+        """Write the record again, of another start of the group; what is not written now is repeated by `begin`."""
+        with self._lock:
+            self._member = msgspec.structs.replace(self._member, generation=generation)
+            self.written = False
+        self.begin()
+
     def end(
         self, exit_code: int | None, error: str | None, traceback: str | None, stopped_by: str | None, step: int | None
     ) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from ddptop.agent.rank.faults import describe
+from ddptop.agent.run.script import last_output
 
 _OURS: Final = frozenset(
     getattr(errno, name)
@@ -68,6 +69,16 @@ class Output:
                 # Whatever fails here, the stream works as it is.
                 with contextlib.suppress(Exception):
                     self._soften(name)
+
+    def explain(self, exit_code: int | None, error: str | None) -> str | None:
+        """Return the text of an end; that of `sys.exit(2)`, which names no reason, gets what the script has printed.
+
+        Raises:
+            Exception: the log cannot be read.
+        """
+        if self.log is None or not exit_code or error != f"SystemExit: {exit_code}":
+            return error
+        return last_output.explain_exit(error, last_output.in_log(self.log, self.begin))
 
     def _replace(self, descriptor: int) -> None:
         saved = [_saved(number) for number in (1, 2)]

@@ -21,7 +21,7 @@ class Digest:
 
     def __init__(self, rank: int, generation: int = 0) -> None:
         self._rank = rank
-        self._generation = generation
+        self.generation = generation
         self._number = 0
         self._steps: list[Step] = []
         self._latencies: deque[int] = deque(maxlen=LATENCIES)
@@ -80,6 +80,6 @@ class Digest:
             p50_ns=p50,
             p99_ns=p99,
             metrics=dict(self._metrics),
-            generation=self._generation,
+            generation=self.generation,
             copy_ns=known_mean([step.copy_ns for step in steps]),
         )

@@ -29,7 +29,7 @@ class History:
     def __init__(self, rank: int, max_bytes: int = 16 << 20, generation: int = 0) -> None:
         """Begin empty; `max_bytes` bounds the memory that the records take, the interpreter's own share included."""
         self._rank = rank
-        self._generation = generation
+        self.generation = generation
         self._max_bytes = max_bytes
         self._bytes = 0
         self._records: list[tuple[int, bytes]] = []
@@ -85,7 +85,7 @@ class History:
             index = min(index + stride, whole) if index < whole else index + 1
         if not chosen:
             return None
-        return _joined(self._rank, chosen, self._generation), self._seq(index)
+        return _joined(self._rank, chosen, self.generation), self._seq(index)
 
     def _index(self, seq: int) -> int:
         # A linear search through the records of an hour delayed the training by 4 ms.

@@ -21,11 +21,16 @@ from ddptop.agent.text import clean_line
 KEY: Final = "ddptop/head"
 """The key in the store. It is the same in all generations: hosts may count these differently, and the agent of the
 present rank 0 writes over what an earlier one has left."""
+STARTS: Final = "ddptop/starts"
+"""The key with the number of restarts of the group. The largest that a host has counted is that of all: one that joins
+an elastic training later, or was made anew, has not seen the earlier ones."""
 _SOON_S: Final = 0.5
 _LATER_S: Final = 2.0
 """Seconds between two looks, before and after the first success: the observer of rank 0's host may be replaced."""
 _WATCHED_S: Final = 5.0
 """Seconds between two looks after the observer of this host."""
+_AGREES_S: Final = 60.0
+"""Seconds in which the hosts have agreed on the number of restarts: they begin together."""
 _COMES_S: Final = 300.0
 """Seconds after which a store that cannot be reached is given up."""
 _LATE_S: Final = 30.0
@@ -49,6 +54,7 @@ class Exchange:
         directory: RunDir,
         *,
         head: bool,
+        generation: int = 0,
         where: tuple[str, int],
         kind: Any,
         tell: _Tell,
@@ -59,6 +65,7 @@ class Exchange:
         Args:
             directory: of the run.
             head: True in the agent of rank 0.
+            generation: restarts of the group, as they were counted here.
             where: host and port of the store.
             kind: `torch.distributed.TCPStore`.
             tell: gets the reason, in one line, why there is no link; an empty one where there is one again.
@@ -66,6 +73,7 @@ class Exchange:
         """
         self._directory = directory
         self._head = head
+        self._generation = generation
         self.where = where
         self._kind = kind
         self._tell = tell
@@ -125,9 +133,11 @@ class Exchange:
             pause_s = min(2 * pause_s, 10.0)
         with store:
             follow = self._publish if self._head else self._look
-            watched_at = time.monotonic()
+            watched_at = met_at = time.monotonic()
             while True:
                 follow(store)
+                if time.monotonic() - met_at < _AGREES_S:
+                    self._count(store)
                 if time.monotonic() - watched_at > _WATCHED_S:
                     self._watch()
                     watched_at = time.monotonic()
@@ -163,6 +173,16 @@ class Exchange:
                 self._complained = False
                 self._tell("")
         self._passed = value
+
+    def _count(self, store: Store) -> None:
+        """Agree with the other hosts on the number of restarts."""
+        value = store.read(STARTS) or b""
+        told = int(value) if value.isdigit() and len(value) < 8 else -1
+        if told < self._generation:
+            store.write(STARTS, b"%d" % self._generation)
+        elif self._generation < told <= hosts.MOST_STARTS:
+            hosts.write_starts(self._directory.path, told)
+            self._generation = told
 
     def _note_end(self) -> None:
         if not self._stop.wait(_SETTLES_S) and (self._passed is None or self._head):

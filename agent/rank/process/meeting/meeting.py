@@ -28,7 +28,13 @@ class Participant:
     """The part of one rank."""
 
     def __init__(
-        self, directory: RunDir, standing: Standing, environment: Mapping[str, str], faults: Faults, tell: _Tell
+        self,
+        directory: RunDir,
+        standing: Standing,
+        environment: Mapping[str, str],
+        faults: Faults,
+        tell: _Tell,
+        generation: int = 0,
     ) -> None:
         """Prepare; nothing is read or written.
 
@@ -38,12 +44,14 @@ class Participant:
             environment: of this process.
             faults: receives failures.
             tell: publishes a line and its level as an event of the rank.
+            generation: restarts of its group, as they were counted on this host.
         """
         self._directory = directory
         self._standing = standing
         self._environment = environment
         self._faults = faults
         self._tell_event = tell
+        self._generation = generation
         self._owner = os.getpid()
         self._due = 0 in (standing.local_rank, standing.rank) and standing.may_spread(environment)
         self._record = Meeting(
@@ -52,6 +60,7 @@ class Participant:
             key_file=os.path.abspath(file) if (file := environment.get(KEY_FILE_VARIABLE, "")) else "",
         )
         self._exchange: Exchange | None = None
+        self._starts = hosts.Starts(directory.path) if standing.may_spread(environment) else None
 
     def begin(self) -> None:
         """Write down what the observer needs, before it starts; a failure is counted as a fault."""
@@ -82,6 +91,10 @@ class Participant:
         elif not self._record.key_file:
             self._tell(f"its ranks do not meet in a TCPStore, and there is no {KEY_FILE_VARIABLE}")
 
+    def counted(self) -> int:
+        """Return the number of restarts as another host counts them that has seen more of them; otherwise 0."""
+        return 0 if self._starts is None else self._starts.count()
+
     def end(self) -> None:
         """Stop; where a call into the store hangs, that takes some seconds."""
         if self._exchange is not None and os.getpid() == self._owner:
@@ -94,6 +107,7 @@ class Participant:
         self._exchange = Exchange(
             self._directory,
             head=self._standing.rank == 0,
+            generation=self._generation,
             where=where,
             kind=kind,
             tell=self._tell,

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from ddptop.agent.rank.process.meeting import exchange
-from ddptop.agent.rank.process.meeting.exchange import KEY, Exchange
+from ddptop.agent.rank.process.meeting.exchange import KEY, STARTS, Exchange
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Listen
 from ddptop.agent.run.rundir import RunDir
@@ -103,9 +103,12 @@ def begun(place: Place) -> Iterator[Callable[..., tuple[Exchange, list[str]]]]:
     """Start an exchange that is ended with the test; return it, and what it tells."""
     all_of_them = []
 
-    def begin(folder: Path, *, head: bool) -> tuple[Exchange, list[str]]:
+    def begin(folder: Path, *, head: bool, generation: int = 0) -> tuple[Exchange, list[str]]:
         told: list[str] = []
-        made = Exchange(RunDir(folder), head=head, where=place.where, kind=place.client, tell=told.append)
+        directory = RunDir(folder)
+        made = Exchange(
+            directory, head=head, generation=generation, where=place.where, kind=place.client, tell=told.append
+        )
         made.start()
         all_of_them.append(made)
         return made, told
@@ -184,6 +187,33 @@ def test_an_unsound_value_is_not_passed_on(place: Place, folders: list[Path], be
     place.values[KEY] = msgspec.json.encode(listens(1))
     until(lambda: hosts.read_listen(folders[1], hosts.HEAD) == listens(1))
     assert told[1:] in ([], [""])
+
+
+@pytest.mark.parametrize("newcomer_is_head", [False, True])
+def test_the_largest_count_of_starts_is_that_of_all(
+    place: Place, folders: list[Path], begun: Any, newcomer_is_head: bool
+) -> None:
+    """A host that has joined later gets it, rank 0's host as well; one that has counted it is told nothing."""
+    begun(folders[0], head=newcomer_is_head, generation=0)
+    until(lambda: place.values.get(STARTS) == b"0")
+    begun(folders[1], head=not newcomer_is_head, generation=2)
+    newcomer, other = (hosts.Starts(folder) for folder in folders)
+    until(lambda: newcomer.count() == 2)
+    calls = place.calls
+    until(lambda: place.calls > calls + 10)
+    assert (newcomer.count(), other.count(), place.values[STARTS]) == (2, 0, b"2")
+
+
+@pytest.mark.parametrize("value", [b"", b"-1", b"9" * 30, b"9999999", b"\xd9\xa3", b"nan", b"1 "])
+def test_a_count_that_cannot_be_is_replaced_or_left(
+    place: Place, folders: list[Path], begun: Any, value: bytes
+) -> None:
+    """Nothing but a plain number of a possible size is passed on."""
+    place.values[STARTS] = value
+    begun(folders[0], head=False, generation=1)
+    until(lambda: place.calls > 10)
+    assert hosts.Starts(folders[0]).count() == 0
+    assert place.values[STARTS] in (b"1", b"9999999")
 
 
 def test_a_store_that_dies_is_told_once(place: Place, folders: list[Path], begun: Any) -> None:
