@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -99,6 +98,9 @@ class Host:
 
         `nsenter` passes no signal on: the command is killed when it has ended, by whichever signal.
         """
+        # Another process may have its pid otherwise, and all of this machine's namespaces.
+        assert self._process is not None
+        assert self._process.poll() is None, f"{self.name} is down"
         told = {
             "HOME": "/tmp/home",
             "HOSTNAME": self.name,
@@ -211,11 +213,6 @@ class Host:
         if self._warm.process is not None:
             self._warm.process.wait()
         until(lambda: not self.processes(), f"all processes of {self.name} are gone")
-
-    def power_off(self) -> None:
-        """End the host without a word to the others: what it was connected to hears no more of it."""
-        self.cut()
-        os.kill(self.pid, signal.SIGKILL)
 
     # For the cluster alone.
 

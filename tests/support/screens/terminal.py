@@ -62,14 +62,15 @@ class Terminal:
 
     def _read(self) -> None:
         while not self._closing.is_set():
-            if select.select([self.master], [], [], 0.1)[0]:
-                try:
-                    piece = os.read(self.master, 65536)
-                except OSError:  # Linux: nobody has the other end open any more
-                    return
-                if not piece:
-                    return
-                self.written += piece
+            try:
+                if not select.select([self.master], [], [], 0.1)[0]:
+                    continue
+                piece = os.read(self.master, 65536)
+            except OSError:  # Linux: nobody has the other end open any more; or the test has closed it
+                return
+            if not piece:
+                return
+            self.written += piece
 
     def close(self) -> None:
         """End what is left."""
