@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +24,8 @@ NEWCOMER = {
 
 
 @pytest.fixture
-def directory() -> RunDir:
-    """The run of a training over two hosts."""
+def directory(own_base: Path) -> RunDir:
+    """The run of a training over two hosts, of which this process is a rank: whoever meets the run may end it."""
     run = Run(
         run=f"test-{secrets.token_hex(3)}", run_id=secrets.token_hex(8), program="train.py", arguments=(), world=2,
         backend=None, device=None, created_at_ns=time.time_ns(), launched=True, nodes=2, local_world=1,
