@@ -114,3 +114,7 @@ class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Memory of the process that is on the swap device. None: not read; so is the next one."""
     page_reads_per_s: Amount | None = None
     """Pages that the process had to wait for, because they were on a disk: many while it swaps."""
+    memory_bytes: Size | None = None
+    """Resident memory of the process. None: not read, as by its own agent; so is the next one."""
+    moved_bytes: Size | None = None
+    """What it has read and written since its start, of files and pipes, also where the system had it in its cache."""

@@ -57,6 +57,10 @@ class Spot:
     holds_gil: bool | None = None
     swapped: int | None = None
     """Bytes on the swap device of a rank that swaps."""
+    memory: int | None = None
+    """Bytes of its memory."""
+    moved: int | None = None
+    """Bytes that it has read and written."""
     groups: tuple[GroupCalls, ...] | None = None
     """Instead of the one group that follows from the rest."""
     ahead: int = 0
@@ -81,6 +85,8 @@ class Spot:
             cpu_percent=self.cpu if self.own_cpu is None else self.own_cpu,
             swapped_bytes=self.swapped,
             page_reads_per_s=None if self.swapped is None else 5_000.0,
+            memory_bytes=self.memory,
+            moved_bytes=self.moved,
         )
 
 

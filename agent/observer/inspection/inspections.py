@@ -240,6 +240,8 @@ def _joined(by_agent: wire.Inspection, by_look: wire.Inspection) -> wire.Inspect
         traced_by=by_look.traced_by,
         swapped_bytes=by_look.swapped_bytes,
         page_reads_per_s=by_look.page_reads_per_s,
+        memory_bytes=by_look.memory_bytes,
+        moved_bytes=by_look.moved_bytes,
         problem=by_look.problem or by_agent.problem,
     )
     if not by_look.threads:

@@ -41,6 +41,8 @@ class _Reading(NamedTuple):
     page_reads: int | None = None
     swapped: int | None = None
     tracer: int | None = None
+    memory: int | None = None
+    moved: int | None = None
 
 
 def look(
@@ -103,6 +105,8 @@ def _told(member: Member, began: _Reading, ended: _Reading, dump: Dump | None, s
         traced_by=began.tracer,
         swapped_bytes=ended.swapped,
         page_reads_per_s=reads,
+        memory_bytes=ended.memory,
+        moved_bytes=ended.moved,
     )
     if dump is None or not dump.threads:
         return found
@@ -175,10 +179,16 @@ def _read(process: Process) -> _Reading | None:
         fields = (_PROC / str(process.pid) / "stat").read_bytes().rpartition(b")")[2].split()
         lines = (_PROC / str(process.pid) / "status").read_text(errors="replace").splitlines()
         told = dict(line.split(":", 1) for line in lines if ":" in line)
-        tracer, swap = int(told.get("TracerPid", "0")), told.get("VmSwap", "").split()
+        swap, memory = (told.get(name, "").split() for name in ("VmSwap", "VmRSS"))
         # From proc(5): faults that read from a disk are the tenth field after the name.
-        return found._replace(
-            page_reads=int(fields[9]), tracer=tracer or None, swapped=int(swap[0]) * 1024 if swap else None
+        found = found._replace(
+            page_reads=int(fields[9]),
+            tracer=int(told.get("TracerPid", "0")) or None,
+            swapped=int(swap[0]) * 1024 if swap else None,
+            memory=int(memory[0]) * 1024 if memory else None,
         )
+        # This one is for the owner of the process alone.
+        transfers = (_PROC / str(process.pid) / "io").read_text().split()
+        return found._replace(moved=int(transfers[1]) + int(transfers[3]))
     except (OSError, ValueError, IndexError):
         return found

@@ -28,7 +28,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.GroupCalls: "group calls ranks recent",
     wire.Inspection: (
         "rank at_ns by pid state activity step threads threads_left_out open groups observed status cpu_percent "
-        "problem generation traced_by swapped_bytes page_reads_per_s"
+        "problem generation traced_by swapped_bytes page_reads_per_s memory_bytes moved_bytes"
     ),
     wire.ModuleSums: "group number steps layout sums members names sharded left_out",
     wire.Checksums: "checksums: rank step at_ns modules took_ns every generation",

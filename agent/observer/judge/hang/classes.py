@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent.observer.judge.hang import place
-from ddptop.agent.observer.judge.hang.looks import Look, main_thread, spins_in_user_code, stacks, stands_still
+from ddptop.agent.observer.judge.hang.looks import Look, main_thread, moves, spins_in_user_code, stacks, stands_still
 from ddptop.agent.observer.judge.hang.place import NOWHERE, Place, place_of
 from ddptop.agent.observer.judge.hang.progress import Progress
 from ddptop.agent.text import size
@@ -124,6 +124,9 @@ def _silent(
         # On a machine under load its agent gets no time either.
         return Cause(rank, "working", "works", where, evidence=tuple(evidence))
     evidence += ["CPU time"] if busy else []
+    if busy and moves(seen) and progress.age_s(now_ns) < max(ONE_LINE_S, progress.bearable_s):
+        # To read a large pickle or table holds the lock for as long as that takes.
+        return Cause(rank, "working", "works", where, evidence=tuple(evidence))
     return Cause(
         rank,
         "lock_held",

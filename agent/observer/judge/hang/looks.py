@@ -10,6 +10,10 @@ import msgspec
 
 from ddptop.agent.wire import Frame, Inspection, Thread
 
+MEMORY: Final = 4 << 20
+"""Bytes of memory more or less from which on a process fills or empties it."""
+MOVED: Final = 256 << 10
+"""Bytes read and written from which on it reads or writes something of size."""
 _SLACK_NS: Final = 200_000_000
 """Clocks are read at slightly different moments of two inspections."""
 
@@ -65,6 +69,15 @@ def stacks(looks: Sequence[Look], rank: int) -> list[tuple[Frame, ...]]:
     """Return the stacks of a rank's main thread, innermost frame first, of the looks in which it is known."""
     found = (main_thread(look.ranks.get(rank)) for look in looks)
     return [thread.frames for thread in found if thread is not None]
+
+
+def moves(seen: Sequence[Inspection]) -> bool:
+    """Say whether a process has taken memory or let go of it, or read or written files, between the last two looks."""
+    first, last = seen[-2:][0], seen[-1]
+    pairs = (first.memory_bytes, last.memory_bytes, MEMORY), (first.moved_bytes, last.moved_bytes, MOVED)
+    return first.pid == last.pid and any(
+        before is not None and now is not None and abs(now - before) >= least for before, now, least in pairs
+    )
 
 
 def stands_still(frames: Sequence[tuple[Frame, ...]], *, users_alone: bool = False) -> bool:

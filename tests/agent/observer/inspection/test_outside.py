@@ -17,6 +17,7 @@ from support.harness import until
 
 from ddptop.agent.observer.inspection import dumps, outside
 from ddptop.agent.observer.inspection.dumps import Dump, Frame, Thread
+from ddptop.agent.observer.judge.hang.looks import moves
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import Inspection
@@ -34,8 +35,18 @@ def hold():
     ctypes.PyDLL(None).sleep(600)  # the lock is held
 
 
+def read():
+    held = []
+    while len(held) < 40:
+        with open("/dev/zero", "rb") as file:
+            held.append(file.read(1 << 20))
+        time.sleep(0.02)
+    print("read", flush=True)
+    time.sleep(600)
+
+
 print("ready", flush=True)
-{"spin": spin, "hold": hold, "sleep": lambda: time.sleep(600)}[sys.argv[1]]()
+{"spin": spin, "hold": hold, "read": read, "sleep": lambda: time.sleep(600)}[sys.argv[1]]()
 """
 Start = Callable[[str], Member]
 
@@ -91,6 +102,17 @@ def test_one_that_is_stopped_is_told_from_one_that_spins(start: Start) -> None:
         return (look(spins).cpu_percent or 0) > 5
 
     until(has_cpu, "it to have a core")
+
+
+def test_what_a_process_reads_and_holds_is_told(start: Start) -> None:
+    """Resident memory as psutil reads it, and all that went through read and write."""
+    reads, sleeps = start("read"), start("sleep")
+    before = look(reads)
+    until(lambda: (look(reads).moved_bytes or 0) - (before.moved_bytes or 0) >= 20 << 20, "it to have read")
+    told = look(reads)
+    assert told.memory_bytes == pytest.approx(psutil.Process(reads.process.pid).memory_info().rss, abs=32 << 20)
+    assert moves([before, told])
+    assert not moves([look(sleeps), look(sleeps)])
 
 
 def test_only_the_process_that_is_meant_is_looked_at(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -25,6 +26,8 @@ from training import PACE_S, Training, fault, main
 COMPILING_S: Final = 20.0
 EVALUATION_S: Final = 60.0
 SAVING_S: Final = 30.0
+ROWS: Final = 12_000_000
+"""Of a table that is read in about ten seconds."""
 TAIL_S: Final = 12.0
 TRAINING_S: Final = 8.0
 PAUSABLE_S: Final = 40.0
@@ -64,7 +67,7 @@ class Healthy(Training):
             number += 1
             for phase in (
                 self.evaluate_alone, self.evaluate_together, self.save_by_python, self.save_by_torch,
-                self.finish_late, self.be_paused, self.join_uneven,
+                self.read_a_pickle, self.finish_late, self.be_paused, self.join_uneven,
             ):  # fmt: skip
                 self.phase(number, "training", self.train)
                 self.phase(number, phase.__name__.replace("_", " "), phase)
@@ -123,6 +126,16 @@ class Healthy(Training):
             state = torch.zeros(CHUNKS << 14)
             with subprocess.Popen([sys.executable, "-c", READER, str(path), str(SAVING_S / CHUNKS)]):
                 torch.save(state, path)
+        dist.barrier()
+
+    def read_a_pickle(self) -> None:
+        """Rank 0 reads a table that takes its time, in one call that lets no other thread run."""
+        if self.rank == 0:
+            path = Path(f"{self.options.note}.pickle")
+            if not path.exists():
+                path.write_bytes(pickle.dumps([[number, str(number)] for number in range(ROWS)]))
+            with path.open("rb") as file:
+                pickle.load(file)
         dist.barrier()
 
     def finish_late(self) -> None:

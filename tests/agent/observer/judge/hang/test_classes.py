@@ -135,6 +135,25 @@ def test_a_rank_that_waits_for_a_disk_is_at_work_at_first(swapped, says):
     assert says in finding.text
 
 
+@pytest.mark.parametrize(("still_at_s", "least", "most"), [(0, 0, SOON_S), (20, 20, 20 + 2 * SOON_S), (999, 120, 130)])
+def test_a_rank_that_holds_the_lock_is_at_work_while_its_memory_moves(still_at_s, least, most):
+    """It builds what it reads in one call of C. It is told once nothing moves any more, or after two minutes."""
+    run = trained()
+    began_ns = run.now_ns
+
+    def where(rank: int, _: float) -> Spot:
+        at = (run.now_ns - began_ns) / ONE
+        if rank != 1:
+            return waits(run.calls + 1, seconds=at + 0.1)
+        memory = int(1e9 + 30e6 * min(at, still_at_s))
+        return Spot((), silent=True, cpu=100.0, status="running", memory=memory, moved=4096)
+
+    while not run.hangs:
+        run.until_told(150, where)
+    assert least <= (run.now_ns - began_ns) / ONE <= most
+    assert hang_of(run.hangs[-1]).kind == "lock_held"
+
+
 def test_where_all_but_one_wait_the_line_is_as_it_reads_best():
     """The whole line, as people get it."""
     run = trained()

@@ -81,6 +81,18 @@ def loads_slowly(run: Run, seconds: float) -> None:
     )
 
 
+def rank_0_reads_a_large_pickle(run: Run, seconds: float) -> None:
+    """In one call of C that holds the interpreter lock, so that its agent is silent; nobody can see its stack."""
+
+    def where(rank: int, at: float) -> Spot:
+        if rank:
+            return waits(run.calls + 1, seconds=at)
+        memory, moved = 500 + 40 * at, 1000 + 20 * at
+        return Spot((), cpu=99.0, status="running", silent=True, memory=int(memory * 2**20), moved=int(moved * 2**20))
+
+    run.spend(min(seconds, 60), where)
+
+
 def compiles(run: Run, seconds: float) -> None:
     """All ranks compile in the middle of the training."""
     run.spend(seconds, lambda rank, _: Spot(in_library("torch/_dynamo/utils.py", "f", run.now_ns // 7 % 99), cpu=80.0))
@@ -121,8 +133,8 @@ def hears_late(run: Run, seconds: float) -> None:
 
 PARTS: tuple[Part, ...] = (
     train, all_evaluate, rank_0_evaluates, rank_0_saves, rank_0_writes_to_a_slow_disk, all_sleep_in_one_line,
-    evaluates_with_collectives, loads_slowly, compiles, is_paused, goes_step_by_step, is_frozen, has_no_core,
-    hears_late,
+    evaluates_with_collectives, loads_slowly, rank_0_reads_a_large_pickle, compiles, is_paused, goes_step_by_step,
+    is_frozen, has_no_core, hears_late,
 )  # fmt: skip
 
 
