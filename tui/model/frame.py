@@ -400,7 +400,7 @@ def waits_for(frame: Frame) -> str:
     if not frame.awaits or frame.started_at is None:
         return ""
     if frame.state != "starting":
-        return f"waits for {frame.awaits}, to start again"
+        return f"a new start waits for {frame.awaits}"
     return f"waits for {frame.awaits}, for {duration(max(0.0, frame.at - frame.started_at)).strip()}"
 
 

@@ -199,7 +199,7 @@ def test_the_header_says_what_follows_on_a_failure(world: int, most: int, done: 
 def test_the_header_says_what_a_restart_waits_for() -> None:
     """A machine that is gone keeps torchrun waiting: that is what has to be mended."""
     waiting = frame("silent", cause="host node2 gone (rank 1)", launched=True, awaits="1 of 2 hosts", max_restarts=3)
-    assert message(waiting, KEYS)[0] == "host node2 gone (rank 1) · waits for 1 of 2 hosts, to start again"
+    assert message(waiting, KEYS)[0] == "host node2 gone (rank 1) · a new start waits for 1 of 2 hosts"
 
 
 def test_the_header_says_what_to_do() -> None:
