@@ -149,10 +149,10 @@ while True:
     members = directory.members()
     assert run.observer is not None
     assert run.torchrun is not None
-    pids = [run.observer.pid, run.torchrun.pid, *(member.process.pid for member in members.values())]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not any(map(is_alive, (run.observer, *(member.process for member in members.values())))), "all dead")
+    processes = [run.observer, run.torchrun, *(member.process for member in members.values())]
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+    until(lambda: not any(map(is_alive, processes)), "all dead")
     found = report.of(directory)
     assert (found.state, found.kind and found.kind.name) == ("lost", "unknown")
     assert [each.rank for each in found.ranks] == [0, 1]
