@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import zmq
@@ -17,12 +18,24 @@ from support.supervised import SLEEP, events, over, running
 
 from ddptop.agent import wire
 from ddptop.agent.observer.engine import launcher
+from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import survey
+from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir, identify, is_alive
 from ddptop.tui.cli import view
 from ddptop.tui.settings import Settings
 
 Launch = Callable[..., RunDir]
+STEPS: Final = """
+import time
+from ddptop import agent
+session = agent._listener
+while True:
+    session.cut()  # as the hooks do at each step, so that the test needs no torch
+    session.hold()
+    time.sleep(0.02)
+"""
+UP: Final = ["rank 0 is up", "rank 1 is up"]
 
 
 def left(directory: RunDir) -> list[str]:
@@ -264,3 +277,25 @@ def test_what_outlives_the_run_is_ended(launch: Launch) -> None:
     assert over(directory).state == "finished"
     assert carriers(run_id) == []
     assert "left behind by the run: 2 helpers ended, 0 left" in events(directory)
+
+
+def test_ranks_that_count_anew_are_the_same_ranks(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another host has seen more starts of the group: they go over to its number, are followed there, and nothing is
+    told to have been started again.
+    """
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    directory = launch(STEPS)
+    running(directory)
+
+    def steps(generation: int) -> dict[int, int]:
+        found = [each for each in recording.read_newest_steps(directory.database, 100) if isinstance(each, wire.Steps)]
+        return {each.rank: each.steps[-1].step for each in found if each.generation == generation}
+
+    until(lambda: len(steps(0)) == 2, "steps of both ranks are recorded")
+    before = steps(0)
+    hosts.write_starts(directory.path, 3)
+    until(lambda: all(steps(3).get(rank, 0) > step + 20 for rank, step in before.items()), "later ones")
+    assert {member.generation for member in directory.members().values()} == {3}
+    told = events(directory)
+    assert [text for text in told if re.match("restart|rank . (ended|was)", text)] == []
+    assert [text.partition(" (")[0] for text in told if "is up" in text] in (UP, UP[::-1])
