@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import zmq
-from support.harness import until
+from support.harness import DEADLINE_S, until
 
 from ddptop.agent import wire
 from ddptop.agent.rank.session import Session
@@ -52,8 +52,10 @@ def heard(directory: RunDir, rank: Session) -> Iterator[Callable[[], Any]]:
         socket.linger = 0
         socket.connect(directory.address(1, "pub"))
         socket.subscribe(b"")
+        give_up = time.monotonic() + DEADLINE_S
 
         def read() -> Any:
+            assert time.monotonic() < give_up, "what is waited for does not come"
             assert socket.poll(30_000)
             return wire.read_telemetry(socket.recv_multipart()[1])
 
