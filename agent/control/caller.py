@@ -31,6 +31,8 @@ Peer = TypeVar("Peer", bound=Hashable)
 
 _DECIDE_S: Final = 3.0
 """Seconds for a decision that is made on another host."""
+_RECORDED_S: Final = 2.0
+"""Seconds to wait for the record of a rank on a linked host: the observer writes them once a second."""
 
 
 class Caller:
@@ -185,13 +187,38 @@ def _departed(directory: RunDir, members: Mapping[int, Member], here: Collection
     return {rank for rank, member in members.items() if member.ended is not None or not lives(rank, member)}
 
 
-def _still_starting(run: Run, missing: list[int], here: int) -> str:
+def _records(directory: RunDir, run: Run) -> tuple[dict[int, Member], dict[int, Member]]:
+    """Return the records of the ranks on this host, and those of all ranks.
+
+    Raises:
+        Refused: a rank has no record, nor gets one in time where its host is linked.
+    """
+    give_up = time.monotonic() + _RECORDED_S
+    while True:
+        here = directory.members()
+        members = {**hosts.far_members(directory.path), **here}
+        missing = {rank for rank in range(run.world) if rank not in members}
+        if not missing:
+            return here, members
+        linked = {rank for host in hosts.read_hosts(directory.path) if host.state == "linked" for rank in host.ranks}
+        if unheard := sorted(missing - linked):
+            raise Refused(_missing(run, unheard, len(here)))
+        if time.monotonic() > give_up:
+            raise Refused(_starting(min(missing)))
+        time.sleep(0.05)
+
+
+def _missing(run: Run, ranks: list[int], here: int) -> str:
     if run.local_world is not None and here >= run.local_world < run.world:
         return (
-            f"{named(missing)}: on another host, of which nothing is heard here; an action is for all ranks or none; "
+            f"{named(ranks)}: on another host, of which nothing is heard here; an action is for all ranks or none; "
             f"`ddptop status {run.run}` tells which hosts are linked"
         )
-    return f"still starting: rank {missing[0]} has not reported yet; try again in a moment"
+    return _starting(ranks[0])
+
+
+def _starting(rank: int) -> str:
+    return f"still starting: rank {rank} has not reported yet; try again in a moment"
 
 
 class LiveGroup:
@@ -206,11 +233,7 @@ class LiveGroup:
         run = directory.read()
         if run.state in ENDED_STATES:
             raise Refused(f"run {run.run} is over ({run.state})")
-        here = directory.members()
-        members = {**hosts.far_members(directory.path), **here}
-        missing = [rank for rank in range(run.world) if rank not in members]
-        if missing:
-            raise Refused(_still_starting(run, missing, len(here)))
+        here, members = _records(directory, run)
         alive = sorted(members.keys() - _departed(directory, members, here))
         if not alive:
             raise Refused(f"no rank of run {run.run} is alive; `ddptop status {run.run}` tells how it ended")

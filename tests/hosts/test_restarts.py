@@ -87,7 +87,8 @@ def test_a_group_that_torchrun_restarts_is_shown_and_told_as_before(cluster: Clu
     paused = hosts[1].ddptop("pause")
     assert not paused.returncode, paused.stderr
     assert len(set(job.counts())) == 1, paused.stdout
-    assert not hosts[0].ddptop("resume").returncode
+    resumed = hosts[0].ddptop("resume")
+    assert not resumed.returncode, resumed.stderr
     job.goes_on()
     (job.folder / "slow").write_text("1 120")
     until(
@@ -141,7 +142,8 @@ def test_an_elastic_training_that_loses_a_host_goes_on_as_the_same_run(
     paused = hosts[1].ddptop("pause")
     assert not paused.returncode, paused.stderr
     assert len(set(job.counts())) == 1, paused.stdout
-    assert not hosts[0].ddptop("resume").returncode
+    resumed = hosts[0].ddptop("resume")
+    assert not resumed.returncode, resumed.stderr
     job.goes_on()
 
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import threading
 import time
 
+import msgspec
+import pytest
 from support.fakes.observers import connections, observed
 from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.control.caller import LiveGroup, Relayed, silence
+from ddptop.agent.control.controller import Refused
+from ddptop.agent.run import hosts
+from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import Run
+from ddptop.agent.wire import HostState
 
 
 def run_of(name: str, world: int) -> Run:
@@ -57,3 +63,23 @@ def test_what_comes_too_late_is_not_waited_for() -> None:
         (command, *_) = (wire.read_command(payload) for _, (_, payload) in observer.asked)
         assert isinstance(command, wire.Hold)
         assert command.until_ns is not None
+
+
+def test_the_record_of_a_rank_on_a_linked_host_is_waited_for() -> None:
+    """The ranks of a host are shown before all is written of them; of a host that is not linked nothing is awaited."""
+    with observed(msgspec.structs.replace(run_of("linking", 2), local_world=1)) as observer:
+        folder = observer.directory.path
+        there = observer.directory.members()[1]
+        (folder / "ranks" / "1.json").unlink()
+        for state in ("silent", "gone", "alone"):
+            hosts.write_hosts(folder, (HostState("node2", state, (1,)),))
+            with pytest.raises(Refused, match="rank 1: on another host, of which nothing is heard here"):
+                LiveGroup(observer.directory)
+        hosts.write_hosts(folder, (HostState("node2", "linked", (1,)),))
+        with pytest.raises(Refused, match="still starting: rank 1 has not reported yet; try again in a moment"):
+            LiveGroup(observer.directory)
+        writing = threading.Timer(0.3, hosts.write_far, (folder, FarRanks((there,))))
+        writing.start()
+        with LiveGroup(observer.directory) as group:
+            assert group.ranks == [0, 1]
+        writing.join()
