@@ -134,9 +134,10 @@ class Observer:
             Path(self._directory.address("observer", kind).removeprefix("ipc://")).unlink(missing_ok=True)
         self._close()
         self._presence.end()
-        self._claim.release()
         if self._resized:
-            resizing.hand_over(self._directory)
+            resizing.hand_over(self._directory, self._claim)
+        else:
+            self._claim.release()
 
     def _close(self) -> None:
         self._exits.close()

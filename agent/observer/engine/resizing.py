@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ddptop.agent.run import detached, hosts
+from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 
 _log: Final = logging.getLogger("ddptop.observer")
@@ -34,11 +35,15 @@ def present_world(directory: RunDir, run: Run, world: int, members: Iterable[Mem
     return now.world if now.run_id == run.run_id else world
 
 
-def hand_over(directory: RunDir) -> None:
-    """Start an observer for the group as it is now, after this one has left; without it, the next onlooker does."""
+def hand_over(directory: RunDir, claim: Claim) -> None:
+    """Give the run up, and start an observer for the group as it is now; without it, the next onlooker does."""
     try:
-        # Whether there are other hosts still, and which, the next one finds out.
+        # Whether there are other hosts still, and which, the next one finds out; what it writes is not to be lost.
         hosts.forget(directory.path)
+    except OSError as error:
+        _log.error("record of the hosts: %s", error)
+    claim.release()
+    try:
         detached.start(directory).wait()
     except OSError as error:
         _log.error("starting another observer: %s", error)

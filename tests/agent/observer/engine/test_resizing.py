@@ -15,8 +15,11 @@ import pytest
 from support.harness import carriers, until
 from support.supervised import events
 
+from ddptop.agent.observer.engine import resizing
 from ddptop.agent.run import hosts, rundir
-from ddptop.agent.run.rundir import RunDir, is_alive
+from ddptop.agent.run.files.private import Claim
+from ddptop.agent.run.hosts import FarRanks
+from ddptop.agent.run.rundir import Member, Run, RunDir, is_alive
 
 LAUNCHER: Final = """
 import os, subprocess, sys, time
@@ -78,3 +81,24 @@ def test_the_run_goes_on_with_the_present_number_of_ranks(launched: RunDir, tmp_
     (tmp_path / "go").touch()
     until(lambda: launched.read().state == "finished", "the end")
     assert "the group was started again: its world is 1, and was 2" in events(launched)
+
+
+def test_what_the_next_observer_writes_of_other_hosts_is_kept(own_base: Path) -> None:
+    """The hosts are forgotten before another process can claim the run, which may be at any time after that."""
+    me = rundir.identify(os.getpid())
+    assert me is not None
+    directory = rundir.create(Run("next", "next", "toy.py", (), 2, "gloo", "cpu", 0, False, state="finished"))
+    before, after = (Member(1, 0, 2, me, host, 0, "", "", None) for host in ("node2", "node3"))
+    hosts.write_far(directory.path, FarRanks((before,)))
+
+    class Awaited(Claim):
+        def release(self) -> None:
+            assert hosts.far_members(directory.path) == {}
+            super().release()
+            hosts.write_far(directory.path, FarRanks((after,)))
+
+    claim = Awaited.acquire(directory.path)
+    assert claim is not None
+    resizing.hand_over(directory, claim)
+    assert hosts.far_members(directory.path) == {1: after}
+    until(lambda: "run next is over" in directory.observer_log.read_text(), "the end of the observer")
