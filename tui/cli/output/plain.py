@@ -44,7 +44,9 @@ class PlainView:
         self._next_standing_s = 0.0
         """How long the run has to stand before that is told again."""
         self._next_waiting_s = _PATIENCE_S
-        """How long the start has to wait before that is told, or told again."""
+        """How long a start has to wait before that is told, or told again."""
+        self._waits_since: float | None = None
+        """When a new start after a failure was first said to wait; None while none does."""
         self._hang: int | None = None
         """The number of the verdict of the hang that was told last."""
         self._advised: int | None = None
@@ -97,11 +99,21 @@ class PlainView:
             self._next_standing_s = 2 * standing
 
     def _tell_waiting(self, frame: Frame) -> None:
-        """Say what the start waits for, and again whenever that has gone on for twice as long."""
-        waited = 0.0 if frame.started_at is None else frame.at - frame.started_at
-        if waited >= self._next_waiting_s and (waits := waits_for(frame)):
+        """Say what a start waits for, and again whenever that has gone on for twice as long.
+
+        The first one waits from the beginning of the run; of a new one it is said only when it has lasted.
+        """
+        waits, since = waits_for(frame), frame.started_at
+        if frame.state != "starting":
+            if not waits:
+                self._waits_since = None
+            elif self._waits_since is None:
+                self._waits_since, self._next_waiting_s = frame.at, 0.0
+            since = self._waits_since
+        waited = 0.0 if since is None else frame.at - since
+        if waits and waited >= self._next_waiting_s:
             self._say(frame.at, f"starting: {waits}" if frame.state == "starting" else waits)
-            self._next_waiting_s = 2 * waited
+            self._next_waiting_s = max(_PATIENCE_S, 2 * waited)
 
     def _advise(self, frame: Frame) -> None:
         """Say what can be done about a hang, once for each."""

@@ -160,3 +160,21 @@ def test_a_start_says_what_it_waits_for():
     told = [line.partition("  ")[2] for line in out.getvalue().splitlines() if "waits for" in line]
     ages = ("00:05", "00:10", "00:20", "00:40")
     assert told == [f"starting: waits for the rendezvous at node1:29400, for {age}" for age in ages]
+
+
+def test_a_new_start_that_waits_is_told_at_once_each_time():
+    """However long the first start has waited, and the one before: also in the second hour of a run."""
+    waits = "1 of 2 hosts, which meet at node1:29400"
+    waiting = [replace(FRAME, state="starting", step=None, at=float(at), awaits=waits) for at in range(100)]
+    later = [
+        replace(FRAME, at=float(at), awaits=waits if 200 <= at < 225 or 300 <= at < 312 else "")
+        for at in range(100, 320)
+    ]
+    out = io.StringIO()
+    ended = replace(FRAME, state="finished", at=320.0, exit_code=0)
+    plain.PlainView(cast("Source", Film(*waiting, *later, ended)), out, 600.0).follow(lambda seconds: None)
+    said = [
+        line.split("  ", 1) for line in out.getvalue().splitlines() if line.endswith(f"a new start waits for {waits}")
+    ]
+    at = [int(stamp[3:5]) * 60 + int(stamp[6:8]) for stamp, _ in said]
+    assert at == [200, 205, 210, 220, 300, 305, 310]
