@@ -10,10 +10,11 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
-from itertools import takewhile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import dropwhile
 from typing import Final, NamedTuple
 
+from ddptop.agent.run import identity
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import ENGINE, Member, Run
 
@@ -22,7 +23,10 @@ _LOADS_S: Final = 30.0
 """Seconds that torchrun may take until it asks for the first time: it loads torch before that."""
 _SETTLES_S: Final = 5.0
 """Seconds after the last rank of this host has ended in which torchrun has mostly started the next, or has ended."""
-_OPTION: Final = "--rdzv-endpoint="
+_OPTION: Final = "rdzv-endpoint"
+_FLAGS: Final = frozenset({"m", "module", "no-python", "run-path", "standalone"})
+"""The options of torchrun without a value."""
+_TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _ESTABLISHED: Final = "01"
 _TABLES: Final = ("tcp", "tcp6")
 _MOST_LINES: Final = 100_000
@@ -30,12 +34,32 @@ _DEFAULT_PORT: Final = 29400
 
 
 def endpoint(run: Run) -> str | None:
-    """Return `HOST:PORT` at which the torchruns of a launched run meet; None of a run on one host."""
-    if not run.launched or ENGINE not in run.command:
+    """Return `HOST:PORT` at which the torchruns of a run meet; None of a run on one host, or where it is not known.
+
+    Of a job that something else launched the command line of its torchrun tells it, if that was given there.
+    """
+    if run.launched:
+        words = run.command[run.command.index(ENGINE) + 1 :] if ENGINE in run.command else ()
+    elif (run.nodes or 1) > 1 and run.torchrun is not None:
+        started = identity.command(run.torchrun.pid)
+        words = tuple(dropwhile(lambda word: os.path.basename(word) not in _TORCHRUN, started))[1:]
+    else:
         return None
-    # Behind the options stands the program, with options of its own.
-    ours = takewhile(lambda word: word.startswith("-"), run.command[run.command.index(ENGINE) + 1 :])
-    return next((word.removeprefix(_OPTION) for word in ours if word.startswith(_OPTION)), None)
+    return next((value for name, value in _options(words) if name == _OPTION and value), None)
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield torchrun's own options, with dashes, and their values: behind them stands the program, with others."""
+    left = iter(words)
+    for word in left:
+        if not word.startswith("-"):
+            return
+        name, given, value = word.partition("=")
+        name = name.lstrip("-").replace("_", "-")
+        # The value of a short option may be written next to it, as in `-r3`.
+        if not given and name not in _FLAGS and (word.startswith("--") or len(name) == 1):
+            value = next(left, "")
+        yield name, value
 
 
 def port_of(endpoint: str) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -119,3 +121,33 @@ def test_one_host_has_no_endpoint() -> None:
     )
     assert meeting.endpoint(alone) is None
     assert meeting.endpoint(msgspec.structs.replace(alone, launched=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "endpoint"),
+    [
+        (("torchrun", "--nnodes=2", "--rdzv-endpoint=node1:29400", "train.py"), "node1:29400"),
+        (("/bin/torchrun", "--nnodes", "2", "-r3", "--rdzv_endpoint", "node1", "-t", "3", "train.py"), "node1"),
+        (("-m", "torch.distributed.run", "--no_python", "--rdzv-endpoint", "node1:1", "./train"), "node1:1"),
+        (("torchrun", "--standalone", "train.py", "--rdzv-endpoint", "x:1"), None),
+        (("torchrun", "-m", "train", "--rdzv-endpoint=x:1"), None),
+        (("torchrun", "--nnodes", "2", "--rdzv-endpoint"), None),
+        (("launch.py", "--rdzv-endpoint", "node1:29400"), None),
+        ((), None),
+    ],
+)
+def test_the_endpoint_of_a_torchrun_that_was_started_by_hand(words: tuple[str, ...], endpoint: str | None) -> None:
+    """Its own command line tells, in whatever way its options are written; those of the program are not its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        # It has no command line yet for a moment after the call.
+        assert process.stdout is not None
+        process.stdout.readline()
+        run = msgspec.structs.replace(RUN, launched=False, torchrun=identify(process.pid), nodes=2)
+        assert meeting.endpoint(run) == endpoint
+        assert meeting.endpoint(msgspec.structs.replace(run, nodes=1)) is None
+        assert meeting.endpoint(msgspec.structs.replace(run, torchrun=None)) is None
+    finally:
+        process.communicate(b"\n")
