@@ -47,7 +47,7 @@ EXITS: Final = 20
 """Scripts that end."""
 ENDS: Final = '''
 """Reads a key in a thread of the agent while the store dies, and while the interpreter ends, again and again."""
-import gc, os, signal, sys, threading, time
+import gc, os, signal, socket, sys, threading, time
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore
@@ -108,7 +108,10 @@ WAYS = [
 # What is there is not looked through by each child at its end.
 gc.freeze()
 child, port = serve()
-dead = begin(1)
+# Nobody can listen at a port that is bound here.
+taken = socket.socket()
+taken.bind(("127.0.0.1", 0))
+dead = begin(taken.getsockname()[1])
 bad = []
 for number in range(int(sys.argv[2])):
     end, expected = WAYS[number % len(WAYS)]
