@@ -57,11 +57,12 @@ def test_parameters_are_those_of_a_run_without_the_agent(eighth, folder):
     """Bit for bit on each rank after 20 steps, of which three were recorded."""
     plain = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "20"],
-        capture_output=True, text=True, cwd=folder, check=True,
+        capture_output=True, text=True, cwd=folder, check=False,
     )  # fmt: skip
     logs = [rundir.find("eighth").rank_log(rank).read_text() for rank in (0, 1)]
+    # Not its exit code: gloo may abort in a rank that has trained to its end.
+    assert len(digests(plain.stdout)) == 2, plain.stderr
     assert sorted(digests(plain.stdout)) == [digest for log in logs for digest in digests(log)]
-    assert len(digests(plain.stdout)) == 2
 
 
 def digests(text: str) -> list[str]:
