@@ -12,7 +12,7 @@ from textual.app import App
 
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.link.source import Source
-from ddptop.tui.model.frame import Frame, has_report
+from ddptop.tui.model.frame import can_be_reported
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
@@ -37,7 +37,7 @@ class Opening:
         """Say whether `logs`, `events`, `stacks` or `report` can be opened over a screen: none over itself."""
         if live is not None and live.opened_by == action:
             return False
-        return action != "report" or (live is not None and _is_explained(live.frame))
+        return action != "report" or (live is not None and can_be_reported(live.frame))
 
     def logs(self, live: LiveScreen | None) -> None:
         """Open what the chosen rank printed."""
@@ -97,8 +97,3 @@ class Opening:
             if rank is not None and isinstance(screen, RunScreen):
                 screen.choose(rank)
         self._repaint()
-
-
-def _is_explained(frame: Frame) -> bool:
-    """Say whether the report has something to tell: an end that is to be explained, or what a kill has ended."""
-    return has_report(frame) or frame.state == "killed"

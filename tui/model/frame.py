@@ -51,6 +51,11 @@ def has_report(frame: Frame) -> bool:
     return frame.state in ("failed", "lost") or (frame.cause is not None and frame.state not in ENDED)
 
 
+def can_be_reported(frame: Frame) -> bool:
+    """Say whether the report has something to tell: an end that is to be explained, or what a kill has ended."""
+    return has_report(frame) or frame.state == "killed"
+
+
 @dataclass(frozen=True, slots=True)
 class RankFrame:
     """One rank at one moment."""

@@ -14,7 +14,7 @@ from ddptop.tui.drawing.lines import Roll, Row
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.drawing.units import wrapped
 from ddptop.tui.model.diagnosis.report import ReportLine
-from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.frame import Frame, can_be_reported
 from ddptop.tui.screens.with_roll import ListScreen
 
 _LABEL: Final = 10
@@ -49,7 +49,10 @@ class ReportRoll(Roll[ReportLine]):
 
 
 class ReportScreen(ListScreen):
-    """What is known of the end of the run; made once, when the screen is opened."""
+    """What is known of the end of the run; made anew when its state or its cause becomes another.
+
+    The report on an end stays when the run is started again.
+    """
 
     opened_by = "report"
 
@@ -65,6 +68,9 @@ class ReportScreen(ListScreen):
         """Prepare the screen; `make` returns the lines, in a thread: logs and the recording are read for it."""
         super().__init__(frame, rank)
         self._make = make
+        self._making = False
+        self._made_at: tuple[str, str | None] | None = None
+        """The state of the run and its cause when the report was made last."""
 
     @property
     def roll(self) -> ReportRoll:
@@ -78,7 +84,13 @@ class ReportScreen(ListScreen):
     def on_mount(self) -> None:
         """Have the report made."""
         super().on_mount()
-        self.run_worker(self._work, thread=True)
+        self._make_anew(self.frame)
+
+    def _make_anew(self, frame: Frame) -> None:
+        # One at a time: of two, the older might come last.
+        if not self._making:
+            self._making, self._made_at = True, (frame.state, frame.cause)
+            self.run_worker(self._work, thread=True)
 
     def _work(self) -> None:
         try:
@@ -87,13 +99,17 @@ class ReportScreen(ListScreen):
             self.post_message(self.Made((), str(problem)))
 
     def on_report_screen_made(self, message: Made) -> None:
-        """Show it."""
-        self.roll.lines, self.roll.problem = message.lines, message.problem
+        """Show it; one that could not be made leaves the one before."""
+        self._making = False
+        self.roll.problem = message.problem
+        self.roll.lines = message.lines or self.roll.lines
         self.roll.fold(anew=True)
         self.show_caption(self.frame)
 
     def show(self, frame: Frame) -> None:
-        """Show the state of the run; the report stays."""
+        """Show the state of the run, and what else has become known of its end."""
+        if can_be_reported(frame) and (frame.state, frame.cause) != self._made_at:
+            self._make_anew(frame)
         self.roll.fold()
         self.show_caption(frame)
 

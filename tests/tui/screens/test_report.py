@@ -54,6 +54,25 @@ async def test_a_killed_run_has_its_report_too() -> None:
         await until(pilot, lambda: "toy-1 failed" in seen(pilot.app), "the report")
 
 
+async def test_an_open_report_tells_what_becomes_known_of_the_end() -> None:
+    """Where it was opened at the first death, the rest of the group ends under it; a new start leaves it as it is."""
+    source = StillSource(frame("running", cause="rank 1: ValueError: x"))
+    source.reported = replace(REPORT, state="running", exit_code=None)
+    async with dashboard(source).run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Report" in footer_keys(pilot.app), "the key")
+        await pilot.press("o")
+        await until(pilot, lambda: "toy-1 is running" in seen(pilot.app), "the report")
+        source.reported = REPORT
+        source.current = frame("failed", cause="rank 1: ValueError: x", exit_code=137)
+        await until(pilot, lambda: "toy-1 failed, exit code 137" in seen(pilot.app), "the report on the end")
+        source.reported = replace(REPORT, state="running", exit_code=None)
+        source.current = frame("running")
+        await until(pilot, lambda: "running" in seen(pilot.app), "the run that was started again")
+        await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "toy-1 failed, exit code 137" in seen(pilot.app)
+
+
 async def test_a_run_that_is_gone_has_no_report() -> None:
     """The reason stands there in its place."""
     source = StillSource(frame("failed", cause="rank 1: ValueError: x", exit_code=1))
