@@ -20,7 +20,7 @@ from ddptop.tui.control import remedies
 from ddptop.tui.control.actions import is_offered
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.link.fleet import RunLine
+from ddptop.tui.link.fleet import RunLine, line_of
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.screens.dialogs.question import (
@@ -119,7 +119,9 @@ class Acting:
             case "checkpoint":
                 do(partial(control.checkpoint, waiting), waiting)
             case "stop":
-                self._app.push_screen(about_stop(run), partial(self._stop, do, control, waiting))
+                line = run if isinstance(run, RunLine) else line_of(run)
+                question = about_stop(line, keys_of(self._app)["runs.kill" if listed else "run.kill"])
+                self._app.push_screen(question, partial(self._stop, do, control, waiting))
             case "kill":
                 if not listed:
                     self._shown.let_go()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ddptop.agent.wire import Verdict
 from ddptop.tui.link.source import Control
+from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import ENDED, Frame
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class RunLine:
     launched: bool
     checkpoints: bool = False
     """True where its script has told how to save one."""
+    hangs: str = ""
+    """How it hangs; empty where it does not."""
 
     @property
     def over(self) -> bool:
@@ -53,6 +56,7 @@ class RunLine:
 def line_of(frame: Frame) -> RunLine:
     """Return a run's line from its frame."""
     end = frame.at if frame.ended_at is None else frame.ended_at
+    held = hang.told(frame)
     return RunLine(
         run=frame.run,
         state=frame.state,
@@ -65,6 +69,7 @@ def line_of(frame: Frame) -> RunLine:
         age_s=None if frame.started_at is None else end - frame.started_at,
         launched=frame.launched,
         checkpoints=frame.checkpoints,
+        hangs=held.text if held is not None and hang.is_urgent(held) else "",
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from support.harness import DEADLINE_S
 from support.screens.dashboards import dashboard, footer_keys, seen, until
-from support.screens.frames import NOW, MovingSource, StillSource, frame, rank_frame
+from support.screens.frames import NOW, MovingSource, StillSource, frame, hung_frame, rank_frame
 from support.screens.terminal import RUN, Terminal
 from textual.binding import Binding
 from textual.widgets import Button
@@ -184,6 +184,17 @@ async def test_a_stop_asks_how() -> None:
         assert "Stop without saving" in seen(pilot.app)
         await pilot.press("right", "enter")
         await until(pilot, lambda: source.asked == ["stop False"], "stopped")
+
+
+async def test_a_stop_of_a_run_that_hangs_promises_no_step() -> None:
+    """It says how the run hangs, and what ends it."""
+    async with dashboard(StillSource(hung_frame())).run_test(size=(80, 24)) as pilot:
+        await pilot.press("x")
+        await until(pilot, lambda: "Stop without saving" in seen(pilot.app), "the question")
+        shown = " ".join(seen(pilot.app).split())
+        assert "rank 1 hangs: it sleeps" in shown
+        assert "cancel this and press k." in shown
+        assert "stop at the same step" not in shown
 
 
 async def test_a_group_that_cannot_be_held_may_be_frozen() -> None:

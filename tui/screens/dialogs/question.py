@@ -17,7 +17,6 @@ from textual.widgets import Button, Static
 
 from ddptop.tui.drawing import units
 from ddptop.tui.link.fleet import RunLine
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.dialog import Dialog
 
 SAVE_AND_STOP: Final = "save"
@@ -99,10 +98,12 @@ class Question(Dialog[str | None]):
         self.dismiss(None if event.button.id == _CANCEL else event.button.id)
 
 
-def about_stop(frame: Frame | RunLine) -> Question:
-    """Ask whether to stop a run, and whether to save before."""
+def about_stop(frame: RunLine, kill: str) -> Question:
+    """Ask whether to stop a run, and whether to save before; `kill` is the key that ends one that hangs."""
     ranks = f"The {frame.world} ranks stop at the same step" if frame.world > 1 else "The rank stops at a step"
     order = f"{ranks} and exit with code 0."
+    if frame.hangs:
+        order = f"{frame.hangs}.\nThe run stops only once a step ends. To end it now, cancel this and press {kill}."
     unsaved = (STOP, "Stop without saving")
     if frame.checkpoints:
         saves = "Each saves a checkpoint first; if one cannot, nothing is stopped."
