@@ -128,8 +128,10 @@ def test_what_the_ranks_publish_comes_together_to_who_asks_for_it_so(
         for rank in group:
             rank.meet()
             rank.fill()
-        together, apart = onlooker(directory, wire.TOPIC_RANKS, wire.TOPIC_BUNDLE), onlooker(directory, b"steps/")
-        until(together.listen, "the greeting")
+        together = onlooker(directory, wire.TOPIC_RANKS, wire.TOPIC_BUNDLE)
+        apart = onlooker(directory, b"steps/", wire.TOPIC_VERDICTS)
+        for looker in (together, apart):
+            until(looker.listen, "the greeting")
         (greeting,) = (wire.read_telemetry(payload) for topic, payload in together.heard if topic == wire.TOPIC_RANKS)
         assert isinstance(greeting, wire.Ranks)
         assert greeting.bundles

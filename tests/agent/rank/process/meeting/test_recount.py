@@ -70,6 +70,8 @@ def test_a_rank_goes_over_to_the_count_of_the_others(directory: RunDir, rank: Se
     """Its greeting, its signs of life, its steps and its record say so, those that it made before as well."""
     until(lambda: 1 in directory.members(), "its record")
     assert directory.members()[1].generation == 0
+    # A step is published once: before it, whoever listens has to be known to the rank.
+    assert isinstance(heard(), wire.Hello | wire.Beat)
     _step(rank)
     while not isinstance(message := heard(), wire.Steps):
         assert getattr(message, "generation", 0) == 0
