@@ -69,10 +69,9 @@ class _UnderWay:
 class Acting:
     """Acts on runs for the app."""
 
-    def __init__(self, app: App[None], shown: ShownRun, grace_s: float) -> None:
+    def __init__(self, app: App[None], shown: ShownRun) -> None:
         self._app = app
         self._shown = shown
-        self._grace_s = grace_s
         self._programs: dict[str, str] = {}
         """By name of a run that was acted on, its program."""
         self._under_way: _UnderWay | None = None
@@ -128,7 +127,7 @@ class Acting:
                 from ddptop.tui.screens.dialogs.kill import KillDialog
 
                 killing = self._killing if run.run == self._killed else None
-                self._app.push_screen(KillDialog(control, run.run, rank, run.world, self._grace_s, killing))
+                self._app.push_screen(KillDialog(control, run.run, rank, run.world, run.grace_s, killing))
             case "restart":
                 question = about_restart(run.run, resumable=control.resumable())
                 self._app.push_screen(question, partial(self._restart, do, control))

@@ -112,7 +112,6 @@ class DdptopApp(App[None]):
     def __init__(
         self,
         source: Source,
-        grace_s: float = 5.0,
         clock: Callable[[], float] = time.time,
         settings: Settings = DEFAULT,
         fleet: Fleet | None = None,
@@ -127,7 +126,7 @@ class DdptopApp(App[None]):
         self.read_only = read_only
         """The run can be looked at only; no key that acts on it is offered."""
         self.shown = ShownRun(self.source, clock)
-        self.acting = Acting(self, self.shown, grace_s)
+        self.acting = Acting(self, self.shown)
         self._opening = Opening(self, self.shown, lambda: self.source, self.repaint)
         self.several = None if fleet is None or read_only else SeveralRuns(self, self.shown, self.acting, fleet)
         """None where no other run can be shown or launched."""

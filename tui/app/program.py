@@ -30,7 +30,6 @@ FAILED: Final = 70
 
 def run_dashboard(
     source: Source,
-    grace_s: float = 5.0,
     settings: Settings = DEFAULT,
     fleet: Fleet | None = None,
     *,
@@ -48,7 +47,7 @@ def run_dashboard(
         settings = msgspec.structs.replace(settings, look=look)
     # Who may only look on is not the user of this machine.
     hint = FirstHint() if settings.look.hint and not read_only else None
-    app = DdptopApp(source, grace_s, settings=settings, fleet=fleet, hint=hint, read_only=read_only, listed=listed)
+    app = DdptopApp(source, settings=settings, fleet=fleet, hint=hint, read_only=read_only, listed=listed)
     # What is imported stays: to look through it for garbage again and again took an eighth of the CPU of 64 panels.
     gc.freeze()
     # The middle generation in good time, too: after ten times as much it held up a key by 0.1 s.

@@ -117,7 +117,7 @@ class SeveralRuns:
         """Do what is asked with a run of the list."""
         line = asked.line
         try:
-            shown = line.run == self._shown.newest().run
+            shown = line.run_id == self._shown.newest().run_id
             control = self._shown.source.control if shown else self.fleet.control(line.run)
         except Refused as problem:
             self._app.notify(str(problem), severity="error", markup=False)

@@ -31,6 +31,8 @@ class RunLine:
     """One run in the list. Text in here is clean."""
 
     run: str
+    run_id: str
+    """What stays its own where another run takes its name."""
     state: str
     program: str
     world: int
@@ -44,6 +46,8 @@ class RunLine:
     launched: bool
     checkpoints: bool = False
     """True where its script has told how to save one."""
+    grace_s: float = 5.0
+    """As in `Frame`."""
     hangs: str = ""
     """How it hangs; empty where it does not."""
 
@@ -59,6 +63,7 @@ def line_of(frame: Frame) -> RunLine:
     held = hang.told(frame)
     return RunLine(
         run=frame.run,
+        run_id=frame.run_id,
         state=frame.state,
         program=frame.program,
         world=frame.world,
@@ -69,6 +74,7 @@ def line_of(frame: Frame) -> RunLine:
         age_s=None if frame.started_at is None else end - frame.started_at,
         launched=frame.launched,
         checkpoints=frame.checkpoints,
+        grace_s=frame.grace_s,
         hangs=held.text if held is not None and hang.is_urgent(held) else "",
     )
 

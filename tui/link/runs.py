@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.run import rundir
@@ -52,17 +53,21 @@ class Runs:
             return Listing(sorted(lines, key=lambda line: line.over), self._host.look())
 
     def _lines(self, shown: RunLine | None, deadline: float) -> Iterable[RunLine]:
-        known = self._known(None if shown is None else shown.run)
+        known = self._known(None if shown is None else shown.run_id)
         for run_id, name in known.items():
-            if shown is not None and name == shown.run:
-                yield shown
+            if shown is not None and run_id == shown.run_id:
+                yield replace(shown, run=name)
             elif run_id in self._over:
-                yield self._over[run_id]
+                # An ended run gives its name to the next of several hosts.
+                yield replace(self._over[run_id], run=name)
             elif run_id in self._links:
                 yield self._line(run_id, self._links[run_id], deadline)
 
     def _known(self, shown: str | None) -> dict[str, str]:
-        """Return the name of each run by its id, newest first, with a link to each that needs one."""
+        """Return the name of each run by its id, newest first, with a link to each that needs one.
+
+        `shown` is the id of the one that needs none.
+        """
         known: dict[str, str] = {}
         try:
             directories = rundir.runs()
@@ -73,12 +78,14 @@ class Runs:
             try:
                 run_id = directory.read().run_id
                 known[run_id] = directory.name
-                if directory.name != shown and run_id not in self._over and run_id not in self._links:
+                if run_id in self._links and self._links[run_id].directory.name != directory.name:
+                    self._links.pop(run_id).close()
+                if run_id != shown and run_id not in self._over and run_id not in self._links:
                     self._links[run_id] = self._connect(directory)
             except RunDirError:
                 # Removed, or damaged, since it was listed.
                 continue
-        for run_id in [run_id for run_id in self._links if known.get(run_id) in (None, shown)]:
+        for run_id in [run_id for run_id in self._links if run_id not in known or run_id == shown]:
             self._links.pop(run_id).close()
         return known
 

@@ -286,6 +286,10 @@ class Frame:
     """Oldest first."""
     max_restarts: int = 0
     """How often torchrun may start the group anew."""
+    run_id: str = ""
+    """What stays its own where another run takes its name; empty where no run is shown."""
+    grace_s: float = 5.0
+    """Seconds between SIGTERM and SIGKILL of a kill, where nobody asks for others."""
     generation: int = 0
     """How often it was restarted."""
     placed: bool = False

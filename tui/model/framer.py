@@ -195,6 +195,8 @@ class Framer:
             restarts=store.generations.restarts,
             generation=store.generations.newest,
             max_restarts=run.max_restarts,
+            run_id=run.run_id,
+            grace_s=run.grace_s,
             placed=any(beat.coordinates for beat in beats),
             stands=stands,
             hosts=self._hosts,

@@ -7,6 +7,7 @@ may change with every look: the mark stays with the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
@@ -139,8 +140,9 @@ class RunList(Page, can_focus=True):
         shown = self._shown
         known = list(self.listing.lines) if self.listing is not None else []
         if shown is not None:
-            known = [shown if line.run == shown.run else line for line in known]
-            if shown not in known:
+            known = [replace(shown, run=line.run) if line.run_id == shown.run_id else line for line in known]
+            # One that is gone has a line as long as its name is free: what is marked is marked by its name.
+            if all(shown.run_id != line.run_id and shown.run != line.run for line in known):
                 known.insert(0, shown)
         return sorted(known, key=lambda line: line.over)
 
@@ -200,7 +202,7 @@ class RunList(Page, can_focus=True):
         for line in lines:
             drawn = _broad(line, width, self.ink) if one_line else _narrow(line, width, self.ink)
             for index, row in enumerate(drawn):
-                shown = SHOWN if line.run == self._frame.run else " "
+                shown = SHOWN if line.run_id == self._frame.run_id else " "
                 sign = " " if index else MARKED if line == marked else shown
                 row = fitted([Segment(f"{sign} ", self.ink["bold brand"]), *row], width)
                 rows.append(list(Segment.apply_style(row, None, self._ground)) if line == marked else row)

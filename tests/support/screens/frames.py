@@ -134,7 +134,9 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
             for rank in full.ranks
         )  # fmt: skip
         full = replace(full, ranks=ranks)
-    return replace(full, **changes)
+    changed = replace(full, **changes)
+    # No two of these are alike: the name of each stands for its id, too.
+    return changed if "run_id" in changes else replace(changed, run_id=changed.run)
 
 
 @cache

@@ -65,7 +65,7 @@ class Recorded:
 
 def acting(source: StillSource) -> tuple[Recorded, Acting]:
     app = Recorded()
-    return app, Acting(cast(App[None], app), ShownRun(source, lambda: NOW), 5.0)
+    return app, Acting(cast(App[None], app), ShownRun(source, lambda: NOW))
 
 
 def work(app: Recorded, acts: Acting) -> None:
@@ -321,7 +321,7 @@ def test_who_acts_sees_the_effect() -> None:
     """A view that is held goes on as soon as something is done with the run."""
     source = StillSource(frame())
     shown = ShownRun(source, lambda: NOW)
-    acts = Acting(cast(App[None], Recorded()), shown, 5.0)
+    acts = Acting(cast(App[None], Recorded()), shown)
     for action in ("pause", "kill"):
         shown.hold()
         assert shown.frame().view_held_s == 0.0

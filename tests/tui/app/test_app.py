@@ -256,20 +256,20 @@ async def test_a_slow_pause_does_not_hold_up_the_screen() -> None:
 @pytest.mark.parametrize(
     ("keys", "asked"),
     [
-        (("right", "enter"), "kill None 5"),
-        (("right", "right", "enter"), "kill 2 5"),
-        (("down", "down", "left", "enter"), "kill None 5"),
+        (("right", "enter"), "kill None 60"),
+        (("right", "right", "enter"), "kill 2 60"),
+        (("down", "down", "left", "enter"), "kill None 60"),
     ],
 )
 async def test_kill_asks_first_and_tells_the_end(keys: tuple[str, ...], asked: str) -> None:
-    """The dialog says who gets which signal; once it is done it says that, and no longer what it would do."""
-    source = StillSource(frame())
+    """The dialog says who gets which signal, and after how long; once it is done it says that, and nothing else."""
+    source = StillSource(frame(grace_s=60.0))
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("right", "tab", "k")
         assert isinstance(pilot.app.screen, KillDialog)
         await until(pilot, lambda: "torchrun 4710, 4 ranks, 8 helpers" in seen(pilot.app), "the victims")
         assert "Kill resnet-7f3a?" in seen(pilot.app)
-        assert "Sends SIGTERM, then SIGKILL after 5 s." in seen(pilot.app)
+        assert "Sends SIGTERM, then SIGKILL after 60 s." in seen(pilot.app)
         assert {"Cancel", "Kill all ranks", "Kill rank 2"} <= {
             str(each.label) for each in pilot.app.screen.query(Button)
         }

@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from support.screens.frames import frame
 
 from ddptop.agent.run import rundir
+from ddptop.agent.run.files import removal
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.control.launch.checks import variables
 from ddptop.tui.control.launch.launch import RequestError, launch
@@ -41,11 +43,11 @@ def fleet(folder: Path) -> Iterator[Runs]:
     made.close()
 
 
-def ended(name: str, at: int, state: str = "finished", run_id: str = "") -> Run:
+def ended(name: str, at: int, state: str = "finished", run_id: str = "", **more: Any) -> Run:
     """Write down a run that has ended."""
     run = Run(
         run=name, run_id=run_id or name, program="toy", arguments=(), world=2, backend="gloo", device="cpu",
-        created_at_ns=at, launched=True, state=state, exit_code=0, ended_at_ns=at + 5_000_000_000,
+        created_at_ns=at, launched=True, state=state, exit_code=0, ended_at_ns=at + 5_000_000_000, **more,
     )  # fmt: skip
     rundir.create(run)
     return run
@@ -59,7 +61,7 @@ def test_live_runs_come_first_and_ended_ones_stay(fleet: Runs) -> None:
     shown = replace(line_of(frame("running", run="shown")), step=7)
     listing = fleet.listing(shown)
     assert [line.run for line in listing.lines] == ["shown", "newer", "old"]
-    assert listing.lines[0] is shown
+    assert listing.lines[0] == shown
     assert listing.lines[1].age_s == pytest.approx(5)
     assert listing.host.memory_total_bytes > listing.host.memory_bytes > 0
 
@@ -94,6 +96,37 @@ def test_a_name_taken_again_is_another_run(fleet: Runs) -> None:
     assert [line.state for line in fleet.listing(None).lines] == ["failed"]
     ended("same", 2_000, "killed", "second")
     assert [line.state for line in fleet.listing(None).lines] == ["killed"]
+
+
+def test_a_kill_from_the_dashboard_has_the_grace_period_of_the_run(fleet: Runs) -> None:
+    """Of the run shown and of each in the list: what it was launched with."""
+    ended("patient", 1_000, grace_s=60.0)
+    link = Link(rundir.find("patient"), "test")
+    try:
+        assert frame_now(link).grace_s == 60.0
+    finally:
+        link.close()
+    assert [line.grace_s for line in fleet.listing(None).lines] == [60.0]
+
+
+def test_a_run_that_takes_the_name_of_the_one_shown_has_its_own_line(fleet: Runs) -> None:
+    """What is shown has ended, and is told of nobody else; the newer run is looked at."""
+    ended("same", 1_000, "failed", "first")
+    (shown,) = fleet.listing(None).lines
+    ended("same", 2_000, "killed", "second")
+    (line,) = fleet.listing(shown).lines
+    assert (line.run_id, line.state) == ("second", "killed")
+
+
+def test_a_run_that_gave_its_name_away_is_listed_by_its_new_one(fleet: Runs) -> None:
+    """As the hosts of a training do with the one before."""
+    ended("demo", 1_000, "failed", "first")
+    fleet.listing(None)
+    removal.set_aside(rundir.find("demo"), "demo.2")
+    ended("demo", 2_000, "killed", "second")
+    shown = line_of(frame("failed", run="demo", run_id="first"))
+    for listing in (fleet.listing(None), fleet.listing(shown)):
+        assert [(line.run, line.run_id) for line in listing.lines] == [("demo", "second"), ("demo.2", "first")]
 
 
 def test_a_link_shows_another_run_or_stays_where_it_is(folder: Path) -> None:

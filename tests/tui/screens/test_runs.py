@@ -149,6 +149,20 @@ async def test_one_key_shows_another_run(size: tuple[int, int], keys: tuple[str,
         assert source.asked[0] == "open simplenet-01"
 
 
+async def test_a_live_run_that_took_the_name_of_the_one_shown_is_acted_on() -> None:
+    """The list shows it as what it is, and its keys reach it, not the ended run on the dashboard."""
+    fleet = StillFleet((frame("running", run="twice", run_id="new"),))
+    source = FleetSource(fleet, "twice")
+    source.current = frame("finished", run="twice", run_id="old")
+    async with DdptopApp(source, clock=lambda: NOW, fleet=fleet).run_test(size=(120, 40)) as pilot:
+        listed = await listing(pilot)
+        assert [(line.run_id, line.state) for line in listed.lines] == [("new", "running")]
+        await pilot.press("k")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "kill None 5" in fleet.control("twice").asked, "the live run is ended")
+    assert source.asked == []
+
+
 async def test_keys_in_the_list_act_on_the_marked_run_alone() -> None:
     """Space, kill and restart reach the marked run; the one that is shown is not asked for anything."""
     fleet = StillFleet()

@@ -74,7 +74,6 @@ def main() -> None:
     acting = unfinished.telling(int(pipe))
     code = run_dashboard(
         Link(directory, who("browser"), found.thresholds, looks_back=True, acting=acting),
-        directory.read().grace_s,
         msgspec.structs.replace(found, look=look),
         read_only=mode != ["--control"],
     )
