@@ -230,9 +230,14 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
         try:
             return exit_code(view.follow())
         except KeyboardInterrupt as interrupt:
-            if isinstance(interrupt, _Terminated) and directory.read().on_term:
-                return _preempted(link, view)
-            return _interrupted(link, view, directory, launched_here)
+            terminated = isinstance(interrupt, _Terminated)
+        if not launched_here:
+            print(f"\n{directory.name} goes on.  End it: ddptop kill {directory.name}", file=sys.stderr)
+            return 130
+        answer = "" if terminated else _answer(directory.name)
+        if not answer and directory.read().on_term:
+            return _preempted(link, view)
+        return _interrupted(link, view, directory, answer or "s")
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
@@ -262,12 +267,15 @@ def _as_interrupt(number: int, frame: FrameType | None) -> None:
     raise _Terminated
 
 
-def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, launched_here: bool) -> int:
-    name = directory.name
-    if not launched_here:
-        print(f"\n{name} goes on.  End it: ddptop kill {name}", file=sys.stderr)
-        return 130
-    answer = _ask(name) if sys.stdin.isatty() and sys.stderr.isatty() else "s"
+def _answer(name: str) -> str:
+    """Return what Ctrl-C was meant to do; empty where SIGTERM came while that was asked."""
+    try:
+        return _ask(name) if sys.stdin.isatty() and sys.stderr.isatty() else "s"
+    except _Terminated:
+        return ""
+
+
+def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, answer: str) -> int:
     if answer == "l":
         for text in farewell(frame_now(link)):
             print(text, file=sys.stderr)
@@ -301,6 +309,9 @@ def _ask(name: str) -> str:
     question = f"\n{name}: [l]eave it running, [s]top it (SIGTERM, then SIGKILL), [k]ill it at once? [l] "
     try:
         answer = input(question).strip().lower()[:1]
+    except _Terminated:
+        print(file=sys.stderr)
+        raise
     except (KeyboardInterrupt, EOFError):
         print(file=sys.stderr)
         return "l"

@@ -174,3 +174,24 @@ def test_interrupting_a_launch_on_a_terminal_asks(tmp_path, monkeypatch, answer,
     if state == "starting":
         assert f"ddptop attach {name}".encode() in opened.output
         assert ddptop("kill", name).returncode == 0
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_sigterm_ends_a_launch_on_a_terminal_without_a_question(tmp_path, monkeypatch, asked):
+    """Whoever sends it cannot answer: the group is ended, also where Ctrl-C had asked before."""
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    name = f"told-{asked}".lower()
+    monkeypatch.chdir(tmp_path)
+    opened = Terminal("launch", "--plain", "--world", "1", "--name", name, "sleeper.py")
+    try:
+        opened.await_output(b"is up")
+        if asked:
+            opened.process.send_signal(signal.SIGINT)
+            opened.await_output(b"[l]eave it running")
+        opened.process.send_signal(signal.SIGTERM)
+        until(opened.has_ended, "the end")
+    finally:
+        opened.close()
+    assert (b"[l]eave it running" in opened.output) == asked
+    assert json.loads(ddptop("status", name, "--json").stdout)["state"] == "killed"
+    assert carriers(rundir.find(name).read().run_id) == []
