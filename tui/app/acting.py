@@ -52,6 +52,14 @@ class Acted(Message):
         """Why it was not done; None where it was."""
 
 
+class Prepared(Message):
+    """What a question needs to know has been found out; `ask` puts it."""
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        super().__init__()
+        self.ask = ask
+
+
 @dataclass
 class _UnderWay:
     """An action that goes on in its thread."""
@@ -79,6 +87,8 @@ class Acting:
         """A kill that is under way; its dialog may be closed."""
         self._killed = ""
         """The run that it is of."""
+        self._preparing = False
+        """True while it is found out what a question needs to know."""
 
     def begin(
         self,
@@ -128,9 +138,9 @@ class Acting:
 
                 killing = self._killing if run.run == self._killed else None
                 self._app.push_screen(KillDialog(control, run.run, rank, run.world, run.grace_s, killing))
-            case "restart":
-                question = about_restart(run.run, resumable=control.resumable())
-                self._app.push_screen(question, partial(self._restart, do, control))
+            case "restart" if not self._preparing:
+                self._preparing = True
+                self._app.run_worker(partial(self._prepare_restart, run.run, do, control), thread=True)
 
     def marked(self, frame: Frame) -> Frame:
         """Return a frame with what an action of this dashboard waits for, if one does."""
@@ -153,6 +163,21 @@ class Acting:
     def _stop(self, do: Callable[..., None], control: Control, waiting: Waiting, answer: str | None) -> None:
         if answer in (STOP, SAVE_AND_STOP):
             do(partial(control.stop, waiting, checkpoint=answer == SAVE_AND_STOP), waiting)
+
+    def _prepare_restart(self, run: str, do: Callable[..., None], control: Control) -> None:
+        # The machine of the run is asked, which may be another one.
+        try:
+            question = about_restart(run, resumable=control.resumable())
+            ask = partial(self._app.push_screen, question, partial(self._restart, do, control))
+        except Refused as reason:
+            text = str(reason)
+            ask = partial(self._app.notify, text, title="restart refused", severity="error", timeout=10, markup=False)
+        self._app.post_message(Prepared(ask))
+
+    def put(self, prepared: Prepared) -> None:
+        """Put a question about which all is known now."""
+        self._preparing = False
+        prepared.ask()
 
     def _restart(self, do: Callable[..., None], control: Control, answer: str | None) -> None:
         if answer in (RESUME, ANEW):

@@ -30,7 +30,7 @@ from textual.reactive import var
 from textual.widget import Widget
 from textual.worker import WorkerFailed
 
-from ddptop.tui.app.acting import Acted, Acting
+from ddptop.tui.app.acting import Acted, Acting, Prepared
 from ddptop.tui.app.keys import counting, keymap
 from ddptop.tui.app.keys.hint import HELP, FirstHint
 from ddptop.tui.app.keys.palette import Palette, RunCommands
@@ -299,6 +299,10 @@ class DdptopApp(App[None]):
     def _acted(self, message: Acted) -> None:
         self.acting.tell(message)
         self.repaint()
+
+    @on(Prepared)
+    def _prepared(self, message: Prepared) -> None:
+        self.acting.put(message)
 
     def on_kill_dialog_begun(self, message: KillDialog.Begun) -> None:
         """Take note of a kill. By its name: the dialog is imported once it is asked for."""

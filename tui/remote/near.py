@@ -46,6 +46,8 @@ _END_S: Final = 2.0
 _LONGEST_LINE: Final = 64 << 10
 _RECORD: Final = re.compile(r"(?:run|frozen)\.json|ranks/\d{1,5}\.json|hosts/(?:far|hosts)\.json")
 _FILE: Final = re.compile(r"run\.db|logs/(?:rank-\d{1,5}|torchrun)\.log")
+_UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, ValueError)
+"""What a message that cannot be read raises."""
 _KINDS: Final[dict[str, type[Refused]]] = {
     kind.__name__: kind
     for kind in (
@@ -329,10 +331,10 @@ class Near:
             raise question.refusal
         if question.result is None:
             raise Refused(f"{self.target.host}: the connection ended; whether it was done is not known here")
-        found = _read(question.result, kind)
-        if found is None and kind is not type(None):
-            raise Refused(f"{self.target.host}: its answer is unreadable")
-        return found  # type: ignore[return-value]
+        try:
+            return _decoded(question.result, kind)
+        except _UNREADABLE as problem:
+            raise Refused(f"{self.target.host}: its answer is unreadable") from problem
 
     def _send(self, message: msgspec.Struct) -> None:
         stdin = self._connection.process.stdin
@@ -405,11 +407,16 @@ class FarDir(RunDir):
 def _read(raw: msgspec.Raw, kind: type[_Kind]) -> _Kind | None:
     """Return what a message holds, its text clean; None where it does not."""
     try:
-        decoding.of(kind)
-        value = msgspec.msgpack.decode(bytes(raw))
-        return msgspec.convert(_cleaned(value), kind, strict=True, str_keys=False)
-    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return _decoded(raw, kind)
+    except _UNREADABLE:
         return None
+
+
+def _decoded(raw: msgspec.Raw, kind: type[_Kind]) -> _Kind:
+    """Return what a message holds, its text clean, or raise one of `_UNREADABLE`."""
+    decoding.of(kind)
+    value = msgspec.msgpack.decode(bytes(raw))
+    return msgspec.convert(_cleaned(value), kind, strict=True, str_keys=False)
 
 
 def _cleaned(value: Any) -> Any:

@@ -99,8 +99,9 @@ class StacksScreen(ListScreen):
                     told_at = time.monotonic()
                     self.post_message(self.Heard(heard, asked))
 
-            taken: Stacks | Refused | None = None if since is None else inspector.recorded(since)
+            taken: Stacks | Refused | None
             try:
+                taken = None if since is None else inspector.recorded(since)
                 taken = taken or inspector.ask(native=native, heard=heard, cancelled=lambda: self._left)
             except Refused as refusal:
                 taken = refusal

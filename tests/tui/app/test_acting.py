@@ -13,13 +13,13 @@ from textual.app import App
 from textual.message import Message
 from textual.screen import Screen
 
-from ddptop.tui.app.acting import Acted, Acting
+from ddptop.tui.app.acting import Acted, Acting, Prepared
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import RULES
 from ddptop.tui.control.kill import Killing
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.fleet import line_of
-from ddptop.tui.link.source import Busy, Cancelled, Hung, Unholdable, Unsavable
+from ddptop.tui.link.source import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.question import FREEZE, RESUME, SAVE_AND_STOP, Question
 
@@ -84,6 +84,12 @@ def test_each_action_of_the_table_is_done(action: str, listed: bool) -> None:
     app, acts = acting(source)
     run = line_of(source.current) if listed else source.current
     acts.begin(action, source, run, rank=2, steps=3, listed=listed)
+    if action == "restart":
+        # What the question needs to know is asked in a thread.
+        app.works.pop()()
+        prepared = app.posted.pop()
+        assert isinstance(prepared, Prepared)
+        acts.put(prepared)
     for screen, answer in app.pushed:
         if action == "kill":
             assert isinstance(screen, KillDialog)
@@ -358,3 +364,25 @@ def test_a_kill_ends_what_waits_without_a_refusal() -> None:
         told = [] if killed == source.current.run else [("stop refused", source.refusal)]
         assert app.told == told
         assert acts._under_way is None
+
+
+def test_a_restart_that_cannot_be_prepared_is_refused() -> None:
+    """The connection to the machine of the run may end while it is asked; the next attempt asks anew."""
+    source = StillSource(frame("failed"))
+
+    def lost() -> bool:
+        raise Refused("node1: the connection ended")
+
+    source.resumable = lost  # type: ignore[method-assign]
+    app, acts = acting(source)
+    for _ in range(2):
+        acts.begin("restart", source, source.current)
+        acts.begin("restart", source, source.current)
+        (asked,) = app.works
+        asked()
+        app.works.clear()
+        prepared = app.posted.pop()
+        assert isinstance(prepared, Prepared)
+        acts.put(prepared)
+    assert app.pushed == []
+    assert app.told == [("restart refused", "node1: the connection ended")] * 2

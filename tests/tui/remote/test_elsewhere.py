@@ -380,3 +380,11 @@ def test_kill_by_key_ends_it_there_and_its_record_can_be_looked_at(there: Machin
     assert json.loads(done.stdout)["state"] == "killed", done.stderr
     assert all(rank["step"] for rank in json.loads(done.stdout)["ranks"])
     assert "killed" in _ddptop("report", f"node1:{NAME}").stdout
+    # No hang was recorded, and no rank is there to be asked.
+    with _dashboard() as terminal:
+        os.write(terminal.master, b"s")
+        terminal.read_until(b"is over (killed)")
+        os.write(terminal.master, b"R")
+        terminal.read_until(b"Restart from step 0")
+        os.write(terminal.master, b"\x03")
+        assert terminal.wait() == 143
