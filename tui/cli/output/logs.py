@@ -50,16 +50,23 @@ def show(
 def _show(
     directory: RunDir, ranks: Sequence[int], afar: LogsAfar, *, follow: bool, say: Say, note: Say, wanted: Wanted
 ) -> None:
+    afar_since = _changed(directory)
     copied = _copied(directory, ranks, afar)
     sources = _sources(directory, ranks, {rank: afar.path(rank) for rank in copied})
+    told = _members_afar(directory, ranks).keys() - set(copied)
     for line in elsewhere(directory, ranks, copied):
         note(line)
     if not sources:
         return
     logs = streams(sources)
-    printer = _Plain(logs[0]) if len(logs) == 1 and not wanted else _Entries(logs, wanted, labelled=len(logs) > 1)
+    printer = _Plain(logs) if len(logs) == 1 and not wanted else _Entries(logs, wanted, labelled=len(logs) > 1)
     said = noted = begun = False
     while True:
+        if follow and _changed(directory) != afar_since:
+            # Other hosts may be linked long after that was begun.
+            afar_since = _changed(directory)
+            copied += [rank for rank in _kept_afar(directory, ranks) if rank not in copied]
+            printer.logs = streams(_sources(directory, ranks, {rank: afar.path(rank) for rank in copied}), printer.logs)
         afar.want(copied)
         ended = survey.look(directory).state in ENDED_STATES
         over = ended or not follow
@@ -72,7 +79,7 @@ def _show(
             note(_silence(ranks, wanted, ended=ended, follow=follow))
         if over:
             # What was printed last on another host may have come too late to be copied.
-            for line in elsewhere(directory, copied) if ended and copied else ():
+            for line in elsewhere(directory, ranks, told) if ended else ():
                 note(line)
             return
         time.sleep(POLL_S)
@@ -81,29 +88,30 @@ def _show(
 class _Plain:
     """One log as it is."""
 
-    def __init__(self, log: LogStream) -> None:
-        self._log = log
+    def __init__(self, logs: Sequence[LogStream]) -> None:
+        self.logs = logs
 
     def lines(self, *, begun: bool, over: bool) -> Iterator[str]:
         """Yield the lines that were added."""
-        yield from self._log.lines()
-        if over:
-            yield from (line.text for line in self._log.unended())
+        for log in self.logs:
+            yield from log.lines()
+            if over:
+                yield from (line.text for line in log.unended())
 
 
 class _Entries:
     """What is wanted of several logs."""
 
     def __init__(self, logs: Sequence[LogStream], wanted: Wanted, *, labelled: bool) -> None:
-        self._logs = logs
+        self.logs = logs
         self._wanted = wanted
         self._labelled = labelled
 
     def lines(self, *, begun: bool, over: bool) -> Iterator[str]:
         """Yield the lines that were added; `begun` after the first call, `over` in the last one."""
         if not begun:
-            yield from self._told([self._taken(log.history()) for log in self._logs])
-        added = [log.fresh(time.time()) + (log.last() if over else []) for log in self._logs]
+            yield from self._told([self._taken(log.history()) for log in self.logs])
+        added = [log.fresh(time.time()) + (log.last() if over else []) for log in self.logs]
         yield from self._told([self._taken(entries) for entries in added])
 
     def _taken(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -115,7 +123,7 @@ class _Entries:
             yield from (label + _text(line, each.entry, labelled=self._labelled) for line in each.entry.lines)
 
     def _label(self, each: Merged) -> str:
-        sources = [self._logs[number].source for number in each.logs]
+        sources = [self.logs[number].source for number in each.logs]
         ranks = sorted(source.rank for source in sources if source.rank is not None)
         who = sources[0].name if each.entry.rank is None else str(each.entry.rank)
         if len(ranks) > 1:
@@ -144,11 +152,24 @@ def _silence(ranks: Sequence[int], wanted: Wanted, *, ended: bool, follow: bool)
 
 def _copied(directory: RunDir, ranks: Sequence[int], afar: LogsAfar) -> list[int]:
     """Copy the ends of the logs of ranks on other hosts, as long as the run goes on; return those ranks."""
-    there = [rank for rank, member in _members_afar(directory, ranks).items() if member.log is not None]
+    there = _kept_afar(directory, ranks)
     if not there or directory.read().state in ENDED_STATES:
         return []
     missing = afar.fetch(there, _PATIENCE_S)
     return [rank for rank in there if rank not in missing or afar.has(rank)]
+
+
+def _kept_afar(directory: RunDir, ranks: Sequence[int]) -> list[int]:
+    """Return the ranks on other hosts whose output is kept there."""
+    return [rank for rank, member in _members_afar(directory, ranks).items() if member.log is not None]
+
+
+def _changed(directory: RunDir) -> float:
+    """Return when more became known of ranks on other hosts; 0 where nothing is."""
+    try:
+        return (directory.path / "hosts" / "far.json").stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _members_afar(directory: RunDir, ranks: Sequence[int]) -> dict[int, Member]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
@@ -101,7 +101,11 @@ class LogStream:
         return read_line(raw, self._file.changed_at, 2 * self._stretch)
 
 
-def streams(sources: Sequence[LogSource]) -> list[LogStream]:
-    """Return logs to be read together."""
+def streams(sources: Sequence[LogSource], before: Iterable[LogStream] = ()) -> list[LogStream]:
+    """Return logs to be read together; of those that were read `before`, the reading goes on."""
     stretch = max(_LEAST, min(STRETCH, _ALL_BYTES // max(1, len(sources))))
-    return [LogStream(source, stretch) for source in sources]
+    known = {log.source.path: log for log in before}
+    made = [known.get(source.path) or LogStream(source, stretch) for source in sources]
+    for log, source in zip(made, sources, strict=True):
+        log.source = source
+    return made

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import pytest
@@ -272,3 +273,42 @@ def test_whoever_follows_to_the_end_is_told_where_the_last_lines_are(runtime: Pa
         logs.show(one.directory, follow=True, say=say, note=noted.append)
         assert len(said) == 1
         assert noted == ["the log of rank 1 is on node2: `ddptop logs train` there"]
+
+
+def test_whoever_follows_from_before_the_link_sees_the_output_of_the_other_host(runtime: Path) -> None:
+    """As at the start of a run, when its hosts have not found each other; of all ranks, and of a far one alone."""
+    with several(runtime, 1, 1) as (one, two), ExitStack() as later:
+        for host in (one, two):
+            for member in host.directory.members().values():
+                host.directory.write_member(msgspec.structs.replace(member, log="kept"))
+        later.enter_context(one.observed())
+        branch = later.enter_context(two.observed())
+        log_of(one, 0).write_bytes(b"here\n")
+        log_of(two, 1).write_bytes(b"there\n")
+        said: list[list[str]] = [[], []]
+        noted: list[list[str]] = [[], []]
+        threads = [
+            Thread(
+                target=logs.show,
+                args=(one.directory, ranks),
+                kwargs={"follow": True, "say": said[number].append, "note": noted[number].append},
+            )
+            for number, ranks in enumerate([(), (1,)])
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            until(lambda: said[0] and noted[1], "what is known here")
+            two.find(one)
+            until(lambda: branch.far.role == "branch", "the link")
+            until(lambda: len(said[0]) == 2 and said[1], "the output of the other host")
+        finally:
+            one.directory.update(state="finished", exit_code=0)
+            for thread in threads:
+                thread.join()
+    assert [line.split("[")[1] for line in said[0]] == ["0] here", "1 node2] there"]
+    assert said[1] == ["there"]
+    assert noted[1] == [
+        "rank 1 has printed nothing yet; waiting for it",
+        "the log of rank 1 is on node2: `ddptop logs train` there",
+    ]
