@@ -6,9 +6,12 @@ import re
 
 import pytest
 import readme
-from support.screens.frames import verdict_frame
+from support.screens.frames import hung_frame
 
+from ddptop.agent.wire import Event, Inspection
 from ddptop.tui.cli.output import status
+from ddptop.tui.cli.output.stacks import as_json as stacks_json
+from ddptop.tui.model.diagnosis.stacks import Stacks
 
 
 @pytest.mark.parametrize("part", readme.TEXT, ids=lambda part: part.mark)
@@ -18,13 +21,34 @@ def test_a_page_is_not_behind(part: readme.Part) -> None:
 
 
 def test_every_field_of_the_json_is_told() -> None:
-    """The page names each field of a run, of its ranks, of a verdict and of the list of runs."""
+    """The tables of the page name each field that there is, and none that there is not."""
     page = (readme.MANUAL / "json.md").read_text()
-    shown = verdict_frame()
+    shown = hung_frame()
     run = status.as_json(shown)
-    assert run["ranks"]
-    fields = {*run, *status.run_json(shown), *run["ranks"][0], *(run["verdict"] or ())}
-    assert {field for field in fields if f"`{field}`" not in page} == set()
+    (verdict,) = shown.verdicts
+    interval = status.interval_json(verdict)
+    event = status.event_json(Event(1, "text"))
+    stacks = stacks_json(shown, Stacks(1.0, (Inspection(0, 1, "agent", 1),)))
+    for above, fields in (
+        ("## `ddptop ps --json`", status.run_json(shown)),
+        ("## `ddptop events RUN --json`", event),
+        ("It has these fields besides:", interval.keys() - event),
+        ("## `ddptop status RUN --json`", run),
+        ("### `hosts`", run["hosts"][0]),
+        ("### `ranks`", run["ranks"][0]),
+        ("### `verdict`", run["verdict"]),
+        ("### `hang`", run["verdict"]["hang"]),
+        ("## `ddptop stacks RUN --json`", stacks),
+        # The page tells in the same table what is in `threads`.
+        ("Of each rank:", {*stacks["ranks"][0], "frames", "threads_left_out"}),
+    ):
+        assert _fields_told(page, above) == set(fields), above
+
+
+def _fields_told(page: str, above: str) -> set[str]:
+    """Return the fields in the first columns of the first table below a text."""
+    table = page[page.index(above) :].partition("| field | |\n|---|---|\n")[2].partition("\n\n")[0]
+    return {field for row in table.splitlines() for field in re.findall("`([^`]+)`", row.split("|")[1])}
 
 
 def test_the_map_names_files_that_there_are() -> None:
