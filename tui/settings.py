@@ -124,14 +124,27 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def path() -> Path:
-    """Return where the settings are, whether there is such a file or not."""
+    """Return where the settings are, whether there is such a file or not.
+
+    Raises:
+        SettingsError: nobody knows the home of this user, which the variable names.
+    """
     named = os.environ.get(VARIABLE)
     if named:
-        return Path(named).expanduser()
+        try:
+            return Path(named).expanduser()
+        except RuntimeError:
+            raise SettingsError(f"{VARIABLE} names {named!r}, and there is no such home; give its whole path") from None
     home = os.environ.get("XDG_CONFIG_HOME")
     # The specification of the XDG base directories has relative ones ignored.
-    base = Path(home) if home and Path(home).is_absolute() else Path("~/.config").expanduser()
-    return base / "ddptop" / "config.toml"
+    if home and Path(home).is_absolute():
+        return Path(home) / "ddptop" / "config.toml"
+    try:
+        base = Path.home()
+    except RuntimeError:
+        # An account without a name, in a container without HOME; most containers set it to this for such a user.
+        base = Path("/")
+    return base / ".config" / "ddptop" / "config.toml"
 
 
 def state_folder() -> Path:

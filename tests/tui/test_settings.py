@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -49,6 +51,22 @@ def test_where_the_file_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(settings.VARIABLE, "~/mine.toml")
     assert settings.path() == Path("/home/ann/mine.toml")
     with pytest.raises(SettingsError, match="no such file"):
+        settings.load()
+
+
+def test_a_user_without_a_home_has_the_defaults(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an account without a name, in a container without HOME."""
+
+    def unknown(number: int) -> NoReturn:
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert settings.load() == Settings()
+    assert settings.path().is_absolute()
+    monkeypatch.setenv(settings.VARIABLE, "~/mine.toml")
+    with pytest.raises(SettingsError, match="give its whole path"):
         settings.load()
 
 

@@ -57,6 +57,17 @@ def columns() -> int:
         return 80
 
 
+def whole(least: int, most: int = 999_999_999) -> Callable[[str], int]:
+    """Return a type of argparse: a whole number between two others, which its complaint names."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r}: say a whole number from {least:,} to {most:,}")
+        return int(text)
+
+    return read
+
+
 class Parser(argparse.ArgumentParser):
     """Complains in one line that says what to do."""
 

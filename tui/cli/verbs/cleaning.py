@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.agent.text import plural
 from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.parsing import whole
 from ddptop.tui.cli.verbs.options import Verbs, add_verb
 
 if TYPE_CHECKING:
@@ -44,22 +45,19 @@ def add(verbs: Verbs) -> None:
         {0: "removed, or nothing to remove", 1: "a run could not be removed", 2: "wrong options, or no such run"},
     )  # fmt: skip
     clean.add_argument("runs", metavar="RUN", nargs="*", help="only these; without a name, all ended runs")
-    clean.add_argument("--keep", type=_number, metavar="N", help="keep the N that ended most recently")
+    clean.add_argument("--keep", type=whole(0), metavar="N", help="keep the N that ended most recently")
     clean.add_argument("--older", type=_days, metavar="DAYS", help="only those that ended at least so many days ago")
     clean.add_argument("--yes", action="store_true", help="do not ask")
     clean.set_defaults(carry=_clean)
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise argparse.ArgumentTypeError(f"{text!r}: say how many, as a whole number")
-    return int(text)
-
-
 def _days(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value <= 36_500:
-        raise argparse.ArgumentTypeError("must be between 0 and 36,500 days")
+        raise argparse.ArgumentTypeError(f"{text!r}: say a number of days, from 0 to 36,500")
     return value
 
 

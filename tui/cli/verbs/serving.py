@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.parsing import whole
 from ddptop.tui.cli.verbs.options import Verbs, add_run, add_verb, chosen, configured
 
 
@@ -21,7 +22,7 @@ def add(verbs: Verbs) -> None:
     )  # fmt: skip
     add_run(service)
     service.add_argument(
-        "--port", type=_port, default=8765, metavar="N", help="where to listen (8765); 0: any free port"
+        "--port", type=whole(0, 65_535), default=8765, metavar="N", help="where to listen (8765); 0: any free port"
     )
     service.add_argument("--control", action="store_true", help="let the browser pause and kill")
     service.set_defaults(carry=_serve)
@@ -51,11 +52,3 @@ def _serve(options: argparse.Namespace) -> int:
     print(told, flush=True)
     service.serve(site, listening)
     return 0
-
-
-def _port(text: str) -> int:
-    """Read a port, as a type of argparse."""
-    value = int(text)
-    if not 0 <= value < 65536:
-        raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return value

@@ -86,12 +86,17 @@ def _await_directory(step: slurm.Step, name: str, since_ns: int) -> RunDir | Non
 def _follow(step: slurm.Step) -> int:
     """Wait for the end of a step, which prints for itself; what ends this process ends the run."""
     previous = signal.signal(signal.SIGTERM, _terminated)
+    ending = False
     try:
         while True:
             try:
+                if ending:
+                    # Again where it was interrupted itself: the step would go on without a word.
+                    step.terminate()
+                    ending = False
                 return step.wait()
             except (_Terminated, KeyboardInterrupt):
-                step.terminate()
+                ending = True
     finally:
         signal.signal(signal.SIGTERM, previous)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.parsing import whole
 from ddptop.tui.cli.verbs.options import (
     RUNS_OWN,
     Verbs,
@@ -57,7 +58,7 @@ def add(verbs: Verbs) -> None:
     )  # fmt: skip
     add_run(watch)
     watch.add_argument("--json", action="store_true", help="one JSON object per line, as in `status --json`")
-    watch.add_argument("--count", type=_count, metavar="N", help="end after so many lines (with --json)")
+    watch.add_argument("--count", type=whole(1), metavar="N", help="end after so many lines (with --json)")
     add_interval(watch)
     watch.set_defaults(carry=_watch, plain=True)
 
@@ -123,21 +124,15 @@ def _watch(options: argparse.Namespace) -> int:
     return show(options, directory, settings)
 
 
-def _count(text: str) -> int:
-    """Read a number of lines, as a type of argparse."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
-
-
 def _size(text: str) -> tuple[int, int]:
     """Read `120x40`, as a type of argparse."""
-    width, _, height = text.partition("x")
-    size = int(width), int(height)
-    if not (20 <= size[0] <= 1000 and 5 <= size[1] <= 1000):
-        raise argparse.ArgumentTypeError("must be from 20x5 to 1000x1000")
-    return size
+    try:
+        width, height = (int(each) for each in text.split("x"))
+    except ValueError:
+        width = height = 0
+    if not (20 <= width <= 1000 and 5 <= height <= 1000):
+        raise argparse.ArgumentTypeError(f"{text!r}: say WIDTHxHEIGHT, from 20x5 to 1000x1000")
+    return width, height
 
 
 def _logs(options: argparse.Namespace) -> int:
