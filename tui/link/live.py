@@ -83,7 +83,7 @@ class Link:
         self._onlooker = onlooker
         self._meet = survey.look if onlooker else takeover.meet
         self._next: RunDir | None = None
-        """A run to be shown from the next `poll` on."""
+        """A run to be shown from the next `poll` on; the one that is shown, where its number of ranks has changed."""
         self._open(directory)
 
     def _open(self, directory: RunDir) -> None:
@@ -196,9 +196,13 @@ class Link:
             # It is imported only now, after the first paint; what was answered meanwhile waits.
             _ = self.store.history.asked
         if self._next is not None:
+            # The same run with another number of ranks: who looks on was told of its events before.
+            told = self.store.changes.events if self._next is self.directory else ()
             self.close()
             self._open(self._next)
             self._next = None
+            for event in told:
+                self.store.changes.add(event)
         if not self._is_same():
             return
         now = self._clock()
@@ -282,6 +286,10 @@ class Link:
             return
         if run.run_id != self._run.run_id:
             self._let_go()
+            return
+        if run.world != self._run.world:
+            # An elastic launcher goes on with another number of ranks, for which nothing here was made.
+            self._next = self.directory
             return
         has_just_ended = run.state in ENDED_STATES and not self._has_ended
         self._run = run

@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.harness import until
 from support.screens.frames import frame
 
+from ddptop.agent import wire
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import removal
 from ddptop.agent.run.rundir import Run
@@ -127,6 +129,28 @@ def test_a_run_that_gave_its_name_away_is_listed_by_its_new_one(fleet: Runs) -> 
     shown = line_of(frame("failed", run="demo", run_id="first"))
     for listing in (fleet.listing(None), fleet.listing(shown)):
         assert [(line.run, line.run_id) for line in listing.lines] == [("demo", "second"), ("demo.2", "first")]
+
+
+def test_an_onlooker_follows_a_job_that_goes_on_with_another_number_of_ranks(folder: Path) -> None:
+    """As an elastic launcher starts it again: what was told before stays told, and nobody attaches anew."""
+    run = Run("elastic", "one", "x.py", (), 2, "gloo", "cpu", 1_000, False, state="running")
+    directory = rundir.create(run)
+    link = Link(directory, "test", onlooker=True)
+    try:
+        link.store.apply(wire.Event(5, "its world is 4, and was 2"), 1.0)
+        assert frame_now(link).world == 2
+        for world in (4, 1):
+            directory.update(world=world)
+
+            def follows(world: int = world) -> bool:
+                link.poll()
+                return frame_now(link).world == world
+
+            until(follows, f"{world} ranks")
+            assert len(frame_now(link).ranks) == world
+            assert [event.text for event in frame_now(link).events] == ["its world is 4, and was 2"]
+    finally:
+        link.close()
 
 
 def test_a_link_shows_another_run_or_stays_where_it_is(folder: Path) -> None:
