@@ -55,7 +55,7 @@ class Acted(Message):
 class Prepared(Message):
     """What a question needs to know has been found out; `ask` puts it."""
 
-    def __init__(self, ask: Callable[[], None]) -> None:
+    def __init__(self, ask: Callable[[], object]) -> None:
         super().__init__()
         self.ask = ask
 
@@ -168,7 +168,7 @@ class Acting:
         # The machine of the run is asked, which may be another one.
         try:
             question = about_restart(run, resumable=control.resumable())
-            ask = partial(self._app.push_screen, question, partial(self._restart, do, control))
+            ask: Callable[[], object] = partial(self._app.push_screen, question, partial(self._restart, do, control))
         except Refused as reason:
             text = str(reason)
             ask = partial(self._app.notify, text, title="restart refused", severity="error", timeout=10, markup=False)
