@@ -20,7 +20,7 @@ from ddptop.tui.model.changes import Changes
 from ddptop.tui.model.collectives import Alignment
 from ddptop.tui.model.frame import EventLine
 from ddptop.tui.model.hearing import Hearing
-from ddptop.tui.model.hosts import Hosts
+from ddptop.tui.model.hosts import Hosts, is_on_several
 from ddptop.tui.model.ranks.generations import Generations
 from ddptop.tui.model.ranks.group import Totals, add_up, step_of
 from ddptop.tui.model.ranks.rank import DEFAULT, RankModel
@@ -216,7 +216,7 @@ class Store:
 
     def _greet(self, hello: wire.Hello, now: float, *, heard: bool) -> None:
         model = self.ranks.get(hello.rank)
-        if model is None or hello.run_id != self.run.run_id:
+        if model is None or (hello.run_id != self.run.run_id and not self._is_elsewhere(hello)):
             self.refused += 1
             return
         if heard:
@@ -239,6 +239,14 @@ class Store:
         model.hello = hello
         if heard:
             model.heard_at = now
+
+    def _is_elsewhere(self, hello: wire.Hello) -> bool:
+        """Say whether a rank is on another host; where a job came to it later, it has an id of its own there.
+
+        That its host belongs to this training is for the observers to judge.
+        """
+        here = (model.member.host for model in self.ranks.values() if model.member is not None and not model.far)
+        return is_on_several(self.run) and hello.host not in here
 
     def _follow(self, generation: int, now: float) -> None:
         """Begin with the ranks of a new generation, where this is one: torchrun has started all of them anew."""

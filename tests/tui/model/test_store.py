@@ -232,6 +232,18 @@ def test_a_stranger_is_refused_and_counted():
     assert frame_at(store, 2.0).refused == 3
 
 
+def test_a_rank_of_another_host_may_have_another_id_of_the_run():
+    """As where an elastic job started by hand grew to that host; on this host it is another run's."""
+    store = Store(msgspec.structs.replace(RUN, nodes=2, local_world=1))
+    store.know_members({0: member(0)})
+    store.apply(wire.Hello(1, "x-1", "other-id", 1, 0, 2, 77, 10**9, "far", "p", "v", "3.11"), 2.0)
+    assert frame_at(store, 2.0).refused == 0
+    assert frame_at(store, 2.0).ranks[1].python_version == "3.11"
+    store.apply(wire.Hello(1, "x-1", "other-id", 1, 0, 2, 78, 10**9, "host", "p", "v", "3.10"), 2.0)
+    assert frame_at(store, 2.0).refused == 1
+    assert frame_at(store, 2.0).ranks[1].python_version == "3.11"
+
+
 def test_the_slowest_rank_is_the_one_with_the_most_time_of_its_own():
     """Equal step times hide who computes and who waits; only a rank that stands out is named."""
     store = Store(RUN)
