@@ -155,10 +155,13 @@ class Store:
         """Take in what is recorded: steps, of which earlier ones may have been left out, events, and of each rank who
         it was and how it was last. What a rank has said itself meanwhile is newer.
         """
+        if isinstance(recorded, wire.Hello | wire.Beat | wire.Steps | wire.Summary) and recorded.rank not in self.ranks:
+            # Of an earlier start of the group, which had more ranks.
+            return
         match recorded:
             case wire.Steps():
                 self._follow(recorded.generation, now)
-                if recorded.generation == self.generations.shown and recorded.rank in self.ranks:
+                if recorded.generation == self.generations.shown:
                     self.ranks[recorded.rank].recall(recorded.steps)
             case wire.Hello():
                 model = self.ranks.get(recorded.rank)

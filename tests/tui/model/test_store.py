@@ -232,6 +232,15 @@ def test_a_stranger_is_refused_and_counted():
     assert frame_at(store, 2.0).refused == 3
 
 
+def test_a_record_of_a_start_with_more_ranks_is_no_stranger():
+    """An elastic launcher goes on with fewer; of the others nothing is shown."""
+    store = Store(RUN)
+    for told in (hello(5, 0), beat(5), wire.Steps(5, (step(1),))):
+        store.recall(told, 2.0)
+    frame = frame_at(store, 2.0)
+    assert (frame.refused, len(frame.ranks)) == (0, 2)
+
+
 def test_a_rank_of_another_host_may_have_another_id_of_the_run():
     """As where an elastic job started by hand grew to that host; on this host it is another run's."""
     store = Store(msgspec.structs.replace(RUN, nodes=2, local_world=1))

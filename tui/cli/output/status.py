@@ -116,11 +116,11 @@ def interval_json(verdict: wire.Verdict) -> dict[str, Any]:
         **event_json(_as_event(verdict)),
         "until": None if until is None else until / 1e9,
         "kind": verdict.kind,
-        "host": verdict.host or None,
         "phase": verdict.phase,
         "cost_ms": _number(verdict.cost_ms),
         "share": _number(verdict.share),
         "hang": hang_json(verdict.hang),
+        "host": verdict.host or None,
     }
 
 
@@ -234,10 +234,10 @@ def _verdict_json(verdict: wire.Verdict) -> dict[str, Any]:
     names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text")
     told = {name: getattr(verdict, name) for name in names}
     told |= {
-        "host": verdict.host or None,
         "since": verdict.since_at_ns / 1e9,
         "every": verdict.every,
         "hang": hang_json(verdict.hang),
+        "host": verdict.host or None,
     }
     return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
 
