@@ -196,13 +196,7 @@ class Link:
             # It is imported only now, after the first paint; what was answered meanwhile waits.
             _ = self.store.history.asked
         if self._next is not None:
-            # The same run with another number of ranks: who looks on was told of its events before.
-            told = self.store.changes.events if self._next is self.directory else ()
-            self.close()
-            self._open(self._next)
-            self._next = None
-            for event in told:
-                self.store.changes.add(event)
+            self._go_over(self._next)
         if not self._is_same():
             return
         now = self._clock()
@@ -235,6 +229,21 @@ class Link:
             self._sockets.ask_for_history()
         if not self._sockets.fills:
             self._replay.advance(now + EARLIER_S)
+
+    def _go_over(self, following: RunDir) -> None:
+        self._next = None
+        try:
+            following.read()
+        except RunDirError:
+            # Removed under our eyes: the last frame stays.
+            self._stamps = ()
+            return
+        # The same run with another number of ranks: who looks on was told of its events before.
+        told = self.store.changes.events if following is self.directory else ()
+        self.close()
+        self._open(following)
+        for event in told:
+            self.store.changes.add(event)
 
     def poll_history(self) -> None:
         """Ask for the numbers that views look at, and take in those that have come; all else stays as it is."""

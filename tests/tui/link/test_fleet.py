@@ -149,6 +149,13 @@ def test_an_onlooker_follows_a_job_that_goes_on_with_another_number_of_ranks(fol
             until(follows, f"{world} ranks")
             assert len(frame_now(link).ranks) == world
             assert [event.text for event in frame_now(link).events] == ["its world is 4, and was 2"]
+        directory.update(world=3)
+        link._look()
+        removal.set_aside(directory, "away")
+        for _ in range(3):
+            # Gone before it could be opened anew.
+            link.poll()
+        assert frame_now(link).world == 1
     finally:
         link.close()
 
