@@ -374,7 +374,10 @@ def test_a_command_to_a_former_process_does_not_reach_the_next(
         former.answer(peer, wire.Reply(query.id, True))
         assert read_reply(looker.answered()[1]).done
         former.close()
+        # A killed process leaves its sockets' files, so that the command is taken, and waits until the end is noticed.
         looker.ask(0, wire.Query(2))
+        until(lambda: relay._forwarding._under_way, "the command on its way")
+        relay.lose(directory.members()[0])
         assert not read_reply(looker.answered()[1]).done
         rank = Rank(context, directory, 0, generation=1)
         relay.follow(directory.members()[0])
