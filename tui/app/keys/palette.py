@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Final
 
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
+from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.style import Style
 
@@ -34,6 +36,7 @@ class RunCommands(Provider):
 
     def __init__(self, screen: Screen[Any], match_style: Style | None = None) -> None:
         super().__init__(screen, match_style)
+        self._has_run = False
         # Now, because an error while it searches would leave the palette empty without a word.
         self._found = list(self._actions())
 
@@ -63,7 +66,7 @@ class RunCommands(Provider):
                 seen.add(binding.id)
                 key = self.app.get_key_display(binding)
                 run = partial(self.app.run_action, binding.action, active.node)
-                yield f"{binding.tooltip}  ({key})", run
+                yield f"{binding.tooltip}  ({key})", partial(self._run, active.node, run)
 
     def _ranks(self, number: str, most: int) -> Iterator[tuple[str, Callable[[], Any]]]:
         screen = self.screen
@@ -72,4 +75,15 @@ class RunCommands(Provider):
         fitting = [rank.rank for rank in screen.frame.ranks if str(rank.rank).startswith(number)]
         # The rank itself comes before those whose numbers only begin like it.
         for rank in fitting[:most]:
-            yield f"rank {rank}", partial(screen.choose, rank)
+            yield f"rank {rank}", partial(self._run, screen, partial(screen.choose, rank))
+
+    async def _run(self, node: DOMNode, act: Callable[[], Any]) -> None:
+        """Do what was chosen: once, and only while it is there to be done.
+
+        Enter twice chooses twice before the palette is gone, and what is below it may have closed meanwhile.
+        """
+        if self._has_run or not (node is self.app or node.is_attached):
+            return
+        self._has_run = True
+        if isawaitable(done := act()):
+            await done

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from support.screens.dashboards import dashboard, until
 from support.screens.frames import NOW, StillSource, frame
+from textual import events
 from textual.command import CommandPalette
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widgets import OptionList
 
 from ddptop.tui.app.app import DdptopApp
@@ -33,6 +38,11 @@ async def offered(pilot: Pilot[None], query: str = "") -> list[str]:
     for each in [each for each in app.workers if app.screen in each.node.ancestors_with_self]:
         await each.wait()
     return texts()
+
+
+def palettes(app: DdptopApp) -> list[Screen[Any]]:
+    """Return the palettes that are open."""
+    return [screen for screen in app.screen_stack if isinstance(screen, CommandPalette)]
 
 
 async def test_it_offers_every_action_of_the_screen() -> None:
@@ -68,3 +78,21 @@ async def test_it_jumps_to_a_rank_and_does_an_action() -> None:
         await offered(pilot, "pause all")
         await pilot.press("enter")
         await until(pilot, lambda: source.asked == ["pause"], "paused")
+
+
+@pytest.mark.parametrize(("key", "query"), [("", "pause all"), ("question_mark", "close")])
+async def test_enter_twice_does_it_once(key: str, query: str) -> None:
+    """Pressed again before the palette is gone, it neither does the thing twice nor ends the dashboard."""
+    source = StillSource(frame())
+    app = dashboard(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(*([key] if key else []))
+        below = app.screen
+        await offered(pilot, query)
+        for _ in range(3):
+            app.post_message(events.Key("enter", None))
+        await until(pilot, lambda: bool(source.asked) or app.screen not in (below, *palettes(app)), "it is done")
+        await pilot.pause()
+        assert source.asked == ([] if key else ["pause"])
+        assert not palettes(app)
+    assert app.failure is None
