@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import IO, Final
+from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.orders.far import EACH_HOST
@@ -34,6 +33,8 @@ _RETRY_S: Final = 60.0
 _MOST_FAILURES: Final = 3
 _LEFT: Final = re.compile(r"(?:(\d{1,5})-)?(?:(\d{1,5}):)?(\d{1,2}):(\d{2})")
 """`days-hours:minutes:seconds`, as squeue prints the time that is left."""
+_ENDLESS: Final = frozenset({"UNLIMITED", "NOT_SET"})
+"""What squeue prints where there is no limit."""
 
 
 def is_task(environment: Mapping[str, str]) -> bool:
@@ -56,10 +57,16 @@ def environment_of(process: Process | None) -> dict[str, str]:
 
 
 def seconds_left(text: str) -> float | None:
-    """Return the seconds in an answer of squeue; None where there is no limit, or no sound answer."""
+    """Return the seconds in an answer of squeue; None where there is no limit.
+
+    Raises:
+        ValueError: it is no sound answer.
+    """
+    if text.strip() in _ENDLESS:
+        return None
     found = _LEFT.fullmatch(text.strip())
     if found is None:
-        return None
+        raise ValueError(f"squeue's answer is {text!r:.80}")
     days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
     return float(86400 * days + 3600 * hours + 60 * minutes + seconds)
 
@@ -73,7 +80,6 @@ class Allocation:
         self._clock = clock
         self._job: str | None = None
         self._question: subprocess.Popen[bytes] | None = None
-        self._answer: IO[bytes] | None = None
         self._due = 0.0
         self._failures = 0
 
@@ -105,49 +111,55 @@ class Allocation:
         if not re.fullmatch(r"\d{1,10}", self._job):
             self._due = float("inf")
             return
-        self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - it is read in a later turn
         try:
+            # A pipe holds more than the answer, so that it is read when squeue has ended, without a wait.
             self._question = subprocess.Popen(
                 ["squeue", "--noheader", f"--jobs={self._job}", "--format=%L"],
                 stdin=subprocess.DEVNULL,
-                stdout=self._answer,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        except OSError:
+            assert self._question.stdout is not None
+            os.set_blocking(self._question.stdout.fileno(), False)
+        except (FileNotFoundError, PermissionError):
             # No Slurm beside this Python, as in a container.
-            self._forget_question()
             self._due = float("inf")
+        except OSError:
+            # No descriptors or processes left.
+            self._fail(now)
         else:
             self._due = now + _PATIENCE_S
 
     def _hear(self, now: float) -> None:
         assert self._question is not None
-        assert self._answer is not None
-        code = self._question.poll()
-        if code is None:
+        assert self._question.stdout is not None
+        # Not the exit status: the main thread may have read that in the place of this object, as of any child.
+        if self._question.poll() is None:
             if now > self._due:
                 self.close()
                 self._fail(now)
             return
-        self._answer.seek(0)
-        text = self._answer.read(_ANSWER_BYTES).decode("ascii", "replace")
+        text = (self._question.stdout.read(_ANSWER_BYTES) or b"").decode("ascii", "replace")
         self._forget_question()
-        if code:
+        try:
+            left = seconds_left(text)
+        except ValueError:
             self._fail(now)
             return
-        left = seconds_left(text)
         self.ends_at_ns = None if left is None else int((now + left) * 1e9)
         self._failures, self._due = 0, now + _AGAIN_S
 
     def _forget_question(self) -> None:
-        if self._answer is not None:
-            self._answer.close()
-        self._question = self._answer = None
+        if self._question is not None and self._question.stdout is not None:
+            self._question.stdout.close()
+        self._question = None
 
     def _fail(self, now: float) -> None:
+        """Ask again soon; what is known of the end stays."""
         self._failures += 1
-        self._due = now + _RETRY_S if self._failures < _MOST_FAILURES else float("inf")
+        later = float("inf") if self.ends_at_ns is None else now + _AGAIN_S
+        self._due = now + _RETRY_S if self._failures < _MOST_FAILURES else later
 
 
 class Scheduler:

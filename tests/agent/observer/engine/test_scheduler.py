@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from support.harness import until
 from support.values.reports import RUN
 
 from ddptop.agent import wire
+from ddptop.agent.observer.end import reaper
 from ddptop.agent.observer.engine import scheduler
 from ddptop.agent.observer.engine.scheduler import Allocation, Scheduler
 from ddptop.agent.observer.orders.far import is_from_afar
@@ -117,8 +119,58 @@ def test_every_time_left_is_read(days: int, hours: int, minutes: int, seconds: i
 
 @given(st.text(max_size=30))
 def test_any_other_answer_is_none(text: str) -> None:
-    """Whatever it is, nothing is raised."""
-    assert scheduler.seconds_left(text) is None or ":" in text
+    """Whatever it is, it is a time, or no limit, or said to be no answer."""
+    try:
+        told = scheduler.seconds_left(text)
+    except ValueError:
+        return
+    assert (told is None) == (":" not in text)
+
+
+def test_an_end_that_is_known_stays_while_slurm_does_not_answer(squeue: Path) -> None:
+    """It fails without a word, and the observer reads the exit status of all its children: that tells nothing here.
+
+    The question comes again soon, and at last every half an hour.
+    """
+    (squeue / "answer").write_text("1:00:00\n")
+    clock = [1000.0]
+    allocation = Allocation(lambda: clock[0])
+    ask(allocation, {"SLURM_JOB_ID": "1"})
+    ends_at_ns = allocation.ends_at_ns
+    assert ends_at_ns == 4600 * 10**9
+    (squeue / "squeue").write_text(f"#!/bin/sh\necho failed >> {squeue}/asked\nexit 1\n")
+
+    def is_answered() -> bool:
+        reaper.reap(None)
+        allocation.turn(dict)
+        return allocation._question is None
+
+    for seconds in (1800, 60, 60, 1800):
+        clock[0] += seconds - 1
+        allocation.turn(dict)
+        assert allocation._question is None
+        clock[0] += 1
+        allocation.turn(dict)
+        until(is_answered, "an answer")
+        assert allocation.ends_at_ns == ends_at_ns
+    assert (squeue / "asked").read_text().splitlines()[1:] == ["failed"] * 4
+
+
+def test_without_descriptors_it_asks_later(squeue: Path) -> None:
+    """Nothing is raised: that would end the observer."""
+    (squeue / "answer").write_text("1:00\n")
+    clock = [1000.0]
+    allocation = Allocation(lambda: clock[0])
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit[1]))
+    try:
+        allocation.turn(lambda: {"SLURM_JOB_ID": "1"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert allocation.ends_at_ns is None
+    clock[0] += 60
+    ask(allocation, {})
+    assert allocation.ends_at_ns == 1120 * 10**9
 
 
 @pytest.mark.parametrize("step", ["", "batch", "4294967290", "4294967291", "4294967292", "-5"])
