@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _MOST_A_SECOND: Final = 100_000
 """Steps of a rank per second at most: even an empty loop of PyTorch is far slower."""
+_APART_S: Final = 1.0
+"""Seconds by which all processes of a start are younger than those of an earlier one, which has ended before."""
 _SLACK_S: Final = 60.0
 """Allowance for the difference of two clocks and for queued messages."""
 
@@ -57,12 +59,21 @@ def of_start(
     return max([counted, *before])
 
 
-def present(claims: Sequence[tuple[int, bool]], *, bounded: bool = False) -> int:
+def present(
+    claims: Sequence[tuple[int, bool]], *, bounded: bool = False, begun: Mapping[int, Sequence[Process]] | None = None
+) -> int:
     """Return the present generation by the claims of the ranks: for each its generation, and whether its process lives.
 
     The ranks of a generation are all gone before those of the next begin. So the claim of most living ranks wins, and
     the lower one of two equally frequent claims. Where no rank lives, the result is the newest generation that follows
-    the others without a gap, or simply the newest where the claims are already `bounded` by what the run allows.
+    the others without a gap, or simply the newest where the claims are already `bounded` by what the run allows. A gap
+    is passed where all processes behind it are younger than those before it: a host that has other ranks in each start
+    replaces only some of the records.
+
+    Args:
+        claims: of the ranks.
+        bounded: no claim is larger than what the run allows.
+        begun: by generation, the processes of its ranks.
     """
     living = Counter(generation for generation, alive in claims if alive)
     if living:
@@ -72,10 +83,19 @@ def present(claims: Sequence[tuple[int, bool]], *, bounded: bool = False) -> int
     found = sorted({generation for generation, _ in claims})
     newest = min(found, default=0)
     for generation in found:
-        if generation > newest + 1:
+        if generation > newest + 1 and not _follows(generation, begun or {}):
             break
         newest = generation
     return newest
+
+
+def _follows(generation: int, begun: Mapping[int, Sequence[Process]]) -> bool:
+    """Say whether the processes of a generation are younger than those of all before it, as far as that is known."""
+    own = begun.get(generation, ())
+    before = [process for earlier, processes in begun.items() if earlier < generation for process in processes]
+    if not own or not before or len({process.boot for process in (*own, *before)}) > 1:
+        return False
+    return min(each.started for each in own) > max(each.started for each in before) + _APART_S
 
 
 class Reach:

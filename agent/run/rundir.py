@@ -162,7 +162,10 @@ class RunDir:
         }
         if len({member.generation for member in found.values()}) > 1:
             claims = [(member.generation, is_alive(member.process)) for member in found.values()]
-            newest = generations.present(claims, bounded=most is not None)
+            begun: dict[int, list[Process]] = {}
+            for member in found.values():
+                begun.setdefault(member.generation, []).append(member.process)
+            newest = generations.present(claims, bounded=most is not None, begun=begun)
             found = {rank: member for rank, member in found.items() if member.generation == newest}
         return dict(sorted(found.items()))
 

@@ -44,6 +44,24 @@ def test_the_last_start_of_a_run_that_failed_at_once_is_its_present(runtime: Pat
     assert generations.present([(2, False), (0, True), (0, True)], bounded=True) == 0
 
 
+@pytest.mark.parametrize(
+    ("later_s", "boot", "expected"), [(7.0, "b", [2, 3]), (0.2, "b", [0, 1]), (7.0, "another", [0, 1])]
+)
+def test_what_began_last_is_present_where_a_start_left_no_record(
+    later_s: float, boot: str, expected: list[int], runtime: Path
+) -> None:
+    """A host of an elastic job had ranks 0 and 1 in one start, and 2 and 3 in those before and after: nobody lives.
+
+    A number that a process of the same start claims, or one of another start of the machine, passes no gap.
+    """
+    run = msgspec.structs.replace(RUN, run=f"turned-{later_s:.0f}-{boot}", world=4, launched=False)
+    directory = rundir.create(run)
+    for rank, generation in ((0, 1), (1, 1), (2, 3), (3, 3)):
+        process = Process(1 << 30, 100.0 + rank / 100 + (later_s if generation == 3 else 0), "b" if rank < 2 else boot)
+        directory.write_member(Member(rank, rank % 2, 4, process, "h", generation, "", "", None))
+    assert list(directory.members()) == expected
+
+
 LIVES, GONE = Process(1, 1.0), Process(2, 2.0)
 
 
