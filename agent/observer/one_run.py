@@ -410,9 +410,8 @@ class Observer:
             if time.monotonic() < deadline:
                 time.sleep(0.05)
                 continue
-            left = escalation.end(
-                self._directory, self._run, self._run.grace_s, lambda line: self._say(line, "warning")
-            )
+            grace = escalation.Grace(self._run.grace_s)
+            left = escalation.end(self._directory, self._run, grace, lambda line: self._say(line, "warning"))
             self._say(f"left behind by the run: {left.text}", "warning")
             return
 

@@ -43,4 +43,4 @@ def _end(folder: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(observer.pid, signal.SIGKILL)
         until(lambda: not rundir.is_alive(observer), f"the end of the observer of {folder}")
-    escalation.end(directory, run, 0.0, lambda line: None)
+    escalation.end(directory, run, escalation.Grace(0.0), lambda line: None)

@@ -43,6 +43,28 @@ def counted(ranks: int, helpers: int) -> str:
     return " and ".join(told) or plural(0, "rank")
 
 
+class Grace:
+    """The time between SIGTERM and SIGKILL. Another thread may cut it short meanwhile."""
+
+    def __init__(self, seconds: float) -> None:
+        """Begin now."""
+        self.seconds = seconds
+        """From its beginning to its end."""
+        self._began = time.monotonic()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until it ends, negative after that."""
+        return self._began + self.seconds - time.monotonic()
+
+    def cut(self, seconds: float) -> bool:
+        """Let it end in so many seconds at the latest; return whether that is earlier than it would have ended."""
+        if seconds >= self.left_s:
+            return False
+        self.seconds = time.monotonic() - self._began + seconds
+        return True
+
+
 class NotOurs(ValueError):
     """The process or rank to be ended does not exist, or does not belong to the run; one line for the user."""
 
@@ -75,7 +97,7 @@ class Outcome:
 
 
 def end(
-    directory: RunDir, run: Run, grace_s: float, progress: Progress, countdown: Progress = lambda line: None
+    directory: RunDir, run: Run, grace: Grace, progress: Progress, countdown: Progress = lambda line: None
 ) -> Outcome:
     """End a run: SIGTERM by way of torchrun, a grace period, SIGKILL to all processes that are left.
 
@@ -84,7 +106,7 @@ def end(
     Args:
         directory: the directory of the run, with the records of its ranks.
         run: the run.
-        grace_s: seconds between SIGTERM and SIGKILL.
+        grace: the time between SIGTERM and SIGKILL.
         progress: receives a line at every stage.
         countdown: receives a line on the processes left and the time to SIGKILL, which replaces the last such line.
     """
@@ -109,7 +131,7 @@ def end(
         others = [target for target in targets if target.adrift or target.status in STOPPED]
         return leader + others if leader else targets
 
-    return _climb(scan, ask, grace_s, progress, countdown)
+    return _climb(scan, ask, grace, progress, countdown)
 
 
 def end_rank(
@@ -135,7 +157,7 @@ def end_rank(
     def ask(targets: list[Target]) -> list[Target]:
         return [target for target in targets if target.role == "rank"] or targets
 
-    return _climb(scan, ask, grace_s, progress, countdown)
+    return _climb(scan, ask, Grace(grace_s), progress, countdown)
 
 
 def end_process(
@@ -152,7 +174,7 @@ def end_process(
         NotOurs: it does not belong to the run, or has ended.
     """
     target = one(run, directory.members(), process)
-    return _climb(lambda: _still([target]), lambda targets: targets, grace_s, progress, countdown)
+    return _climb(lambda: _still([target]), lambda targets: targets, Grace(grace_s), progress, countdown)
 
 
 def one(run: Run, members: Mapping[int, Member], process: Process) -> Target:
@@ -214,14 +236,13 @@ def _still(targets: list[Target]) -> list[Target]:
 def _climb(
     scan: Callable[[], list[Target]],
     ask: Callable[[list[Target]], list[Target]],
-    grace_s: float,
+    grace: Grace,
     progress: Progress,
     countdown: Progress,
 ) -> Outcome:
     seen: dict[Process, Target] = {}
     asked: set[Process] = set()
     last_line = ""
-    deadline = time.monotonic() + grace_s
     while targets := _note(scan(), seen):
         fresh = [target for target in ask(targets) if target.process not in asked]
         if fresh:
@@ -233,9 +254,9 @@ def _climb(
             # A stopped process gets its SIGTERM only after a SIGCONT; it may have stopped after it was asked.
             if target.status in STOPPED and target.process in asked:
                 send(target.process, signal.SIGCONT)
-        left_s = deadline - time.monotonic()
+        left_s = grace.left_s
         if left_s <= 0:
-            progress(f"SIGKILL to {_names(targets)}, still there after {grace_s:g} s")
+            progress(f"SIGKILL to {_names(targets)}, still there after {grace.seconds:.3g} s")
             break
         line = f"{_names(targets)} left, SIGKILL in {math.ceil(left_s)} s"
         if line != last_line:

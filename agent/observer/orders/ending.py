@@ -96,6 +96,8 @@ class RunEnding:
         self._progress = progress
         self._warn = warn
         self._thread: threading.Thread | None = None
+        self._grace: escalation.Grace | None = None
+        """While this observer ends the run: the time until SIGKILL."""
         self._spread: Spread | None = None
         self._passed_on: _PassedOn | None = None
         self._adds_up = False
@@ -118,17 +120,36 @@ class RunEnding:
         """Say whether this observer ends the run on all hosts, and no other one does."""
         return self._hosts.role != "branch"
 
-    def ask(self, sender: bytes, command: wire.Kill, run: Run) -> bool:
-        """Begin to end the run, or have the head do it; return whether it begins here and now."""
+    def ask(self, sender: bytes, command: wire.Kill, run: Run) -> str:
+        """Begin to end the run, or have the head do it; return what has begun here and now, empty where nothing has.
+
+        One that has begun ends sooner where that is asked for: who is in a hurry need not wait for who was not.
+        """
         self._waiting.append((sender, command.id))
+        passes_on = self._hosts.role == "branch" and not is_from_afar(sender)
+        if passes_on and self._passed_on is None:
+            self._pass_on(command)
+        elif passes_on and self._passed_on is not None and command.grace_s < self._passed_on.command.grace_s:
+            self._tell(far.HEAD, command)
         if self.killed_by is not None:
-            return False
-        if self._hosts.role == "branch" and not is_from_afar(sender):
-            if self._passed_on is None:
-                self._pass_on(command)
-            return False
+            return self._hurry(command)
+        if passes_on:
+            return ""
         self.begin(run, command.grace_s, who(command), for_all=self.is_for_all)
-        return True
+        return "kill requested"
+
+    def _hurry(self, command: wire.Kill) -> str:
+        if self._grace is None or not self._grace.cut(command.grace_s):
+            return ""
+        if self._spread is not None:
+            for each in self._hosts.hosts():
+                if each.state != far.GONE:
+                    self._tell(each.host, command)
+        return f"kill within {command.grace_s:g} s requested"
+
+    def _tell(self, host: str, command: wire.Kill) -> None:
+        """Have another host hurry; it answers who has asked it first."""
+        self._hosts.ask(host, deadline.limited(command, READ_S), command.grace_s + LADDER_S, lambda reply: None)
 
     def _pass_on(self, command: wire.Kill) -> None:
         passed = self._passed_on = _PassedOn(command, time.monotonic())
@@ -152,12 +173,17 @@ class RunEnding:
             command = deadline.limited(wire.Kill(0, grace_s, who=author), READ_S)
             wake, ended = self._requests.arrived.set, self.ranks_ended()
             self._spread = Spread(self._hosts, command, grace_s + LADDER_S, wake, spared=ended)
-        self._thread = threading.Thread(target=self._end, args=(run, grace_s), daemon=True)
-        self._thread.start()
-
-    def _end(self, run: Run, grace_s: float) -> None:
+        self._grace = escalation.Grace(grace_s)
+        self._thread = threading.Thread(target=self._end, args=(run, self._grace), daemon=True)
         try:
-            self.outcome = escalation.end(self._directory, run, grace_s, self._progress, self.note)
+            self._thread.start()
+        except RuntimeError:
+            # No more threads on this machine: this one stands still meanwhile, and does what it is asked to.
+            self._end(run, self._grace)
+
+    def _end(self, run: Run, grace: escalation.Grace) -> None:
+        try:
+            self.outcome = escalation.end(self._directory, run, grace, self._progress, self.note)
         except Exception as error:  # a wall: the sender must get a reply
             _log.exception("kill")
             self._problem = f"the kill failed: {clean_line(repr(error))}"

@@ -212,15 +212,21 @@ class Orders:
         if command.signal is not None:
             return self._signal(sender, command, run, author)
         if whole:
-            if self._ending.ask(sender, command, run) and self._ending.is_for_all:
-                self._acted("kill", f"kill requested · {author}", author)
+            begun = self._ending.ask(sender, command, run)
+            if begun and self._ending.is_for_all:
+                self._acted("kill", f"{begun} · {author}", author)
             return None
         self._acted("kill", f"{_what(command)} requested · {author}", author, command.rank)
         if command.pid is None and command.rank is not None:
             self.ranks_killed_by.setdefault(command.rank, author)
         thread = threading.Thread(target=self._end_part, args=(sender, command, run), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if command.rank is not None:
+                self.ranks_killed_by.pop(command.rank, None)
+            return "this machine has no room for another thread; end something, or kill the whole run"
         self._partial_endings = [each for each in self._partial_endings if each.is_alive()] + [thread]
-        thread.start()
         return None
 
     def _elsewhere(self, sender: bytes, command: wire.Kill) -> str | None:

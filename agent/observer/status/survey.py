@@ -268,7 +268,7 @@ def kill(
     # The claim keeps a new observer from starting meanwhile; a living one has it already.
     claim = None if over.supervised else _claim(directory)
     try:
-        outcome = escalation.end(directory, run, command.grace_s, progress, countdown)
+        outcome = escalation.end(directory, run, escalation.Grace(command.grace_s), progress, countdown)
         outcome = _with_survivors(outcome, _out_of_reach(run, directory.members(), unseen, outcome.left))
         if over.supervised and not outcome.survivors:
             _dismiss(directory, run.observer, progress)

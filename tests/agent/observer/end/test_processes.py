@@ -33,7 +33,7 @@ def ready(process: subprocess.Popen[str]) -> Process:
 def end(directory: RunDir, grace_s: float = 3.0) -> tuple[escalation.Outcome, list[str]]:
     """End the run and return outcome and progress; the grace is enough for whoever obeys, on a busy machine too."""
     lines: list[str] = []
-    return escalation.end(directory, directory.read(), grace_s, lines.append), lines
+    return escalation.end(directory, directory.read(), escalation.Grace(grace_s), lines.append), lines
 
 
 def enlist(directory: RunDir, rank: int, process: Process) -> None:
@@ -264,7 +264,7 @@ def test_another_user_ends_nobody_and_is_told_why(python: Start, nobody: Callabl
         "run = Run('r', 'id', 'x', (), 1, None, None, 1, True)\n"
         "directory = type('D', (), {'members': lambda self: {0: rank}})()\n"
         "escalation._KILL_PATIENCE_S = 0.2\n"
-        "print(escalation.end(directory, run, 0.1, lambda line: None).text)"
+        "print(escalation.end(directory, run, escalation.Grace(0.1), lambda line: None).text)"
     )
     expected = f"1 left; rank with pid {process.pid} (belongs to user 0, no permission to end it)"
     assert said == f"0 ranks ended, {expected}"

@@ -154,6 +154,25 @@ def test_the_ladders_of_both_hosts_run_at_the_same_time(two: Two) -> None:
         assert any("SIGKILL" in line and place.side.state.host in line for line in place.said)
 
 
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_who_is_in_a_hurry_waits_for_nobody(two: Two, first: int, second: int) -> None:
+    """A second kill with less grace ends all hosts within that, is told, and both askers get the sum.
+
+    One with more grace changes nothing.
+    """
+    places = two(STUBBORN)
+    places[first].ask(wire.Kill(7, 600.0, who="ada"))
+    _turn_until(places, lambda: all(place.orders.killed_by for place in places), "it begins on both hosts")
+    places[second].ask(wire.Kill(8, 900.0, who="eve"), b"eve")
+    places[second].ask(wire.Kill(9, 0.5, who="bob"), b"bob")
+    _turn_until(places, lambda: not any(place.alive or place.orders.ending for place in places), "both hosts to end")
+    _conclude(*places)
+    for door, asker in ((first, b"ada"), (second, b"eve"), (second, b"bob")):
+        assert places[door].answers[asker].text == "4 ranks on 2 hosts ended, 0 left"
+    told = [event.text for place in places for event in place.events]
+    assert told == ["kill requested · ada", "kill within 0.5 s requested · bob"]
+
+
 def test_a_branch_whose_head_does_not_answer_ends_its_own_host_and_says_so(two: Two) -> None:
     """After two seconds, and what is unknown is told."""
     one, other = two()
