@@ -98,8 +98,10 @@ def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
             enrolment.enrol_and_restart(program, arguments)
             return None
         run = directory.read()
-        rank = Standing.from_environment(os.environ, program).rank
-        output = enrolment.redirect(directory, rank) if run.launched else Output()
+        standing = Standing.from_environment(os.environ, program)
+        if run.meets:
+            enrolment.resize(directory, standing)
+        output = enrolment.redirect(directory, standing.rank) if run.launched else Output()
     except Exception as error:  # the training goes on, whatever the error is
         say_unobserved(str(error) if isinstance(error, RunDirError) else error)
         return None

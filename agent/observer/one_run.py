@@ -135,7 +135,7 @@ class Observer:
         self._close()
         self._presence.end()
         if self._resized:
-            resizing.hand_over(self._directory, self._claim)
+            resizing.hand_over(self._directory, self._claim, in_place=self._run.launched)
         else:
             self._claim.release()
 
@@ -180,11 +180,9 @@ class Observer:
             return f"{was} was gone before {self._run.leader} was started"
         self._engine = Torchrun(found)
         self._write(torchrun=found)
-        self._say(
-            f"{was} is gone; an observer with pid {os.getpid()} takes over; "
-            f"{self._run.leader}'s own exit status will not be known",
-            "warning",
-        )
+        if before.observer != self._run.observer:
+            gone = f"{was} is gone; an observer with pid {os.getpid()} takes over"
+            self._say(f"{gone}; {self._run.leader}'s own exit status will not be known", "warning")
         self._adopt_ranks()
         self._orders.resume_ending(self._run)
         return None
@@ -275,7 +273,7 @@ class Observer:
         members = self._directory.members()
         world = resizing.present_world(self._directory, self._run, self._world, members.values())
         if world != self._world:
-            self._say(f"the group was started again: its world is {world}, and was {self._world}", "warning")
+            self._say(*resizing.told(world, self._world, is_first=not self._up))
             self._resized = True
             return
         for rank, member in members.items():
@@ -310,7 +308,7 @@ class Observer:
         judgement = self._ends.first_cause(self._run, self._members, 1)
         why = judgement.cause or "it left no record of its end"
         # On several hosts there may be more than torchrun counts, and than it allows.
-        most = f" of {self._run.max_restarts}" if self._run.max_restarts and self._run.nodes in (None, 1) else ""
+        most = f" of {self._run.max_restarts}" if self._run.max_restarts and not self._run.meets else ""
         # The head tells it for all hosts.
         if self._relay.far.role != "branch" and not recounted:
             self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)

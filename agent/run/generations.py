@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def most(run: Run, known: int) -> int:
         run: the run's record.
         known: the newest generation known so far.
     """
-    if run.launched and run.leader == "torchrun" and run.nodes in (None, 1):
+    if run.launched and run.leader == "torchrun" and not run.meets:
         # torchrun counts its restarts up to its option `--max-restarts`; of several hosts it also starts the group
         # again, uncounted, when another of them has failed, comes or goes.
         return run.max_restarts

@@ -146,7 +146,8 @@ class Run(msgspec.Struct, frozen=True):
     """True where the launch did not name the number of ranks, so that `world` is a default of its machine; None in
     records of older versions."""
     local_world: _World | None = None
-    """Of a job started by hand, its ranks on this host, `world` being that of all hosts; None where nobody has told."""
+    """Its ranks on this host, `world` being that of all hosts; None of a run that was launched on one host, and where
+    nobody has told."""
     cause_kind: Name = ""
     """The kind of failure, such as `host_memory`; empty where it is none, and in records of older versions."""
     nodes: _Count | None = None
@@ -155,6 +156,11 @@ class Run(msgspec.Struct, frozen=True):
     """Number of this host among them, from 0, likewise."""
     holder: Process | None = None
     """The process whose end ends the run on this host, such as the task of a scheduler; None for most runs."""
+
+    @property
+    def meets(self) -> bool:
+        """True where ddptop launched it to meet other hosts, also while it has only the ranks of this one."""
+        return self.launched and self.local_world is not None
 
     @property
     def leader(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 from support.cluster import Cluster, Host
 from support.cluster.jobs import COLD_S, Job, events, on_all, run_of, runs, status
-from support.harness import until
+from support.harness import DDPTOP, until
 
 from ddptop.agent.run import hosts as known
 
@@ -145,6 +145,41 @@ def test_an_elastic_training_that_loses_a_host_goes_on_as_the_same_run(
     resumed = hosts[0].ddptop("resume")
     assert not resumed.returncode, resumed.stderr
     job.goes_on()
+
+
+def test_a_launch_over_as_many_hosts_as_come_is_as_large_as_its_group(
+    cluster: Cluster, hosts: tuple[Host, ...]
+) -> None:
+    """Of three hosts two come, and one of these is lost: seen, paused and ended are the ranks that are there."""
+    job = Job(cluster, 1)
+    job.prepare()
+    meeting = ["--nnodes", "1:3", "--nproc-per-node", "1", "--rdzv-endpoint", "node1:29400", "--max-restarts", "3"]
+    conf = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3"
+    for host in hosts:
+        job.popen(host, [*DDPTOP, "launch", "--plain", *meeting, "train.py"], {"PET_RDZV_CONF": conf, **OWN_STORE})
+    job.wait_for_first_step()
+    _all_show(hosts, {0: "node1", 1: "node2"})
+    paused = hosts[1].ddptop("pause")
+    assert not paused.returncode, paused.stderr
+    assert len(set(job.counts())) == 1, paused.stdout
+    resumed = hosts[0].ddptop("resume")
+    assert not resumed.returncode, resumed.stderr
+    (job.folder / "slow").write_text("1 120")
+    until(
+        lambda: all((told["verdict"] or {}).get("rank") == 1 for told in on_all(hosts, status)), "it is judged", COLD_S
+    )
+    (job.folder / "slow").unlink()
+    before = _firsts(job)
+    hosts[1].kill_all()
+    _started_again(job, (0,), before)
+    _all_show(hosts[:1], {0: "node1"}, restarts=1)
+    told = [each["text"] for each in events(hosts[0])]
+    assert "the group begins with 2 ranks, of 3 at most" in told
+    assert "the group was started again: its world is 1, and was 2" in told
+    assert not [text for text in told if "left out" in text or "takes over" in text]
+    killed = hosts[0].ddptop("kill", run_of(hosts[0]))
+    assert not killed.returncode, killed.stderr
+    assert "1 rank ended, 0 left" in killed.stdout
 
 
 @pytest.fixture

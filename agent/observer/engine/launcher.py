@@ -6,6 +6,7 @@ started in its place.  This module starts and adopts that process, and does not 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -105,7 +106,8 @@ class Torchrun:
     def __init__(self, process: Process, child: subprocess.Popen[bytes] | None = None) -> None:
         self.process = process
         self.exit_code: int | None = None
-        """Negative for a signal. None while it runs, and always where it was adopted: only a parent gets the status."""
+        """Negative for a signal. None while it runs, and always where it was adopted from another process: only a
+        parent gets the status."""
         self._child = child
 
     @classmethod
@@ -145,7 +147,13 @@ class Torchrun:
     def is_over(self) -> bool:
         """Say whether it has ended, and read its exit status."""
         if self._child is None:
-            return not is_alive(self.process)
+            if is_alive(self.process):
+                return False
+            # Its parent may have begun anew as this process; see `resizing`.
+            with contextlib.suppress(ChildProcessError):
+                _, status = os.waitpid(self.process.pid, os.WNOHANG)
+                self.exit_code = os.waitstatus_to_exitcode(status)
+            return True
         self.exit_code = self._child.poll()
         return self.exit_code is not None
 

@@ -78,7 +78,7 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
     spread = standing.may_spread(os.environ)
     if launcher is not None and (restarted := _started_by(launcher)) is not None:
         # Also where it has only the ranks of this host now: an elastic launcher goes on without the others.
-        _resize(restarted[0], standing)
+        resize(restarted[0], standing)
         return restarted
     shared = _shared_by_hosts(standing) if spread else _shared(standing, launcher)
     stem = rundir.stem_of(program, 24)
@@ -136,10 +136,10 @@ def _started_by(launcher: rundir.Process) -> tuple[RunDir, str] | None:
     return None
 
 
-def _resize(there: RunDir, standing: Standing) -> None:
+def resize(there: RunDir, standing: Standing) -> None:
     """Note the present number of ranks, which an elastic launcher may change with each start of the group."""
     run = there.read()
-    if run.world != standing.world and not run.launched:
+    if run.world != standing.world and (run.meets or not run.launched):
         there.update(world=standing.world, local_world=standing.local_world, nodes=standing.nodes, node=standing.node)
         with contextlib.suppress(OSError):
             hosts.forget(there.path)

@@ -161,7 +161,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
         **{name: getattr(old, name) for name in _SETTINGS},
         run=_next_name(old.run),
         # The same on all hosts, each of which restarts it by itself.
-        run_id=secrets.token_hex(16) if old.nodes is None else hosts.next_id(old.run_id),
+        run_id=secrets.token_hex(16) if not old.meets else hosts.next_id(old.run_id),
         arguments=(*old.arguments, *more),
         command=(*old.command, *more),
         created_at_ns=time.time_ns(),

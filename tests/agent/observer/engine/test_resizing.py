@@ -99,6 +99,6 @@ def test_what_the_next_observer_writes_of_other_hosts_is_kept(own_base: Path) ->
 
     claim = Awaited.acquire(directory.path)
     assert claim is not None
-    resizing.hand_over(directory, claim)
+    resizing.hand_over(directory, claim, in_place=False)
     assert hosts.far_members(directory.path) == {1: after}
     until(lambda: "run next is over" in directory.observer_log.read_text(), "the end of the observer")
