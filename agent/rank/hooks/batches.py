@@ -8,26 +8,61 @@ neither this step's data nor its forward pass.  This module knows draws, and the
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from ddptop.agent.rank.records.stamps import BACKWARD, COPY, DATA, FORWARD, OTHER, Draw, StepStamps
+
+_MOST_DATASETS: Final = 1024
+"""Datasets that are remembered, the newest: a script may make a new one for each step."""
+
+
+class Datasets:
+    """Numbers the datasets that a script draws from, without keeping them alive.
+
+    The address alone does not tell them apart: it comes again for another one, once its dataset is gone.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any] | None, int]] = {}
+        """By address."""
+        self._numbers = itertools.count(1)
+
+    def number(self, dataset: Any) -> int:
+        """Return the number of a dataset; of what cannot be referred to weakly, a list, that of its address."""
+        known = self._known.get(id(dataset))
+        if known is not None and (known[0] is None or known[0]() is dataset):
+            return known[1]
+        try:
+            reference = weakref.ref(dataset)
+        except TypeError:
+            reference = None
+        number = next(self._numbers)
+        self._known.pop(id(dataset), None)
+        self._known[id(dataset)] = reference, number
+        if len(self._known) > _MOST_DATASETS:
+            del self._known[next(iter(self._known))]
+        return number
 
 
 class Batches:
     """Remembers the datasets that a rank trains on."""
 
     def __init__(self) -> None:
-        self._training: set[int] = set()
+        self._training: dict[int, None] = {}
+        """Numbers of these, the newest last."""
 
     def sort(self, stamped: StepStamps) -> None:
         """Move the time of evaluations in this step to `other`, and leave their samples out."""
         draws = stamped.draws
         if len(draws) == 1 and draws[0].trained:
             # The usual step has one batch, trained on, and needs no further work.
-            self._training.add(draws[0].dataset)
+            self._train_on(draws)
             return
-        self._training |= {draw.dataset for draw in draws if draw.trained}
+        self._train_on(draw for draw in draws if draw.trained)
         evaluations = self._evaluations(draws)
         if not any(evaluations):
             return
@@ -41,6 +76,13 @@ class Batches:
             if draw.samples is not None and not evaluation
         ]
         stamped.samples = sum(sizes) if sizes else None
+
+    def _train_on(self, draws: Iterable[Draw]) -> None:
+        for draw in draws:
+            if draw.dataset not in self._training:
+                self._training[draw.dataset] = None
+                if len(self._training) > _MOST_DATASETS:
+                    del self._training[next(iter(self._training))]
 
     def _evaluations(self, draws: list[Draw]) -> list[bool]:
         counts = Counter(draw.dataset for draw in draws if not draw.evaluation)

@@ -61,11 +61,12 @@ def _install_guarded(session: Session, torch: Any) -> None:
 def _data(session: Session, torch: Any) -> None:
     from torch.utils.data import dataloader
 
-    stamps = session.stamps
+    stamps, datasets = session.stamps, batches.Datasets()
 
     def enter(iterator: Any) -> None:
         # The dataset identifies the loader, also where each epoch makes a new one.
-        stamps.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
+        dataset = datasets.number(getattr(iterator, "_dataset", iterator))
+        stamps.draw(dataset, evaluation=not torch.is_grad_enabled())
 
     def leave(batch: Any) -> None:
         try:

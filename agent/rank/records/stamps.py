@@ -90,7 +90,7 @@ class Draw:
         self.begin = begin
         """Index of the mark at its beginning."""
         self.dataset = dataset
-        """Identifies the loader."""
+        """Number of the dataset, which identifies the loader."""
         self.samples: int | None = None
         self.evaluation = evaluation
         """True where the batch was drawn, or first used, without gradients."""

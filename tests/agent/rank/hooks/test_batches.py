@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ddptop.agent.rank.hooks.batches import Batches
+import pytest
+
+from ddptop.agent.rank.hooks.batches import Batches, Datasets
 from ddptop.agent.rank.records.stamps import BACKWARD, COPY, DATA, FORWARD, OTHER, Stamps, StepStamps
 
 TRAIN, HELD_OUT, SECOND = 1, 2, 3
@@ -122,3 +124,44 @@ def test_a_step_that_never_ends_does_not_fill_the_memory():
     stamped = stamps._current
     assert max(len(stamped.marks), len(stamped.draws), len(stamped.losses)) <= 101
     assert stamped.marks[-1][1] == OTHER
+
+
+def test_a_dataset_at_the_address_of_one_that_is_gone_is_another() -> None:
+    """An evaluation whose dataset lies where a training's lay before is an evaluation; none is kept alive for it."""
+
+    class Dataset: ...
+
+    datasets, stamps, batches = Datasets(), new_stamps(), Batches()
+    trained = Dataset()
+    address, number = id(trained), datasets.number(trained)
+    assert datasets.number(trained) == number
+    draw(stamps, number)
+    train(stamps)
+    sorted_stamps(stamps, batches)
+    del trained
+    others = [Dataset()]
+    while id(others[-1]) != address:
+        others.append(Dataset())
+        assert len(others) < 10_000, "the dataset is kept alive"
+    for _ in range(5):
+        draw(stamps, datasets.number(others[-1]))
+    draw(stamps, datasets.number(stamps))
+    train(stamps)
+    assert sorted_stamps(stamps, batches).samples == 4
+
+
+@pytest.mark.parametrize("kind", [list, object])
+def test_what_cannot_be_referred_to_weakly_has_a_number_too(kind: type) -> None:
+    """Such as a list of samples."""
+    datasets, one, other = Datasets(), kind(), kind()
+    assert datasets.number(one) == datasets.number(one) != datasets.number(other)
+
+
+def test_of_many_datasets_only_the_newest_are_remembered() -> None:
+    """A script that makes a new one for each step does not fill the memory, and all its batches are training."""
+    datasets, stamps, batches = Datasets(), new_stamps(), Batches()
+    for _ in range(3000):
+        draw(stamps, datasets.number(Batches()))
+        train(stamps)
+        assert sorted_stamps(stamps, batches).samples == 4
+    assert max(len(datasets._known), len(batches._training)) <= 1024
