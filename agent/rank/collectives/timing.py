@@ -175,44 +175,42 @@ class Collectives:
         noted, main, groups = self._noted, self._main, self.groups
         fault = self._faults.note
 
-        def op_of(name: Any) -> str:
-            op = names.get(name.value)
-            if op is None:
-                op = names[name.value] = _NAMES.get(name.name, name.name.lower())
+        def named(name: Any) -> str:
+            op: str = _NAMES.get(name.name, name.name.lower())
+            names[name.value] = op
             return op
 
-        def before(args: Any) -> None:
-            now, thread = clock(), ident()
-            if entered and (failed := entered.pop(thread, None)) is not None:
-                self.abandon(failed)
-            # Each attribute is read once: the binding makes a new object every time.
-            op, asynchronous = op_of(args.name), args.async_op
-            if stamps.recording or op in _UNTOLD:
-                entered[thread] = self.begin(
-                    op,
-                    args.input_tensors or args.output_tensors,
-                    backends,
-                    now,
-                    blocking=not asynchronous,
-                    origin=_caller(3) if asynchronous else "",
-                    thread=thread,
-                )
-            else:
-                count(op, args, now, asynchronous, thread, 4)
-
-        def count(op: str, args: Any, now: int, asynchronous: bool, thread: int, depth: int) -> None:
-            """Note a call in a step that is only counted, by the code so many frames up."""
-            in_backward = stamps.phases[-1] == BACKWARD
-            origin = _caller(depth) if asynchronous and not (in_backward and self._buckets) else ""
-            tensors = args.input_tensors or args.output_tensors
-            size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
-            counted = backends.counted or backends.count(groups)
-            # No other Python code runs within this line: two threads never get the same number.
-            counted.calls = number = counted.calls + 1
-            steps = stamps.steps
-            note = backends, number, op, now, size, asynchronous, in_backward, origin, thread == main, steps
-            counted.noted.append(note)
-            noted.append(note)
+        def pre_hook(args: Any) -> None:
+            """Note a call: all of it in a step that is recorded, a plain tuple in one that is only counted."""
+            began = cost.clock() if cost.sampling else 0
+            try:
+                now, thread = clock(), ident()
+                if entered and (failed := entered.pop(thread, None)) is not None:
+                    self.abandon(failed)
+                # Each attribute is read once: the binding makes a new object every time.
+                name, asynchronous = args.name, args.async_op
+                op = names.get(name.value) or named(name)
+                tensors = args.input_tensors or args.output_tensors
+                if stamps.recording or op in _UNTOLD:
+                    origin = _caller(1) if asynchronous else ""
+                    entered[thread] = self.begin(
+                        op, tensors, backends, now, blocking=not asynchronous, origin=origin, thread=thread
+                    )
+                else:
+                    in_backward = stamps.phases[-1] == BACKWARD
+                    origin = _caller(1) if asynchronous and not (in_backward and self._buckets) else ""
+                    size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
+                    counted = backends.counted or backends.count(groups)
+                    # No other Python code runs within this line: two threads never get the same number.
+                    counted.calls = number = counted.calls + 1
+                    steps, is_main = stamps.steps, thread == main
+                    note = backends, number, op, now, size, asynchronous, in_backward, origin, is_main, steps
+                    counted.noted.append(note)
+                    noted.append(note)
+            except Exception as error:
+                fault("a call of a collective", error)
+            if began:
+                cost.add(cost.clock() - began)
 
         def after(args: Any) -> None:
             call = entered.pop(ident(), None)
@@ -221,21 +219,7 @@ class Collectives:
                 self.end(call, args.work)
 
         cost = stamps.cost
-        watched_before, watched_after = cost.watched(before, self._faults), cost.watched(after, self._faults)
-
-        def pre_hook(args: Any) -> None:
-            if stamps.recording or cost.sampling or entered:
-                watched_before(args)
-                return
-            # The same as above, in as few calls as it takes.
-            try:
-                op = names.get(args.name.value)
-                if op is None or op in _UNTOLD:
-                    watched_before(args)
-                else:
-                    count(op, args, clock(), args.async_op, ident(), 2)
-            except Exception as error:
-                fault("counting a collective", error)
+        watched_after = cost.watched(after, self._faults)
 
         def post_hook(args: Any) -> None:
             if entered:
