@@ -249,6 +249,15 @@ class Session:
             self.faults.note("checksums of parameters", error)
         self.stamps.cut(step)
 
+    def count(self, optimizer: Any) -> None:
+        """Do the same after a step of this optimizer that is only counted, in as few calls as it takes."""
+        step = self.gate.completed + 1
+        try:
+            self.checks.count(optimizer, step)
+        except Exception as error:
+            self.faults.note("checksums of parameters", error)
+        self.stamps.cut(step)
+
     def hold(self) -> None:
         """Count the step, and hold the training thread at its boundary while the group is paused.
 

@@ -103,6 +103,19 @@ class Checks:
             for module in self._modules.changed(optimizer):
                 self._changed[module] = None
 
+    def count(self, optimizer: Any, step: int) -> None:
+        """Note a step of an optimizer that is the end of `step`, in as few calls as it takes where nothing is due.
+
+        Raises:
+            Exception: as `boundary` does.
+        """
+        if self._modules is None or self._changed or self._asked or self._checking.every:
+            self.stepped(optimizer)
+            self.boundary(step)
+            return
+        for module in self._modules.changed(optimizer):
+            module.steps += 1
+
     def boundary(self, step: int) -> None:
         """Check what is due at the end of a step; called by the training thread.
 

@@ -27,30 +27,30 @@ class Boundary:
         self._is_optimizer = False
         """Whether the outermost object is an optimizer; for a GradScaler, `abandon` is called when its step raises."""
         self._inner = False
-        self._reached = False
+        self.reached = False
+        """A step has ended, at which the rank has not been held yet."""
 
     def begin(self, stepping: Any) -> None:
         """Note that an optimizer, or a wrapper of one, begins to step."""
-        # The same one again, or another that is not nested: the last step raised, and torch called no hook.
-        if self._outermost is not None and self._outermost != id(stepping) and self._is_optimizer:
-            if self._nested():
+        if self._outermost is not None:
+            if self._outermost == id(stepping):
+                # The last step raised, and torch called no hook.
+                return
+            if not self._is_optimizer or self._nested():
                 self._inner = True
                 return
-            self._outermost = None
+            # Another that is not nested: here, too, the last step raised.
             self._session.stamps.leave()
-        if self._outermost is None:
-            self._outermost, self._inner = id(stepping), False
-            self._session.stamps.enter(OPTIMIZER)
-            self._is_optimizer = hasattr(stepping, "param_groups")
-        elif self._outermost != id(stepping):
-            self._inner = True
+        self._outermost, self._inner = id(stepping), False
+        self._session.stamps.enter(OPTIMIZER)
+        self._is_optimizer = hasattr(stepping, "param_groups")
 
     def end(self, stepping: Any) -> None:
         """Note the end of its step; that of the outermost one ends the record."""
         if self._outermost != id(stepping):
             return
         self._outermost = None
-        self._reached = True
+        self.reached = True
         stamps = self._session.stamps
         stamps.leave()
         if not self._is_optimizer:
@@ -70,13 +70,14 @@ class Boundary:
     def count(self, stepping: Any) -> None:
         """Do the same for an optimizer in a step that is only counted, in as few calls as it takes."""
         session = self._session
-        session.checks.stepped(stepping)
-        if self._outermost == id(stepping):
-            self._outermost, self._reached = None, True
-            stamps = session.stamps
-            stamps.phases.pop()
-            stamps.homes.pop()
-            session.cut()
+        if self._outermost != id(stepping):
+            session.checks.stepped(stepping)
+            return
+        self._outermost, self.reached = None, True
+        stamps = session.stamps
+        stamps.phases.pop()
+        stamps.homes.pop()
+        session.count(stepping)
 
     def abandon(self, stepping: Any) -> None:
         """Note that its step has raised, and so does not count."""
@@ -86,6 +87,6 @@ class Boundary:
 
     def hold(self) -> None:
         """Count the step that has just ended, and wait here while the group is paused."""
-        if self._reached:
-            self._reached = False
+        if self.reached:
+            self.reached = False
             self._session.hold()

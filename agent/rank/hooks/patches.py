@@ -296,35 +296,37 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
 
     cost, note = stamps.cost, session.faults.note
 
-    watched_begin = cost.watched(boundary.begin, session.faults)
-
     def before(stepping: Any, *_: Any) -> None:
-        if not compiling() and (ident() == trainer or counts()):
-            watched_begin(stepping)
+        if compiling() or (ident() != trainer and not counts()):
+            return
+        began = cost.clock() if cost.sampling else 0
+        try:
+            boundary.begin(stepping)
+        except Exception as error:
+            note("the beginning of a step", error)
+        if began:
+            cost.add(cost.clock() - began)
 
     def after(stepping: Any, *_: Any) -> None:
         if compiling() or (ident() != trainer and not counts()):
             return
-        if not (stamps.recording or cost.sampling):
-            try:
-                boundary.count(stepping)
-            except Exception as error:
-                note("the end of a step", error)
-            boundary.hold()
-            return
         began = cost.clock() if cost.sampling else 0
+        ended = boundary.count
+        if stamps.recording:
+            ended = boundary.end
+            try:
+                session.checks.stepped(stepping)
+            except Exception as error:
+                note("following the parameters", error)
         try:
-            session.checks.stepped(stepping)
-        except Exception as error:
-            note("following the parameters", error)
-        try:
-            boundary.end(stepping)
+            ended(stepping)
         except Exception as error:
             note("the end of a step", error)
         if began:
             cost.add(cost.clock() - began)
         # Not guarded: a signal handler of the script may raise here during a hold, and the script must get that.
-        boundary.hold()
+        if boundary.reached:
+            boundary.hold()
 
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)

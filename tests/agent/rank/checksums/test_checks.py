@@ -78,6 +78,27 @@ def test_a_wrapped_module_is_told_every_so_many_of_its_own_steps(group: None) ->
     assert told[2].modules[0].names == ()
 
 
+@pytest.mark.parametrize("every", [0, 2])
+def test_a_step_that_is_only_counted_is_a_step_of_the_parameters(group: None, every: int) -> None:
+    """What is told at the tenth of ten steps says ten, and two of a network that stepped inside of two of them."""
+    rank = Rank(every)
+    one, other = rank.wrap(nn.Linear(4, 2)), rank.wrap(nn.Linear(4, 2, bias=False))
+    outer, inner = optimizer_of(one), optimizer_of(other)
+    for step in range(1, 11):
+        if step == 10:
+            assert rank.checks.ask(step, step - 1) is None
+        if step in (3, 4):
+            rank.checks.stepped(inner)
+        if step % 4:
+            rank.checks.count(outer, step)
+        else:
+            rank.checks.stepped(outer)
+            rank.checks.boundary(step)
+    told = list(rank.checks.take())
+    assert [message.step for message in told] == ([10] if not every else [2, 4, 6, 8, 10])
+    assert [each.steps for each in told[-1].modules] == [10, 2]
+
+
 def test_a_wrapper_and_the_optimizer_in_it_are_one_step(group: None) -> None:
     """As ZeroRedundancyOptimizer and the one that it wraps, which has a part of the parameters."""
     rank = Rank()
