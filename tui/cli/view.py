@@ -237,7 +237,8 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
         answer = "" if terminated else _answer(directory.name)
         if not answer and directory.read().on_term:
             return _preempted(link, view)
-        return _interrupted(link, view, directory, answer or "s")
+        code = _interrupted(link, view, directory, answer or "s")
+        return code if answer else 128 + signal.SIGTERM
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)

@@ -193,5 +193,6 @@ def test_a_sigterm_ends_a_launch_on_a_terminal_without_a_question(tmp_path, monk
     finally:
         opened.close()
     assert (b"[l]eave it running" in opened.output) == asked
+    assert opened.process.returncode == 143
     assert json.loads(ddptop("status", name, "--json").stdout)["state"] == "killed"
     assert carriers(rundir.find(name).read().run_id) == []
