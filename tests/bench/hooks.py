@@ -4,6 +4,9 @@ One process is a whole group with gloo.  Between short blocks of one job the hoo
 step recorded, and put back with steps only counted; the CPU time of the training thread alone is compared, which other
 programs and threads disturb little.  Printed are the median time of a step without hooks, and the medians of the
 differences to it within a round: of a second block without hooks (A/A), of counted steps and of recorded ones.
+
+The hooks around the step of an optimizer are called by themselves as well: again and again, and each time after so much
+other data was read that they are no longer in the processor's cache, as in a training.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from switching import Hooks
 NETS = ("linear", "conv", "many")
 KINDS = ("off", "again", "counted", "recorded")
 STEPS = 10
+CALLS = 2000
+OTHER_DATA = 32 << 20
 
 
 def network(name: str) -> tuple[Any, Any, dict[str, Any]]:
@@ -36,6 +41,29 @@ def network(name: str) -> tuple[Any, Any, dict[str, Any]]:
         return nn.Sequential(*layers), torch.randn(8, 3, 16, 16), {}
     wide = [nn.Linear(64, 64) for _ in range(10)]
     return nn.Sequential(*wide, nn.Linear(64, 10)), torch.randn(8, 64), {"bucket_cap_mb": 0.001}
+
+
+def alone(optimizer: Any) -> tuple[float, float]:
+    """Return what the hooks of an optimizer take in a counted step, in us: called in a row, and out of the cache."""
+    from torch.optim import optimizer as module
+
+    hooks = [*module._global_optimizer_pre_hooks.values(), *module._global_optimizer_post_hooks.values()]
+    other = bytearray(OTHER_DATA)
+
+    def took(calls: int) -> int:
+        began = time.thread_time_ns()
+        for _ in range(calls):
+            for hook in hooks:
+                hook(optimizer, (), {})
+        return time.thread_time_ns() - began
+
+    took(CALLS)
+    clock = statistics.median(took(0) for _ in range(CALLS))
+    cold = []
+    for _ in range(CALLS // 10):
+        sum(other[::64])
+        cold.append(took(1) - clock)
+    return took(CALLS) / CALLS / 1e3, statistics.median(cold) / 1e3
 
 
 def measure(name: str, rounds: int, profile: str) -> dict[str, list[float]]:
@@ -108,6 +136,10 @@ def measure(name: str, rounds: int, profile: str) -> dict[str, list[float]]:
     cost = session.stamps.cost
     own = f"counted {cost.counted_ns} ns, recorded {cost.recorded_ns} ns; its thread {session.record_ns} ns a record"
     print(f"the agent's own measure: {own}")
+    session.stamps.every = 1 << 40
+    run(2)
+    in_a_row, out_of_cache = alone(sgd)
+    print(f"hooks of an optimizer, counted: {in_a_row:.1f} us in a row, {out_of_cache:.1f} us out of the cache")
     distributed.destroy_process_group()
     session.close(0, None, None)
     assert not session.faults.count, session.faults.last
