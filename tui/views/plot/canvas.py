@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from math import floor
-from typing import Final
+from typing import Any, Final
 
 from rich.style import Style
 from textual.geometry import Region
@@ -28,6 +29,34 @@ class PlotCanvas(Canvas):
     """A canvas that works out its style once a painting, and the dots of a cell once a line."""
 
     _painted_in: Style | None = None
+    _redraws = False
+    """True while it is drawn anew: what has to be painted is known at the end."""
+
+    @contextmanager
+    def redrawn(self) -> Iterator[None]:
+        """Paint, of what is drawn in the block, the lines that look different after it.
+
+        The library empties the canvas for each drawing and asks for all of it to be painted at each cell.
+        """
+        before = self._looks()
+        self._redraws = True
+        try:
+            yield
+        finally:
+            self._redraws = False
+        after = self._looks()
+        if len(before) != len(after):
+            self.refresh()
+        elif changed := [y for y, (was, now) in enumerate(zip(before, after, strict=True)) if was != now]:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
+    def _looks(self) -> list[tuple[list[str], list[str]]]:
+        """Return the signs and the styles of each line."""
+        return [(signs.copy(), styles.copy()) for signs, styles in zip(self._buffer, self._styles, strict=True)]
+
+    def refresh(self, *regions: Region, **options: Any) -> PlotCanvas:
+        """Ask for a painting, but not while all is drawn anew."""
+        return self if self._redraws and not options else super().refresh(*regions, **options)
 
     @property
     def rich_style(self) -> Style:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -18,6 +19,7 @@ from textual.binding import BindingType
 from textual.containers import Grid
 from textual.content import Content
 from textual.events import Mount
+from textual.geometry import Region
 from textual.widgets import Static
 from textual_hires_canvas import Canvas
 from textual_plot import HiResMode, PlotWidget
@@ -65,6 +67,12 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         self._late = False
         self._was_hidden = False
         """True until the canvas, which was hidden, has been laid out."""
+        self._entitled: Content | None = None
+        """The title that was shown last."""
+        self._fits = False
+        """True once it was drawn in the present layout."""
+        self._stays = False
+        """True while only its lines are drawn anew: all that is around them is as it was."""
         self._x, self._y, self._powers = Steps(), Values(), Powers()
         self.add_class("-empty")
         self.set_reactive(PlotWidget.margin_top, 0)
@@ -146,38 +154,72 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         if self._given is not None:
             self.show(*self._given)
 
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Plot:
+        """Ask for a painting, but not of the whole plot for new lines in it."""
+        if layout:
+            self._fits = False
+        elif self._stays and not regions:
+            return self
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+
     def render(self) -> RenderResult:
         """Draw the lines; the library would ask for a refresh at each cell."""
         began = time.monotonic()
-        with self.query_one("#plot", Canvas).batch_refresh():
+        with ExitStack() as canvases:
+            for canvas in self.query(PlotCanvas):
+                canvases.enter_context(canvas.redrawn())
             drawn = super().render()
+        self._fits = True
         self._next = max(self._next, began + _REST * (self._cost + time.monotonic() - began))
         return drawn
 
     # What to draw
 
     def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None, *, anew: bool) -> None:
-        width = max(2, self.size.width - self.margin_left - 2)
         by_step = None if frame.history is None else frame.history.by_step
         self._run = None if by_step is None else span_of(by_step, ranks, frame.upto)
         self.contents = None
         if by_step is not None and self._run is not None:
-            self.contents = contents_of(by_step, ranks, chosen, self._run, self.look, width)
+            self.contents = contents_of(by_step, ranks, chosen, self._run, self.look, self._columns)
         was_empty = self.has_class("-empty")
         self.set_class(self.contents is None, "-empty")
-        self.border_title = self._title(frame, ranks, chosen)
+        # A hidden canvas has no size: `_fit_canvas` comes once it has one.
+        self._was_hidden = self._was_hidden or (was_empty and self.contents is not None)
+        self._stays = self._fits and not anew and not was_empty and self.contents is not None
+        try:
+            self._draw_contents(frame, ranks, chosen, anew=anew or was_empty)
+        finally:
+            self._stays = False
+
+    def _draw_contents(self, frame: Frame, ranks: Sequence[int], chosen: int | None, *, anew: bool) -> None:
+        self._entitle(self._title(frame, ranks, chosen))
         if self.contents is None:
             self.query_one("#nothing", Static).update(Content(_nothing(frame, self._run, self.look, keys_of(self))))
             return
-        # A hidden canvas has no size: `_fit_canvas` comes once it has one.
-        self._was_hidden = self._was_hidden or was_empty
         self._x.room, self._y.room = max(2, self.size.width // 14), max(2, self.size.height // 3)
         self._powers.room = self._y.room
-        seen = self.contents.dots(2 * width, 4 * self.size.height), self._ticks(self.contents)
+        seen = self.contents.dots(2 * self._columns, 4 * self.size.height), self._ticks(self.contents)
         # In a long run most steps move nothing by a dot.
-        if anew or was_empty or seen != self._seen:
+        if anew or seen != self._seen:
             self._lines(self.contents)
+            if self._stays:
+                # At once: asked for it by a painting, the library would have the whole plot painted, and all lines
+                # once more.
+                self.render()
         self._seen = seen
+
+    @property
+    def _columns(self) -> int:
+        """Cells of a line of the canvas, without its frame."""
+        return max(2, self.size.width - self.margin_left - 2)
+
+    def _entitle(self, title: Content) -> None:
+        if self._stays and title == self._entitled:
+            return
+        self.border_title = title
+        self._entitled = title
+        if self._stays:
+            self.refresh(Region(0, 0, self.outer_size.width, 1).translate(-self.content_offset))
 
     def _ticks(self, contents: Contents) -> tuple[list[float], list[float]]:
         values = self._powers if contents.log else self._y
