@@ -6,7 +6,7 @@ widget begins or ends. Four times a second that took as long as all that the das
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -82,6 +82,19 @@ class LineCompositor(Compositor):
         for y, _, strip in self._drawn([(y, 0, self.size.width) for y in numbers])[0]:
             pieces.setdefault(y, []).append(strip)
         return {y: Strip.join(strips) for y, strips in pieces.items()}
+
+    def seen_of(self, widget: Widget, regions: Collection[Region]) -> Iterable[Region]:
+        """Return the stretches of regions in which a widget is seen."""
+        if self.size.region in regions:
+            # All of it is painted another way.
+            return regions
+        parts = [
+            (y, max(part.begin, first), min(part.end, last))
+            for y, first, last in self._regions_to_spans(regions)
+            for part in self._line(y)
+            if part.widget is widget
+        ]
+        return [Region(begin, y, end - begin, 1) for y, begin, end in parts if begin < end]
 
     def _drawn(self, spans: Iterable[tuple[int, int, int]]) -> tuple[list[tuple[int, int, Strip]], Set[Widget]]:
         """Return what is seen in stretches of lines, and the widgets that were asked for it."""

@@ -11,7 +11,7 @@ anything: see `Dialog.ignores_enter`.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import ClassVar, Final
 
 from rich.segment import Segment
@@ -26,7 +26,6 @@ from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.strip import Strip
 from textual.visual import VisualType
-from textual.widget import _RenderCache
 from textual.widgets import Static
 
 from ddptop.tui.drawing.keynames import keys_of
@@ -54,6 +53,10 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
         """A key that means nothing here was the last that was pressed."""
         self._replaced: list[tuple[Static, VisualType, Content]] = []
         """Each hint in whose place stands that an Enter was ignored, what it said, and what it says now."""
+        self._beneath: list[Strip] = []
+        """The lines of the screen below, as they are seen under the dialog; empty where none was made yet."""
+        self._beneath_width = 0
+        """Cells of each of these."""
         self._veil: Color | None = None
         """The color that `_darkened` was made with."""
         self._darkened: dict[Style | None, Style | None] = {}
@@ -117,35 +120,47 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
         place = stack.index(self) if self in stack else 0
         return stack[place - 1] if place else None
 
-    def _render_content(self) -> None:
-        # Textual has no public way to render a part: this stands in for `Widget._render_content`, which renders all.
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return lines of the screen below, darkened; only those that have changed are made anew."""
+        # Textual's own way renders all of the screen below, and filters all lines at each painting.
         below, veil = self._below, self.styles.background
         # After a resize the screen below may not be laid out yet.
         if below is None or veil.a == 1 or not below.size == below._compositor.size == self.size:
-            super()._render_content()
-            return
-        old = self._render_cache
-        region = self.size.region
-        if old.size != self.size or len(old.lines) != self.size.height or veil != self._veil:
-            dirty, lines = set(region.line_range), [Strip.blank(self.size.width)] * self.size.height
+            self._beneath = []
+            return super().render_lines(crop)
+        if len(self._beneath) != self.size.height or self._beneath_width != self.size.width or veil != self._veil:
+            dirty = set(range(self.size.height))
+            self._beneath, self._beneath_width = [Strip.blank(0)] * self.size.height, self.size.width
         else:
-            dirty = {y for each in self._dirty_regions for y in each.intersection(region).line_range}
-            lines = list(old.lines)
+            dirty = {y for each in self._dirty_regions for y in each.intersection(self.size.region).line_range}
+        self._dirty_regions.clear()
         if veil != self._veil or len(self._darkened) > _MOST_STYLES:
             self._veil, self._darkened = veil, {}
         if dirty:
+            filters, ground = self.get_line_filters(), self.background_colors[1]
             for y, strip in _lines_of(below._compositor, dirty):
-                lines[y] = Strip(self._darken(strip, veil), self.size.width)
-        self._render_cache = _RenderCache(self.size, lines)
-        self._dirty_regions.clear()
+                darkened = Strip(self._darken(strip, veil), self.size.width)
+                for each in filters:
+                    darkened = darkened.apply_filter(each, ground)
+                self._beneath[y] = darkened
+        lines = self._beneath[crop.y : crop.bottom]
+        is_whole = crop.column_span == (0, self._beneath_width)
+        return lines if is_whole else [line.crop(*crop.column_span) for line in lines]
 
-    def _darken(self, strip: Strip, veil: Color) -> Iterable[Segment]:
+    def notify_style_update(self) -> None:
+        """Make all lines anew, in the colors of another theme."""
+        self._beneath = []
+        super().notify_style_update()
+
+    def _darken(self, strip: Strip, veil: Color) -> list[Segment]:
         known = self._darkened
-        for text, style, control in strip:
-            if style not in known:
+        try:
+            return [Segment(text, known[style], control) for text, style, control in strip]
+        except KeyError:
+            for _, style, _ in strip:
                 (segment,) = BackgroundScreen.process_segments([Segment("", style)], veil)
                 known[style] = segment.style
-            yield Segment(text, known[style], control)
+            return self._darken(strip, veil)
 
 
 def _lines_of(compositor: Compositor, numbers: Collection[int]) -> Iterator[tuple[int, Strip]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from textual.await_complete import AwaitComplete
 from textual.screen import Screen, ScreenResultType
 
+from ddptop.tui.drawing.painting import LineCompositor
+
 
 class Transient(Screen[ScreenResultType]):
     """A screen that closes itself only: of two keys in a burst the second would close the screen below."""
@@ -24,5 +26,12 @@ class Transient(Screen[ScreenResultType]):
             self._compositor._dirty_regions.clear()
             for between in stack[stack.index(self) + 1 : -1]:
                 between._set_dirty(*regions)
-            stack[-1].refresh(*regions)
+            top = stack[-1]
+            if isinstance(top._compositor, LineCompositor):
+                # The box of the dialog has not changed: it is neither asked for its lines nor painted. What is behind
+                # it is seen once it has gone.
+                top._dirty_regions.update(regions)
+                regions = tuple(top._compositor.seen_of(top, regions))
+            if regions:
+                top.refresh(*regions)
         self._dirty_widgets.clear()
