@@ -1,5 +1,6 @@
 """Where a rank stands, for who asks: made on the agent's thread, while the training stands or goes on.
 
 inspecting  the whole answer
-stacks      the threads and their frames
+stacks      the threads and what their frames say
+frames      their innermost frames, taken without harm
 """

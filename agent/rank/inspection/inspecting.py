@@ -14,6 +14,7 @@ from ddptop.agent.rank.collectives.counted import LONGEST, RECENT, Counted
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.inspection.frames import current
 from ddptop.agent.rank.inspection.stacks import Stacks, own_sources
 from ddptop.agent.rank.records.stamps import Call
 from ddptop.agent.run.identity import Process, look
@@ -71,7 +72,7 @@ class Inspecting:
     def _with_calls(self, found: Inspection) -> Inspection:
         collectives = self._collectives
         # Nobody refers to the frame for longer: it holds what the function holds.
-        opened = collectives.open(sys._current_frames().get(threading.main_thread().ident or 0))
+        opened = collectives.open(current().get(threading.main_thread().ident or 0))
         if collectives.mechanism in (timing.HOOKS, wrapper.WRAPPER):
             opened = self._settled(opened)
             now = collectives.now()

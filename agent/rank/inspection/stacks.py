@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Final, NamedTuple
 
+from ddptop.agent.rank.inspection.frames import current
 from ddptop.agent.run.script.sources import Sources, read_lines
 from ddptop.agent.run.script.stacks import OWN_THREADS, bounded, function_name
 from ddptop.agent.text import clean
@@ -49,7 +50,7 @@ class Stacks:
 
     def take(self) -> tuple[tuple[Thread, ...], int]:
         """Return the threads, the main one first, and the number of those that were left out."""
-        frames = sys._current_frames()
+        frames = current()
         own = threading.get_ident()
         known = {thread.ident: thread for thread in threading.enumerate()}
         main = threading.main_thread().ident
