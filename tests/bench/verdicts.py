@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -326,10 +327,15 @@ def assess(model: str, world: int, segments: list[Segment], records: list[Record
         row.both_right += named[2] == ("slow_rank", guilty, segment["phase"]) and not wrong
         if wrong:
             row.misses.append(f"{what}: {[c[2] for c in inside]}")
-        steps, seconds = named[0] - first, (named[1] - ends[first]) / 1e9
+        steps, seconds = named[0] - first, (named[1] - _begun(ends, first)) / 1e9
         row.in_time += steps <= WITHIN_STEPS or seconds <= WITHIN_S
         row.steps.append(steps)
         row.seconds.append(seconds)
+
+
+def _begun(ends: dict[int, int], first: int) -> int:
+    """Return the end of a step, or of the next one that was recorded."""
+    return min(at_ns for number, at_ns in ends.items() if number >= first)
 
 
 def _pattern(segment: Segment, verdicts: list[tuple[int, int, Verdict]], ends: dict[int, int]) -> str:
@@ -343,7 +349,7 @@ def _pattern(segment: Segment, verdicts: list[tuple[int, int, Verdict]], ends: d
         return f"{what}: MISSED; {[each[2].text for each in inside]}"
     step, at_ns, verdict = right[0]
     others = f"; ALSO {[each[2].text for each in inside if each not in right]}" if len(inside) > len(right) else ""
-    return f"{what}: after {step - first} steps, {(at_ns - ends[first]) / 1e9:.1f} s: {verdict.text}{others}"
+    return f"{what}: after {step - first} steps, {(at_ns - _begun(ends, first)) / 1e9:.1f} s: {verdict.text}{others}"
 
 
 def report(table: Table) -> None:
@@ -410,7 +416,13 @@ def main() -> None:
             begun = time.monotonic()
             segments, records = job(model, world, cases, options.keep)
             assess(model, world, segments, records, table)
-            print(f"{model} x{world}: {len(records)} records, {time.monotonic() - begun:.0f} s", flush=True)
+            recorded = sorted({step.step for _, step in records})
+            rarest = max(after - before for before, after in pairwise(recorded))
+            print(
+                f"{model} x{world}: {len(records)} records, at times one step in {rarest};"
+                f" {time.monotonic() - begun:.0f} s",
+                flush=True,
+            )
     report(table)
 
 
