@@ -8,6 +8,7 @@ until its signs of life say that it has this one.  Without an observer it stays 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -22,6 +23,10 @@ _UP_S: Final = 3.0
 """Seconds for which records have to cost too much before there are fewer."""
 _DOWN_S: Final = 20.0
 """Seconds for which more records have to be cheap enough before there are more."""
+_FAR: Final = 4
+"""So many times as many records are made at once: the steps have become far longer, and somebody asks why."""
+_OF_BEATS: Final = 3
+"""Newest signs of life whose middle step time counts: an evaluation between two steps is no long step."""
 _SPARE: Final = 0.7
 """Part of the budget that they may take then: what has just become enough is not taken back at once."""
 _AT_LEAST: Final = 0.25
@@ -68,13 +73,17 @@ def needed(step_ns: float, recorded_ns: float, counted_ns: float, record_ns: flo
 class _Rank:
     """What the signs of life of one rank tell."""
 
-    __slots__ = ("asked_at", "beat", "step_ns")
+    __slots__ = ("_found", "asked_at", "beat")
 
     def __init__(self, beat: wire.Beat) -> None:
         self.beat = beat
-        self.step_ns: float | None = None
-        """Smoothed; time in which the rank was held is no part of it."""
+        self._found: deque[float] = deque(maxlen=_OF_BEATS)
         self.asked_at = float("-inf")
+
+    @property
+    def step_ns(self) -> float | None:
+        """The time of a step, None until it is known; time in which the rank was held is no part of it."""
+        return _middle(list(self._found)) if self._found else None
 
     def take(self, beat: wire.Beat) -> None:
         before, self.beat = self.beat, beat
@@ -85,7 +94,7 @@ class _Rank:
             return
         found = (beat.step_at_ns - before.step_at_ns) / steps
         if 0 < found < _MOST_NS:
-            self.step_ns = found if self.step_ns is None else 0.7 * self.step_ns + 0.3 * found
+            self._found.append(found)
 
 
 class Budget:
@@ -158,7 +167,7 @@ class Budget:
         elif spare < present:
             self._too_much_since = None
             self._enough_since = now if self._enough_since is None else self._enough_since
-            if now - self._enough_since >= _DOWN_S:
+            if now - self._enough_since >= _DOWN_S or _FAR * spare <= present:
                 self.every, self._enough_since = spare, None
         else:
             self._too_much_since = self._enough_since = None

@@ -117,6 +117,32 @@ def test_a_step_time_around_the_border_does_not_make_it_flap() -> None:
     assert set(group.every.values()) == {1}
 
 
+def test_steps_that_become_far_longer_are_recorded_at_once() -> None:
+    """Whoever wants to know why must not wait until the records of rare steps have told."""
+    group = Group(2, 1.0)
+    group.run(10)
+    assert set(group.every.values()) == {16}
+    group.step_ms = 10.0
+    group.run(3)
+    assert set(group.every.values()) == {1}
+    group.step_ms = 1.0
+    group.run(10)
+    assert set(group.every.values()) == {16}
+
+
+def test_an_evaluation_between_two_steps_is_no_long_step() -> None:
+    """A minute without a step, every other minute, changes nothing."""
+    group = Group(2, 1.0)
+    group.run(10)
+    for _ in range(10):
+        for _ in range(60):
+            group.now += 1
+            for rank in group.every:
+                group.budget.note(group.beat(rank))
+            group.budget.turn()
+        assert group.run(60) == {16}
+
+
 def test_what_is_dear_for_a_moment_changes_nothing() -> None:
     """Two seconds in which the machine is busy with something else."""
     group = Group(2, 20.0)
