@@ -324,6 +324,8 @@ def test_a_job_started_by_hand_is_seen_and_controlled(folder):
         assert ddptop("pause", name).returncode == 0
         held = status(name)
         assert held["state"] == "paused"
+        # A rank tells ten times a second what it has recorded.
+        until(lambda: _recorded(directory) == held["step"], "the record of the last step")
         assert "0 left" in ddptop("kill", name).stdout
         process.wait(timeout=DEADLINE_S)
         assert carriers(run_id) == []

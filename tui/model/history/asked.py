@@ -248,7 +248,7 @@ class Asked:
             if before is not None and extent.complete and not before.complete:
                 # What was answered before this was of a part of the history.
                 for each in self._interests.values():
-                    each.asked_for = None
+                    each.asked_for, each.whole_at = None, -math.inf
         key, query = question.key, question.query
         interest = None if key is None else self._interests.get(key)
         if key is None or interest is None:

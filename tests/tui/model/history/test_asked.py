@@ -300,6 +300,22 @@ def test_what_was_answered_from_a_part_of_the_history_is_asked_again() -> None:
     assert scene.asked.by_step.read(0, "loss").count.sum() == 2
 
 
+def test_what_was_empty_while_a_file_was_read_is_there_once_it_has_been() -> None:
+    """The first question came before the first step was read: no second goes by until its answer is drawn."""
+    scene = Scene()
+    messages = [wire.Steps(0, (wire.Step(n, n, BASE_S * 10**9 + n, 10**8, 0, 0, 0, 0, 0, 10**8, 1.0),)) for n in (1, 2)]
+    scene.kept.begin_anew(iter(messages))
+    asked = Asked(2, scene.kept, clock=lambda: scene.now)
+    asked.end()
+    assert asked.by_step.read(0, "loss").count.sum() == 0
+    assert not asked.by_step.complete
+    while not scene.kept.complete:
+        scene.kept.advance(0.0, lambda: 1.0)
+    asked.by_step.read(0, "step")
+    assert asked.by_step.complete
+    assert asked.by_step.read(0, "loss").count.sum() == 2
+
+
 def test_no_answer_makes_a_table_without_bounds() -> None:
     """Parts far from each other, of other ranks or of another width are not put together."""
     cell = b"\0" * 4
