@@ -239,22 +239,20 @@ class Session:
         """Note the activity of the script before its first step."""
         self._start_phase = phase
 
-    def cut(self) -> None:
-        """Check the parameters where that is due, and end the record of the current step."""
+    def cut(self, counted: Any = None) -> None:
+        """Check the parameters where that is due, and end the current step.
+
+        Args:
+            counted: the optimizer whose step ends one that is only counted; None: what it has changed was noted before.
+        """
         step = self.gate.completed + 1
         try:
-            self.checks.boundary(step)
+            if counted is None:
+                self.checks.boundary(step)
+            else:
+                self.checks.count(counted, step)
         except Exception as error:
             # The step counts all the same.
-            self.faults.note("checksums of parameters", error)
-        self.stamps.cut(step)
-
-    def count(self, optimizer: Any) -> None:
-        """Do the same after a step of this optimizer that is only counted, in as few calls as it takes."""
-        step = self.gate.completed + 1
-        try:
-            self.checks.count(optimizer, step)
-        except Exception as error:
             self.faults.note("checksums of parameters", error)
         self.stamps.cut(step)
 

@@ -77,7 +77,7 @@ class Boundary:
         stamps = session.stamps
         stamps.phases.pop()
         stamps.homes.pop()
-        session.count(stepping)
+        session.cut(stepping)
 
     def abandon(self, stepping: Any) -> None:
         """Note that its step has raised, and so does not count."""
