@@ -27,10 +27,11 @@ from types import CodeType, ModuleType, TracebackType
 
 from ddptop.agent.rank.commands import preemption
 from ddptop.agent.rank.hooks import patches
+from ddptop.agent.rank.opening import open_session
 from ddptop.agent.rank.process import ancestry, ending, enrolment
 from ddptop.agent.rank.process.output import Output, flush, say, say_unobserved
 from ddptop.agent.rank.process.standing import Standing
-from ddptop.agent.rank.session import Session, open_session
+from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import MARKER, RunDirError
 from ddptop.agent.run.switches import checking, injection, recording
 from ddptop.agent.startup import importpath

@@ -1,6 +1,7 @@
 """The agent inside one rank's process: it observes the training step and does not disturb it.
 
-session     the agent of one rank: its parts, its start and end
+opening     its start
+session     the agent of one rank: its parts, its state and its end
 publisher   its thread: sockets, telemetry, commands
 scarcity    descriptors and threads, tried before there are sockets
 hooks       patches of torch that stamp the phases of a step

@@ -1,4 +1,4 @@
-"""The agent of one rank: its parts, its state, its start and its end."""
+"""The agent of one rank: its parts, its state and its end."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.inspection.inspecting import Inspecting
-from ddptop.agent.rank.process import ancestry, crashes, enrolment, observing
+from ddptop.agent.rank.process import crashes, enrolment
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.meeting.meeting import Participant
-from ddptop.agent.rank.process.output import Output, say_unobserved
+from ddptop.agent.rank.process.output import Output
 from ddptop.agent.rank.process.standing import Standing
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
@@ -433,23 +433,3 @@ class Session:
             # Without descriptors /proc cannot be read; the sign of life matters more.
             self.faults.note("reading memory and load", error)
             return Reading(None, None, None, None)
-
-
-def open_session(
-    directory: RunDir, program: str, run_id: str, output: Output, standing: Standing | None = None
-) -> Session | None:
-    """Start the agent of this process; return None where that fails, which does not affect the training.
-
-    Where nothing can be published, the session is not `heard`, and still records the end of the rank.
-    """
-    session = None
-    try:
-        session = Session(directory, run_id=run_id, program=program, log=output.log, output=output, standing=standing)
-        ancestry.mark_environment()
-        crashes.begin(None if output.log is not None else directory.rank_crash(session.rank))
-        session.open()
-    except Exception as error:
-        say_unobserved(error)
-    if session is not None and session.hello.local_rank == 0:
-        observing.ensure(directory, session.hello.generation, session.faults)
-    return session

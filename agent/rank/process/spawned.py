@@ -53,8 +53,8 @@ class _Rank:
 
     def _begin(self, directory: RunDir, run: Run, standing: Standing) -> None:
         from ddptop.agent.rank.hooks import patches
+        from ddptop.agent.rank.opening import open_session
         from ddptop.agent.rank.process import enrolment
-        from ddptop.agent.rank.session import open_session
         from ddptop.agent.run.rundir import MARKER
 
         output = enrolment.redirect(directory, standing.rank)
