@@ -65,12 +65,6 @@ def shorten(text: str, limit: int) -> str:
     return head + _cut(len(raw) - len(head.encode()) - len(tail.encode())) + tail
 
 
-def ordinal(number: int) -> str:
-    """Return a number as `1st`, `2nd`, `3rd`, `8th`."""
-    ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number:,}{ending}"
-
-
 def plural(number: int, noun: str) -> str:
     """Return `1 rank`, `4 ranks`, `1,024 ranks`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Runs of two ranks in which only every eighth step is recorded."""
+"""Runs of two ranks in which only one step in eight is recorded."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def eighth(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_slow_rank_is_named_as_ever(eighth):
-    """By rank and phase, from records of every eighth step; and the screen and `status` say so."""
+    """By rank and phase, from records of one step in eight; and the screen and `status` say so."""
     assert eighth.returncode == 0, eighth.stdout
     said = r"rank 1 holds the group back by [\d.]+ ms a step \(\d+%\): backward pass, since step [\d,]+"
     assert re.search(said, eighth.stdout), eighth.stdout
     told = status("eighth")
     assert told["recorded_every"] == 8
-    assert "every 8th step recorded" in ddptop("status", "eighth").stdout
+    assert "one step in 8 recorded" in ddptop("status", "eighth").stdout
 
 
 def test_a_loss_that_is_no_number_is_told_with_its_step(eighth):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
-from ddptop.agent.text import ordinal
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 
@@ -395,8 +394,8 @@ def numbers_of(ranks: Sequence[int]) -> str:
 
 
 def recording(frame: Frame) -> str:
-    """Return how many steps are recorded, where that is not every one: `every 8th step recorded`."""
-    return f"every {ordinal(frame.recorded_every)} step recorded" if frame.recorded_every > 1 else ""
+    """Return how many steps are recorded, where that is not every one: `one step in 8 recorded`."""
+    return f"one step in {frame.recorded_every} recorded" if frame.recorded_every > 1 else ""
 
 
 def time_left(frame: Frame) -> str:

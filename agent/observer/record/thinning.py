@@ -1,13 +1,14 @@
 """The choice of the steps of a recording that stay when there is no room for all, and their packing into rows.
 
-Of the oldest stretch every second step stays, the same step numbers on all ranks, so that records can still be
+Of the oldest stretch half of the steps stay, the same step numbers on all ranks, so that records can still be
 joined by step. Outstanding steps stay as well: one that took much longer, a loss far above
-or below the others, the first loss that is not finite.  A stretch that was thinned `level` times holds every
-2**level-th step.  This module knows no file; the payloads are those of `wire.Steps`.
+or below the others, the first loss that is not finite.  A stretch that was thinned `level` times holds one step in
+2**level.  This module knows no file; the payloads are those of `wire.Steps`.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.run.sampling import next_sampled
 
 DEEPEST: Final = 40
 """Level beyond which no step stays: only a false record claims a trillion steps."""
@@ -68,7 +70,7 @@ _light: Final = msgspec.msgpack.Decoder(_LightSteps)
 
 
 def thinned(rows: Iterable[Stored], level: int) -> list[Stored]:
-    """Return the rows that stay of a stretch in which every 2**`level`-th step was left, oldest first.
+    """Return the rows that stay of a stretch in which one step in 2**`level` was left, oldest first.
 
     Unreadable rows are dropped.
     """
@@ -107,15 +109,26 @@ def _rows(rank: int, generation: int, records: Sequence[_Record]) -> Iterable[St
 def _chosen(by_rank: dict[int, list[_Record]], level: int) -> set[int]:
     """Return the step numbers that stay, the same for all ranks."""
     numbers = sorted({light.step for records in by_rank.values() for light, _ in records})
-    # Counted from the first step. Where only some steps have their collectives timed, these are the steps that stay
-    # (see `rank.collectives.timing`).
-    wanted = {number for number in numbers if (number - 1) % (1 << level) == 0}
+    # Where only some steps have their collectives timed, these are the steps that stay (see `rank.collectives.timing`).
+    wanted = _sampled(numbers, 1 << level)
     if len(numbers) >= _FEW_STEPS and not len(numbers) / 4 <= len(wanted) <= len(numbers) * 3 / 4:
-        # Not every step was recorded, so that the numbers have other distances.
+        # Not every step was recorded: the sample of one in so many is all there is, or hardly a part of it.
         wanted = set(numbers[::2])
     # A step that stayed because it was outstanding stays again while it still is.
     extras = _outstanding([light for records in by_rank.values() for light, _ in records], wanted)
     return wanted | set(extras[: len(numbers) // _EXTRA_SHARE])
+
+
+def _sampled(numbers: Sequence[int], every: int) -> set[int]:
+    """Return those of the step numbers, in order, that are in the sample of one in `every`."""
+    found, index = set[int](), 0
+    while index < len(numbers):
+        wanted = next_sampled(numbers[index], every)
+        index = bisect.bisect_left(numbers, wanted, index)
+        if index < len(numbers) and numbers[index] == wanted:
+            found.add(wanted)
+            index += 1
+    return found
 
 
 def _outstanding(records: Sequence[_Light], wanted: set[int]) -> list[int]:

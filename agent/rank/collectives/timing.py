@@ -24,6 +24,7 @@ from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import gradients
 from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
+from ddptop.agent.run.sampling import next_sampled
 
 HOOKS: Final = "process-group hooks"
 """The mechanism that sees every call of a process group."""
@@ -45,8 +46,8 @@ _NAMES: Final = {
 
 MAX_TIMED_PER_S: Final = 100
 """Collectives a second that are timed at most on the backend's threads; each takes the interpreter
-lock once, for 10 to 20 us of one core, from the training. At a higher rate only those of every 2nd, 4th, 8th… step
-are timed, the same steps on all ranks."""
+lock once, for 10 to 20 us of one core, from the training. At a higher rate only those of one step in 2, 4, 8… are
+timed, the same steps on all ranks."""
 _MOST_NOTED: Final = 256
 _STRIDE_CALLS: Final = 256
 """Calls after which their rate is measured again."""
@@ -76,7 +77,9 @@ class Collectives:
         self._calls = 0
         self._looked_at = stamps.clock()
         self.timed_every = 1
-        """The collectives of one step in so many are timed."""
+        """The collectives of one step in so many are timed; see `next_sampled`."""
+        self._times = True
+        """Whether those of the present step are, where it is recorded."""
         self._waits = Waits(stamps, faults, self._flying, self.begin)
         self._ddp = False
         self._buckets = False
@@ -264,8 +267,7 @@ class Collectives:
             if stamps.recording:
                 self._sample(tensors)
         if stamps.recording:
-            # The number of a step is one more than that of the steps before it.
-            call.expected = backend.has_future and (in_place or not (self._step + 1) % self.timed_every)
+            call.expected = backend.has_future and (in_place or self._times)
             stamps.call(call)
         else:
             call.expected = False
@@ -321,7 +323,7 @@ class Collectives:
             self.abandon(call)
 
     def _settle(self) -> None:
-        """Forget completed calls, and choose the steps to time."""
+        """Forget completed calls."""
         while self._enqueued and self._enqueued[0].duration is not None:
             self._flying.pop(id(self._enqueued.popleft()), None)
         self._calls += 1
@@ -331,12 +333,19 @@ class Collectives:
         for call in self._unwatched:
             self._flying.pop(id(call), None)
         self._unwatched.clear()
+        self._choose()
+
+    def _choose(self) -> None:
+        """Say whether the collectives of a step that begins are timed."""
         if self._calls >= _STRIDE_CALLS:
             now = self._stamps.clock()
             # Those of steps that are only counted are not among them.
             rate = self._stamps.every * self._calls * 1e9 / max(1, now - self._looked_at)
             self._calls, self._looked_at = 0, now
             self.timed_every = 1 << max(0, math.ceil(math.log2(rate / MAX_TIMED_PER_S)))
+        # The number of a step is one more than that of the steps before it.
+        number = self._step + 1
+        self._times = number == next_sampled(number, self.timed_every)
 
     def abandon(self, call: Call) -> None:
         """Stop expecting the completion of a call."""

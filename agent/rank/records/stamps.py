@@ -4,7 +4,7 @@ All arithmetic is left to the agent's own thread (`meter`), because every micros
 delays the training.  There are no locks: the training's threads append under the interpreter
 lock, and the agent's thread reads finished steps.
 
-Where stamps cost a rank more than its budget, only each k-th step is *recorded*, and of the others its boundary and
+Where stamps cost a rank more than its budget, only one step in k is *recorded*, and of the others its boundary and
 the present phase are noted alone: they are *counted*, and told with the next record.
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ddptop.agent.rank.records.cost import Cost
+from ddptop.agent.run.sampling import next_sampled
 
 DATA: Final = 0
 FORWARD: Final = 1
@@ -161,9 +162,9 @@ class Stamps:
     """The stamps of one rank. Phases, steps and losses are stamped by the training thread."""
 
     __slots__ = (
-        "_boundary", "_capacity", "_current", "_ended", "_opening", "_room", "_seq", "_waited_at", "_wall", "clock",
-        "completed_at", "cost", "device", "dropped", "every", "finished", "homes", "observed", "phases", "recording",
-        "steps",
+        "_boundary", "_capacity", "_current", "_ended", "_next", "_next_of", "_opening", "_room", "_seq", "_waited_at",
+        "_wall", "clock", "completed_at", "cost", "device", "dropped", "every", "finished", "homes", "observed",
+        "phases", "recording", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -193,7 +194,10 @@ class Stamps:
         self.recording = True
         """False in a step that is only counted. The first step is recorded, whatever `every` is."""
         self.every = 1
-        """One step in so many is recorded, a power of two: those whose number it divides. Set by the agent's thread."""
+        """One step in so many is recorded, a power of two; see `next_sampled`. Set by the agent's thread."""
+        self._next = 0
+        """The next step that is recorded, chosen when `every` was `_next_of`."""
+        self._next_of = 0
         self.steps = 0
         """Steps completed, those included that were only counted."""
         self.device: DeviceClock | None = None
@@ -360,7 +364,11 @@ class Stamps:
             current.counted += 1
             current.counted_ns += now - self._boundary
         self._boundary = now
-        self.recording = recording = not (step + 1) % self.every
+        following = step + 1
+        if following > self._next or self._next_of != self.every:
+            self._next_of = every = self.every
+            self._next = following if every == 1 else next_sampled(following, every)
+        self.recording = recording = following == self._next
         if recording:
             current.marks.append((now, self.phases[-1]))
             if self.device is not None:

@@ -9,6 +9,7 @@ import pytest
 from support.fakes.groups import Group, Slowness, healthy, slow
 
 from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.run.sampling import next_sampled
 from ddptop.agent.wire import Step, Verdict
 
 EVERY = 8
@@ -17,10 +18,10 @@ SHORT = {"data": 0.02, "forward": 0.2, "backward": 0.4, "optimizer": 0.03, "othe
 
 
 def thinned(group: Group, count: int, more: Slowness, every: int) -> Iterator[tuple[int, Step]]:
-    """Yield the records of every k-th step, each with the steps before it as they are told."""
+    """Yield the records of one step in k, each with the steps before it as they are told."""
     counted, counted_ns = [0] * group.world, [0] * group.world
     for rank, record in group.steps(count, more):
-        if record.step % every:
+        if next_sampled(record.step, every) != record.step:
             counted[rank] += 1
             counted_ns[rank] += record.wall_ns
             continue
@@ -32,11 +33,13 @@ def told(more: Slowness, every: int, steps: int = 12_000) -> tuple[tuple[Verdict
     """Return the last verdicts, and in which step of the first thousands there was one first."""
     group, judge = Group(4, seed=7, **SHORT), Judgement(4)
     group.transfer = 0.3
-    first = None
+    first, looked = None, 0
     for rank, record in thinned(group, steps, more, every):
         judge.steps(rank, (record,), 0)
-        if rank == 3 and not record.step % 200 and first is None and judge.verdicts(record.end_at_ns):
+        if rank == 3 and record.step // 200 > looked and first is None and judge.verdicts(record.end_at_ns):
             first = record.step
+        if rank == 3:
+            looked = record.step // 200
     return judge.verdicts(group.at_ns), first
 
 

@@ -21,6 +21,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.record import recording, thinning
 from ddptop.agent.observer.record.ring import Ring
 from ddptop.agent.observer.record.thinning import DEEPEST, Stored, thinned
+from ddptop.agent.run.sampling import next_sampled
 
 BUDGET = 512 << 10
 SLACK = BUDGET // 4 + (32 << 10)
@@ -99,20 +100,18 @@ def test_fifty_times_its_budget_leaves_every_event_and_the_newest_steps(memory: 
     assert largest < BUDGET + SLACK
     assert list(recording.read_events(database)) == events
     kept = [numbers(database, rank) for rank in range(WORLD)]
-    assert kept[0][0] == 1
     newest = [number for number in kept[0] if number > count - 30]
     assert newest == list(range(count - 29, count + 1))
-    # In each stretch one distance, a power of two, and none that grows again towards the end.
-    gaps = [after - before for before, after in pairwise(kept[0])]
-    assert {gap & (gap - 1) for gap in gaps} == {0}
-    usual = Counter(gaps)
-    assert max(gaps) >= 64
-    assert all(usual[1 << level] >= 2 for level in range(max(gaps).bit_length() - 1))
-    wrong = sum(later > before for before, later in pairwise(gaps))
-    assert wrong <= len(usual)
+    # The older, the further apart, without a hole; each is in every larger sample, so that what stays was timed.
+    apart = [(after - before) / 8 for before, after in zip(kept[0], kept[0][8:], strict=False)][::8]
+    assert apart[-1] == 1
+    assert apart[0] >= 64
+    assert all(later <= 1.5 * before for before, later in pairwise(apart))
+    old = [number for number in kept[0] if number < count / 2]
+    assert old == [number for number in old if next_sampled(number, 64) == number]
     # Only where a stretch ends a rank may have a few more.
     common = set.intersection(*map(set, kept))
-    assert len(common) >= 0.9 * max(map(len, kept))
+    assert len(common) >= 0.8 * max(map(len, kept))
 
 
 def test_what_stands_out_stays(tmp_path: Path) -> None:
@@ -127,24 +126,33 @@ def test_what_stands_out_stays(tmp_path: Path) -> None:
         rows = thinned(rows, level)
         left = {each.step: each for stored in rows for each in read_steps(stored.payload)}
     assert {100, 150, 204} <= left.keys()
-    assert left.keys() - {100, 150, 204} == set(range(1, 257, 16))
+    usual = sorted(left.keys() - {100, 150, 204})
+    # One in each sixteen, and not always the same one.
+    assert {number // 16 for number in usual} >= set(range(1, 16))
+    assert len(usual) in (16, 17)
+    assert len({number % 16 for number in usual}) > 4
     assert left[100] == stretch[99]
 
 
-@pytest.mark.parametrize("every", [1, 3, 8])
+@pytest.mark.parametrize("every", [1, 2, 8, 64])
 def test_steps_that_are_not_all_recorded_are_thinned_alike(every: int) -> None:
-    """Where only every k-th step is recorded, half of the records stay, on every rank the same."""
+    """Where only one step in k is recorded, half of the records stay, on every rank the same."""
+    steps = [0]
+    while len(steps) < 129:
+        steps.append(next_sampled(steps[-1] + 1, every))
     rows = [
-        Stored(rank, 0, seq, seq, wire.encode(wire.Steps(rank, (wire.Step(seq, seq * every, 0, 9, 1, 1, 1, 1, 1, 4),))))
-        for seq in range(1, 65)
+        Stored(rank, 0, seq, seq, wire.encode(wire.Steps(rank, (wire.Step(seq, steps[seq], 0, 9, 1, 1, 1, 1, 1, 4),))))
+        for seq in range(1, 129)
         for rank in range(2)
     ]
     left: dict[int, list[int]] = {0: [], 1: []}
     for kept in thinned(rows, 0):
         left[kept.rank] += [each.step for each in read_steps(kept.payload)]
     assert left[0] == left[1]
-    assert len(left[0]) == 32
-    assert {after - before for before, after in pairwise(left[0])} == {2 * every}
+    assert 63 <= len(left[0]) <= 65
+    # Nowhere is more than a few in a row left out.
+    kept_of = [number in left[0] for number in steps[1:]]
+    assert all(any(kept_of[begin : begin + 3]) for begin in range(len(kept_of) - 2))
 
 
 _WRITER = """

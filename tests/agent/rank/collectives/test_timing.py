@@ -24,6 +24,7 @@ from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.device_time import Captures, EventClock
 from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
 from ddptop.agent.run import rundir
+from ddptop.agent.run.sampling import next_sampled
 
 LATE_NS = 150_000_000
 """How late rank 1 comes, in the script, where rank 0 must be seen to wait; if it comes late itself, less."""
@@ -299,8 +300,9 @@ def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():
     # The next power of two, so that ranks that look at different moments still have steps in common.
     assert 4000 / timing.MAX_TIMED_PER_S <= collectives.timed_every == 64
     late = list(stamps.finished)[-256:]
-    timed = [stamped.seq for stamped in late if stamped.calls[0].duration is not None]
-    assert timed == [stamped.seq for stamped in late if stamped.seq % 64 == 0]
+    timed = [stamped.step for stamped in late if stamped.calls[0].duration is not None]
+    assert timed == [stamped.step for stamped in late if next_sampled(stamped.step, 64) == stamped.step]
+    assert len(timed) == 256 // 64
     assert all(len(stamped.calls) == 1 and meter.is_ready(stamped) for stamped in late)
     assert collectives.outstanding <= 1
 

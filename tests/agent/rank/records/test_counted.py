@@ -35,6 +35,15 @@ def run(stamps: Stamps, clock: Clock, numbers: range) -> None:
         stamps.cut(number)
 
 
+def until_recorded(stamps: Stamps, clock: Clock, number: int) -> int:
+    """Make steps from this number on until one is recorded, this one at least; return the number of the last one."""
+    run(stamps, clock, range(number, number + 1))
+    while stamps._current.counted:
+        number += 1
+        run(stamps, clock, range(number, number + 1))
+    return number
+
+
 def records(stamps: Stamps) -> list[Step]:
     found = [meter.record(stamped) for stamped in stamps.finished]
     stamps.finished.clear()
@@ -42,19 +51,23 @@ def records(stamps: Stamps) -> list[Step]:
 
 
 @pytest.mark.parametrize("every", [1, 2, 8, 64])
-def test_the_steps_that_the_number_divides_are_recorded_and_no_time_is_lost(every: int) -> None:
-    """The first step is recorded, then each k-th; their times with those of the counted ones are the whole time."""
+def test_one_step_in_so_many_is_recorded_and_no_time_is_lost(every: int) -> None:
+    """The first step is recorded, then one in each k; their times with those of the counted ones are the whole time."""
     clock = Clock()
     stamps = Stamps(clock, clock)
     stamps.every = every
     stamps.cut(0)
     stamps.finished.clear()
     began, stamps.recording = clock.now, True
-    run(stamps, clock, range(1, 641))
+    run(stamps, clock, range(1, 640))
+    last = until_recorded(stamps, clock, 640)
     found = records(stamps)
-    assert [step.step for step in found] == sorted({1, *range(every, 641, every)})
+    later = [step.step for step in found if step.step >= every]
+    assert found[0].step == 1
+    assert [step // every for step in later] == list(range(1, len(later) + 1))
+    assert 640 // every - 1 <= len(later) <= 640 // every + 2
     assert sum(step.wall_ns + step.counted_ns for step in found) == clock.now - began
-    assert len(found) + sum(step.counted for step in found) == 640 == stamps.steps - 1
+    assert len(found) + sum(step.counted for step in found) == last == stamps.steps - 1
     assert [step.seq for step in found] == list(range(found[0].seq, found[0].seq + len(found)))
     assert all((step.data_ns, step.samples) == (3, 8) for step in found)
 
@@ -69,7 +82,7 @@ def test_ranks_with_different_numbers_have_records_in_common() -> None:
         run(stamps, clock, range(1, 129))
         found.append({step.step for step in records(stamps)})
     assert found[1] <= found[0]
-    assert len(found[1]) == 9
+    assert 8 <= len(found[1]) <= 9
 
 
 def test_the_present_phase_is_known_in_a_counted_step() -> None:
@@ -101,9 +114,10 @@ def test_a_pause_is_no_part_of_a_counted_step() -> None:
     run(stamps, clock, range(1, 4))
     clock.now += 1000
     stamps.resume()
-    run(stamps, clock, range(4, 9))
+    last = until_recorded(stamps, clock, 4)
     told = records(stamps)[-1]
-    assert (told.step, told.counted, told.counted_ns, told.wall_ns) == (8, 6, 60, 10)
+    assert last > 4
+    assert (told.step, told.counted, told.counted_ns, told.wall_ns) == (last, last - 2, 10 * (last - 2), 10)
 
 
 def test_a_summary_stands_for_all_steps() -> None:
@@ -111,13 +125,14 @@ def test_a_summary_stands_for_all_steps() -> None:
     clock = Clock()
     stamps = Stamps(clock, clock)
     stamps.every = 8
-    run(stamps, clock, range(1, 601))
+    run(stamps, clock, range(1, 600))
+    last = until_recorded(stamps, clock, 600)
     digest = Digest(0)
     for step in records(stamps):
         digest.add(step)
     told = digest.close()
     assert told is not None
-    assert (told.steps, told.step, told.wall_ns) == (600, 600, clock.now // 600)
+    assert (told.steps, told.step, told.wall_ns) == (last, last, clock.now // last)
     parts = (told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns, told.other_ns)
     assert told.wall_ns - len(parts) <= sum(parts) <= told.wall_ns
 
@@ -131,7 +146,7 @@ def test_a_metric_of_a_counted_step_goes_with_the_next_record() -> None:
     for number in (2, 3):
         stamps.metric("accuracy", number / 10)
         run(stamps, clock, range(number, number + 1))
-    run(stamps, clock, range(4, 5))
+    until_recorded(stamps, clock, 4)
     assert [step.metrics for step in records(stamps)] == [{}, {"accuracy": 0.3}]
 
 
@@ -142,14 +157,17 @@ def test_a_loss_that_is_not_finite_is_told_with_the_counted_step_it_came_in() ->
     stamps.every = 8
     run(stamps, clock, range(1, 11))
     stamps.spoiled(math.inf)
-    run(stamps, clock, range(11, 41))
+    told_at = until_recorded(stamps, clock, 11)
+    run(stamps, clock, range(told_at + 1, 81))
     health, told = Health(), []
     for stamped in tuple(stamps.finished):
         if (change := health.check(stamped, meter.record(stamped))) is not None:
             told.append((change.text, stamped.step))
-    assert told[0] == ("loss is infinite since step 11", 16)
+    assert told[0] == ("loss is infinite since step 11", told_at)
     assert told[1][0].startswith("finite again since step ")
-    assert told[1][1] - 16 >= RECOVERY > told[1][1] - 24
+    # The last record before it came too early.
+    before = max(stamped.step for stamped in stamps.finished if stamped.step < told[1][1])
+    assert told[1][1] - told_at >= RECOVERY > before - told_at
 
 
 def test_steps_that_a_scaler_skips_are_counted_over_the_records() -> None:

@@ -42,7 +42,7 @@ def test_it_is_told_that_not_all_steps_are_recorded() -> None:
     """In one place, and only where that is so."""
     assert not any("recorded" in line for line in card(frame()))
     found = [line for line in card(frame(recorded_every=8)) if "recorded" in line]
-    assert [line.rpartition("  ")[2] for line in found] == ["every 8th step recorded"]
+    assert [line.rpartition("  ")[2] for line in found] == ["one step in 8 recorded"]
 
 
 def test_each_rank_has_its_own_data_and_wait() -> None:
