@@ -28,6 +28,7 @@ from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.records import device_time, history, meter
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.rank.records.health import Health
+from ddptop.agent.rank.records.own_choice import OwnChoice
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
 from ddptop.agent.rank.records.starvation import Starvation
 from ddptop.agent.run.files.private import seal
@@ -52,6 +53,7 @@ class Rank(Commanded, Protocol):
     health: Health
     record_ns: int | None
     """CPU time of the publisher's thread for a record, None until there was one."""
+    own_choice: OwnChoice
     notices: deque[wire.Event]
     """Events of the rank that are to be published."""
 
@@ -226,6 +228,7 @@ class Publisher:
             before = self._session.record_ns
             # Smoothed: what a single turn takes depends on what else runs.
             self._session.record_ns = took if before is None else (7 * before + took) // 8
+        self._session.own_choice.look(collected, self._session.record_ns)
         # The first ones take far longer than all others.
         self._records_measured = self._records_measured or bool(collected)
 

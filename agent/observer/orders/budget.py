@@ -1,7 +1,7 @@
 """How many steps the ranks record: chosen from the group's step time and from what the ranks say a record costs them.
 
 The agent may take 1 % of a step on the training thread, and 2 % of a core in all.  Where records of all steps would
-take more, every 2nd, 4th, 8th… step is recorded.  The number holds for all ranks; a rank that has another one is told,
+take more, one step in 2, 4, 8… is recorded.  The number holds for all ranks; a rank that has another one is told,
 until its signs of life say that it has this one.  Without an observer it stays as it is.
 """
 
@@ -13,12 +13,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ddptop.agent import wire
-from ddptop.agent.run.switches.recording import MOST, POSSIBLE
+from ddptop.agent.run.switches.recording import POSSIBLE, needed
 
-THREAD: Final = 0.01
-"""Part of a step that the hooks may take of the training thread."""
-ALL: Final = 0.02
-"""Part of a core that hooks and the agent's own thread may take together."""
 _UP_S: Final = 3.0
 """Seconds for which records have to cost too much before there are fewer."""
 _DOWN_S: Final = 20.0
@@ -29,12 +25,8 @@ _OF_BEATS: Final = 3
 """Newest signs of life whose middle step time counts: an evaluation between two steps is no long step."""
 _SPARE: Final = 0.7
 """Part of the budget that they may take then: what has just become enough is not taken back at once."""
-_AT_LEAST: Final = 0.25
-"""What records may add to the cost of counting, as part of that, whatever the budget is."""
 _AGAIN_S: Final = 3.0
 """Seconds between two orders to the same rank."""
-_USUAL: Final = 0.2
-"""What a counted step costs, as part of a recorded one, until one was measured."""
 _MOST_NS: Final = 10**11
 """Times beyond this are not believed."""
 ASKER: Final = b"budget"
@@ -47,27 +39,6 @@ class Forward(Protocol):
         self, asker: bytes, rank: int, command: wire.Command, answer: Callable[[bytes, int, wire.Reply], object]
     ) -> None:
         """Pass it on; the reply goes to `answer`."""
-
-
-def needed(step_ns: float, recorded_ns: float, counted_ns: float, record_ns: float, part: float = 1.0) -> int:
-    """Return the least number of steps of which one can be recorded within the budget; `MOST` where none can.
-
-    Where to count the steps takes as much as the budget, records may add a quarter of that: to record still less would
-    save next to nothing.
-
-    Args:
-        step_ns: the time of a step.
-        recorded_ns: CPU time of the training thread in a recorded step.
-        counted_ns: the same in a counted one.
-        record_ns: CPU time of the agent's thread for a record.
-        part: of the budget that may be used.
-    """
-    on_thread, on_all = (max(part * share * step_ns, (1 + part * _AT_LEAST) * counted_ns) for share in (THREAD, ALL))
-    for every in POSSIBLE:
-        thread = counted_ns + max(0.0, recorded_ns - counted_ns) / every
-        if thread <= on_thread and thread + record_ns / every <= on_all:
-            return every
-    return MOST
 
 
 class _Rank:
@@ -150,9 +121,8 @@ class Budget:
             return
         # One rank that is ahead, or makes up its numbers, moves none of them far.
         step, recorded = _middle(steps), _high(costs)
-        counted = _high([each.beat.counted_cost_ns for each in told if each.beat.counted_cost_ns is not None])
+        counted = _high([each.beat.counted_cost_ns for each in told if each.beat.counted_cost_ns is not None]) or None
         record = _high([each.beat.record_ns for each in told if each.beat.record_ns is not None])
-        counted = counted or _USUAL * recorded
         # An observer that comes later goes on with what the ranks have.
         present = self.every or round(_middle([each.beat.recorded_every for each in told]))
         if present not in POSSIBLE:

@@ -1,7 +1,7 @@
 """How many steps a rank records, one in so many and the same on all ranks, and how much memory its records may take.
 
-Usually the run's observer chooses the number from the time of a step and the cost of a record; the environment can fix
-it.  This module imports only the standard library.
+Usually the run's observer chooses the number from the time of a step and the cost of a record, and each rank itself
+until then; the environment can fix it.  This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ from typing import Final
 VARIABLE: Final = "DDPTOP_RECORD_EVERY"
 """Environment variable that fixes the number for all ranks."""
 MOST: Final = 64
-"""Steps from one record to the next at most."""
+"""At least one step in so many is recorded."""
 POSSIBLE: Final = tuple(1 << power for power in range(MOST.bit_length()))
 """Powers of two, so that ranks with different numbers still have the records of some steps in common."""
+THREAD: Final = 0.01
+"""Part of a step that the hooks may take of the training thread."""
+ALL: Final = 0.02
+"""Part of a core that hooks and the agent's own thread may take together."""
+_AT_LEAST: Final = 0.25
+"""What records may add to the cost of counting, as part of that, whatever the budget is."""
+_USUAL: Final = 0.35
+"""What a counted step costs, as part of a recorded one, until one was measured."""
 MEMORY_VARIABLE: Final = "DDPTOP_RECORDS_MIB"
 """Environment variable with the memory of each rank for its newest records, in MiB."""
 MEMORY_MIB: Final = 16
@@ -23,7 +31,7 @@ MOST_MIB: Final = 65_536
 
 
 def parse(text: str) -> int:
-    """Return what `8` means: every 8th step is recorded, 1: every step.
+    """Return what `8` means: one step in 8 is recorded, 1: every step.
 
     Raises:
         ValueError: it means nothing; says what would.
@@ -39,6 +47,28 @@ def from_environment(environment: Mapping[str, str]) -> int | None:
     """Return the number that an environment fixes, None where it does not; raises ValueError where nobody can tell."""
     text = environment.get(VARIABLE, "")
     return parse(text) if text.strip() else None
+
+
+def needed(step_ns: float, recorded_ns: float, counted_ns: float | None, record_ns: float, part: float = 1.0) -> int:
+    """Return the least number of steps of which one can be recorded within the budget; `MOST` where none can.
+
+    Where to count the steps takes as much as the budget, records may add a quarter of that: to record still less would
+    save next to nothing.
+
+    Args:
+        step_ns: the time of a step.
+        recorded_ns: CPU time of the training thread in a recorded step.
+        counted_ns: the same in a counted one; None where none was measured yet.
+        record_ns: CPU time of the agent's thread for a record.
+        part: of the budget that may be used.
+    """
+    counted_ns = _USUAL * recorded_ns if counted_ns is None else counted_ns
+    on_thread, on_all = (max(part * share * step_ns, (1 + part * _AT_LEAST) * counted_ns) for share in (THREAD, ALL))
+    for every in POSSIBLE:
+        thread = counted_ns + max(0.0, recorded_ns - counted_ns) / every
+        if thread <= on_thread and thread + record_ns / every <= on_all:
+            return every
+    return MOST
 
 
 def memory_bytes(environment: Mapping[str, str]) -> int:

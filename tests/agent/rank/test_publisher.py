@@ -19,6 +19,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.publisher import PERIOD_S, Publisher
 from ddptop.agent.rank.records.history import PIECE
+from ddptop.agent.rank.records.own_choice import OwnChoice
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
 
 
@@ -28,6 +29,8 @@ class Session:
     def __init__(self) -> None:
         self.faults, self.health, self.gate = Faults(), self, self
         self.limit = self.record_ns = None
+        self.own_choice = OwnChoice(Stamps())
+        self.own_choice.is_over = True
 
     def check(self, *_: object) -> None: ...
 

@@ -1,17 +1,27 @@
-"""What the variables for records may say."""
+"""How many steps are recorded: by the budget, and by what the variables say."""
 
 from __future__ import annotations
+
+import random
 
 import pytest
 
 from ddptop.agent.run.switches.recording import (
+    ALL,
     MEMORY_MIB,
     MEMORY_VARIABLE,
+    MOST,
+    POSSIBLE,
+    THREAD,
     VARIABLE,
     from_environment,
     memory_bytes,
+    needed,
     parse,
 )
+
+US = 1_000
+MS = 1_000_000
 
 
 @pytest.mark.parametrize(("text", "meaning"), [("1", 1), (" 8 ", 8), ("64", 64)])
@@ -39,3 +49,30 @@ def test_the_memory_of_records() -> None:
     for text in ("0", "-1", "1e3", "9" * 5000):
         with pytest.raises(ValueError, match="a number of MiB from 1 to 65,536"):
             memory_bytes({MEMORY_VARIABLE: text})
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_budget_is_kept_with_as_many_records_as_possible(seed: int) -> None:
+    """By the mean over all steps of one period, hook by hook; with half as few counted steps it would not be."""
+    chance = random.Random(seed)
+    step, recorded = chance.uniform(0.3, 50) * MS, chance.uniform(20, 300) * US
+    counted, record = recorded * chance.uniform(0.05, 0.5), chance.uniform(20, 300) * US
+
+    def spent(every: int) -> tuple[float, float]:
+        hooks = [recorded if number % every == 0 else counted for number in range(every)]
+        return sum(hooks) / every / step, (sum(hooks) + record) / every / step
+
+    def is_kept(every: int) -> bool:
+        thread, together = spent(every)
+        return thread <= max(THREAD, 1.25 * counted / step) and together <= max(ALL, 1.25 * counted / step)
+
+    every = needed(step, recorded, counted, record)
+    assert every in POSSIBLE
+    assert is_kept(every) or every == MOST
+    assert every == 1 or not is_kept(every // 2)
+
+
+def test_where_no_counted_step_was_measured_records_are_thinned_and_not_given_up() -> None:
+    """A guess holds until one was: not every step of 1 ms, nor the least there can be; all of 50 ms."""
+    assert 4 <= needed(1 * MS, 66 * US, None, 50 * US) < MOST
+    assert needed(50 * MS, 66 * US, None, 50 * US) == 1
