@@ -31,7 +31,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dta-", dir="/tmp") as folder:
         os.chmod(folder, 0o700)
-        environment = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | {"DDPTOP_RUNTIME_DIR": folder, "OUT": folder}
+        # The agent's record of each step is compared.
+        own = {"DDPTOP_RUNTIME_DIR": folder, "DDPTOP_RECORD_EVERY": "1", "OUT": folder}
+        environment = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | own
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         worker = ["-m", "ddptop.agent", os.path.abspath(__file__), str(options.steps), str(options.megabytes)]
         done = subprocess.run([*torchrun, *worker], env=environment, capture_output=True, text=True, check=False)

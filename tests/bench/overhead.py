@@ -1,11 +1,11 @@
 """What the agent costs a training step: `python tests/bench/overhead.py [--quick]`, or `--whole` for whole jobs.
 
-Whole jobs differ by 10-20 % from run to run, so the agent is switched on and off between
-short blocks of one job, and the medians of the ratios within a round are compared: on/off,
-and off/off beside it as the control that says how far the figures can be trusted.  The CPU
-time of the rank, all threads, is compared likewise: it is what the agent costs a machine whose
-cores are all busy, and is less disturbed by what else runs there.  `--tool tensorboard`,
-`--tool wandb` (offline) and `--tool traceml` run the same loop with them in place of the agent.
+Whole jobs differ by 10-20 % from run to run, so the agent is switched on and off between short blocks of one job, and
+the medians of the ratios within a round are compared: on/off, and off/off beside it as the control that says how far
+the figures can be trusted.  Every step is recorded, however short it is.  The CPU time of the rank, all threads, is
+compared likewise: it is what the agent costs a machine whose cores are all busy, and is less disturbed by what else
+runs there.  `--tool tensorboard`, `--tool wandb` (offline) and `--tool traceml` run the same loop with them in place of
+the agent.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def measure(name: str, world: int, rounds: int, tool: str) -> dict[str, Any]:
             command += [own[0], "--args", *own[2:]]
         else:
             command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", own[0], *own[2:]]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DDPTOP_RECORD_EVERY": "1"}
         if "DDPTOP_RUNTIME_DIR" not in environment:
             environment["DDPTOP_RUNTIME_DIR"] = folder
         done = subprocess.run(
