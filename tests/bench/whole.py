@@ -38,7 +38,9 @@ LONGEST_S: Final = 300.0
 
 def command(variant: str, world: int, device: str, own: Sequence[str], folder: str) -> list[str]:
     """Return the command line of a variant."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    # Without an address the ranks meet at the name of the host, which need not resolve.
+    alone = "--standalone", "--local-addr=127.0.0.1"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *alone, f"--nproc-per-node={world}"]
     match variant:
         case "agent":
             return [*torchrun, "-m", "ddptop.agent", str(PROGRAM), *own]
