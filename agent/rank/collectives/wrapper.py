@@ -167,7 +167,7 @@ class _StandIns:
         try:
             stand_in = self._class(0, 1)
             stand_in.stands_for = Echo()
-            torch.distributed._broadcast_coalesced(stand_in, [torch.zeros(1)], 1, 0)
+            torch.distributed._broadcast_coalesced(stand_in, [torch.zeros(1, device="cpu")], 1, 0)
         except (AttributeError, RuntimeError, TypeError):
             return False
         return bool(heard)

@@ -142,6 +142,19 @@ def test_no_tensor_is_kept_alive(seen):
     assert seen["kept alive"] is False
 
 
+def test_whether_stand_ins_are_heard_is_tried_on_the_host():
+    """Also where the script's tensors are on a device by default: it gets no context there that it did not ask for."""
+    import torch
+
+    names = [name for name in wrapper._METHODS if hasattr(torch.distributed.ProcessGroup, name)]
+    torch.set_default_device("cuda")
+    try:
+        assert wrapper._StandIns(torch, names).are_heard()
+    finally:
+        torch.set_default_device(None)
+    assert not torch.cuda.is_initialized()
+
+
 class Clock:
     """Nanoseconds moved by hand."""
 
