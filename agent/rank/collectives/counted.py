@@ -31,7 +31,7 @@ def name_of(group: Any) -> str:
 Note: TypeAlias = "tuple[Backends, int, str, int, int, bool, bool, str, bool, int]"
 """What is noted of a call in a step that is only counted: the backends of its group, its number there, the operation,
 when it was called, its bytes, whether it was asynchronous, whether in a backward pass, the module that has called C++
-where that was looked up, whether by the main thread, and how many steps were complete."""
+where that was looked up, whether by the main thread or for its backward pass, and how many steps were complete."""
 
 
 class Counted:

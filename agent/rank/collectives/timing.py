@@ -206,7 +206,7 @@ class Collectives:
                     counted = backends.counted or backends.count(groups)
                     # No other Python code runs within this line: two threads never get the same number.
                     counted.calls = number = counted.calls + 1
-                    steps, is_main = stamps.steps, thread == main
+                    steps, is_main = stamps.steps, thread == main or (in_backward and _is_of_torch())
                     note = backends, number, op, now, size, asynchronous, in_backward, origin, is_main, steps
                     counted.noted.append(note)
                     noted.append(note)
@@ -250,7 +250,8 @@ class Collectives:
         in_place = origin in _IN_PLACE
         if origin == _DDP:
             self._ddp = True
-        host = backend.clock is None and (thread or threading.get_ident()) == self._main
+        for_main = (thread or threading.get_ident()) == self._main or (stamps.in_backward and _is_of_torch())
+        host = backend.clock is None and for_main
         size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
         call = Call(
             op,
@@ -361,6 +362,17 @@ class Collectives:
         else:
             call.done = self._stamps.clock()
             self._flying.pop(id(call), None)
+
+
+def _is_of_torch() -> bool:
+    """Say whether this is a thread that Python did not start.
+
+    In such threads torch runs the backward pass of what is on a device, while the main thread waits for its end.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") != "threading"
 
 
 def _caller(depth: int) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.harness import FORKED, started
+from support.harness import FORKED, started, until
 
 from ddptop.agent.rank.collectives import timing, wrapper
 from ddptop.agent.rank.collectives.backends import Backend, Backends
@@ -193,6 +196,14 @@ class FakeBackends(Backends):
         return self._only
 
 
+Start = Callable[[Callable[[], object], tuple[()]], object]
+"""Starts a thread that calls a function."""
+
+
+def start_of_python(function: Callable[[], object], _: tuple[()]) -> None:
+    threading.Thread(target=function).start()
+
+
 class FakeWork:
     """Work whose future calls back at once, as NCCL's does when the work is enqueued."""
 
@@ -239,6 +250,27 @@ def on_device(captures: Captures) -> tuple[Collectives, FakeBackends, list[FakeE
     clock = Clock()
     backend = Backend(0, EventClock(event, lambda: None, captures), True)
     return Collectives(Stamps(clock, clock), Faults()), FakeBackends(backend), events
+
+
+@pytest.mark.parametrize(("start", "waits"), [(_thread.start_new_thread, True), (start_of_python, False)])
+def test_the_backward_pass_waits_for_what_torchs_own_threads_have_begun(start: Start, waits: bool):
+    """Gradients on a device are shared from such a thread, with gloo as well; those of the script do as they like."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    stamps.observed = True
+    collectives, backends = Collectives(stamps, Faults()), FakeBackends(Backend(2, None, True))
+    collectives.begin("broadcast", [], backends, 0, blocking=False, origin="torch.nn.parallel.distributed")
+    stamps.enter(BACKWARD)
+    calls: list[Call] = []
+    clock.now = 10
+    start(lambda: calls.append(collectives.begin("all_reduce", [], backends, 10, blocking=False, origin="")), ())
+    until(lambda: calls, "the call")
+    calls[0].done = 30
+    clock.now = 40
+    stamps.leave()
+    stamps.cut(1)
+    step = meter.record(stamps.finished[0])
+    assert (calls[0].deferred, step.wait_ns, step.backward_ns) == (waits, 20 if waits else 0, 20 if waits else 40)
 
 
 @pytest.mark.parametrize("work", [FakeWork(), None])
