@@ -287,6 +287,23 @@ def test_on_a_device_a_call_is_open_until_the_device_has_passed_it(work: FakeWor
     assert call.duration == 1_000_000
 
 
+def test_a_barrier_that_returns_no_work_has_waited():
+    """Newer NCCL groups wait in C++ for the end of a barrier that is not asynchronous."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    stamps.observed = True
+    stamps.cut(1)
+    collectives = Collectives(stamps, Faults())
+    call = collectives.begin("barrier", [], FakeBackends(Backend(0, None, False)), 0, blocking=True, origin="")
+    clock.now = 25
+    collectives.end(call, None)
+    clock.now = 40
+    stamps.cut(2)
+    step = meter.record(stamps.finished[1])
+    assert (step.wait_ns, step.collectives[0].duration_ns, step.collectives[0].estimated) == (25, 25, False)
+    assert collectives.outstanding == 0
+
+
 def test_a_call_of_a_graph_that_is_captured_is_not_taken_for_open():
     """Nothing of it can be asked for, and calls after the capture are known as ever."""
     captures = Captures()
