@@ -39,6 +39,8 @@ SUMMARY_S = 1.0
 BATCH_S = 1.0
 _ENOUGH = 8
 """Records that a turn has to have for its time to be theirs; of fewer each has so small a part of it."""
+_MOST_TAKEN = 1024
+"""Steps whose stamps are kept while a CUDA graph is captured."""
 PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss before it is sent without them."""
 
@@ -92,6 +94,11 @@ class Publisher:
         self._refused = 0
         self._seq = 0
         self._waited = 0
+        self._taken: deque[StepStamps] = deque(maxlen=_MOST_TAKEN)
+        """Steps whose records are made, until no graph is captured.
+
+        To free their pinned memory records an event on the stream that used it. If that one is captured, every later
+        query of the event fails, and with it the script's own requests for pinned memory."""
         self._records_measured = False
         self._published: tuple[str, int | None] | None = None
         self._beat_due = 0.0
@@ -214,6 +221,7 @@ class Publisher:
     def _send_steps(self) -> None:
         began = time.thread_time_ns()
         collected = self._starvation.stamp(self._collect())
+        device_time.CAPTURES.ask(self._taken.clear)
         records = [record for step in collected if (record := self._store(step)) is not None]
         for payload in history.batches(self._session.rank, records, self._session.hello.generation):
             self._send(wire.TOPIC_STEPS, payload)
@@ -272,8 +280,10 @@ class Publisher:
                 self._waited += 1
                 break
             self._waited = 0
+            stamped = finished.popleft()
+            self._taken.append(stamped)
             try:
-                steps.append(self._record(finished.popleft()))
+                steps.append(self._record(stamped))
             except Exception as error:
                 self._session.faults.note("measuring a step", error)
         return steps

@@ -6,6 +6,8 @@ import itertools
 import math
 import threading
 import time
+import weakref
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,8 @@ from ddptop.agent.rank.commands.executing import Executing
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.publisher import PERIOD_S, Publisher
+from ddptop.agent.rank.records import device_time
+from ddptop.agent.rank.records.device_time import Captures
 from ddptop.agent.rank.records.history import PIECE
 from ddptop.agent.rank.records.own_choice import OwnChoice
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
@@ -46,6 +50,7 @@ def bare() -> Any:
     found: Any = Publisher.__new__(Publisher)
     found._session, found._batches = Session(), Batches()
     found._records_measured = False
+    found._taken, found._waited = deque(), 0
     return found
 
 
@@ -68,6 +73,41 @@ def test_a_step_of_a_failed_device_is_told_without_its_numbers() -> None:
     assert step.wall_ns > 0
     assert thread._session.faults.count == 1
     assert "illegal memory access" in thread._session.faults.last
+
+
+def test_during_a_capture_nothing_of_a_step_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To free pinned memory records an event on the stream that used it, which may be the one that is captured."""
+
+    class Pinned:
+        def read(self) -> float:
+            return 1.0
+
+    captures = Captures()
+    monkeypatch.setattr(device_time, "CAPTURES", captures)
+    thread = bare()
+    thread._starvation = SimpleNamespace(stamp=lambda steps: steps)
+    thread._session.rank, thread._session.hello, thread._batching = 3, SimpleNamespace(generation=0), False
+    thread._store = lambda step: None
+    stamps = thread._session.stamps = Stamps()
+    freed: list[int] = []
+
+    def turn(step: int) -> None:
+        loss = Pinned()
+        weakref.finalize(loss, freed.append, step)
+        stamps.loss(loss)
+        stamps.cut(step)
+        del loss
+        thread._send_steps()
+
+    turn(1)
+    assert freed == [1]
+    captures.begin()
+    turn(2)
+    turn(3)
+    assert freed == [1]
+    captures.end()
+    thread._send_steps()
+    assert freed == [1, 2, 3]
 
 
 def test_a_failed_device_leaves_the_state_of_a_rank_known() -> None:
