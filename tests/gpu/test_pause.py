@@ -25,7 +25,7 @@ def test_a_pause_outlasts_the_timeout_of_collectives(own_base: Path, monkeypatch
     options = ["--device", str(kind), "--backend", backend, "--timeout", str(timeout_s), "--out", "/tmp"]
     script = str(PROGRAMS / "pausing.py")
     launched = ddptop(
-        "launch", "--world", str(world), "--name", "held", "--detach", script, "--", *options, "--steps", "300"
+        "launch", "--world", str(world), "--name", "held", "--detach", script, "--", *options, "--steps", "800"
     )
     assert launched.returncode == 0, launched.stderr
     until(lambda: (status("held")["step"] or 0) > 20, "some steps")
