@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from support.gpu.measuring import Rank, network, span
 
-WARMUP = 8
+WARMUP = 40
+"""So many that torch has pinned memory for all numbers that are on their way to the agent at a time."""
 STEPS = 12
 """Of each kind of memory."""
 
