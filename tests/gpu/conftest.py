@@ -18,7 +18,7 @@ _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what cannot run here: all tests without a device, those marked by `needs_cuda` in a rehearsal."""
+    """Skip what cannot run here: all tests without a device, those that ask for `cuda` in a rehearsal."""
     here = [item for item in items if _HERE in item.path.parents]
     if not here:
         return
