@@ -250,8 +250,9 @@ class Collectives:
         in_place = origin in _IN_PLACE
         if origin == _DDP:
             self._ddp = True
-        for_main = (thread or threading.get_ident()) == self._main or (stamps.in_backward and _is_of_torch())
-        host = backend.clock is None and for_main
+        host = backend.clock is None and (
+            (thread or threading.get_ident()) == self._main or (stamps.in_backward and _is_of_torch())
+        )
         size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
         call = Call(
             op,

@@ -15,7 +15,7 @@ from support.gpu import devices
 PROGRAMS: Final = Path(__file__).resolve().parents[2] / "gpu" / "programs"
 _TESTS: Final = PROGRAMS.parents[1]
 LONGEST_S: Final = 150.0
-ALONE: Final = ("--standalone", "--local-addr=127.0.0.1")
+_ALONE: Final = ("--standalone", "--local-addr=127.0.0.1")
 """Options of torchrun; without the second the ranks meet at the name of the host, which need not resolve."""
 
 
@@ -53,7 +53,7 @@ def job(
     # The rehearsal shares its cores with whatever else runs.
     limit_s = LONGEST_S * (4 if devices.rehearsing() else 1)
     with tempfile.TemporaryDirectory(prefix="dtg-", dir="/tmp") as folder:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", *ALONE, f"--nproc-per-node={world}"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *_ALONE, f"--nproc-per-node={world}"]
         script = str(PROGRAMS / f"{program}.py")
         own = ["--device", device, "--backend", backend or ("nccl" if device == "cuda" else "gloo"), "--out", folder]
         done = subprocess.run(
