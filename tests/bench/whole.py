@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent import wire
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 
 PROGRAM: Final = Path(__file__).with_name("programs") / "whole_job.py"
@@ -75,7 +77,15 @@ def job(variant: str, net: str, world: int, device: str, blocks: int) -> dict[st
                 f"{variant}, {net}, {world} ranks: no result\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
             )
         ranks = [json.loads(report.read_text()) for report in reports]
-        return {name: statistics.fmean(rank[name] for rank in ranks) for name in NUMBERS}
+        return {name: statistics.fmean(rank[name] for rank in ranks) for name in NUMBERS} | _recorded(Path(folder))
+
+
+def _recorded(base: Path) -> dict[str, float]:
+    """Return one step in how many was recorded at the end of the run below this folder; empty where there is none."""
+    databases = [rundir.RunDir(record.parent).database for record in base.glob("*/run.json")]
+    told = [message for database in databases for message in recording.read_end(database)]
+    numbers = [message.recorded_every for message in told if isinstance(message, wire.Beat)]
+    return {"every": max(numbers)} if numbers else {}
 
 
 def _await_observers(base: Path) -> None:
@@ -100,7 +110,7 @@ def table(net: str, found: Mapping[str, Sequence[Mapping[str, float]]], missing:
     rows = []
     for variant in VARIANTS:
         if variant in missing:
-            rows.append(f"| {net} | {variant} | {missing[variant]} |" + " |" * 6)
+            rows.append(f"| {net} | {variant} | {missing[variant]} |" + " |" * 7)
             continue
         jobs = found[variant]
         of_medians = middle(jobs, "median") / middle(plain, "median")
@@ -108,12 +118,14 @@ def table(net: str, found: Mapping[str, Sequence[Mapping[str, float]]], missing:
         # What else runs on the machine only adds to the CPU time: by their least, jobs can be compared.
         more = [least(jobs, name) - least(plain, name) for name in ("thread_least", "process")]
         share = more[0] / least(plain, "least")
+        every = [f"{each['every']:.0f}" for each in jobs if "every" in each]
         rows.append(
             f"| {net} | {variant} | {middle(jobs, 'median') / 1e3:.3f} ms | {of_medians:.3f} | {of_minima:.3f}"
             f" | {middle(jobs, 'thread'):.0f} ({more[0]:+.0f}, {share:+.1%} of a step)"
             f" | {middle(jobs, 'process'):.0f} ({more[1]:+.0f})"
             f" | {middle(jobs, 'rss'):.0f} ({middle(jobs, 'rss') - middle(plain, 'rss'):+.0f})"
-            f" | {middle(jobs, 'own'):.0f} ({middle(jobs, 'own') - middle(plain, 'own'):+.0f}) |"
+            f" | {middle(jobs, 'own'):.0f} ({middle(jobs, 'own') - middle(plain, 'own'):+.0f})"
+            f" | {', '.join(every)} |"
         )
     return rows
 
@@ -139,8 +151,19 @@ def main(arguments: Sequence[str]) -> None:
         f"{options.rounds} rounds of whole jobs, {options.world} ranks on {options.device}; each number is the median"
         " of the rounds, and in brackets what it is more than plain, by the least of CPU times"
     )
-    print("| network | job | step | ratio of medians | of minima | thread, us a step | rank, us a step | RSS | own |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    titles = (
+        "network",
+        "job",
+        "step",
+        "ratio of medians",
+        "of minima",
+        "thread, us a step",
+        "rank, us a step",
+        "RSS",
+        "own",
+    )
+    print("| " + " | ".join([*titles, "last, one step recorded in"]) + " |")
+    print("|---" * (len(titles) + 1) + "|", flush=True)
     order = random.Random(1)
     for net in options.net or ("linear", "conv"):
         found: dict[str, list[dict[str, float]]] = {each: [] for each in chosen if each not in missing}

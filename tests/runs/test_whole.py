@@ -25,7 +25,7 @@ def test_each_job_stands_beside_the_plain_one():
     found = {
         "plain": [numbers(), numbers(median=100, thread_least=90), numbers(median=50)],
         "plain again": [numbers()] * 3,
-        "agent": [numbers(median=100, least=90, thread_least=9, process=20, rss=8, own=5)] * 3,
+        "agent": [numbers(median=100, least=90, thread_least=9, process=20, rss=8, own=5) | {"every": 32.0}] * 3,
     }
     missing = {name: "not asked for" for name in whole.VARIANTS if name not in found}
     missing["wandb"] = "not installed: pip install wandb"
@@ -34,7 +34,7 @@ def test_each_job_stands_beside_the_plain_one():
     agent = [cell.strip() for cell in rows["agent"].strip("|").split("|")]
     # The plain jobs' medians are 1000, 1050 and 1100.
     assert agent[2:5] == ["1.100 ms", "1.048", "1.100"]
-    assert agent[5:] == ["600 (+9, +1.0% of a step)", "820 (+20)", "698 (+8)", "375 (+5)"]
+    assert agent[5:] == ["600 (+9, +1.0% of a step)", "820 (+20)", "698 (+8)", "375 (+5)", "32, 32, 32"]
     assert "pip install wandb" in rows["wandb"]
     assert len({row.count("|") for row in rows.values()}) == 1
 
