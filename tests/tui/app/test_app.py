@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -589,15 +588,20 @@ async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:
 
 
 class Polled(MovingSource):
-    """Counts how often it is asked for what has come, and takes long over it where it is to."""
+    """Counts how often it is asked for what has come, and takes long over it, by a clock of its own, where it is to."""
 
     polls = 0
     takes_s = 0.0
+    now = 0.0
 
     def poll(self) -> None:
         """Take in nothing."""
         self.polls += 1
-        time.sleep(self.takes_s)
+        self.now += self.takes_s
+
+    def monotonic(self) -> float:
+        """Return the time of its clock."""
+        return self.now
 
 
 async def test_messages_are_taken_in_with_each_frame_and_between_two_only_while_more_come(
@@ -608,6 +612,7 @@ async def test_messages_are_taken_in_with_each_frame_and_between_two_only_while_
     monkeypatch.setattr("ddptop.tui.app.rhythm.PAINT_HZ", 1e-3)
     monkeypatch.setattr("ddptop.tui.app.rhythm.POLL_HZ", 100)
     source = Polled()
+    monkeypatch.setattr("ddptop.tui.app.rhythm.time", source)
     app = DdptopApp(source)
     async with app.run_test(size=(120, 40)) as pilot:
         app.repaint()
