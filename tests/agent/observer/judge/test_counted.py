@@ -65,3 +65,14 @@ def test_a_delay_once_in_ten_steps_gets_no_rhythm_that_is_not_known() -> None:
     """What meets records only once in forty steps is not said to come every forty."""
     verdicts, _ = told(slow(2, "data", 4.0, every=10, since=10), EVERY)
     assert [(each.kind, each.rank, each.every) for each in verdicts] == [("slow_rank", 2, None)]
+
+
+@pytest.mark.parametrize("every", [2, EVERY, 32])
+def test_of_ranks_that_take_turns_none_is_told_as_the_slow_one(every: int) -> None:
+    """Where two of them are late in every second step each, both are met, and as often."""
+
+    def in_turn(step: int, rank: int) -> dict[str, float]:
+        return {"forward": 0.6} if rank == step % 2 else {}
+
+    verdicts, _ = told(in_turn, every, 30_000)
+    assert [each for each in verdicts if each.kind != "taking_turns"] == []
