@@ -10,7 +10,6 @@ inspection  where the rank stands: stacks and open collectives, for who asks
 records     from stamps to `Step` records and summaries
 commands    hold, step, checkpoint, answers
 process     enrolment, output, ending
-script      what the script tells by our public calls
-given       the arguments of our public calls
+calls       our public calls: their arguments, and what the script tells by them
 faults      the wall between the agent and the training
 """

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ddptop import agent
-from ddptop.agent.rank import given
+from ddptop.agent.rank.calls import given
+from ddptop.agent.rank.calls.script import Script
 from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.commands.follower import Follower
@@ -32,7 +33,6 @@ from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.own_choice import OwnChoice
 from ddptop.agent.rank.records.stamps import Stamps
-from ddptop.agent.rank.script import Script
 from ddptop.agent.run.decisions import Decisions, Place
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify

@@ -5,7 +5,6 @@ base        the folder that holds them, and their names
 records     the record of a run and of each rank
 states      the state of a rank and of a run, from evidence; its limits in seconds come from the caller
 decisions   actions that either all ranks or none must carry out
-sampling    the steps that stand for all, where not every one is looked at
 generations the present start of the group, among those that ranks claim
 ends        what the observer saw of the end of each rank's process
 detached    the start of a run's observer, where ddptop did not launch the job

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.run.sampling import next_sampled
+from ddptop.agent.sampling import next_sampled
 
 DEEPEST: Final = 40
 """Level beyond which no step stays: only a false record claims a trillion steps."""
@@ -112,7 +112,7 @@ def _chosen(by_rank: dict[int, list[_Record]], level: int) -> set[int]:
     # Where only some steps have their collectives timed, these are the steps that stay (see `rank.collectives.timing`).
     wanted = _sampled(numbers, 1 << level)
     if len(numbers) >= _FEW_STEPS and not len(numbers) / 4 <= len(wanted) <= len(numbers) * 3 / 4:
-        # Not every step was recorded: the sample of one in so many is all there is, or hardly a part of it.
+        # Not every step was recorded: of those that were, nearly all or hardly any are in this sample.
         wanted = set(numbers[::2])
     # A step that stayed because it was outstanding stays again while it still is.
     extras = _outstanding([light for records in by_rank.values() for light, _ in records], wanted)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ddptop.agent.rank.records.cost import Cost
-from ddptop.agent.run.sampling import next_sampled
+from ddptop.agent.sampling import next_sampled
 
 DATA: Final = 0
 FORWARD: Final = 1

@@ -21,7 +21,7 @@ from support.values.messages import read_steps
 
 from ddptop import agent
 from ddptop.agent import wire
-from ddptop.agent.rank.script import MOST_METRICS
+from ddptop.agent.rank.calls.script import MOST_METRICS
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire import incoming

@@ -21,7 +21,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.record import recording, thinning
 from ddptop.agent.observer.record.ring import Ring
 from ddptop.agent.observer.record.thinning import DEEPEST, Stored, thinned
-from ddptop.agent.run.sampling import next_sampled
+from ddptop.agent.sampling import next_sampled
 
 BUDGET = 512 << 10
 SLACK = BUDGET // 4 + (32 << 10)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from ddptop.agent.run.sampling import next_sampled
+from ddptop.agent.sampling import next_sampled
 
 EVERY = (1, 2, 4, 8, 16, 32, 64)
 STEPS = 64 * 3000

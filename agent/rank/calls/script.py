@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final, TypeVar
 
-from ddptop.agent.rank import given
+from ddptop.agent.rank.calls import given
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.wire.incoming import LONGEST_NAME, clean_name
