@@ -87,7 +87,8 @@ case ${1:-} in
         # Plugins and warnings of other versions, which such a machine may have, are not what is tested.
         export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
         # SIGINT, since pytest then still tells what has failed until now.
-        exec timeout --signal=INT --kill-after=20 "$limit_s" "$place/venv/bin/python" -m pytest -q -p pytest_timeout -p no:cacheprovider \
+        exec timeout --signal=INT --kill-after=20 "$limit_s" \
+            "$place/venv/bin/python" -m pytest -q -p pytest_timeout -p no:cacheprovider \
             -o filterwarnings=default --durations=10 "${@:-tests/gpu}"
         ;;
 esac

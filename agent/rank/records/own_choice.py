@@ -7,6 +7,7 @@ an observer.
 from __future__ import annotations
 
 import statistics
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,8 @@ AFTER_NS: Final = 500_000_000
 """Time of recorded steps after which the number is chosen."""
 LEAST_STEPS: Final = 50
 """Steps that have to be recorded by then: the first ones are no usual ones."""
+MOST_STEPS: Final = 4096
+"""Newest steps that are remembered while the cost is not known."""
 
 
 class OwnChoice:
@@ -25,7 +28,7 @@ class OwnChoice:
 
     def __init__(self, stamps: Stamps) -> None:
         self._stamps = stamps
-        self._walls: list[int] = []
+        self._walls: deque[int] = deque(maxlen=MOST_STEPS)
         self._total_ns = 0
         self.is_over = False
         """True once the number was chosen, here or elsewhere."""
@@ -34,7 +37,7 @@ class OwnChoice:
         """Take in recorded steps; `record_ns` is what a record takes the agent's thread, None: not known yet."""
         if self.is_over:
             return
-        self._walls += [step.wall_ns for step in steps]
+        self._walls.extend(step.wall_ns for step in steps)
         self._total_ns += sum(step.wall_ns for step in steps)
         cost = self._stamps.cost
         if len(self._walls) < LEAST_STEPS or self._total_ns < AFTER_NS or record_ns is None or cost.recorded_ns is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent.rank.records.own_choice import OwnChoice
+from ddptop.agent.rank.records.own_choice import MOST_STEPS, OwnChoice
 from ddptop.agent.wire import Step
 
 MS = 1_000_000
@@ -41,11 +41,13 @@ def test_after_half_a_second_the_budget_is_kept(ms: float, fewest: int, most: in
 
 
 def test_nothing_is_chosen_where_the_cost_is_not_known() -> None:
-    """Neither that of the hooks nor that of a record is guessed."""
+    """Neither that of the hooks nor that of a record is guessed, and what is remembered meanwhile is bounded."""
     for stamps, record_ns in ((rank(None), 50_000), (rank(), None)):
         choice = OwnChoice(stamps)
-        choice.look(steps(1000, 1.0), record_ns)
+        for _ in range(10):
+            choice.look(steps(1000, 1.0), record_ns)
         assert (stamps.every, choice.is_over) == (1, False)
+        assert len(choice._walls) == MOST_STEPS
 
 
 def test_who_was_told_a_number_chooses_none() -> None:
