@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +53,8 @@ class Rank:
         """Bind, and write the member record."""
         self.rank = rank
         self.subscribed: set[bytes] = set()
+        self._waiting: deque[tuple[bytes, wire.Command]] = deque()
+        """Commands that have come, with their senders, and were not returned."""
         self.pub, self.cmd = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
         self.pub.sndhwm = 0
         for socket, kind in ((self.pub, "pub"), (self.cmd, "cmd")):
@@ -83,7 +88,24 @@ class Rank:
 
     def asked(self) -> tuple[bytes, wire.Command]:
         """Wait for a command, and return its sender and it."""
-        assert self.cmd.poll(int(1000 * DEADLINE_S)), f"rank {self.rank} was not asked"
+        assert self.is_asked(DEADLINE_S), f"rank {self.rank} was not asked"
+        return self._waiting.popleft()
+
+    def is_asked(self, within_s: float = 0.0) -> bool:
+        """Say whether a command comes within so many seconds, which `asked` will return.
+
+        Not where the rank stands: an observer asks that whenever its rank was silent for seconds, as on a busy machine.
+        """
+        deadline = time.monotonic() + within_s
+        while not self._waiting and self.cmd.poll(max(0, math.ceil(1000 * (deadline - time.monotonic())))):
+            peer, command = self._received()
+            if isinstance(command, wire.Inspect):
+                self.answer(peer, wire.Reply(command.id, True))
+            else:
+                self._waiting.append((peer, command))
+        return bool(self._waiting)
+
+    def _received(self) -> tuple[bytes, wire.Command]:
         peer, payload = self.cmd.recv_multipart()
         return peer, wire.read_command(payload)
 
@@ -104,7 +126,8 @@ class Rank:
     def inspect(self, inspection: wire.Inspection) -> wire.Inspect:
         """Wait for the question where the rank stands, answer it with this, and return it; others get an empty one."""
         while True:
-            peer, command = self.asked()
+            assert self.cmd.poll(int(1000 * DEADLINE_S)), f"rank {self.rank} was not asked where it stands"
+            peer, command = self._received()
             if isinstance(command, wire.Inspect):
                 self.answer(peer, wire.Reply(command.id, True, inspection=inspection))
                 return command

@@ -109,7 +109,7 @@ def test_a_gap_is_filled(new_run: Callable[..., RunDir]) -> None:
         assert rank.fill().first_seq == 8
         rank.publish(wire.TOPIC_STEPS, steps(0, 11))
         until(lambda: numbers(directory) == [*range(8), 10, 11], "what there is")
-        assert not rank.cmd.poll(0)
+        assert not rank.is_asked()
 
 
 def test_a_false_number_hides_no_later_gap(new_run: Callable[..., RunDir]) -> None:
@@ -208,7 +208,7 @@ def test_no_step_is_lost_under_a_burst(new_run: Callable[..., RunDir], monkeypat
 
         def all_are_recorded() -> bool:
             nonlocal sent
-            if rank.cmd.poll(50):
+            if rank.is_asked(0.05):
                 peer, fill = rank.asked()
                 assert isinstance(fill, wire.Fill)
                 rank.answer(peer, steps(0, *range(fill.first_seq, sent)), wire.Reply(fill.id, True))

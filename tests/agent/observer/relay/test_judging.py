@@ -278,4 +278,4 @@ def test_suspects_of_a_large_group_are_asked_for_their_records(
         group[1].answer(peer, steps(1, 7, 8), wire.Reply(fill.id, True))
         until(lambda: (1, [9], 0) in judge.heard, "the records")
         assert [each for each in judge.heard if isinstance(each, tuple)] == [(1, [7, 8], 0), (1, [9], 0)]
-        assert not group[0].cmd.poll(0)
+        assert not group[0].is_asked()

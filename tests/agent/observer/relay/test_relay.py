@@ -386,7 +386,7 @@ def test_a_command_to_a_former_process_does_not_reach_the_next(
         peer, query = rank.asked()
         rank.answer(peer, wire.Reply(query.id, True))
         assert read_reply(looker.answered()[1]) == wire.Reply(3, True)
-        assert not rank.cmd.poll(100)
+        assert not rank.is_asked(0.1)
         rank.close()
 
 
