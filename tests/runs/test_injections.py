@@ -27,7 +27,7 @@ def faulty(folder: Path) -> subprocess.CompletedProcess[str]:
     """A run with three faults, the last of which ends it."""
     return ddptop(
         "launch", "--world", "2", "--name", "faulty", "--inject", "rank=1,phase=backward,ms=30,from=40",
-        "--inject", "rank=0,nan,from=178", "--inject", "rank=0,crash,from=181", "train.py", "--", "500", cwd=folder,
+        "--inject", "rank=0,nan,from=338", "--inject", "rank=0,crash,from=341", "train.py", "--", "500", cwd=folder,
     )  # fmt: skip
 
 
@@ -48,10 +48,10 @@ def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(faulty):
     assert re.fullmatch(said, f"verdict: {verdict['text']}")
     slow, *others = told["injected"].split("; ")
     assert slow == "rank 1: 30 ms more in backward in each step from step 40"
-    assert others == ["rank 0: nan from step 178", "rank 0: crash from step 181"]
+    assert others == ["rank 0: nan from step 338", "rank 0: crash from step 341"]
     assert faulty.stdout.count("verdict: rank 1 holds the group back") == 1
     printed = [line.split() for line in rundir.find("faulty").rank_log(0).read_text().splitlines() if "loss " in line]
-    assert [step for _, step, loss in printed if loss == "nan"] == ["178", "179", "180"]
+    assert [step for _, step, loss in printed if loss == "nan"] == ["338", "339", "340"]
 
 
 def test_a_rank_that_dies_tells_why_once(faulty):
