@@ -211,7 +211,7 @@ class Session:
     def _abandon(self) -> None:
         """In a forked child: replace the locks that the agent's thread may hold, which does not exist there."""
         agent._listener = None
-        self.gate = Gate()
+        self.gate.renew()
         self.stamps.abandon()
         device_time.CAPTURES.renew()
 
@@ -242,18 +242,11 @@ class Session:
         """Note the activity of the script before its first step."""
         self._start_phase = phase
 
-    def cut(self, counted: Any = None) -> None:
-        """Check the parameters where that is due, and end the current step.
-
-        Args:
-            counted: the optimizer whose step ends one that is only counted; None: what it has changed was noted before.
-        """
+    def cut(self) -> None:
+        """Check the parameters where that is due, and end the current step."""
         step = self.gate.completed + 1
         try:
-            if counted is None:
-                self.checks.boundary(step)
-            else:
-                self.checks.count(counted, step)
+            self.checks.boundary(step)
         except Exception as error:
             # The step counts all the same.
             self.faults.note("checksums of parameters", error)
@@ -265,13 +258,26 @@ class Session:
         Raises:
             SystemExit: the run is being stopped; the script unwinds as if it had called `sys.exit(0)`.
         """
-        if self.gate.boundary():
+        self.gate.completed += 1
+        self.wait()
+
+    def wait(self) -> None:
+        """Hold the training thread at the boundary of the step that was counted last, while the group is paused.
+
+        Raises:
+            SystemExit: as `hold`.
+        """
+        gate = self.gate
+        if gate.limit is None:
+            return
+        began = self.stamps.clock()
+        if gate.wait():
             try:
-                self.stamps.resume()
+                self.stamps.resume(began)
             except Exception as error:
                 # A failed device raises in the next call to it: that call must be the script's.
                 self.faults.note("going on after a pause", error)
-        if self.gate.ended_by is not None:
+        if gate.ended_by is not None:
             self._stopped = True
             raise SystemExit(0)
 

@@ -83,7 +83,8 @@ class Agent:
         """Put every hook back."""
         self._hooks.on()
         self._may_publish = True
-        self._session.stamps.resume()
+        stamps = self._session.stamps
+        stamps.resume(stamps.clock())
 
     def off(self) -> None:
         """Take every hook away, and let the agent's thread do nothing."""

@@ -7,8 +7,9 @@ sends them.
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ RECALLED: Final = 16
 NAMES_S: Final = 10.0
 """Seconds after which the names are sent again, for an observer that has missed them."""
 _LONGEST_PROBLEM: Final = 200
+_MOST_ROWS: Final = 8
+"""A script may make a new optimizer for each step."""
 MOST_FAILURES: Final = 3
 """Failed checks after which none is tried any more: each would take time from the training."""
 
@@ -41,6 +44,24 @@ class Missed(Exception):
 
 class Failed(Exception):
     """The rank cannot compute checksums, and why."""
+
+
+class Row:
+    """Steps of an optimizer at whose boundaries nothing was due."""
+
+    __slots__ = ("_modules", "optimizer", "steps")
+
+    def __init__(self, optimizer: Callable[[], Any], modules: list[Module]) -> None:
+        """Begin with none; `optimizer` is a weak reference, and `modules` are those that it changes."""
+        self.optimizer = optimizer
+        self._modules = modules
+        self.steps = 0
+
+    def settle(self) -> None:
+        """Count them as steps of the modules, and begin anew."""
+        for module in self._modules:
+            module.steps += self.steps
+        self.steps = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +107,13 @@ class Checks:
         """By layout."""
         self._names_due: dict[str, float] = {}
         """By layout, when its names are to be sent again."""
+        self._stepped: list[Callable[[], Any]] = []
+        """Return the first two optimizers that have made a step since the last boundary."""
+        self.rows: dict[int, Row] = {}
+        """By address, the optimizers that have made a step by themselves; the newest."""
+        self.quiet = False
+        """Nothing is due at the next boundary, and no step of an optimizer waits for it: where that boundary is of an
+        optimizer in `rows`, it is enough to count its step there."""
 
     def watch(self, torch: Any) -> None:
         """Begin; torch was imported."""
@@ -95,26 +123,32 @@ class Checks:
     def wrapped(self, module: Any) -> None:
         """Note a DDP module that was just made."""
         if self._modules is not None:
+            self._settle()
+            self.rows.clear()
             self._modules.wrap(module)
 
     def stepped(self, optimizer: Any) -> None:
         """Note that an optimizer has made a step."""
         if self._modules is not None:
+            self.quiet = False
+            if len(self._stepped) < 2:
+                self._stepped.append(weakref.ref(optimizer))
             for module in self._modules.changed(optimizer):
                 self._changed[module] = None
 
-    def count(self, optimizer: Any, step: int) -> None:
-        """Note a step of an optimizer that is the end of `step`, in as few calls as it takes where nothing is due.
+    def _settle(self) -> None:
+        """Count what was counted in rows as steps of the modules."""
+        for row in self.rows.values():
+            row.settle()
 
-        Raises:
-            Exception: as `boundary` does.
-        """
-        if self._modules is None or self._changed or self._asked or self._checking.every:
-            self.stepped(optimizer)
-            self.boundary(step)
-            return
-        for module in self._modules.changed(optimizer):
-            module.steps += 1
+    def _begin_row(self, optimizer: Callable[[], Any]) -> None:
+        here = id(optimizer())
+        row = self.rows.pop(here, None)
+        if row is not None:
+            row.settle()
+        elif len(self.rows) >= _MOST_ROWS:
+            self.rows.pop(next(iter(self.rows))).settle()
+        self.rows[here] = Row(optimizer, list(self._changed))
 
     def boundary(self, step: int) -> None:
         """Check what is due at the end of a step; called by the training thread.
@@ -122,13 +156,21 @@ class Checks:
         Raises:
             Exception: there is no checksum, because the device has failed or has no memory left.
         """
+        stepped, self._stepped = self._stepped, []
         every = self._checking.every
         if not every and step not in self._asked:
             # The usual step.
             for module in self._changed:
                 module.steps += 1
+            if len(stepped) == 1:
+                self._begin_row(stepped[0])
             self._changed.clear()
+            self.quiet = True
+            # Who asks, sets the steps first and takes the quiet away then.
+            if self._asked:
+                self.quiet = False
             return
+        self._settle()
         changed, self._changed = self._changed, {}
         for module in changed:
             module.steps += 1
@@ -182,6 +224,7 @@ class Checks:
             raise Missed
         # What somebody has asked for and no longer waits for is dropped for the next one who asks.
         self._asked = frozenset(sorted({*self._asked, step})[-ASKED:])
+        self.quiet = False
         return None
 
     def take(self) -> Iterator[Checksums]:

@@ -40,7 +40,8 @@ class Gate:
         self.lock = threading.RLock()
         """Held while the gate changes; reentrant."""
         self._changed = threading.Condition(self.lock)
-        self._limit: int | None = None
+        self.limit: int | None = None
+        """The step at which the rank is or will be held, None where the gate is open; changes under the lock."""
         self._expires: float | None = None
         self._lease_s = 0.0
         self._token: str | None = None
@@ -54,24 +55,20 @@ class Gate:
         """Called, under the lock, when the lease of that token expires; it may `keep` the hold. True: whether the hold
         lapses is decided elsewhere, and it goes on until that is known."""
         self.completed = 0
-        """Steps completed."""
+        """Steps completed. The training thread counts a step, without the lock, and then waits where there is a
+        `limit`."""
         self.held_at_ns: int | None = None
-        """Time since which the training thread waits in `boundary`; wall clock."""
+        """Time since which the training thread waits in `wait`; wall clock."""
         self.released_at_ns: int | None = None
         """Time at which it was last let go from there; wall clock."""
         self.ended_by: str | None = None
         """Author of the stop; the script ends at this boundary."""
 
-    def boundary(self) -> bool:
-        """Count a step, and wait while the gate is closed; return whether there was a wait.
+    def wait(self) -> bool:
+        """Wait while the gate is closed for the step that was counted last; return whether there was a wait.
 
-        The training thread calls this after every optimizer step. Signal handlers of the
-        script run during the wait.
+        The training thread calls this at the end of a step. Signal handlers of the script run during the wait.
         """
-        with self.lock:
-            self.completed += 1
-            if self._limit is None:
-                return False
         waited = False
         try:
             while (work := self._next_work()) is not None:
@@ -91,7 +88,7 @@ class Gate:
         """Wait while the gate is closed; return work for the held thread, None once the gate is open."""
         with self.lock:
             self._lapse()
-            while self._limit is not None and self.completed >= self._limit and self.ended_by is None:
+            while self.limit is not None and self.completed >= self.limit and self.ended_by is None:
                 self.held_at_ns = self.held_at_ns or time.time_ns()
                 if self._work is not None:
                     work, self._work, self._working = self._work, None, True
@@ -99,6 +96,12 @@ class Gate:
                 self._changed.wait(self._patience())
                 self._lapse()
             return None
+
+    def renew(self) -> None:
+        """Open the gate in a forked child, where nobody lets go of a lock that another thread held at the fork."""
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self.limit = self._expires = self._token = self._work = None
 
     def promise(self, token: str, lease_s: float, holder: str = "") -> int:
         """Promise not to pass the current step; return its number.
@@ -114,19 +117,30 @@ class Gate:
         with self.lock:
             self._lapse()
             self._check_open_to(token)
-            self._limit = self._limit or self.completed + 1
+            limit = self._close_after_this_step() if self.limit is None else self.limit
             if token != self._token:
                 self._holder, self._promised_at = holder, self._clock()
             self._token, self._lease_s = token, lease_s
             self._renew()
-            return self._limit
+            return limit
+
+    def _close_after_this_step(self) -> int:
+        """Hold the rank at the end of its present step, and return the number of that step.
+
+        The training thread first counts a step, and then looks for a limit. So a limit that is there before the step is
+        counted is seen; and where the step was counted meanwhile, that shows here.
+        """
+        while True:
+            self.limit = limit = self.completed + 1
+            if self.completed < limit:
+                return limit
 
     def _check_open_to(self, token: str) -> None:
         if self.ended_by is not None:
             raise GateError(f"it is being ended by {self.ended_by}")
-        if self._limit is not None and self._token is None:
-            raise GateError(f"already paused at step {self._limit:,}")
-        if self._limit is not None and token != self._token:
+        if self.limit is not None and self._token is None:
+            raise GateError(f"already paused at step {self.limit:,}")
+        if self.limit is not None and token != self._token:
             raise GateError("another pause is under way")
 
     def commit(self, token: str, step: int, lease_s: float = 0.0) -> None:
@@ -137,11 +151,11 @@ class Gate:
         """
         with self.lock:
             self._lapse()
-            if self._limit is None or token != self._token:
+            if self.limit is None or token != self._token:
                 raise GateError("the promise has lapsed")
-            if step < self._limit:
-                raise GateError(f"step {step:,} is before the promised step {self._limit:,}")
-            self._limit = step
+            if step < self.limit:
+                raise GateError(f"step {step:,} is before the promised step {self.limit:,}")
+            self.limit = step
             if lease_s:
                 self._lease_s = lease_s
                 self._renew()
@@ -153,14 +167,14 @@ class Gate:
         """End the lease of this token: its hold lasts until `resume`."""
         with self.lock:
             if self._token == token:
-                self._limit, self._token, self._expires = step, None, None
+                self.limit, self._token, self._expires = step, None, None
                 self._changed.notify_all()
 
     def advance(self, step: int) -> None:
         """Move a hold without a lease to the end of `step`; an earlier step changes nothing."""
         with self.lock:
-            if self._limit is not None and self._token is None and step > self._limit:
-                self._limit = step
+            if self.limit is not None and self._token is None and step > self.limit:
+                self.limit = step
                 self._note_release()
                 self._changed.notify_all()
 
@@ -179,7 +193,7 @@ class Gate:
         """End the script at this boundary, or at the next one that it reaches."""
         with self.lock:
             self.ended_by = who
-            self._limit = self._limit or self.completed
+            self.limit = self.limit or self.completed
             self._token = self._expires = None
             self._changed.notify_all()
 
@@ -217,19 +231,14 @@ class Gate:
             return None if self._token is None else (self._holder, self._clock() - self._promised_at)
 
     @property
-    def limit(self) -> int | None:
-        """The step at which the rank is or will be held, None when the gate is open."""
-        return self._limit
-
-    @property
     def held(self) -> bool:
         """True while the training thread waits at the step of the hold."""
-        return self.held_at_ns is not None and self._limit is not None and self.completed >= self._limit
+        return self.held_at_ns is not None and self.limit is not None and self.completed >= self.limit
 
     @property
     def is_paused(self) -> bool:
         """True where there is a hold without a lease; the rank may still be on its way to the step."""
-        return self._limit is not None and self._token is None
+        return self.limit is not None and self._token is None
 
     @property
     def working(self) -> bool:
@@ -260,5 +269,5 @@ class Gate:
 
     def _open(self) -> None:
         self._note_release()
-        self._limit = self._expires = self._token = self._work = None
+        self.limit = self._expires = self._token = self._work = None
         self._changed.notify_all()

@@ -7,24 +7,30 @@ and the optimizer in it make one step.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from ddptop.agent.rank.records.stamps import OPTIMIZER, OTHER
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
 
-from ddptop.agent.rank.records.stamps import OPTIMIZER
+Hook = Callable[..., None]
 
 
 class Boundary:
     """Ends the record of a step, and holds the rank at that point while the group is paused."""
 
+    __slots__ = ("_inner", "_is_optimizer", "_nested", "_session", "outermost", "reached")
+
     def __init__(self, session: Session, nested: Callable[[], bool]) -> None:
         """Begin outside of any step; `nested` says whether the present optimizer step is inside of another one."""
         self._session = session
         self._nested = nested
-        self._outermost: int | None = None
-        self._is_optimizer = False
+        self.outermost: int | None = None
+        """Address of the object whose step it is."""
+        self._is_optimizer = True
         """Whether the outermost object is an optimizer; for a GradScaler, `abandon` is called when its step raises."""
         self._inner = False
         self.reached = False
@@ -32,8 +38,8 @@ class Boundary:
 
     def begin(self, stepping: Any) -> None:
         """Note that an optimizer, or a wrapper of one, begins to step."""
-        if self._outermost is not None:
-            if self._outermost == id(stepping):
+        if self.outermost is not None:
+            if self.outermost == id(stepping):
                 # The last step raised, and torch called no hook.
                 return
             if not self._is_optimizer or self._nested():
@@ -41,19 +47,18 @@ class Boundary:
                 return
             # Another that is not nested: here, too, the last step raised.
             self._session.stamps.leave()
-        self._outermost, self._inner = id(stepping), False
+        self.outermost, self._inner = id(stepping), False
         self._session.stamps.enter(OPTIMIZER)
         self._is_optimizer = hasattr(stepping, "param_groups")
 
     def end(self, stepping: Any) -> None:
         """Note the end of its step; that of the outermost one ends the record."""
-        if self._outermost != id(stepping):
+        if self.outermost != id(stepping):
             return
-        self._outermost = None
+        stamps, is_optimizer = self._session.stamps, self._is_optimizer
+        self._leave()
         self.reached = True
-        stamps = self._session.stamps
-        stamps.leave()
-        if not self._is_optimizer:
+        if not is_optimizer:
             if not self._inner:
                 stamps.skip()
         elif stamps.recording:
@@ -67,26 +72,105 @@ class Boundary:
                 self._session.faults.note("learning rate", error)
         self._session.cut()
 
-    def count(self, stepping: Any) -> None:
-        """Do the same for an optimizer in a step that is only counted, in as few calls as it takes."""
-        session = self._session
-        if self._outermost != id(stepping):
-            session.checks.stepped(stepping)
-            return
-        self._outermost, self.reached = None, True
-        stamps = session.stamps
-        stamps.phases.pop()
-        stamps.homes.pop()
-        session.cut(stepping)
-
     def abandon(self, stepping: Any) -> None:
         """Note that its step has raised, and so does not count."""
-        if self._outermost == id(stepping):
-            self._outermost = None
-            self._session.stamps.leave()
+        if self.outermost == id(stepping):
+            self._leave()
+
+    def _leave(self) -> None:
+        self.outermost, self._is_optimizer = None, True
+        self._session.stamps.leave()
 
     def hold(self) -> None:
         """Count the step that has just ended, and wait here while the group is paused."""
         if self.reached:
             self.reached = False
             self._session.hold()
+
+
+def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[], bool]) -> tuple[Hook, Hook]:
+    """Return the hooks of all optimizers, before and after their steps.
+
+    In most steps that are only counted nothing else is due.  For these both hooks do in one function each what
+    `Boundary.begin`, `Boundary.end`, `Checks.boundary`, `Stamps.cut` and `Session.hold` do otherwise: on its way
+    to the next step a processor forgets all that they touch, so that each function costs as much as ten later on.
+    """
+    stamps, checks, gate, cost = session.stamps, session.checks, session.gate, session.stamps.cost
+    rows = checks.rows
+    phases, homes, note = stamps.phases, stamps.homes, session.faults.note
+    main, ident = threading.main_thread().ident, threading.get_ident
+    trainer: int | None = None
+
+    def counts() -> bool:
+        # An optimizer step of another thread is no step of the training. Where a script trains only in other threads
+        # than the main one, the steps of the first of them that lives count.
+        nonlocal trainer
+        here = ident()
+        if here != trainer and (trainer is None or here == main or _has_ended(trainer)):
+            trainer = here
+        return here == trainer
+
+    def before(stepping: Any, *_: Any) -> None:
+        if compiling() or (ident() != trainer and not counts()):
+            return
+        began = cost.clock() if cost.sampling else 0
+        if boundary.outermost is None and not stamps.recording:
+            boundary.outermost = id(stepping)
+            phases.append(OPTIMIZER)
+            homes.append(OPTIMIZER)
+        else:
+            try:
+                boundary.begin(stepping)
+            except Exception as error:
+                note("the beginning of a step", error)
+        if began:
+            cost.add(cost.clock() - began)
+
+    def after(stepping: Any, *_: Any) -> None:
+        if compiling() or (ident() != trainer and not counts()):
+            return
+        began = cost.clock() if cost.sampling else 0
+        step = gate.completed + 1
+        if (
+            step < stamps.eventful
+            and checks.quiet
+            and boundary.outermost == id(stepping)
+            and (row := rows.get(id(stepping))) is not None
+            and row.optimizer() is stepping
+        ):
+            try:
+                boundary.outermost = None
+                row.steps += 1
+                stamps.steps += 1
+                stamps.completed_at = stamps.wall()
+                phases.pop()
+                homes.pop()
+                phases[0] = OTHER
+                if began:
+                    cost.end(cost.clock() - began)
+            except Exception as error:
+                note("the end of a step", error)
+            gate.completed = step
+            # Looked at only now: see `Gate.completed`.
+            if gate.limit is not None:
+                session.wait()
+            return
+        try:
+            checks.stepped(stepping)
+        except Exception as error:
+            note("following the parameters", error)
+        try:
+            boundary.end(stepping)
+        except Exception as error:
+            note("the end of a step", error)
+        if began:
+            cost.add(cost.clock() - began)
+        # Not guarded: a signal handler of the script may raise here during a hold, and the script must get that.
+        if boundary.reached:
+            boundary.hold()
+
+    return before, after
+
+
+def _has_ended(thread: int) -> bool:
+    return all(each.ident != thread for each in threading.enumerate())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddptop.agent.rank.hooks import batches, compilers, copies, groups, injection, losses
 from ddptop.agent.rank.hooks.around import Hooks
-from ddptop.agent.rank.hooks.boundary import Boundary
+from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, Stamps
@@ -271,10 +271,6 @@ def _steps_inside(file: str) -> bool:
     return found > 1
 
 
-def _has_ended(thread: int) -> bool:
-    return all(each.ident != thread for each in threading.enumerate())
-
-
 def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     """Stamp the steps of optimizers, with gradient clipping, and those of a GradScaler."""
     from torch.optim import optimizer
@@ -282,52 +278,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     stamps = session.stamps
     boundary = Boundary(session, functools.partial(_steps_inside, optimizer.__file__))
     compiling = torch.compiler.is_compiling
-    main, ident = threading.main_thread().ident, threading.get_ident
-    trainer: int | None = None
-
-    def counts() -> bool:
-        # An optimizer step of another thread is no step of the training. Where a script trains only in other threads
-        # than the main one, the steps of the first of them that lives count.
-        nonlocal trainer
-        here = ident()
-        if here != trainer and (trainer is None or here == main or _has_ended(trainer)):
-            trainer = here
-        return here == trainer
-
-    cost, note = stamps.cost, session.faults.note
-
-    def before(stepping: Any, *_: Any) -> None:
-        if compiling() or (ident() != trainer and not counts()):
-            return
-        began = cost.clock() if cost.sampling else 0
-        try:
-            boundary.begin(stepping)
-        except Exception as error:
-            note("the beginning of a step", error)
-        if began:
-            cost.add(cost.clock() - began)
-
-    def after(stepping: Any, *_: Any) -> None:
-        if compiling() or (ident() != trainer and not counts()):
-            return
-        began = cost.clock() if cost.sampling else 0
-        ended = boundary.count
-        if stamps.recording:
-            ended = boundary.end
-            try:
-                session.checks.stepped(stepping)
-            except Exception as error:
-                note("following the parameters", error)
-        try:
-            ended(stepping)
-        except Exception as error:
-            note("the end of a step", error)
-        if began:
-            cost.add(cost.clock() - began)
-        # Not guarded: a signal handler of the script may raise here during a hold, and the script must get that.
-        if boundary.reached:
-            boundary.hold()
-
+    before, after = hooks_of_steps(session, boundary, compiling)
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)
 

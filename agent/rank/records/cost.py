@@ -15,7 +15,7 @@ from typing import Any, Final
 from ddptop.agent.rank.faults import Faults
 
 FIRST: Final = 4
-"""Steps of a kind, recorded or counted, before the first one that is measured: those before it are not usual."""
+"""The how-manieth step of a kind, recorded or counted, is the first one measured: those before it are not usual."""
 EVERY: Final = 32
 """Steps of a kind from one that is measured to the next."""
 MEDIAN_OF: Final = 9
@@ -27,7 +27,7 @@ class Cost:
     """The measured steps of one rank. The training thread writes; any thread may read."""
 
     # Each object that a hook touches is a miss of the cache: slots are one where a dictionary is three.
-    __slots__ = ("_ends", "_found", "_left", "_ns", "_of_recorded", "_overhead_ns", "clock", "sampling")
+    __slots__ = ("_ends", "_found", "_left", "_ns", "_of_recorded", "_overhead_ns", "clock", "next_counted", "sampling")
 
     def __init__(self, clock: Callable[[], int] = time.thread_time_ns) -> None:
         self.clock = clock
@@ -38,7 +38,10 @@ class Cost:
         self._of_recorded = False
         self._ends = False
         self._ns = 0
-        self._left = [FIRST, FIRST]
+        self._left = FIRST
+        """Recorded steps until the next one that is measured."""
+        self.next_counted = 0
+        """The first step that is measured if it is only counted; 0 before the first one that is counted."""
         self._found: tuple[deque[int], deque[int]] = (deque(maxlen=MEDIAN_OF), deque(maxlen=MEDIAN_OF))
         """Of counted and of recorded steps."""
 
@@ -52,16 +55,30 @@ class Cost:
         """The same of a step that is only counted."""
         return _median(self._found[0])
 
-    def turn(self, recording: bool) -> None:
-        """Begin a step, at the boundary of the one before it."""
+    def turn(self, step: int, *, recording: bool) -> None:
+        """Begin the step of this number, at the boundary of the one before it."""
         if self.sampling:
             # The hook that has come to the boundary belongs to the step as well.
             self._ends = True
             return
-        self._left[recording] -= 1
-        if not self._left[recording]:
-            self._left[recording] = EVERY
-            self._of_recorded, self._ns, self.sampling = recording, 0, True
+        if recording:
+            self._left -= 1
+            if self._left:
+                return
+            self._left = EVERY
+        elif not self.next_counted:
+            self.next_counted = step + FIRST - 1
+            return
+        elif step < self.next_counted:
+            return
+        else:
+            self.next_counted = step + EVERY
+        self._of_recorded, self._ns, self.sampling = recording, 0, True
+
+    def end(self, ns: int) -> None:
+        """Add the time of the hook that has ended the step, where `turn` was not called."""
+        self._ends = True
+        self.add(ns)
 
     def add(self, ns: int) -> None:
         """Add the time of a hook, from clock to clock."""

@@ -162,9 +162,9 @@ class Stamps:
     """The stamps of one rank. Phases, steps and losses are stamped by the training thread."""
 
     __slots__ = (
-        "_boundary", "_capacity", "_current", "_ended", "_next", "_next_of", "_opening", "_room", "_seq", "_waited_at",
-        "_wall", "clock", "completed_at", "cost", "device", "dropped", "every", "finished", "homes", "observed",
-        "phases", "recording", "steps",
+        "_capacity", "_current", "_ended", "_every", "_held_ns", "_next", "_next_of", "_opening", "_recorded", "_room",
+        "_seq", "_since", "_waited_at", "clock", "completed_at", "cost", "device", "dropped", "eventful", "finished",
+        "homes", "observed", "phases", "recording", "steps", "wall",
     )  # fmt: skip
 
     def __init__(
@@ -175,7 +175,7 @@ class Stamps:
         room: int = 50_000,
     ) -> None:
         self.clock = clock
-        self._wall = wall
+        self.wall = wall
         self._capacity = capacity
         self._room = room
         self.phases = [OTHER]
@@ -184,8 +184,12 @@ class Stamps:
         """Those that were entered, where `turn` has put others in their place."""
         self._opening: int | None = None
         self._seq = 0
-        self._boundary = clock()
-        """Time of the last boundary, or of the end of a hold there."""
+        self._recorded = 0
+        """The number of steps after the newest one that was recorded."""
+        self._since = clock()
+        """When that one ended."""
+        self._held_ns = 0
+        """Time of holds since then."""
         self._waited_at = -1
         self._ended: Moment | None = None
         """The device's moment of this boundary."""
@@ -193,8 +197,9 @@ class Stamps:
         self.cost = Cost()
         self.recording = True
         """False in a step that is only counted. The first step is recorded, whatever `every` is."""
-        self.every = 1
-        """One step in so many is recorded, a power of two; see `next_sampled`. Set by the agent's thread."""
+        self.eventful = 0
+        """The next step at whose boundary there is more to do than to count it: `cut` is to be called there."""
+        self._every = 1
         self._next = 0
         """The next step that is recorded, chosen when `every` was `_next_of`."""
         self._next_of = 0
@@ -209,6 +214,17 @@ class Stamps:
         self.dropped = 0
         self.completed_at: int | None = None
         """Wall clock of the last boundary, ns."""
+
+    @property
+    def every(self) -> int:
+        """One step in so many is recorded, a power of two; see `next_sampled`. Set by the agent's thread."""
+        return self._every
+
+    @every.setter
+    def every(self, every: int) -> None:
+        self._every = every
+        # Last: `cut` looks at the number again after it has set this.
+        self.eventful = 0
 
     @property
     def activity(self) -> str:
@@ -352,31 +368,41 @@ class Stamps:
         self._current.metrics[name] = value
 
     def cut(self, step: int) -> None:
-        """End the step of this number at its boundary: record it, or count it."""
-        now, current = self.clock(), self._current
+        """End the step of this number at its boundary: record it, or count it.
+
+        Of a step before `eventful` it is enough to set `steps`, `completed_at` and the outermost of the `phases`.
+        """
+        now = self.clock()
         self.steps += 1
-        self.completed_at = self._wall()
+        self.completed_at = self.wall()
         self.phases[0], self._opening = OTHER, None
         if self.recording:
-            self._record(current, step, now)
-            current = self._current = StepStamps()
-        else:
-            current.counted += 1
-            current.counted_ns += now - self._boundary
-        self._boundary = now
+            self._record(self._current, step, now)
+            self._current = StepStamps()
+            self._recorded, self._since, self._held_ns = self.steps, now, 0
         following = step + 1
-        if following > self._next or self._next_of != self.every:
-            self._next_of = every = self.every
+        if following > self._next or self._next_of != self._every:
+            self._next_of = every = self._every
             self._next = following if every == 1 else next_sampled(following, every)
         self.recording = recording = following == self._next
         if recording:
-            current.marks.append((now, self.phases[-1]))
-            if self.device is not None:
-                current.clock = self.device
-                # Without a step in between, one moment is the end of a record and the beginning of the next.
-                current.moments.append(self._ended or self.device.record())
+            self._begin(now)
         self._ended = None
-        self.cost.turn(recording)
+        self.cost.turn(following, recording=recording)
+        self.eventful = 0 if recording else min(self._next, self.cost.next_counted) - 1
+        if self._next_of != self._every:
+            self.eventful = 0
+
+    def _begin(self, now: int) -> None:
+        """Begin a step that is recorded, at the boundary of the one before it."""
+        current = self._current
+        current.counted = self.steps - self._recorded
+        current.counted_ns = now - self._since - self._held_ns
+        current.marks.append((now, self.phases[-1]))
+        if self.device is not None:
+            current.clock = self.device
+            # Without a step in between, one moment is the end of a record and the beginning of the next.
+            current.moments.append(self._ended or self.device.record())
 
     def _record(self, current: StepStamps, step: int, now: int) -> None:
         self._seq += 1
@@ -395,13 +421,14 @@ class Stamps:
         self._capacity = 1
         self.finished.clear()
 
-    def resume(self) -> None:
-        """Restart the step, so that the time of a hold belongs to no step."""
-        self._boundary = self.clock()
+    def resume(self, began: int) -> None:
+        """Restart the step, so that the time of a hold, which began at that time of the clock, belongs to no step."""
+        now = self.clock()
+        self._held_ns += now - began
         if not self.recording:
             return
         current = self._current
-        current.marks[:] = [(self.clock(), self.phases[-1])]
+        current.marks[:] = [(now, self.phases[-1])]
         current.moments[:] = [] if current.clock is None else [current.clock.record()]
         current.draws.clear()
         current.samples = None

@@ -84,19 +84,39 @@ def test_a_step_that_is_only_counted_is_a_step_of_the_parameters(group: None, ev
     rank = Rank(every)
     one, other = rank.wrap(nn.Linear(4, 2)), rank.wrap(nn.Linear(4, 2, bias=False))
     outer, inner = optimizer_of(one), optimizer_of(other)
+    quiet = 0
     for step in range(1, 11):
         if step == 10:
             assert rank.checks.ask(step, step - 1) is None
         if step in (3, 4):
             rank.checks.stepped(inner)
-        if step % 4:
-            rank.checks.count(outer, step)
+        if step % 4 and rank.checks.quiet:
+            rank.checks.rows[id(outer)].steps += 1
+            quiet += 1
         else:
             rank.checks.stepped(outer)
             rank.checks.boundary(step)
     told = list(rank.checks.take())
     assert [message.step for message in told] == ([10] if not every else [2, 4, 6, 8, 10])
     assert [each.steps for each in told[-1].modules] == [10, 2]
+    assert quiet == (0 if every else 5)
+
+
+def test_who_asks_while_a_step_ends_is_not_passed_over() -> None:
+    """The agent's thread asks for the next step, just after the training thread saw that nobody has asked."""
+    rank = Rank(0)
+
+    class Asking:
+        steps = 0
+
+        def __setattr__(self, _: str, steps: int) -> None:
+            assert rank.checks.ask(2, 0) is None
+
+    rank.checks._modules.changed = lambda _: [Asking()]  # type: ignore[union-attr, method-assign, list-item]
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    rank.checks.stepped(optimizer)
+    rank.checks.boundary(1)
+    assert not rank.checks.quiet
 
 
 def test_a_wrapper_and_the_optimizer_in_it_are_one_step(group: None) -> None:

@@ -21,10 +21,16 @@ class Clock:
         return self.now
 
 
+def step_of(gate: Gate) -> bool:
+    """Do what a training thread does at the end of a step; return whether it was held."""
+    gate.completed += 1
+    return gate.limit is not None and gate.wait()
+
+
 def test_an_open_gate_lets_steps_pass():
     """Without a command a boundary only counts."""
     gate = Gate()
-    assert [gate.boundary() for _ in range(3)] == [False] * 3
+    assert [step_of(gate) for _ in range(3)] == [False] * 3
     assert gate.completed == 3
 
 
@@ -34,7 +40,7 @@ def test_a_promise_lapses_by_itself():
     gate = Gate(clock)
     assert gate.promise("a", 4.0) == 1
     clock.now = 5.0
-    assert gate.boundary() is False
+    assert step_of(gate) is False
     with pytest.raises(GateError, match="lapsed"):
         gate.commit("a", 1)
 
@@ -43,7 +49,7 @@ def test_a_held_rank_is_let_go_when_its_promise_lapses():
     """The training thread itself wakes from an uncommitted hold."""
     gate = Gate()
     gate.promise("a", 0.05)
-    assert gate.boundary() is True
+    assert step_of(gate) is True
     assert gate.limit is None
 
 
@@ -61,10 +67,41 @@ def test_two_controllers_do_not_mix():
 def test_a_commit_never_lies_behind_the_promise():
     """A rank cannot be told to hold at a step that it may have passed."""
     gate = Gate()
-    gate.boundary()
+    step_of(gate)
     assert gate.promise("a", 60) == 2
     with pytest.raises(GateError):
         gate.commit("a", 1)
+
+
+class Meanwhile(Gate):
+    """A gate whose training thread ends a step each time when somebody has just read how many there were."""
+
+    def __init__(self) -> None:
+        self._completed, self.passing = 0, 0
+        super().__init__()
+
+    @property
+    def completed(self) -> int:
+        read = self._completed
+        if self.passing:
+            self.passing -= 1
+            self._completed += 1
+        return read
+
+    @completed.setter
+    def completed(self, steps: int) -> None:
+        self._completed = steps
+
+
+@pytest.mark.parametrize("passing", range(4))
+def test_a_step_that_ends_while_a_rank_promises_is_no_step_it_promised(passing: int) -> None:
+    """The training thread counts without a lock: the promise is of a step that it has not passed, nor looked at."""
+    gate = Meanwhile()
+    gate.completed, gate.passing = 5, passing
+    promised = gate.promise("a", 60)
+    gate.passing = 0
+    assert promised > gate.completed
+    assert gate.limit == promised
 
 
 def test_ranks_in_lockstep_are_held_at_the_same_step():
@@ -80,7 +117,7 @@ def test_ranks_in_lockstep_are_held_at_the_same_step():
                 barrier.wait(timeout=20)  # the collective of a step
             except threading.BrokenBarrierError:
                 return
-            gate.boundary()
+            step_of(gate)
 
     threads = [threading.Thread(target=rank, args=(gate,)) for gate in gates]
     for thread in threads:
@@ -139,7 +176,7 @@ def test_a_checkpoint_is_saved_once_on_the_training_thread():
     with pytest.raises(GateError, match="not held"):
         gate.save("a", work)
     gate.promise("a", 4.0)
-    training = threading.Thread(target=gate.boundary)
+    training = threading.Thread(target=step_of, args=(gate,))
     training.start()
     while not gate.held:
         pass
@@ -160,7 +197,7 @@ def test_an_end_reaches_the_held_and_the_running():
     """The boundary lets go and says so, at once and at every later one."""
     gate = Gate()
     gate.end("ada")
-    assert gate.boundary() is False
+    assert step_of(gate) is False
     assert gate.ended_by == "ada"
     with pytest.raises(GateError, match="being ended by ada"):
         gate.promise("b", 4.0)
@@ -171,7 +208,7 @@ def test_the_end_of_a_hold_is_known_before_the_held_thread_wakes():
     gate = Gate()
     gate.promise("a", 4.0)
     gate.commit("a", 1)
-    thread = threading.Thread(target=gate.boundary, daemon=True)
+    thread = threading.Thread(target=step_of, args=(gate,), daemon=True)
     thread.start()
     until(lambda: gate.held, "it is held")
     assert gate.released_at_ns is None

@@ -411,7 +411,7 @@ def main() -> None:
         results: dict[str, Any] = {"compiled": {"without": without, "agent": compiled()}}
         results["compiled"]["steps"] = drained()
         for each in cases:
-            session.stamps.resume()
+            session.stamps.resume(session.stamps.clock())
             session.health = Health()
             extra = each()
             steps = drained()

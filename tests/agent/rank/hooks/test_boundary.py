@@ -14,7 +14,7 @@ from ddptop.agent.rank.hooks import batches, losses, patches
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.patches import _steps_inside
 from ddptop.agent.rank.records.cost import Cost
-from ddptop.agent.rank.records.stamps import Stamps
+from ddptop.agent.rank.records.stamps import OTHER, Stamps
 
 if TYPE_CHECKING:
     import torch
@@ -24,12 +24,15 @@ _imports = late.imports(globals())
 
 
 class Session:
-    """Counts the steps that a rank would count."""
+    """Counts the steps that a rank would count, and has something to do at the end of each of them."""
 
     def __init__(self) -> None:
         self.faults, self.stamps, self.steps, self.cuts = Faults(), self, 0, 0
-        self.checks = self
+        self.checks = self.gate = self
         self.cost, self.recording = Cost(), True
+        self.completed = self.eventful = 0
+        self.phases, self.homes = [OTHER], [OTHER]
+        self.rows: dict[int, object] = {}
         self.depth = 0
 
     def enter(self, _: object) -> None:

@@ -38,7 +38,7 @@ def run(stamps: Stamps, clock: Clock, numbers: range) -> None:
 def until_recorded(stamps: Stamps, clock: Clock, number: int) -> int:
     """Make steps from this number on until one is recorded, this one at least; return the number of the last one."""
     run(stamps, clock, range(number, number + 1))
-    while stamps._current.counted:
+    while stamps.finished[-1].step != number:
         number += 1
         run(stamps, clock, range(number, number + 1))
     return number
@@ -113,7 +113,7 @@ def test_a_pause_is_no_part_of_a_counted_step() -> None:
     stamps.every = 8
     run(stamps, clock, range(1, 4))
     clock.now += 1000
-    stamps.resume()
+    stamps.resume(clock.now - 1000)
     last = until_recorded(stamps, clock, 4)
     told = records(stamps)[-1]
     assert last > 4
@@ -208,12 +208,14 @@ def test_the_cost_of_the_hooks_is_what_they_took() -> None:
 
     cost = Cost(clock)
 
+    numbers = itertools.count(1)
+
     def step(recording: bool, took: int) -> None:
         for hook in range(3):
             began = cost.clock() if cost.sampling else 0
             now.now += took
             if hook == 2:
-                cost.turn(recording)
+                cost.turn(next(numbers), recording=recording)
             if began:
                 cost.add(cost.clock() - began)
 

@@ -1,0 +1,229 @@
+"""The end of a step that is only counted: by the short way nothing else comes out than by the long one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import late
+from support.harness import until
+
+from ddptop.agent.rank.checksums.checks import Checks
+from ddptop.agent.rank.commands.gate import Gate
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
+from ddptop.agent.rank.records import meter
+from ddptop.agent.rank.records.cost import EVERY, Cost
+from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, Stamps
+from ddptop.agent.rank.session import Session
+
+if TYPE_CHECKING:
+    import torch
+
+_imports = late.imports(globals())
+
+
+class Clock:
+    """A clock that a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Rank:
+    """What of a rank takes part in the end of a step, and its hooks of optimizers."""
+
+    cut, hold, wait = Session.cut, Session.hold, Session.wait
+
+    def __init__(self, every: int, cpu: Callable[[], int] = time.thread_time_ns) -> None:
+        self.clock = Clock()
+        self.faults, self.gate = Faults(), Gate()
+        self.stamps = Stamps(self.clock, self.clock, capacity=1 << 20)
+        self.stamps.every, self.stamps.cost = every, Cost(cpu)
+        self.checks = Checks(0, 0, self.faults)
+        self.checks.watch(torch)
+        self.nested = False
+        of_rank: Any = self
+        self.before, self.after = hooks_of_steps(of_rank, Boundary(of_rank, lambda: self.nested), lambda: False)
+
+    def step(self, *optimizers: torch.optim.Optimizer) -> None:
+        """Make a step of these optimizers, one inside of the other."""
+        self.clock.now += 10
+        for number, each in enumerate(optimizers):
+            self.nested = number > 0
+            self.before(each, (), {})
+        for each in reversed(optimizers):
+            self.after(each, (), {})
+        self.clock.now += 1
+
+
+def optimizers(count: int) -> list[torch.optim.Optimizer]:
+    """Return some, each with one parameter."""
+    return [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(count)]
+
+
+def history(seed: int, *, long: bool) -> tuple[list[Any], int]:
+    """Return all that is known after each of many random steps, and how many of these went the short way."""
+    chance = random.Random(seed)
+    rank = Rank(chance.choice([4, 16, 64]))
+    known = optimizers(2)
+    found: list[Any] = []
+    short = 0
+    for number in range(1, 401):
+        if chance.random() < 0.02:
+            known[0] = optimizers(1)[0]
+        if chance.random() < 0.01:
+            rank.stamps.every = chance.choice([1, 8, 64, 64])
+        if chance.random() < 0.02:
+            rank.checks.ask(number + chance.randrange(3), number - 1)
+        if chance.random() < 0.02:
+            rank.stamps.spoiled(float("inf"))
+        if chance.random() < 0.02:
+            # What raises in its step is begun, and never ended.
+            rank.before(known[1], (), {})
+        stepping = chance.choice([known[:1], known[1:]] * 15 + [known, known[::-1]])
+        if long:
+            rank.stamps.eventful = 0
+        before = sum(row.steps for row in rank.checks.rows.values())
+        rank.step(*stepping)
+        short += sum(row.steps for row in rank.checks.rows.values()) > before
+        told = [(each.step, [module.steps for module in each.modules]) for each in rank.checks.take()]
+        records = [(meter.record(stamped), stamped.spoiled) for stamped in rank.stamps.finished]
+        rank.stamps.finished.clear()
+        stamps = rank.stamps
+        numbers = stamps.steps, rank.gate.completed, stamps.completed_at, stamps.recording
+        found.append((numbers, list(stamps.phases), list(stamps.homes), told, records))
+    assert not rank.faults.count, rank.faults.last
+    return found, short
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_short_way_ends_a_step_as_the_long_one_does(seed: int) -> None:
+    """Records, counts, phases and checksums of the same 400 steps, where most go the short way and where none does."""
+    found, short = history(seed, long=False)
+    expected, none = history(seed, long=True)
+    assert found == expected
+    assert none == 0
+    assert short > 50
+
+
+def test_a_pause_holds_a_rank_whose_steps_are_only_counted() -> None:
+    """Asked at random moments, it holds at the step it has promised, and that time belongs to no step."""
+    rank, (optimizer,) = Rank(64), optimizers(1)
+    stop, moments = threading.Event(), random.Random(1)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+
+    def train() -> None:
+        while not stop.is_set():
+            rank.step(optimizer)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for cycle in range(40):
+            passed = rank.gate.completed + moments.randrange(200)
+            until(lambda: rank.gate.completed >= passed, "some steps")  # noqa: B023
+            step = rank.gate.promise(str(cycle), 60)
+            rank.gate.commit(str(cycle), step)
+            until(lambda: rank.gate.held, "the hold")
+            assert rank.gate.completed == step == rank.stamps.steps
+            rank.clock.now += 1_000_000
+            rank.gate.resume()
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        rank.gate.resume()
+        thread.join(20)
+    assert not thread.is_alive()
+    assert rank.stamps.phases == [OTHER]
+    records = [meter.record(stamped) for stamped in rank.stamps.finished]
+    # Nothing marks the beginning of the very first step.
+    assert sum(each.counted_ns + each.wall_ns for each in records) == 11 * (records[-1].step - 1)
+
+
+def test_the_phase_inside_of_a_counted_step_is_known() -> None:
+    """Before, in and after the step of an optimizer, and in the backward pass of a closure inside of it."""
+    rank, (optimizer,) = Rank(64), optimizers(1)
+    for _ in range(3):
+        rank.step(optimizer)
+    seen = [rank.stamps.activity]
+    rank.before(optimizer, (), {})
+    seen.append(rank.stamps.activity)
+    rank.stamps.enter(BACKWARD)
+    seen.append(rank.stamps.activity)
+    rank.stamps.settle()
+    seen.append(rank.stamps.activity)
+    rank.after(optimizer, (), {})
+    seen.append(rank.stamps.activity)
+    assert seen == ["other", "optimizer", "backward", "optimizer", "other"]
+
+
+def test_another_optimizer_at_the_same_address_is_not_taken_for_the_one_before() -> None:
+    """An optimizer that is gone leaves its address behind; the steps of the next one there are its own."""
+    rank, (optimizer,) = Rank(64), optimizers(1)
+    for _ in range(3):
+        rank.step(optimizer)
+    rank.stamps.eventful = 1000
+    (row,) = rank.checks.rows.values()
+    steps = row.steps
+    rank.step(optimizer)
+    assert row.steps == steps + 1
+    row.optimizer = lambda: None
+    rank.step(optimizer)
+    assert row.steps <= steps + 1
+    (row,) = rank.checks.rows.values()
+    assert row.optimizer() is optimizer
+
+
+def test_what_fails_at_the_end_of_a_step_is_a_fault_and_the_step_counts() -> None:
+    """Whatever is wrong with what the agent remembers, the script's own step goes on."""
+    rank, (optimizer,) = Rank(64), optimizers(1)
+    for _ in range(3):
+        rank.step(optimizer)
+    rank.before(optimizer, (), {})
+    rank.stamps.phases.clear()
+    rank.after(optimizer, (), {})
+    assert (rank.faults.count, rank.gate.completed, rank.stamps.steps) == (1, 4, 4)
+
+
+def test_the_short_way_is_measured_like_all_hooks() -> None:
+    """What a rank believes that a counted step costs is the time in both hooks, by the clock of CPU time."""
+    reads = itertools.count(1)
+
+    def clock() -> int:
+        return 100 * next(reads)
+
+    rank, (optimizer,) = Rank(64, clock), optimizers(1)
+    for _ in range(10 * EVERY):
+        rank.step(optimizer)
+    # Each hook is between two readings as close as they can be, and has a call around it.
+    assert rank.stamps.cost.counted_ns == 2 * 300
+
+
+def test_a_number_that_comes_while_a_step_ends_counts_from_the_next_step() -> None:
+    """The agent's thread has one step in one recorded, just after the training thread chose when to look again."""
+    rank, (optimizer,) = Rank(64), optimizers(1)
+
+    class Meanwhile(Cost):
+        def turn(self, step: int, *, recording: bool) -> None:
+            super().turn(step, recording=recording)
+            if step == 11:
+                rank.stamps.every = 1
+
+    rank.stamps.cost = Meanwhile()
+    for _ in range(9):
+        rank.step(optimizer)
+    rank.stamps.eventful = 0
+    for _ in range(3):
+        rank.step(optimizer)
+    assert [stamped.step for stamped in rank.stamps.finished][-1] == 12
