@@ -98,7 +98,10 @@ class Gate:
             return None
 
     def renew(self) -> None:
-        """Open the gate in a forked child, where nobody lets go of a lock that another thread held at the fork."""
+        """Open the gate in a forked child, where nobody lets go of a lock that another thread held at the fork.
+
+        The hooks refer to this gate, so that another one cannot take its place.
+        """
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self.limit = self._expires = self._token = self._work = None
@@ -179,7 +182,7 @@ class Gate:
                 self._changed.notify_all()
 
     def resume(self) -> None:
-        """Open the gate."""
+        """Open the gate, unless the script is being ended."""
         with self.lock:
             self._open()
 
@@ -269,5 +272,8 @@ class Gate:
 
     def _open(self) -> None:
         self._note_release()
-        self.limit = self._expires = self._token = self._work = None
+        self._expires = self._token = self._work = None
+        # The training thread asks for an end only where there is a limit.
+        if self.ended_by is None:
+            self.limit = None
         self._changed.notify_all()

@@ -104,6 +104,19 @@ def test_a_step_that_ends_while_a_rank_promises_is_no_step_it_promised(passing: 
     assert gate.limit == promised
 
 
+def test_a_rank_that_is_being_ended_ends_though_somebody_resumes_it():
+    """An end that reaches a rank on its way to a hold, and the end of that hold: the next boundary is its last."""
+    gate = Gate()
+    gate.promise("a", 60)
+    gate.commit("a", 5)
+    gate.end("bob")
+    gate.resume()
+    gate.completed += 1
+    assert gate.limit is not None
+    assert gate.wait() is False
+    assert gate.ended_by == "bob"
+
+
 def test_ranks_in_lockstep_are_held_at_the_same_step():
     """Ranks that meet in a barrier each step, asked at random moments, all stop at one step, 200 times."""
     seed = random.Random(1)
