@@ -50,7 +50,7 @@ _Value = TypeVar("_Value")
 class Session:
     """The state of the agent inside one rank's process.
 
-    The training thread writes through `stamps`, `cut` and `hold`; the publisher's thread reads.
+    The training thread writes, by its hooks; the publisher's thread reads.
     Other values are plain attributes: each has one writer, and a reader may get the value before the last one.
     """
 

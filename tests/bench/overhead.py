@@ -63,6 +63,7 @@ class Agent:
         publisher = self._session._publisher
         self._publish = publisher._publish
         self._may_publish = True
+        self._off_since: int = self._session.stamps.clock()
 
         def publish() -> None:
             if self._may_publish:
@@ -83,13 +84,13 @@ class Agent:
         """Put every hook back."""
         self._hooks.on()
         self._may_publish = True
-        stamps = self._session.stamps
-        stamps.resume(stamps.clock())
+        self._session.stamps.resume(self._off_since)
 
     def off(self) -> None:
         """Take every hook away, and let the agent's thread do nothing."""
         self._hooks.off()
         self._may_publish = False
+        self._off_since = self._session.stamps.clock()
 
     def step(self, model: Any) -> AbstractContextManager[None]:
         """Do nothing: the agent sees the step by itself."""

@@ -32,7 +32,7 @@ RECALLED: Final = 16
 NAMES_S: Final = 10.0
 """Seconds after which the names are sent again, for an observer that has missed them."""
 _LONGEST_PROBLEM: Final = 200
-_MOST_ROWS: Final = 8
+_MOST_STREAKS: Final = 8
 """A script may make a new optimizer for each step."""
 MOST_FAILURES: Final = 3
 """Failed checks after which none is tried any more: each would take time from the training."""
@@ -46,7 +46,7 @@ class Failed(Exception):
     """The rank cannot compute checksums, and why."""
 
 
-class Row:
+class Streak:
     """Steps of an optimizer at whose boundaries nothing was due."""
 
     __slots__ = ("_modules", "optimizer", "steps")
@@ -108,12 +108,12 @@ class Checks:
         self._names_due: dict[str, float] = {}
         """By layout, when its names are to be sent again."""
         self._stepped: list[Callable[[], Any]] = []
-        """Return the first two optimizers that have made a step since the last boundary."""
-        self.rows: dict[int, Row] = {}
-        """By address, the optimizers that have made a step by themselves; the newest."""
+        """Weak references to the optimizers that have made a step since the last boundary, to two of them at most."""
+        self.streaks: dict[int, Streak] = {}
+        """By the address of the optimizer, the newest ones; none of one inside of whose steps another one steps."""
         self.quiet = False
-        """Nothing is due at the next boundary, and no step of an optimizer waits for it: where that boundary is of an
-        optimizer in `rows`, it is enough to count its step there."""
+        """Nobody has asked for a check, and since the last boundary no optimizer was given to `stepped`: at the next
+        boundary it is enough to count a step of its optimizer's streak, where there is one."""
 
     def watch(self, torch: Any) -> None:
         """Begin; torch was imported."""
@@ -124,7 +124,7 @@ class Checks:
         """Note a DDP module that was just made."""
         if self._modules is not None:
             self._settle()
-            self.rows.clear()
+            self.streaks.clear()
             self._modules.wrap(module)
 
     def stepped(self, optimizer: Any) -> None:
@@ -137,18 +137,19 @@ class Checks:
                 self._changed[module] = None
 
     def _settle(self) -> None:
-        """Count what was counted in rows as steps of the modules."""
-        for row in self.rows.values():
-            row.settle()
+        """Count what was counted in streaks as steps of the modules."""
+        # A script may wrap a module in one thread while another one trains.
+        for streak in tuple(self.streaks.values()):
+            streak.settle()
 
-    def _begin_row(self, optimizer: Callable[[], Any]) -> None:
+    def _begin_streak(self, optimizer: Callable[[], Any]) -> None:
         here = id(optimizer())
-        row = self.rows.pop(here, None)
-        if row is not None:
-            row.settle()
-        elif len(self.rows) >= _MOST_ROWS:
-            self.rows.pop(next(iter(self.rows))).settle()
-        self.rows[here] = Row(optimizer, list(self._changed))
+        streak = self.streaks.pop(here, None)
+        if streak is not None:
+            streak.settle()
+        elif len(self.streaks) >= _MOST_STREAKS:
+            self.streaks.pop(next(iter(self.streaks))).settle()
+        self.streaks[here] = Streak(optimizer, list(self._changed))
 
     def boundary(self, step: int) -> None:
         """Check what is due at the end of a step; called by the training thread.
@@ -163,10 +164,10 @@ class Checks:
             for module in self._changed:
                 module.steps += 1
             if len(stepped) == 1:
-                self._begin_row(stepped[0])
+                self._begin_streak(stepped[0])
             self._changed.clear()
             self.quiet = True
-            # Who asks, sets the steps first and takes the quiet away then.
+            # `ask` first notes the step, and then ends the quiet, which may have been between these lines.
             if self._asked:
                 self.quiet = False
             return

@@ -56,8 +56,9 @@ class Boundary:
         if self.outermost != id(stepping):
             return
         stamps, is_optimizer = self._session.stamps, self._is_optimizer
-        self._leave()
+        # First: the step counts even where a failed device raises in what follows.
         self.reached = True
+        self._leave()
         if not is_optimizer:
             if not self._inner:
                 stamps.skip()
@@ -91,12 +92,15 @@ class Boundary:
 def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[], bool]) -> tuple[Hook, Hook]:
     """Return the hooks of all optimizers, before and after their steps.
 
-    In most steps that are only counted nothing else is due.  For these both hooks do in one function each what
-    `Boundary.begin`, `Boundary.end`, `Checks.boundary`, `Stamps.cut` and `Session.hold` do otherwise: on its way
-    to the next step a processor forgets all that they touch, so that each function costs as much as ten later on.
+    Most steps that are only counted end without anything else to do.  For these each hook does by itself what
+    `Boundary.begin`, `Boundary.end`, `Checks.boundary`, `Stamps.cut` and `Session.hold` do for all others: a training
+    step leaves nothing of ours in the processor's cache, so that a hook costs what it has to fetch, and one function is
+    less to fetch than twelve.
+
+    The hooks refer to the parts of the session that they use, and to the lists of phases, which stay the same objects.
     """
     stamps, checks, gate, cost = session.stamps, session.checks, session.gate, session.stamps.cost
-    rows = checks.rows
+    streaks = checks.streaks
     phases, homes, note = stamps.phases, stamps.homes, session.faults.note
     main, ident = threading.main_thread().ident, threading.get_ident
     trainer: int | None = None
@@ -135,12 +139,12 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
             step < stamps.eventful
             and checks.quiet
             and boundary.outermost == id(stepping)
-            and (row := rows.get(id(stepping))) is not None
-            and row.optimizer() is stepping
+            and (streak := streaks.get(id(stepping))) is not None
+            and streak.optimizer() is stepping
         ):
             try:
                 boundary.outermost = None
-                row.steps += 1
+                streak.steps += 1
                 stamps.steps += 1
                 stamps.completed_at = stamps.wall()
                 phases.pop()
@@ -150,7 +154,7 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
                     cost.end(cost.clock() - began)
             except Exception as error:
                 note("the end of a step", error)
-            gate.completed = step
+            gate.completed += 1
             # Looked at only now: see `Gate.completed`.
             if gate.limit is not None:
                 session.wait()

@@ -15,9 +15,10 @@ from typing import Any, Final
 from ddptop.agent.rank.faults import Faults
 
 FIRST: Final = 4
-"""The how-manieth step of a kind, recorded or counted, is the first one measured: those before it are not usual."""
-EVERY: Final = 32
-"""Steps of a kind from one that is measured to the next."""
+"""The how-manieth step of a kind, recorded or counted, is measured first, or nearly: those before it are not usual."""
+EVERY: Final = 33
+"""From a step that is measured to the next of its kind: recorded steps, or steps of any kind up to one that is counted.
+Odd, so that of two optimizers that step in turn both are measured."""
 MEDIAN_OF: Final = 9
 _CALL_NS: Final = 300
 """What it costs to get to a hook and back, which no clock inside of it sees."""

@@ -185,7 +185,7 @@ class Stamps:
         self._opening: int | None = None
         self._seq = 0
         self._recorded = 0
-        """The number of steps after the newest one that was recorded."""
+        """`steps` at the end of the newest step that was recorded."""
         self._since = clock()
         """When that one ended."""
         self._held_ns = 0
@@ -370,7 +370,8 @@ class Stamps:
     def cut(self, step: int) -> None:
         """End the step of this number at its boundary: record it, or count it.
 
-        Of a step before `eventful` it is enough to set `steps`, `completed_at` and the outermost of the `phases`.
+        Of a step before `eventful` it is enough to set `steps`, `completed_at` and the outermost of the `phases`:
+        what else there is to begin anew is used only in a step that is recorded, before which this is called.
         """
         now = self.clock()
         self.steps += 1

@@ -91,7 +91,7 @@ def test_a_step_that_is_only_counted_is_a_step_of_the_parameters(group: None, ev
         if step in (3, 4):
             rank.checks.stepped(inner)
         if step % 4 and rank.checks.quiet:
-            rank.checks.rows[id(outer)].steps += 1
+            rank.checks.streaks[id(outer)].steps += 1
             quiet += 1
         else:
             rank.checks.stepped(outer)

@@ -32,7 +32,7 @@ class Session:
         self.cost, self.recording = Cost(), True
         self.completed = self.eventful = 0
         self.phases, self.homes = [OTHER], [OTHER]
-        self.rows: dict[int, object] = {}
+        self.streaks: dict[int, object] = {}
         self.depth = 0
 
     def enter(self, _: object) -> None:

@@ -53,14 +53,20 @@ class Rank:
         self.checks.watch(torch)
         self.nested = False
         of_rank: Any = self
-        self.before, self.after = hooks_of_steps(of_rank, Boundary(of_rank, lambda: self.nested), lambda: False)
+        self.boundary = Boundary(of_rank, lambda: self.nested)
+        self.before, self.after = hooks_of_steps(of_rank, self.boundary, lambda: False)
 
-    def step(self, *optimizers: torch.optim.Optimizer) -> None:
-        """Make a step of these optimizers, one inside of the other."""
+    def step(self, *optimizers: torch.optim.Optimizer, long: bool = False) -> None:
+        """Make a step of these optimizers, one inside of the other; the long way where that is asked for."""
         self.clock.now += 10
         for number, each in enumerate(optimizers):
             self.nested = number > 0
-            self.before(each, (), {})
+            if long:
+                self.boundary.begin(each)
+            else:
+                self.before(each, (), {})
+        if long:
+            self.stamps.eventful = 0
         for each in reversed(optimizers):
             self.after(each, (), {})
         self.clock.now += 1
@@ -91,11 +97,9 @@ def history(seed: int, *, long: bool) -> tuple[list[Any], int]:
             # What raises in its step is begun, and never ended.
             rank.before(known[1], (), {})
         stepping = chance.choice([known[:1], known[1:]] * 15 + [known, known[::-1]])
-        if long:
-            rank.stamps.eventful = 0
-        before = sum(row.steps for row in rank.checks.rows.values())
-        rank.step(*stepping)
-        short += sum(row.steps for row in rank.checks.rows.values()) > before
+        before = sum(streak.steps for streak in rank.checks.streaks.values())
+        rank.step(*stepping, long=long)
+        short += sum(streak.steps for streak in rank.checks.streaks.values()) > before
         told = [(each.step, [module.steps for module in each.modules]) for each in rank.checks.take()]
         records = [(meter.record(stamped), stamped.spoiled) for stamped in rank.stamps.finished]
         rank.stamps.finished.clear()
@@ -174,15 +178,15 @@ def test_another_optimizer_at_the_same_address_is_not_taken_for_the_one_before()
     for _ in range(3):
         rank.step(optimizer)
     rank.stamps.eventful = 1000
-    (row,) = rank.checks.rows.values()
-    steps = row.steps
+    (streak,) = rank.checks.streaks.values()
+    steps = streak.steps
     rank.step(optimizer)
-    assert row.steps == steps + 1
-    row.optimizer = lambda: None
+    assert streak.steps == steps + 1
+    streak.optimizer = lambda: None
     rank.step(optimizer)
-    assert row.steps <= steps + 1
-    (row,) = rank.checks.rows.values()
-    assert row.optimizer() is optimizer
+    assert streak.steps <= steps + 1
+    (streak,) = rank.checks.streaks.values()
+    assert streak.optimizer() is optimizer
 
 
 def test_what_fails_at_the_end_of_a_step_is_a_fault_and_the_step_counts() -> None:
@@ -194,6 +198,24 @@ def test_what_fails_at_the_end_of_a_step_is_a_fault_and_the_step_counts() -> Non
     rank.stamps.phases.clear()
     rank.after(optimizer, (), {})
     assert (rank.faults.count, rank.gate.completed, rank.stamps.steps) == (1, 4, 4)
+
+
+def test_a_step_counts_though_the_device_fails_at_its_end() -> None:
+    """The failure is that of the script's next call; the group's count of steps is the same on all ranks."""
+    rank, (optimizer,) = Rank(1), optimizers(1)
+    rank.step(optimizer)
+
+    class Failed:
+        def record(self) -> None:
+            raise RuntimeError("the device has failed")
+
+        def spans(self, _: object) -> None: ...
+
+    rank.before(optimizer, (), {})
+    rank.stamps._current.clock = Failed()
+    rank.after(optimizer, (), {})
+    assert rank.faults.count
+    assert rank.gate.completed == 2
 
 
 def test_the_short_way_is_measured_like_all_hooks() -> None:
