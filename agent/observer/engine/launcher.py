@@ -151,7 +151,10 @@ class Torchrun:
                 return False
             # Its parent may have begun anew as this process; see `resizing`.
             with contextlib.suppress(ChildProcessError):
-                _, status = os.waitpid(self.process.pid, os.WNOHANG)
+                ended, status = os.waitpid(self.process.pid, os.WNOHANG)
+                if not ended:
+                    # Other threads of it have not ended yet; it has no status before.
+                    return False
                 self.exit_code = os.waitstatus_to_exitcode(status)
             return True
         self.exit_code = self._child.poll()

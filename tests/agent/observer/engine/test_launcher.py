@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
+from support.harness import started, until
 
 from ddptop.agent.observer.engine import launcher
+from ddptop.agent.run.rundir import identify, is_alive
 
 
 @pytest.mark.parametrize(
@@ -21,3 +26,25 @@ def test_program_follows_the_runner(program: str, target: tuple[str, ...]) -> No
     command = launcher.command(program, ("--lr", "", "a b", "--"), 3)
     assert command[command.index(launcher.RUNNER) + 1 :] == (*target, "--lr", "", "a b", "--")
     assert "--nproc-per-node=3" in command
+
+
+def test_a_torchrun_some_of_whose_threads_live_has_no_exit_code_yet(tmp_path: Path) -> None:
+    """A killed process loses its first thread before the others: nobody takes it for one that has ended with 0."""
+    script = (
+        "import ctypes, os, sys, threading, time\n"
+        "def other():\n"
+        "    while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+        "    os._exit(7)\n"
+        "threading.Thread(target=other).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    with started(sys.executable, "-c", script, tmp_path / "go") as child:
+        me = identify(child.pid)
+        assert me is not None
+        # As in an observer that has begun anew and has no `Popen` of its child.
+        torchrun = launcher.Torchrun(me)
+        until(lambda: not is_alive(me), "its first thread has ended")
+        assert (torchrun.is_over(), torchrun.exit_code) == (False, None)
+        (tmp_path / "go").touch()
+        until(torchrun.is_over, "it is over")
+        assert torchrun.exit_code == 7
