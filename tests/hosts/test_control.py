@@ -82,7 +82,8 @@ def test_a_scheduler_that_ends_one_host_has_all_of_them_save(job: Job) -> None:
     run = run_of(node1)
     found = [pid for pid, words in node2.processes().items() if "ddptop" in words and not words.startswith("sh ")]
     node2.run(["kill", f"-{signal.SIGTERM.value}", *map(str, found)], check=True)
-    assert job.wait_for_end() == [0, 0, 0, 0]
+    # Torch itself may abort a process that is done.
+    assert set(job.wait_for_end()) <= {0, 128 + signal.SIGABRT}
     saved = [(job.folder / f"saved-{rank}").read_text().split() for rank in range(4)]
     assert len({tuple(each) for each in saved}) == 1
     assert len(saved[0]) == 1

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(900)
 QUICK: Final = ("--monitor-interval", "0.2")
 ELASTIC: Final = (
     *("--nnodes", "1:2", "--max-restarts", "3"),
-    *("--rdzv-conf", "last_call_timeout=10,keep_alive_interval=1,keep_alive_max_attempt=3"),
+    *("--rdzv-conf", "last_call_timeout=10,keep_alive_interval=1,keep_alive_max_attempt=6"),
 )
 OWN_STORE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Each start of the group gets a store of its own. In the one that torchrun shares gloo finds the addresses of the last
@@ -154,7 +154,7 @@ def test_a_launch_over_as_many_hosts_as_come_is_as_large_as_its_group(
     job = Job(cluster, 1)
     job.prepare()
     meeting = ["--nnodes", "1:3", "--nproc-per-node", "1", "--rdzv-endpoint", "node1:29400", "--max-restarts", "3"]
-    conf = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3"
+    conf = "last_call_timeout=10,keep_alive_interval=1,keep_alive_max_attempt=6"
     for host in hosts:
         job.popen(host, [*DDPTOP, "launch", "--plain", *meeting, "train.py"], {"PET_RDZV_CONF": conf, **OWN_STORE})
     job.wait_for_first_step()

@@ -156,7 +156,7 @@ def test_a_requeued_job_goes_on_and_a_sigterm_saves_a_checkpoint(place: Cluster)
     assert steps[0] == steps[1], output(place, job)
     for host in (0, 1):
         assert told(place, host, run)["state"] == "stopped", output(place, job)
-    assert not left(place)
+    until(lambda: not left(place), "nothing is left", SLOW_S)
 
 
 def test_salloc_runs_it_to_its_end(place: Cluster) -> None:
@@ -170,7 +170,7 @@ def test_salloc_runs_it_to_its_end(place: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"train-\d+ starts on 2 nodes of job \d+: node1, node2", done.stderr)
     assert re.search(r"train-\d+ finished, exit code 0", done.stdout)
-    assert not left(place)
+    until(lambda: not left(place), "nothing is left", SLOW_S)
 
 
 @pytest.mark.parametrize(

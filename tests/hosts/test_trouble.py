@@ -127,7 +127,7 @@ dealer.connect(listen.addresses[0])
 name = listen.run if name == "same" else name
 hello = wire.HostHello(protocol, "9.9", name, listen.run_id, "node3", world, 0, (0, 1))
 dealer.send_multipart([b"H", wire.encode(hello)])
-while dealer.poll(3000):
+while dealer.poll(60_000):
     kind, *frames = dealer.recv_multipart()
     if kind == b"X":
         print(frames[0].decode())

@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 from support.harness import FORKED, ddptop, free_port, started, status, until
 
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.switches import checking
 
 SCRIPT = '''
-"""Trains two ranks; after step 12 one value of rank 1 moves by one unit in the last place, unless KEEP is set.
+"""Trains two ranks once there is a file `begin`; after step 12 one value of rank 1 moves by one unit in the last
+place, unless KEEP is set.
 
 After step 30 the ranks print what they have, and go on slowly until there is a file `enough`.
 """
@@ -35,6 +37,8 @@ ddp = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
 optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-4, momentum=0.9)
 torch.manual_seed(rank)
 step, goes_on = 0, torch.ones(1)
+while not pathlib.Path("begin").exists():
+    time.sleep(0.01)
 while goes_on.item():
     step += 1
     optimizer.zero_grad()
@@ -93,6 +97,9 @@ def observed(folder: Path, name: str, **told: str) -> Iterator[subprocess.Popen[
     told = {rundir.DIRECTORY_VARIABLE: str(run.path), rundir.MARKER: name, checking.VARIABLE: "5", **told}
     with forked(folder, FORKED, "2", "train.py", **told) as ranks:
         try:
+            # A rank sends its newest checks again to who comes late, but not all of them.
+            until(lambda: len(list(recording.read_ranks(run.database))) == 2, "both ranks are heard")
+            (folder / "begin").touch()
             yield ranks
         finally:
             (folder / "enough").touch()

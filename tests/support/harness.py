@@ -119,6 +119,18 @@ def until(condition: Callable[[], _Found], what: str, timeout: float = DEADLINE_
     return found
 
 
+def starved_s() -> float:
+    """Return the seconds since some moment in which a process of this machine has waited for a core.
+
+    So much longer something may take than on a machine without other work. 0 where the kernel does not tell.
+    """
+    try:
+        words = Path("/proc/pressure/cpu").read_text().split()
+    except OSError:
+        return 0.0
+    return int(words[4].removeprefix("total=")) / 1e6
+
+
 def free_port() -> int:
     """Return a port of this machine on which nobody listens."""
     with socket.socket() as probe:

@@ -18,7 +18,7 @@ from support.supervised import events
 from ddptop.agent.observer.engine.foreign import Foreign
 from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.status import survey, takeover
-from ddptop.agent.run import detached, rundir
+from ddptop.agent.run import detached, ends, rundir
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import table
 from ddptop.agent.run.rundir import ENDED_STATES, Process, RunDir, identify, is_alive
@@ -226,11 +226,17 @@ def test_a_new_generation_brings_an_observer_with_it(by_hand: ByHand, tmp_path: 
     assert {member.generation for member in directory.members().values()} == {1}
 
 
-def test_ranks_that_are_killed_without_a_word_are_the_cause(by_hand: ByHand) -> None:
+def test_ranks_that_are_killed_without_a_word_are_the_cause(by_hand: ByHand, tmp_path: Path) -> None:
     """The observer has seen which rank went first; helpers that outlive such a job are left alone."""
-    # The other rank takes a moment to end: which one went first can be seen.
-    lingers = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), os.kill(os.getpid(), 9)))\n"
-    process, directory = by_hand("import os, time\n" + lingers + UNTIL_GO)
+    # The other rank ends once it was seen which one went first.
+    lingers = (
+        "import os, signal, time\n"
+        "def linger(*_):\n"
+        "    while not os.path.exists('seen'): time.sleep(0.02)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "signal.signal(signal.SIGTERM, linger)\n"
+    )
+    process, directory = by_hand(lingers + UNTIL_GO)
     stray = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(100)"],
         env=os.environ | {rundir.MARKER: directory.read().run_id},
@@ -239,6 +245,8 @@ def test_ranks_that_are_killed_without_a_word_are_the_cause(by_hand: ByHand) -> 
         watching = observed(directory)
         until(lambda: directory.read().state == "running", "both ranks are up")
         os.kill(directory.members()[1].process.pid, signal.SIGKILL)
+        until(lambda: ends.read(directory.path, 0).get(1), "its end is seen")
+        (tmp_path / "seen").touch()
         process.wait()
         gone(watching)
         record = directory.read()

@@ -17,6 +17,7 @@ from support.fakes.hosts import Net, Side
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.observer.orders import ending
 from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.base import BASE_VARIABLE
@@ -146,10 +147,10 @@ def test_the_ladders_of_both_hosts_run_at_the_same_time(two: Two) -> None:
     """Ranks that ignore SIGTERM: the grace period passes once, not once for each host."""
     places = two(STUBBORN)
     began = time.monotonic()
-    places[1].ask(wire.Kill(7, 2.0, who="ada"))
+    places[1].ask(wire.Kill(7, 5.0, who="ada"))
     places[1].turn()
     _turn_until(places, lambda: not any(place.alive or place.orders.ending for place in places), "both hosts to end")
-    assert 2.0 <= time.monotonic() - began < 3.9
+    assert 5.0 <= time.monotonic() - began < 9.9
     for place in places:
         assert any("SIGKILL" in line and place.side.state.host in line for line in place.said)
 
@@ -187,14 +188,13 @@ def test_a_branch_whose_head_does_not_answer_ends_its_own_host_and_says_so(two: 
     assert one.alive == [0, 1]
 
 
-def test_a_branch_without_a_link_ends_its_own_host_at_once(two: Two) -> None:
+def test_a_branch_without_a_link_ends_its_own_host_at_once(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for a head that is known to be out of reach."""
     one, other = two()
     other.side.linked = False
-    began = time.monotonic()
+    monkeypatch.setattr(ending, "_HEAD_S", 1e6)
     other.ask(wire.Kill(7, 0.5, who="ada"))
     _turn_until((other,), lambda: not other.orders.ending and other.orders.outcome, "the branch to end")
-    assert time.monotonic() - began < 1.9
     _conclude(other)
     assert other.answers[b"ada"].text.endswith("node1 did not answer: 2 ranks unknown")
     assert one.alive == [0, 1]

@@ -235,22 +235,31 @@ def test_no_ranks_are_looked_up_of_a_run_that_is_looked_after(
     assert other.read().state == "lost"
 
 
-def test_each_generation_has_its_cause(launch: Launch) -> None:
+def hellos(directory: RunDir) -> list[tuple[int, int]]:
+    """Return the generations and ranks that the observer has heard."""
+    return [(m.generation, m.rank) for m in read_history(directory.database) if isinstance(m, wire.Hello)]
+
+
+def test_each_generation_has_its_cause(launch: Launch, tmp_path: Path) -> None:
     """Torchrun starts the ranks anew: they register again, and the event of the restart names the first cause."""
     directory = launch(
         "import os, time\n"
+        "def wait(file):\n"
+        "    while not os.path.exists(file): time.sleep(0.02)\n"
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-        "    if os.environ['RANK'] == '1': time.sleep(1); raise ValueError('bad lr')\n"
+        f"    if os.environ['RANK'] == '1': wait({str(tmp_path / '0')!r}); raise ValueError('bad lr')\n"
         "    time.sleep(100)\n"
-        "time.sleep(1)",
+        f"wait({str(tmp_path / '1')!r})",
         max_restarts=2,
         environment={"RESTARTS": "2"},
     )
+    for generation in range(2):
+        until(lambda: len(hellos(directory)) == 2 * (generation + 1), "the observer hears both ranks")  # noqa: B023
+        (tmp_path / str(generation)).touch()
     end = over(directory)
     assert (end.state, {member.generation for member in end.members.values()}) == ("finished", {1})
     assert "restart 1 of 2: rank 1: ValueError: bad lr" in events(directory)
-    hellos = [(m.generation, m.rank) for m in read_history(directory.database) if isinstance(m, wire.Hello)]
-    assert hellos == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert hellos(directory) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 @pytest.fixture

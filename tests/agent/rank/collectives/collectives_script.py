@@ -70,11 +70,11 @@ def watch(name: str, work: Callable[[], Any]) -> Any:
 
 
 def nap(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Come 150 ms late on rank 1."""
+    """Come 400 ms late on rank 1."""
 
     def late() -> Any:
         if rank == 1:
-            time.sleep(0.15)
+            time.sleep(0.4)
         return work()
 
     return late

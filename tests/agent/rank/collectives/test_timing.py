@@ -29,7 +29,7 @@ from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
 from ddptop.agent.run import rundir
 from ddptop.agent.sampling import next_sampled
 
-LATE_NS = 150_000_000
+LATE_NS = 400_000_000
 """How late rank 1 comes, in the script, where rank 0 must be seen to wait; if it comes late itself, less."""
 
 
@@ -115,9 +115,9 @@ def test_waiting_is_told_from_going_on(seen):
         "backward",
         "fsdp forward",
     ):
-        assert seen[name]["blocked"] > 0.3 * LATE_NS, name
+        assert seen[name]["blocked"] > 0.1 * LATE_NS, name
     assert seen["asynchronous"]["blocked"] == 0
-    assert seen["asynchronous"]["calls"][0]["duration"] > 0.3 * LATE_NS
+    assert seen["asynchronous"]["calls"][0]["duration"] > 0.1 * LATE_NS
     (bucket,) = seen["backward"]["calls"]
     assert (bucket["blocking"], bucket["deferred"]) == (False, True)
     assert all(call["blocking"] for call in seen["forward"]["calls"])
@@ -126,7 +126,7 @@ def test_waiting_is_told_from_going_on(seen):
 
 def test_functional_collectives_block_where_their_result_is_used(seen):
     """Rank 1 comes late: rank 0 stands where it needs the sum. A wrapper in Python is not asked for their call."""
-    assert seen["functional"]["blocked"] > 0.3 * LATE_NS
+    assert seen["functional"]["blocked"] > 0.1 * LATE_NS
     assert operations(seen, "functional") == ([("all_reduce", 4000)] if seen["by"] == "hooks" else [])
 
 

@@ -421,7 +421,7 @@ def main() -> None:
         results["faults"] = [session.faults.count, session.faults.last]
         distributed.destroy_process_group()
     if RANK == 0:
-        print(json.dumps(results))
+        print(json.dumps(results), flush=True)
 
 
 def _read(payload: bytes) -> Any:

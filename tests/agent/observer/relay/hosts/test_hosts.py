@@ -293,11 +293,7 @@ def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path,
             two.find(one)
             _linked(branch)
             _met(one, two)
-        until(
-            lambda: [each.state for each in head.far.hosts()] in (["silent"], ["gone"]),
-            "the host to be missed",
-            timeout=8,
-        )
+        until(lambda: [each.state for each in head.far.hosts()] in (["silent"], ["gone"]), "the host to be missed")
         assert head._hanging.unheard == {1}
         looker = look(one)
         looker.ask(1, wire.Query(5))

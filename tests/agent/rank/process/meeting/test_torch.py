@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -200,7 +201,8 @@ def train(folder: Path, bases: list[Path], *, plain: bool, here: int = 1) -> tup
             meet(bases)
         (folder / "done").touch()
         output = [rank.communicate(timeout=4 * DEADLINE_S)[0] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0], output
+        # Torch itself may abort a process that is done.
+        assert {rank.returncode for rank in ranks} <= {0, -signal.SIGABRT}, output
     finally:
         for rank in ranks:
             rank.kill()
