@@ -20,7 +20,7 @@ from support.supervised import events, over, running
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, is_alive
 
-ENDS = "import os, sys, time\nwhile not os.path.exists('go'): time.sleep(0.05)\nsys.exit(int(open('go').read()))\n"
+ENDS = "import os, sys, time\nwhile not os.path.exists('go'): time.sleep(0.05)\nsys.exit(0)\n"
 
 Start = Callable[[], RunDir]
 
@@ -59,7 +59,7 @@ def test_it_is_looked_after_as_what_it_is(start: Start, tmp_path: Path) -> None:
     assert is_alive(run.observer)
     told = json.loads(subprocess.run([*DDPTOP, "status", "--json"], capture_output=True, check=True).stdout)
     assert (told["world"], [rank["rank"] for rank in told["ranks"]]) == (2, [0, 1])
-    (tmp_path / "go").write_text("0")
+    (tmp_path / "go").touch()
     over(directory)
     run = directory.read()
     assert (run.state, run.exit_code) == ("finished", 0)

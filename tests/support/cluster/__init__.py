@@ -230,7 +230,8 @@ class Host:
         def pid() -> int | None:
             assert self._process is not None
             assert self._process.poll() is None, (state / f"{self.name}.log").read_text()
-            return int(told.read_text()) if told.exists() else None
+            text = told.read_text() if told.exists() else ""
+            return int(text) if text else None
 
         found = until(pid, f"{self.name} is up", _SETUP_S)
         assert isinstance(found, int)

@@ -141,7 +141,7 @@ class Job:
         return [struct.unpack("<q", path.read_bytes())[0] for path in paths]
 
     def published(self) -> list[int]:
-        """Return the last step that the agent of each rank has handed to its socket."""
+        """Return the last step that the agent of each rank has published for sure."""
         paths = [self.folder / f"published-{rank}" for rank in range(self.world)]
         return [struct.unpack("<q", path.read_bytes())[0] for path in paths]
 
