@@ -20,7 +20,7 @@ from support.supervised import events, over, running
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, is_alive
 
-ENDS = "import os, sys, time\nwhile not os.path.exists('go'): time.sleep(0.05)\nsys.exit(0)\n"
+ENDS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
 
 Start = Callable[[], RunDir]
 

@@ -33,7 +33,7 @@ NAMES_S: Final = 10.0
 """Seconds after which the names are sent again, for an observer that has missed them."""
 _LONGEST_PROBLEM: Final = 200
 _MOST_STREAKS: Final = 8
-"""A script may make a new optimizer for each step."""
+"""Streaks that are kept, the newest: a script may make a new optimizer for each step."""
 MOST_FAILURES: Final = 3
 """Failed checks after which none is tried any more: each would take time from the training."""
 

@@ -95,7 +95,7 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
     Most steps that are only counted end without anything else to do.  For these each hook does by itself what
     `Boundary.begin`, `Boundary.end`, `Checks.boundary`, `Stamps.cut` and `Session.hold` do for all others: a training
     step leaves nothing of ours in the processor's cache, so that a hook costs what it has to fetch, and one function is
-    less to fetch than twelve.
+    less to fetch than ten.
 
     The hooks refer to the parts of the session that they use, and to the lists of phases, which stay the same objects.
     """

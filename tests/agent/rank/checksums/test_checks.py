@@ -11,7 +11,15 @@ import pytest
 from support import late
 
 from ddptop.agent import wire
-from ddptop.agent.rank.checksums.checks import ASKED, MOST_FAILURES, NAMES_S, Checks, Failed, Missed
+from ddptop.agent.rank.checksums.checks import (
+    _MOST_STREAKS,
+    ASKED,
+    MOST_FAILURES,
+    NAMES_S,
+    Checks,
+    Failed,
+    Missed,
+)
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records.device_time import CAPTURES
 from ddptop.agent.run.switches.checking import Checking
@@ -117,6 +125,37 @@ def test_who_asks_while_a_step_ends_is_not_passed_over() -> None:
     rank.checks.stepped(optimizer)
     rank.checks.boundary(1)
     assert not rank.checks.quiet
+
+
+def test_a_module_that_is_wrapped_later_ends_the_streaks(group: None) -> None:
+    """What an optimizer changes is looked up anew: a parameter of its own may be the new module's."""
+    rank, late = Rank(0), nn.Linear(4, 2, bias=False)
+    early = rank.wrap(nn.Linear(4, 2))
+    optimizer = optimizer_of(early, late)
+    rank.train(optimizer)
+    rank.checks.streaks[id(optimizer)].steps += 1
+    later = rank.wrap(late)
+    assert not rank.checks.streaks
+    rank.checks.ask(3, 2)
+    rank.checks.stepped(optimizer)
+    rank.checks.boundary(3)
+    (message,) = rank.checks.take()
+    told = {each.names: each.steps for each in message.modules if each.group}
+    assert told == {("weight", "bias"): 3, ("weight",): 1}, later
+
+
+def test_no_step_of_a_streak_is_lost_where_there_are_too_many(group: None) -> None:
+    """A script with more optimizers than streaks are kept: those of the oldest are counted before it goes."""
+    rank = Rank(0)
+    modules = [rank.wrap(nn.Linear(4, 2)) for _ in range(2 * _MOST_STREAKS)]
+    known = [optimizer_of(module) for module in modules]
+    for optimizer in known:
+        rank.train(optimizer)
+        rank.checks.streaks[id(optimizer)].steps += 4
+    assert len(rank.checks.streaks) == _MOST_STREAKS
+    rank.checks.ask(rank.step + 1, rank.step)
+    (message,) = rank.train()
+    assert [each.steps for each in message.modules] == [5] * len(modules)
 
 
 def test_a_wrapper_and_the_optimizer_in_it_are_one_step(group: None) -> None:
