@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.fakes.clocks import Clock
 from support.fakes.hosts import Net, Side
 
 from ddptop.agent import wire
@@ -40,16 +41,6 @@ def _answer(side: Side, ranks: int, helpers: int, *left: str) -> None:
     side.replies()
 
 
-class Clock:
-    """A time that the test sets."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        """Return it."""
-        return self.now
-
-
 def test_what_all_hosts_have_ended_adds_up(make: Make) -> None:
     """Eight ranks and sixteen helpers on two hosts: the words of the issue."""
     net, head = make(node2=(4, 5, 6, 7))
@@ -64,7 +55,7 @@ def test_what_all_hosts_have_ended_adds_up(make: Make) -> None:
 def test_a_host_that_is_not_heard_is_given_up_soon_and_named(make: Make) -> None:
     """A silent host is waited for three seconds and not for the whole ladder; its ranks are unknown."""
     net, head = make(node2=(4, 5, 6, 7))
-    clock = Clock()
+    clock = Clock(100.0)
     net.hosts["node2"].answers = False
     spread = Spread(head, wire.Kill(0, 600.0), 610.0, clock=clock)
     net.hosts["node2"].is_("silent")
@@ -81,7 +72,7 @@ def test_a_host_that_is_not_heard_is_given_up_soon_and_named(make: Make) -> None
 def test_a_host_that_is_heard_is_waited_for_until_its_ladder_must_be_over(make: Make) -> None:
     """A linked host that does not answer is given up after the time that it was given, and not before."""
     net, head = make(node2=(4,))
-    clock = Clock()
+    clock = Clock(100.0)
     net.hosts["node2"].answers = False
     spread = Spread(head, wire.Kill(0, 20.0), 30.0, clock=clock)
     clock.now += 29.9
@@ -122,7 +113,7 @@ def test_ranks_of_hosts_that_were_never_heard_are_unknown(make: Make) -> None:
 
 def test_a_reply_after_the_end_of_patience_changes_nothing(make: Make) -> None:
     """What was told as unknown stays so."""
-    clock = Clock()
+    clock = Clock(100.0)
     net, head = make(node2=(4,))
     spread = Spread(head, wire.Kill(0, 1.0), 1.0, clock=clock)
     clock.now += 1.1

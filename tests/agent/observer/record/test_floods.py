@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 
+from support.fakes.clocks import Clock
+
 from ddptop.agent import wire
 from ddptop.agent.observer.record import floods
 from ddptop.agent.observer.record.floods import OBSERVER, Flood, sound
 from ddptop.agent.observer.record.recording import Row
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 def texts(rows: list[Row]) -> list[str]:
@@ -36,7 +28,7 @@ def texts(rows: list[Row]) -> list[str]:
 
 def test_a_repeated_event_stands_once_with_its_number() -> None:
     """Also with others between; after a quiet minute it is news again; what somebody did is never a repeat."""
-    clock = Clock()
+    clock = Clock(0.0)
     flood = Flood(clock)
     rows: list[Row] = []
     for number in range(100):
@@ -56,7 +48,7 @@ def test_a_repeated_event_stands_once_with_its_number() -> None:
 
 def test_the_number_of_a_long_event_is_read() -> None:
     """However long its text is: what a reader cuts off is the text, and not the number at its end."""
-    flood = Flood(Clock())
+    flood = Flood(Clock(0.0))
     rows: list[Row] = []
     for number in range(7):
         rows += flood.rows_of(sound(wire.Event(number, "all work and no play " * 100, 0), 1, 0), 0)
@@ -68,14 +60,14 @@ def test_the_number_of_a_long_event_is_read() -> None:
 
 def test_what_the_observer_tells_is_bounded_too() -> None:
     """Without room nothing more of anybody is written, and the number of what was left out is told."""
-    flood = Flood(Clock())
+    flood = Flood(Clock(0.0))
     assert flood.rows_of(wire.Event(1, "rank 0 is up"), OBSERVER, full=True) == []
     assert texts(flood.settle(2))[0].startswith("1 events of observer are left out")
 
 
 def test_a_flood_of_one_rank_is_bounded_and_told() -> None:
     """Others lose nothing by it; the number left out stands in the record and is kept up to date."""
-    clock = Clock()
+    clock = Clock(0.0)
     flood = Flood(clock)
     rows: list[Row] = []
     for number in range(5000):

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.fakes.clocks import Clock
 from support.harness import FORKED, started, until
 
 from ddptop.agent.rank.collectives import timing, wrapper
@@ -159,16 +160,6 @@ def test_whether_stand_ins_are_heard_is_tried_on_the_host():
     assert torch.cuda.is_initialized() == before
 
 
-class Clock:
-    """Nanoseconds moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-
 class FakeEvent:
     """A CUDA event that the device passes when it is told to."""
 
@@ -217,7 +208,7 @@ class FakeWork:
 
 def test_on_a_device_the_duration_is_unknown_until_the_device_has_passed_both_events():
     """The callback, which comes when work is enqueued, is never taken for completion."""
-    clock, events = Clock(), []
+    clock, events = Clock(0), []
 
     def event() -> FakeEvent:
         events.append(FakeEvent())
@@ -248,7 +239,7 @@ def on_device(captures: Captures) -> tuple[Collectives, FakeBackends, list[FakeE
         events.append(FakeEvent())
         return events[-1]
 
-    clock = Clock()
+    clock = Clock(0)
     backend = Backend(0, EventClock(event, lambda: None, captures), True)
     return Collectives(Stamps(clock, clock), Faults()), FakeBackends(backend), events
 
@@ -256,7 +247,7 @@ def on_device(captures: Captures) -> tuple[Collectives, FakeBackends, list[FakeE
 @pytest.mark.parametrize(("start", "waits"), [(_thread.start_new_thread, True), (start_of_python, False)])
 def test_the_backward_pass_waits_for_what_torchs_own_threads_have_begun(start: Start, waits: bool):
     """Gradients on a device are shared from such a thread, with gloo as well; those of the script do as they like."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.observed = True
     collectives, backends = Collectives(stamps, Faults()), FakeBackends(Backend(2, None, True))
@@ -290,7 +281,7 @@ def test_on_a_device_a_call_is_open_until_the_device_has_passed_it(work: FakeWor
 
 def test_a_barrier_that_returns_no_work_has_waited():
     """Newer NCCL groups wait in C++ for the end of a barrier that is not asynchronous."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.observed = True
     stamps.cut(1)
@@ -321,7 +312,7 @@ def test_a_call_of_a_graph_that_is_captured_is_not_taken_for_open():
 
 def test_calls_are_numbered_by_group_without_messages():
     """Two groups have counts of their own; the newest calls are remembered, in order."""
-    collectives = Collectives(Stamps(Clock(), Clock()), Faults())
+    collectives = Collectives(Stamps(Clock(0), Clock(0)), Faults())
     pair, other = FakeBackends(Backend(2, None, True)), FakeBackends(Backend(2, None, True))
     other.group = "1"
     for backends, op in [(pair, "all_reduce"), (other, "broadcast"), (pair, "send"), *[(pair, "all_gather")] * 20]:
@@ -337,7 +328,7 @@ def test_a_group_that_is_made_anew_is_counted_anew(monkeypatch):
     class Group:
         group_name = "0"
 
-    collectives = Collectives(Stamps(Clock(), Clock()), Faults())
+    collectives = Collectives(Stamps(Clock(0), Clock(0)), Faults())
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     monkeypatch.setattr(wrapper, "install", lambda *_: None)
     monkeypatch.setattr(collectives._waits, "watch", lambda _: None)
@@ -352,7 +343,7 @@ def test_a_group_that_is_made_anew_is_counted_anew(monkeypatch):
 
 def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():
     """At 4,000 a second one step of 64 is timed, the same on all ranks; calls are counted in every step."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     collectives = Collectives(stamps, Faults())
     backends = FakeBackends(Backend(2, None, True))
@@ -372,7 +363,7 @@ def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():
 
 def test_a_call_that_is_not_timed_is_over_with_its_step():
     """A rank that hangs before the first call of the next step is in no collective."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     collectives = Collectives(stamps, Faults())
     backends = FakeBackends(Backend(2, None, False))
@@ -384,7 +375,7 @@ def test_a_call_that_is_not_timed_is_over_with_its_step():
 
 def test_what_queues_for_a_worker_is_told_and_marked():
     """Five at once on two workers: the third begins when the first is done, and so on; others are exact."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     for index, done in enumerate((100, 130, 210, 260, 330)):
         call = Call("all_reduce", index, 8, index + 1, False, group="0", workers=2)
@@ -404,7 +395,7 @@ def test_what_queues_for_a_worker_is_told_and_marked():
 
 def test_a_stamp_that_came_late_is_corrected_by_who_waited():
     """DDP goes on when its buckets are done: they were done by the end of the backward pass."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.observed = True
     stamps.enter(BACKWARD)

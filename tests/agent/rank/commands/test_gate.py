@@ -6,19 +6,10 @@ import random
 import threading
 
 import pytest
+from support.fakes.clocks import Clock
 from support.harness import until
 
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
-
-
-class Clock:
-    """A clock that a test moves by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def step_of(gate: Gate) -> bool:
@@ -36,7 +27,7 @@ def test_an_open_gate_lets_steps_pass():
 
 def test_a_promise_lapses_by_itself():
     """A controller that dies before the commit costs nothing."""
-    clock = Clock()
+    clock = Clock(0.0)
     gate = Gate(clock)
     assert gate.promise("a", 4.0) == 1
     clock.now = 5.0
@@ -158,7 +149,7 @@ def test_ranks_in_lockstep_are_held_at_the_same_step():
 
 def test_a_lease_that_is_renewed_lasts_and_else_lapses():
     """Each commit with a lease renews it; a kept hold needs none."""
-    clock = Clock()
+    clock = Clock(0.0)
     gate = Gate(clock)
     gate.promise("a", 4.0)
     for now in (3.0, 6.0, 9.0):
@@ -175,7 +166,7 @@ def test_a_lease_that_is_renewed_lasts_and_else_lapses():
 
 def test_a_checkpoint_is_saved_once_on_the_training_thread():
     """However often it is asked for with one token, and the lease does not lapse meanwhile."""
-    clock = Clock()
+    clock = Clock(0.0)
     gate = Gate(clock)
     calls = []
     entered, leave = threading.Event(), threading.Event()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import late
+from support.fakes.clocks import Clock
 from support.harness import until
 
 from ddptop.agent.rank.checksums.checks import Checks
@@ -29,23 +30,13 @@ if TYPE_CHECKING:
 _imports = late.imports(globals())
 
 
-class Clock:
-    """A clock that a test moves by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-
 class Rank:
     """What of a rank takes part in the end of a step, and its hooks of optimizers."""
 
     cut, hold, wait = Session.cut, Session.hold, Session.wait
 
     def __init__(self, every: int, cpu: Callable[[], int] = time.thread_time_ns) -> None:
-        self.clock = Clock()
+        self.clock = Clock(0)
         self.faults, self.gate = Faults(), Gate()
         self.stamps = Stamps(self.clock, self.clock, capacity=1 << 20)
         self.stamps.every, self.stamps.cost = every, Cost(cpu)

@@ -6,6 +6,7 @@ import itertools
 import math
 
 import pytest
+from support.fakes.clocks import Clock
 
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import EVERY, Cost
@@ -16,15 +17,7 @@ from ddptop.agent.rank.records.starvation import Starvation
 from ddptop.agent.wire import Step
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-
-def run(stamps: Stamps, clock: Clock, numbers: range) -> None:
+def run(stamps: Stamps, clock: Clock[int], numbers: range) -> None:
     """Make steps of 10 ns each, and 1 ns more for each hundred of the step's number."""
     for number in numbers:
         stamps.draw(1, evaluation=False)
@@ -35,7 +28,7 @@ def run(stamps: Stamps, clock: Clock, numbers: range) -> None:
         stamps.cut(number)
 
 
-def until_recorded(stamps: Stamps, clock: Clock, number: int) -> int:
+def until_recorded(stamps: Stamps, clock: Clock[int], number: int) -> int:
     """Make steps from this number on until one is recorded, this one at least; return the number of the last one."""
     run(stamps, clock, range(number, number + 1))
     while stamps.finished[-1].step != number:
@@ -53,7 +46,7 @@ def records(stamps: Stamps) -> list[Step]:
 @pytest.mark.parametrize("every", [1, 2, 8, 64])
 def test_one_step_in_so_many_is_recorded_and_no_time_is_lost(every: int) -> None:
     """The first step is recorded, then one in each k; their times with those of the counted ones are the whole time."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.every = every
     stamps.cut(0)
@@ -76,7 +69,7 @@ def test_ranks_with_different_numbers_have_records_in_common() -> None:
     """All of those of the rank that records least: so that the number may change on one rank before the other."""
     found = []
     for every in (4, 16):
-        clock = Clock()
+        clock = Clock(0)
         stamps = Stamps(clock, clock)
         stamps.every = every
         run(stamps, clock, range(1, 129))
@@ -87,7 +80,7 @@ def test_ranks_with_different_numbers_have_records_in_common() -> None:
 
 def test_the_present_phase_is_known_in_a_counted_step() -> None:
     """What a rank is doing is told at any moment, whether that is recorded or not."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.every = 64
     stamps.cut(1)
@@ -108,7 +101,7 @@ def test_the_present_phase_is_known_in_a_counted_step() -> None:
 
 def test_a_pause_is_no_part_of_a_counted_step() -> None:
     """A rank that is held for 1,000 ns in the middle of the counted steps has made no slower step."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.every = 8
     run(stamps, clock, range(1, 4))
@@ -122,7 +115,7 @@ def test_a_pause_is_no_part_of_a_counted_step() -> None:
 
 def test_a_summary_stands_for_all_steps() -> None:
     """It says how many steps there were and what one took, by the clock, and its phases add up to that."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.every = 8
     run(stamps, clock, range(1, 600))
@@ -139,7 +132,7 @@ def test_a_summary_stands_for_all_steps() -> None:
 
 def test_a_metric_of_a_counted_step_goes_with_the_next_record() -> None:
     """What the script logs is not lost; of the same name the newest is told."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.every = 4
     run(stamps, clock, range(1, 2))
@@ -152,7 +145,7 @@ def test_a_metric_of_a_counted_step_goes_with_the_next_record() -> None:
 
 def test_a_loss_that_is_not_finite_is_told_with_the_counted_step_it_came_in() -> None:
     """And it is over after as many good steps as ever, counted ones included."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.every = 8
     run(stamps, clock, range(1, 11))
@@ -172,7 +165,7 @@ def test_a_loss_that_is_not_finite_is_told_with_the_counted_step_it_came_in() ->
 
 def test_steps_that_a_scaler_skips_are_counted_over_the_records() -> None:
     """Skipped steps in a row are a trouble although most of them are not recorded."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.every = 8
     run(stamps, clock, range(1, 17))
@@ -200,7 +193,7 @@ def test_time_without_a_core_is_shared_with_counted_steps(tmp_path) -> None:
 def test_the_cost_of_the_hooks_is_what_they_took() -> None:
     """Of recorded and of counted steps each, and only in one step in many the clock is read."""
     reads = itertools.count()
-    now = Clock()
+    now = Clock(0)
 
     def clock() -> int:
         next(reads)

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import random
 
+from support.fakes.clocks import Clock
+
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, Call, Stamps
 from ddptop.agent.wire import PHASES
-
-
-class Clock:
-    """Nanoseconds moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
 
 
 def total(step) -> int:
     return sum(getattr(step, f"{phase}_ns") or 0 for phase in PHASES)
 
 
-def a_step(stamps: Stamps, clock: Clock, calls: list[Call]) -> None:
+def a_step(stamps: Stamps, clock: Clock[int], calls: list[Call]) -> None:
     """One DDP step: 10 of data, 30 forward, 50 backward, 5 optimizer, with gaps of 1."""
     stamps.enter(DATA)
     clock.now += 10
@@ -46,7 +38,7 @@ def a_step(stamps: Stamps, clock: Clock, calls: list[Call]) -> None:
 
 def test_phases_of_a_plain_step():
     """Without collectives each phase is what was stamped, and wait is unknown, not zero."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     a_step(stamps, clock, [])
     step = meter.record(stamps.finished[0])
@@ -56,7 +48,7 @@ def test_phases_of_a_plain_step():
 
 def test_waiting_for_buckets_is_counted_once_and_only_after_the_last_was_entered():
     """Two overlapping all-reduces in backward: computing goes on until the last is entered, then it waits."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.observed = True
     early, late = Call("all_reduce", 45, 8, 1, False), Call("all_reduce", 60, 8, 2, False)
@@ -71,7 +63,7 @@ def test_waiting_for_buckets_is_counted_once_and_only_after_the_last_was_entered
 
 def test_a_broadcast_of_buffers_does_not_count_as_forward():
     """DDP's broadcasts at the start of forward block the thread; their union goes to wait."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.observed = True
     first, second = Call("broadcast", 12, 8, 1, True), Call("broadcast", 14, 8, 2, True)
@@ -85,7 +77,7 @@ def test_phases_always_add_up():
     """Whatever is stamped in whatever order, the six phases make up the wall time to the nanosecond."""
     seed = random.Random(3)
     for _ in range(300):
-        clock = Clock()
+        clock = Clock(0)
         stamps = Stamps(clock, clock)
         stamps.observed = True
         for _ in range(seed.randrange(1, 30)):
@@ -112,7 +104,7 @@ def test_phases_always_add_up():
 
 def test_time_held_at_the_gate_belongs_to_no_step():
     """A pause of any length leaves no trace in step times."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock)
     a_step(stamps, clock, [])
     clock.now += 1_000_000
@@ -123,7 +115,7 @@ def test_time_held_at_the_gate_belongs_to_no_step():
 
 def test_overflow_drops_the_oldest_and_counts():
     """A publisher that cannot keep up costs records, never memory or time of the training."""
-    clock = Clock()
+    clock = Clock(0)
     stamps = Stamps(clock, clock, capacity=2)
     for _ in range(5):
         a_step(stamps, clock, [])
