@@ -3,7 +3,10 @@
 One process is a whole group with gloo.  Between short blocks of one job the hooks are taken away, put back with every
 step recorded, and put back with steps only counted; the CPU time of the training thread alone is compared, which other
 programs and threads disturb little.  Printed are the median time of a step without hooks, and the medians of the
-differences to it within a round: of a second block without hooks (A/A), of counted steps and of recorded ones.
+differences to it within a round: of a second block without hooks (A/A), of counted steps and of recorded ones.  With
+`--without optimizer`, or `all`, also of counted steps in which the hooks of one part are left out: by what these are
+cheaper than counted steps, the hooks of the part cost.  Without those of `backward`, each collective looks up its
+caller in addition, so that they cost a little more than that.
 
 The hooks around the step of an optimizer are called by themselves as well: again and again, and each time after so much
 other data was read that they are no longer in the processor's cache, as in a training.
@@ -17,13 +20,14 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from switching import Hooks
+from switching import PARTS, Hooks
 
 NETS = ("linear", "conv", "many")
 KINDS = ("off", "again", "counted", "recorded")
+WITHOUT = "without "
 STEPS = 10
 CALLS = 2000
 OTHER_DATA = 32 << 20
@@ -66,9 +70,10 @@ def alone(optimizer: Any) -> tuple[float, float]:
     return took(CALLS) / CALLS / 1e3, statistics.median(cold) / 1e3
 
 
-def measure(name: str, rounds: int, profile: str) -> dict[str, list[float]]:
+def measure(name: str, rounds: int, profile: str, left_out: Sequence[str]) -> dict[str, list[float]]:
     """Return the training thread's microseconds a step in each block, by kind."""
     from ddptop.agent.rank.hooks import patches
+    from ddptop.agent.rank.records.cost import EVERY, MEDIAN_OF
     from ddptop.agent.rank.session import Session
     from ddptop.agent.run import rundir
 
@@ -110,11 +115,18 @@ def measure(name: str, rounds: int, profile: str) -> dict[str, list[float]]:
         return (time.thread_time_ns() - begin) / steps / 1e3
 
     def kind_of_step(kind: str) -> None:
-        switch.off() if kind in ("off", "again") else switch.on()
-        session.stamps.every = 1 << 40 if kind == "counted" else 1
+        session.stamps.every = 1 if kind == "recorded" else 1 << 40
+        # A step that began as a recorded one still is one, and needs the hooks of all parts to end.
+        switch.on()
+        run(2)
+        if kind not in ("counted", "recorded"):
+            switch.off()
+        if kind.startswith(WITHOUT):
+            switch.on(without=(kind.removeprefix(WITHOUT),))
         run(2)
 
-    kinds = list(KINDS)
+    kinds = [*KINDS, *(WITHOUT + part for part in left_out)]
+    switch.off()
     if profile:
         import cProfile
 
@@ -123,7 +135,6 @@ def measure(name: str, rounds: int, profile: str) -> dict[str, list[float]]:
         profiler.runcall(run, 2000)
         profiler.print_stats("tottime")
         raise SystemExit
-    switch.off()
     run(50)
     order, times = random.Random(1), dict[str, list[float]]()
     for _ in range(rounds):
@@ -134,10 +145,11 @@ def measure(name: str, rounds: int, profile: str) -> dict[str, list[float]]:
             switch.off()
     switch.on()
     cost = session.stamps.cost
+    # What was measured while hooks were left out is forgotten by then.
+    session.stamps.every = 1 << 40
+    run((MEDIAN_OF + 1) * EVERY)
     own = f"counted {cost.counted_ns} ns, recorded {cost.recorded_ns} ns; its thread {session.record_ns} ns a record"
     print(f"the agent's own measure: {own}")
-    session.stamps.every = 1 << 40
-    run(2)
     in_a_row, out_of_cache = alone(sgd)
     print(f"hooks of an optimizer, counted: {in_a_row:.1f} us in a row, {out_of_cache:.1f} us out of the cache")
     distributed.destroy_process_group()
@@ -152,10 +164,14 @@ def main() -> None:
     parser.add_argument("--net", choices=NETS, default="linear", help="one bucket, buffers too, or ten buckets")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--profile", default="", choices=KINDS, help="print where the time of such a step goes instead")
+    parser.add_argument(
+        "--without", action="append", default=[], choices=(*PARTS, "all"), help="leave out one part (may be repeated)"
+    )
     options = parser.parse_args()
     if "DDPTOP_RUNTIME_DIR" not in os.environ:
         os.environ["DDPTOP_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="dt-", dir="/tmp")
-    times = measure(options.net, options.rounds, options.profile)
+    left_out = PARTS if "all" in options.without else tuple(dict.fromkeys(options.without))
+    times = measure(options.net, options.rounds, options.profile, left_out)
     plain = times["off"]
     print(f"{options.net}: {statistics.median(plain):.1f} us a step without hooks (CPU time of the training thread)")
     for kind, block in times.items():
@@ -164,7 +180,7 @@ def main() -> None:
             quarters = statistics.quantiles(more, n=4)
             calm = statistics.quantiles(block, n=10)[0] - statistics.quantiles(plain, n=10)[0]
             print(
-                f"  {kind:9} {statistics.median(more):+6.1f} us (quartiles {quarters[0]:+.1f} {quarters[2]:+.1f});"
+                f"  {kind:19} {statistics.median(more):+6.1f} us (quartiles {quarters[0]:+.1f} {quarters[2]:+.1f});"
                 f" between the calmest tenths {calm:+.1f} us"
             )
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
+
+PARTS: Final = ("data", "forward", "backward", "optimizer", "collectives")
+"""What can be left out when the hooks are put back."""
 
 
 class Hooks:
@@ -19,19 +23,15 @@ class Hooks:
         from torch.optim import optimizer
         from torch.utils.data import dataloader
 
-        self._owners: list[Any] = [
-            torch.autograd,
-            torch.nn.parallel.DistributedDataParallel,
-            torch.nn.utils.clip_grad,
-            dataloader.DataLoader,
-            dataloader._BaseDataLoaderIter,
-            optimizer.Optimizer,
-            distributed,
-            distributed.distributed_c10d,
-            distributed.Work,
-            distributed.ProcessGroup,
-        ]
-        self._patches: list[tuple[Any, str, Any]] = []
+        self._owners: dict[str, tuple[Any, ...]] = {
+            "data": (dataloader.DataLoader, dataloader._BaseDataLoaderIter),
+            "forward": (torch.nn.parallel.DistributedDataParallel,),
+            "backward": (torch.autograd,),
+            "optimizer": (optimizer.Optimizer, torch.nn.utils.clip_grad),
+            "collectives": (distributed, distributed.distributed_c10d, distributed.Work, distributed.ProcessGroup),
+        }
+        assert tuple(self._owners) == PARTS
+        self._patches: list[tuple[str, Any, str, Any]] = []
         self._of_optimizers: list[Any] = [
             optimizer._global_optimizer_pre_hooks,
             optimizer._global_optimizer_post_hooks,
@@ -58,24 +58,28 @@ class Hooks:
         """Find the functions that the agent has replaced, and its hooks on optimizers."""
         self._kept = [dict(hooks) for hooks in self._of_optimizers]
         self._patches = [
-            (owner, name, value)
-            for owner in self._owners
+            (part, owner, name, value)
+            for part, owners in self._owners.items()
+            for owner in owners
             for name, value in list(vars(owner).items())
             if _is_ours(value)
         ]
 
-    def on(self) -> None:
-        """Put every hook back."""
-        for owner, name, value in self._patches:
-            setattr(owner, name, value)
-        for hooks, kept in zip(self._of_optimizers, self._kept, strict=True):
-            hooks.update(kept)
-        for group, kind, number, hook in self._of_groups:
-            self._register[kind](group, number, hook)
+    def on(self, without: Collection[str] = ()) -> None:
+        """Put every hook back but those of some `PARTS`, after all were taken away."""
+        for part, owner, name, value in self._patches:
+            if part not in without:
+                setattr(owner, name, value)
+        if "optimizer" not in without:
+            for hooks, kept in zip(self._of_optimizers, self._kept, strict=True):
+                hooks.update(kept)
+        if "collectives" not in without:
+            for group, kind, number, hook in self._of_groups:
+                self._register[kind](group, number, hook)
 
     def off(self) -> None:
         """Take every hook away."""
-        for owner, name, value in self._patches:
+        for _, owner, name, value in self._patches:
             setattr(owner, name, value.__wrapped__)
         for hooks in self._of_optimizers:
             hooks.clear()
@@ -84,4 +88,4 @@ class Hooks:
 
 
 def _is_ours(value: object) -> bool:
-    return isinstance(value, FunctionType) and os.path.join("agent", "rank", "") in value.__code__.co_filename
+    return type(value) is FunctionType and os.path.join("agent", "rank", "") in value.__code__.co_filename

@@ -291,7 +291,9 @@ def assess(model: str, world: int, segments: list[Segment], records: list[Record
             until = segment["first"] + segment["steps"]
             alone = [record for record in records if segment["first"] <= record[1].step < until]
             alarms += [
-                f"{model} x{world} healthy: {said} at {step}" for step, _, said in judge(world, alone)[0] if said
+                f"{model} x{world} healthy: {said} at {step}; {_own(world, alone)}"
+                for step, _, said in judge(world, alone)[0]
+                if said
             ]
     changes, verdicts = judge(world, records)
     healthy_ms = 0.0
@@ -299,17 +301,18 @@ def assess(model: str, world: int, segments: list[Segment], records: list[Record
     for segment in segments:
         first, until = segment["first"], segment["first"] + segment["steps"]
         inside = [change for change in changes if first <= change[0] < until]
+        own = _own(world, [record for record in records if first <= record[1].step < until])
         wall_ms = statistics.median(w for n in range(first, until) for w in walls.get(n, [])) / 1e6
         if not segment["ms"]:
             healthy_ms = wall_ms
             # The last culprit may still be named, but nobody else.
-            alarms += [f"{model} x{world} between: {c}" for c in inside if c[2] is not None and c[2][1] != guilty]
+            others = [each for each in inside if each[2] is not None and each[2][1] != guilty]
+            alarms += [f"{model} x{world} between: {said} at {step}; {own}" for step, _, said in others]
             continue
         guilty = segment["rank"]
         if segment.get("pattern"):
-            table.patterns.append(
-                f"{model} x{world} {_pattern(segment, verdicts, ends)}; step {wall_ms:.0f} ms, before {healthy_ms:.0f}"
-            )
+            took = f"step {wall_ms:.0f} ms, before {healthy_ms:.0f}, {own}"
+            table.patterns.append(f"{model} x{world} {_pattern(segment, verdicts, ends)}; {took}")
             continue
         share = segment["ms"] / healthy_ms
         felt = wall_ms - healthy_ms >= FELT * segment["ms"]
@@ -319,7 +322,7 @@ def assess(model: str, world: int, segments: list[Segment], records: list[Record
         accused = [c for c in inside if c[2] is not None and c[2][1] is not None]
         wrong = [c for c in accused if c[2] != ("slow_rank", guilty, segment["phase"])]
         what = f"{model} x{world} rank {guilty} {segment['phase']} {segment['ms']} of {healthy_ms:.0f} ms"
-        what += f" (step {wall_ms:.0f} ms)"
+        what += f" (step {wall_ms:.0f} ms; {own})"
         if named is None:
             row.misses.append(f"{what}: not named; {[c[2] for c in inside]}")
             continue
@@ -331,6 +334,14 @@ def assess(model: str, world: int, segments: list[Segment], records: list[Record
         row.in_time += steps <= WITHIN_STEPS or seconds <= WITHIN_S
         row.steps.append(steps)
         row.seconds.append(seconds)
+
+
+def _own(world: int, records: list[Record]) -> str:
+    """Tell the median of each rank's own time: equal ranks may differ on a busy machine, and who is named be slow."""
+    own: list[list[int]] = [[] for _ in range(world)]
+    for rank, step in records:
+        own[rank].append(step.wall_ns - (step.wait_ns or 0))
+    return "own " + ", ".join(f"{statistics.median(each) / 1e6:.1f}" if each else "–" for each in own) + " ms"
 
 
 def _begun(ends: dict[int, int], first: int) -> int:
