@@ -1,8 +1,9 @@
 """How many steps the ranks record: chosen from the group's step time and from what the ranks say a record costs them.
 
 The agent may take 1 % of a step on the training thread, and 2 % of a core in all.  Where records of all steps would
-take more, one step in 2, 4, 8… is recorded.  The number holds for all ranks; a rank that has another one is told,
-until its signs of life say that it has this one.  Without an observer it stays as it is.
+take more, one step in 2, 4, 8… is recorded, as `switches.recording.needed` says.  The number holds for all ranks; a
+rank that has another one is told, until its signs of life say that it has this one.  Without an observer it stays as
+it is.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ddptop.agent import wire
-from ddptop.agent.run.switches.recording import POSSIBLE, needed
+from ddptop.agent.run.switches.recording import APART_NS, POSSIBLE, needed
 
 _UP_S: Final = 3.0
 """Seconds for which records have to cost too much before there are fewer."""
 _DOWN_S: Final = 20.0
-"""Seconds for which more records have to be cheap enough before there are more."""
+"""Seconds for which more records have to be cheap enough before there are more, where these are not needed at once."""
 _FAR: Final = 4
 """So many times as many records are made at once: the steps have become far longer, and somebody asks why."""
+_TOO_FAR_APART: Final = 2
+"""Where records are so many times `APART_NS` apart, they become more at once, too: a verdict waits for them."""
 _OF_BEATS: Final = 3
 """Newest signs of life whose middle step time counts: an evaluation between two steps is no long step."""
 _SPARE: Final = 0.7
@@ -137,7 +140,8 @@ class Budget:
         elif spare < present:
             self._too_much_since = None
             self._enough_since = now if self._enough_since is None else self._enough_since
-            if now - self._enough_since >= _DOWN_S or _FAR * spare <= present:
+            is_urgent = _FAR * spare <= present or present * step >= _TOO_FAR_APART * APART_NS
+            if is_urgent or now - self._enough_since >= _DOWN_S:
                 self.every, self._enough_since = spare, None
         else:
             self._too_much_since = self._enough_since = None

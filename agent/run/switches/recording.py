@@ -21,6 +21,13 @@ ALL: Final = 0.02
 """Part of a core that hooks and the agent's own thread may take together."""
 _AT_LEAST: Final = 0.25
 """What records may add to the cost of counting, as part of that, whatever the budget is."""
+APART_NS: Final = 80_000_000
+"""On average no more time than this from record to record, or a verdict takes too long: it needs eight blocks of at
+least five records (`judge.evidence.blocks`), and these take four seconds where records are 100 ms apart, as they are
+once a slow rank makes each step a quarter longer."""
+EVIDENCE: Final = 0.005
+"""What records may add for that, as part of a step on the training thread, and twice as much together with the agent's
+thread, whatever the budget is."""
 _USUAL: Final = 0.35
 """What a counted step costs, as part of a recorded one, until one was measured."""
 MEMORY_VARIABLE: Final = "DDPTOP_RECORDS_MIB"
@@ -53,22 +60,27 @@ def needed(step_ns: float, recorded_ns: float, counted_ns: float | None, record_
     """Return the least number of steps of which one can be recorded within the budget; `MOST` where none can.
 
     Where to count the steps takes as much as the budget, records may add a quarter of that: to record still less would
-    save next to nothing.
+    save next to nothing.  Where records would then be more than `APART_NS` apart, they may add `EVIDENCE`, and come as
+    near to `APART_NS` as that pays for.
 
     Args:
         step_ns: the time of a step.
         recorded_ns: CPU time of the training thread in a recorded step.
         counted_ns: the same in a counted one; None where none was measured yet.
         record_ns: CPU time of the agent's thread for a record.
-        part: of the budget that may be used.
+        part: the part of the budget and of `EVIDENCE` that may be used; records may be `APART_NS / part` apart.
     """
-    counted_ns = _USUAL * recorded_ns if counted_ns is None else counted_ns
-    on_thread, on_all = (max(part * share * step_ns, (1 + part * _AT_LEAST) * counted_ns) for share in (THREAD, ALL))
-    for every in POSSIBLE:
-        thread = counted_ns + max(0.0, recorded_ns - counted_ns) / every
-        if thread <= on_thread and thread + record_ns / every <= on_all:
-            return every
-    return MOST
+    counted = _USUAL * recorded_ns if counted_ns is None else counted_ns
+    more = max(0.0, recorded_ns - counted)
+
+    def least(on_thread: float, on_all: float) -> int:
+        kept = (each for each in POSSIBLE if counted + more / each <= on_thread)
+        return next((each for each in kept if counted + (more + record_ns) / each <= on_all), MOST)
+
+    in_budget = least(*(max(part * share * step_ns, (1 + part * _AT_LEAST) * counted) for share in (THREAD, ALL)))
+    for_evidence = least(counted + part * EVIDENCE * step_ns, counted + 2 * part * EVIDENCE * step_ns)
+    near_enough = max(each for each in POSSIBLE if each == 1 or part * each * step_ns <= APART_NS)
+    return min(in_budget, max(for_evidence, near_enough))
 
 
 def memory_bytes(environment: Mapping[str, str]) -> int:

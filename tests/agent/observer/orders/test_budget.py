@@ -107,6 +107,26 @@ def test_steps_that_become_far_longer_are_recorded_at_once() -> None:
     assert set(group.every.values()) == {16}
 
 
+def test_steps_whose_records_come_too_rarely_by_now_are_recorded_more_often_at_once() -> None:
+    """Although they are but twice as long: of one record in 0.2 s nobody can tell anything."""
+    group = Group(2, 12.0, cost_ns=400 * US, counted_cost_ns=110 * US, record_ns=200 * US)
+    group.run(10)
+    assert set(group.every.values()) == {8}
+    group.step_ms = 22.0
+    group.run(3)
+    assert set(group.every.values()) == {4}
+
+
+def test_around_the_distance_that_records_may_have_it_does_not_flap() -> None:
+    """It goes up once; what is only a little too far apart stays."""
+    group = Group(2, 19.4, cost_ns=310 * US, counted_cost_ns=190 * US, record_ns=100 * US)
+    for minute in range(10):
+        # One record in 80 ms is one step in 4 of 20 ms.
+        group.step_ms = 20.6 if minute % 2 else 19.4
+        group.run(60)
+    assert sorted(group.orders) == [(0, 4), (1, 4)]
+
+
 def test_an_evaluation_between_two_steps_is_no_long_step() -> None:
     """A minute without a step, every other minute, changes nothing."""
     group = Group(2, 1.0)
