@@ -100,7 +100,7 @@ class Publisher:
         To free their pinned memory records an event on the stream that used it. If that one is captured, every later
         query of the event fails, and with it the script's own requests for pinned memory."""
         self._records_measured = False
-        self._published: tuple[str, int | None] | None = None
+        self._published: tuple[str, int | None, int] | None = None
         self._beat_due = 0.0
         self._summary: bytes | None = None
         """The last summary, for new subscribers."""
@@ -209,6 +209,7 @@ class Publisher:
 
     def _publish(self) -> None:
         self._try("publishing steps", self._send_steps)
+        self._try("choosing what to record", self._choose)
         self._try("publishing checksums", self._send_checksums)
         if self._session.notices:
             self._try("publishing an event", self._send_notices)
@@ -236,9 +237,13 @@ class Publisher:
             before = self._session.record_ns
             # Smoothed: what a single turn takes depends on what else runs.
             self._session.record_ns = took if before is None else (7 * before + took) // 8
-        self._session.own_choice.look(collected, self._session.record_ns)
+        self._session.own_choice.begin(collected, self._session.record_ns)
         # The first ones take far longer than all others.
         self._records_measured = self._records_measured or bool(collected)
+
+    def _choose(self) -> None:
+        session = self._session
+        session.own_choice.look(session.record_ns, is_held=session.gate.limit is not None)
 
     def _send_checksums(self) -> None:
         for message in self._session.checks.take():
@@ -317,10 +322,13 @@ class Publisher:
             event = wire.Event(time.time_ns(), change.text, self._session.rank, change.level)
             self._send(wire.TOPIC_EVENT, wire.encode(event))
 
-    def _situation(self) -> tuple[str, int | None]:
-        """Return the state, and the step at which a paused rank is held: a change of either is published at once."""
+    def _situation(self) -> tuple[str, int | None, int]:
+        """Return what is published at once where it changes.
+
+        This is the state, the step at which a paused rank is held, and how many steps are recorded.
+        """
         state = self._session.state
-        return state, self._session.gate.completed if state == "paused" else None
+        return state, self._session.gate.completed if state == "paused" else None, self._session.stamps.every
 
     def _send_beat(self) -> None:
         self._published = self._situation()

@@ -141,8 +141,7 @@ class Session:
         )
         self._fixed_every = self._told(recording.VARIABLE, recording.from_environment, None)
         self.stamps.every = self._fixed_every or 1
-        self.own_choice = OwnChoice(self.stamps)
-        self.own_choice.is_over = self._fixed_every is not None
+        self.own_choice = OwnChoice(self.stamps, is_fixed=self._fixed_every is not None)
         self.records_bytes = self._told(recording.MEMORY_VARIABLE, recording.memory_bytes, recording.MEMORY_MIB << 20)
         """Memory that the newest records may take."""
         self.record_ns: int | None = None
@@ -325,7 +324,7 @@ class Session:
             return f"{recording.VARIABLE} fixes it: one step in {self._fixed_every} is recorded"
         if every not in recording.POSSIBLE:
             return f"one step in {every} cannot be recorded: it is a power of two up to {recording.MOST}"
-        self.stamps.every, self.own_choice.is_over = every, True
+        self.own_choice.told(every)
         return None
 
     def save(self, token: str) -> Saved | None:

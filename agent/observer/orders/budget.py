@@ -2,8 +2,9 @@
 
 The agent may take 1 % of a step on the training thread, and 2 % of a core in all.  Where records of all steps would
 take more, one step in 2, 4, 8… is recorded, as `switches.recording.needed` says.  The number holds for all ranks; a
-rank that has another one is told, until its signs of life say that it has this one.  Without an observer it stays as
-it is.
+rank that has another one is told, until its signs of life say that it has this one.  Where the steps become far longer,
+the ranks see it first and record more by themselves (`rank.records.own_choice`): the number that most of them have then
+is taken over.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ddptop.agent import wire
-from ddptop.agent.run.switches.recording import APART_NS, POSSIBLE, needed
+from ddptop.agent.run.switches.recording import POSSIBLE, SPARE, are_too_rare, needed
 
 _UP_S: Final = 3.0
 """Seconds for which records have to cost too much before there are fewer."""
@@ -22,16 +23,13 @@ _DOWN_S: Final = 20.0
 """Seconds for which more records have to be cheap enough before there are more, where these are not needed at once."""
 _FAR: Final = 4
 """So many times as many records are made at once: the steps have become far longer, and somebody asks why."""
-_TOO_FAR_APART: Final = 2
-"""Where records are so many times `APART_NS` apart, they become more at once, too: a verdict waits for them."""
 _OF_BEATS: Final = 3
 """Newest signs of life whose middle step time counts: an evaluation between two steps is no long step."""
-_SPARE: Final = 0.7
-"""Part of the budget that they may take then: what has just become enough is not taken back at once."""
 _AGAIN_S: Final = 3.0
 """Seconds between two orders to the same rank."""
 _MOST_NS: Final = 10**11
 """Times beyond this are not believed."""
+_NEVER: Final = float("-inf")
 ASKER: Final = b"budget"
 
 
@@ -47,12 +45,14 @@ class Forward(Protocol):
 class _Rank:
     """What the signs of life of one rank tell."""
 
-    __slots__ = ("_found", "asked_at", "beat")
+    __slots__ = ("_found", "asked_at", "beat", "obeyed_at")
 
     def __init__(self, beat: wire.Beat) -> None:
         self.beat = beat
         self._found: deque[float] = deque(maxlen=_OF_BEATS)
-        self.asked_at = float("-inf")
+        self.asked_at = _NEVER
+        self.obeyed_at = _NEVER
+        """When it last had the number that is ordered; `_NEVER` since that is another one."""
 
     @property
     def step_ns(self) -> float | None:
@@ -108,14 +108,37 @@ class Budget:
         # Where one is fixed by its environment, all are.
         if not told or any(each.beat.is_fixed for each in told):
             return
+        self._take_over(told)
         self._decide(told)
         if self.every is not None:
-            now = self._clock()
-            for rank, each in self._ranks.items():
-                late = now - each.asked_at >= _AGAIN_S
-                if each.beat.state == "running" and each.beat.recorded_every != self.every and late:
-                    each.asked_at = now
-                    self._forward(ASKER, rank, wire.RecordEvery(0, self.every), lambda *_: None)
+            self._order(self.every)
+
+    def _take_over(self, told: list[_Rank]) -> None:
+        """Where most ranks record more than was ordered, by themselves and after they had obeyed: let all do so."""
+        if self.every is None:
+            return
+        chosen = []
+        for each in told:
+            if each.beat.recorded_every == self.every:
+                each.obeyed_at = self._clock()
+            elif each.obeyed_at > _NEVER and each.beat.recorded_every < self.every:
+                chosen.append(each.beat.recorded_every)
+        if 2 * len(chosen) > len(told) and (number := round(_middle(chosen))) in POSSIBLE:
+            self._set(number)
+
+    def _set(self, every: int) -> None:
+        self.every, self._too_much_since, self._enough_since = every, None, None
+        for each in self._ranks.values():
+            each.asked_at = each.obeyed_at = _NEVER
+
+    def _order(self, every: int) -> None:
+        """Tell the ranks that have another number; one that has just chosen it by itself waits for the others."""
+        now = self._clock()
+        for rank, each in self._ranks.items():
+            is_other = each.beat.state == "running" and each.beat.recorded_every != every
+            if is_other and now - max(each.asked_at, each.obeyed_at) >= _AGAIN_S:
+                each.asked_at = now
+                self._forward(ASKER, rank, wire.RecordEvery(0, every), lambda *_: None)
 
     def _decide(self, told: list[_Rank]) -> None:
         steps = [each.step_ns for each in told if each.step_ns is not None]
@@ -131,23 +154,23 @@ class Budget:
         if present not in POSSIBLE:
             present = 1
         now = self._clock()
-        wanted, spare = needed(step, recorded, counted, record), needed(step, recorded, counted, record, _SPARE)
+        wanted, spare = needed(step, recorded, counted, record), needed(step, recorded, counted, record, SPARE)
         if wanted > present:
             self._enough_since = None
             self._too_much_since = now if self._too_much_since is None else self._too_much_since
             if now - self._too_much_since >= _UP_S:
-                self.every, self._too_much_since = wanted, None
+                self._set(wanted)
         elif spare < present:
             self._too_much_since = None
             self._enough_since = now if self._enough_since is None else self._enough_since
-            is_urgent = _FAR * spare <= present or present * step >= _TOO_FAR_APART * APART_NS
+            is_urgent = _FAR * spare <= present or are_too_rare(present, step)
             if is_urgent or now - self._enough_since >= _DOWN_S:
-                self.every, self._enough_since = spare, None
+                self._set(spare)
         else:
             self._too_much_since = self._enough_since = None
             if self.every is None and present != 1:
                 # All ranks get what most of them have.
-                self.every = present
+                self._set(present)
 
 
 def _middle(values: list[float] | list[int]) -> float:

@@ -1,7 +1,7 @@
-"""How many steps a rank records until the run's observer has chosen for all: what its first steps took decides.
+"""How many steps a rank records by its own choice: at first, and where its steps have become far longer.
 
-The observer wants seconds of evidence from all ranks.  Of a short job that is a large part, and a rank may never have
-an observer.
+Usually the run's observer chooses for all.  But it wants seconds of evidence, which of a short job is a large part and
+of a delay that has just begun the part that explains it; and a rank may never have an observer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ddptop.agent.rank.records.stamps import Stamps
-from ddptop.agent.run.switches.recording import needed
+from ddptop.agent.run.switches.recording import SPARE, are_too_rare, needed
 from ddptop.agent.wire import Step
 
 AFTER_NS: Final = 500_000_000
@@ -21,27 +21,106 @@ LEAST_STEPS: Final = 50
 """Steps that have to be recorded by then: the first ones are no usual ones."""
 MOST_STEPS: Final = 4096
 """Newest steps that are remembered while the cost is not known."""
+LOOKS: Final = 3
+"""Looks in a row, each with steps since the one before it, that have to find long steps: an evaluation is but one."""
+LONGER: Final = 2
+"""So many times as long as usual are long steps.  What is usual is found anew after each order: who gave it knew the
+steps of then, so that a rank never contradicts it without news."""
+BACK_NS: Final = 10_000_000_000
+"""Time for which steps have to be usual again before the number is the ordered one again.  An observer says so
+earlier."""
 
 
 class OwnChoice:
-    """Chooses once, for one rank, unless somebody else does so before; for use from the agent's thread."""
+    """The choices of one rank; for use from the agent's thread."""
 
-    def __init__(self, stamps: Stamps) -> None:
+    def __init__(self, stamps: Stamps, *, is_fixed: bool = False) -> None:
+        """Choose nothing where the number `is_fixed`."""
         self._stamps = stamps
+        self._is_fixed = is_fixed
         self._walls: deque[int] = deque(maxlen=MOST_STEPS)
         self._total_ns = 0
-        self.is_over = False
-        """True once the number was chosen, here or elsewhere."""
+        self.is_over = is_fixed
+        """True once the first number was chosen, here or elsewhere."""
+        self._ordered = stamps.every
+        """The number that is to be had with usual steps."""
+        self._looked: tuple[int, int] | None = None
+        """Steps and time of the last look that found steps; None where a look has to begin anew."""
+        self._found: deque[float] = deque(maxlen=LOOKS)
+        """Time of a step, in ns, between the newest looks."""
+        self._usual_ns: float | None = None
+        """The shortest that it was, as middle of the newest looks, since the number was ordered."""
+        self._usual_since: int | None = None
+        """Since when all looks have found usual steps."""
 
-    def look(self, steps: Sequence[Step], record_ns: int | None) -> None:
-        """Take in recorded steps; `record_ns` is what a record takes the agent's thread, None: not known yet."""
+    def told(self, every: int) -> None:
+        """Record one step in so many, as somebody who sees the whole group orders."""
+        self._stamps.every = self._ordered = every
+        self.is_over = True
+        self._walls.clear()
+        self._forget()
+        self._usual_ns = None
+
+    def begin(self, steps: Sequence[Step], record_ns: int | None) -> None:
+        """Take in recorded steps, and choose the first number as soon as they tell it.
+
+        Args:
+            steps: those since the last call.
+            record_ns: what a record takes the agent's thread; None: not known yet.
+        """
         if self.is_over:
             return
         self._walls.extend(step.wall_ns for step in steps)
         self._total_ns += sum(step.wall_ns for step in steps)
-        cost = self._stamps.cost
-        if len(self._walls) < LEAST_STEPS or self._total_ns < AFTER_NS or record_ns is None or cost.recorded_ns is None:
+        if len(self._walls) < LEAST_STEPS or self._total_ns < AFTER_NS:
             return
-        self._stamps.every = needed(statistics.median(self._walls), cost.recorded_ns, cost.counted_ns, record_ns)
-        self.is_over = True
-        self._walls.clear()
+        every = self._needed(statistics.median(self._walls), record_ns)
+        if every is not None:
+            self.told(every)
+
+    def look(self, record_ns: int | None, *, is_held: bool) -> None:
+        """Look how long the steps are by now, some times a second, and record more where they have become far longer.
+
+        Args:
+            record_ns: as for `begin`.
+            is_held: True where the training thread is held at a boundary, or will be.
+        """
+        if not self.is_over or self._is_fixed:
+            return
+        if is_held:
+            self._forget()
+            return
+        steps, now = self._stamps.steps, self._stamps.clock()
+        if self._looked is None:
+            self._looked = steps, now
+        if steps == self._looked[0]:
+            return
+        self._found.append((now - self._looked[1]) / (steps - self._looked[0]))
+        self._looked = steps, now
+        if len(self._found) == LOOKS:
+            self._weigh(now, record_ns)
+
+    def _weigh(self, now: int, record_ns: int | None) -> None:
+        step_ns = statistics.median(self._found)
+        self._usual_ns = min(step_ns, self._usual_ns or step_ns)
+        if step_ns >= LONGER * self._usual_ns:
+            self._usual_since = None
+            shortest_ns, every = min(self._found), self._stamps.every
+            if shortest_ns >= LONGER * self._usual_ns and are_too_rare(every, shortest_ns):
+                wanted = self._needed(shortest_ns, record_ns, SPARE)
+                if wanted is not None and wanted < every:
+                    self._stamps.every = wanted
+        elif self._stamps.every != self._ordered:
+            self._usual_since = self._usual_since or now
+            if now - self._usual_since >= BACK_NS:
+                self._stamps.every = self._ordered
+
+    def _needed(self, step_ns: float, record_ns: int | None, part: float = 1.0) -> int | None:
+        cost = self._stamps.cost
+        if record_ns is None or cost.recorded_ns is None:
+            return None
+        return needed(step_ns, cost.recorded_ns, cost.counted_ns, record_ns, part)
+
+    def _forget(self) -> None:
+        self._looked = self._usual_since = None
+        self._found.clear()

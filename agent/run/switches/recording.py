@@ -1,7 +1,8 @@
 """How many steps a rank records, one in so many and the same on all ranks, and how much memory its records may take.
 
-Usually the run's observer chooses the number from the time of a step and the cost of a record, and each rank itself
-until then; the environment can fix it.  This module imports only the standard library.
+Usually the run's observer chooses the number from the time of a step and the cost of a record; each rank itself does
+until then, and where its steps become far longer; the environment can fix it.  This module imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ once a slow rank makes each step a quarter longer."""
 EVIDENCE: Final = 0.005
 """What records may add for that, as part of a step on the training thread, and twice as much together with the agent's
 thread, whatever the budget is."""
+SPARE: Final = 0.7
+"""Part of the budget that more records may take: what has just become enough is not taken back at once."""
+_TOO_FAR_APART: Final = 2
+"""Where records are so many times `APART_NS` apart, they become more at once: a verdict waits for them."""
 _USUAL: Final = 0.35
 """What a counted step costs, as part of a recorded one, until one was measured."""
 MEMORY_VARIABLE: Final = "DDPTOP_RECORDS_MIB"
@@ -81,6 +86,11 @@ def needed(step_ns: float, recorded_ns: float, counted_ns: float | None, record_
     for_evidence = least(counted + part * EVIDENCE * step_ns, counted + 2 * part * EVIDENCE * step_ns)
     near_enough = max(each for each in POSSIBLE if each == 1 or part * each * step_ns <= APART_NS)
     return min(in_budget, max(for_evidence, near_enough))
+
+
+def are_too_rare(every: int, step_ns: float) -> bool:
+    """Say whether the records of one step in so many, of this length, are too far apart to wait for longer steps."""
+    return every * step_ns >= _TOO_FAR_APART * APART_NS
 
 
 def memory_bytes(environment: Mapping[str, str]) -> int:

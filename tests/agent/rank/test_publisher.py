@@ -220,3 +220,37 @@ def test_the_records_of_a_second_are_joined_only_for_who_subscribes_to_them(monk
     thread._greet()
     turn(6)
     assert len([seq for batch in batches() for seq in batch]) >= 5
+
+
+def test_how_many_steps_are_recorded_is_told_at_once_where_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without waiting for the next sign of life; otherwise one is sent when it is due."""
+    clock = [0.0]
+    beats: list[object] = []
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    thread = bare()
+    session = thread._session
+    session.notices, session.state, session.stamps = (), "running", SimpleNamespace(every=64)
+    session.tick = lambda: None
+    thread._published, thread._beat_due, thread._summary_due = None, 0.0, 1e9
+    thread._try = lambda *_: None
+    session.beat = lambda *_: wire.Beat(0, 0, "running", "", 0, 0, 0)
+    thread._send, thread._seq, thread._refused = lambda *message: beats.append(message), 0, 0
+    for _ in range(9):
+        thread._publish()
+        clock[0] += PERIOD_S
+    assert len(beats) == 1
+    session.stamps.every = 4
+    thread._publish()
+    assert len(beats) == 2
+
+
+def test_a_rank_that_will_be_held_is_not_found_to_have_long_steps() -> None:
+    """What the agent's thread sees of the gate comes to who watches the steps."""
+    thread, told = bare(), []
+    session = thread._session
+    session.own_choice = SimpleNamespace(look=lambda record_ns, *, is_held: told.append((record_ns, is_held)))
+    session.record_ns = 5
+    for limit in (None, 7, None):
+        session.limit = limit
+        thread._choose()
+    assert told == [(5, False), (5, True), (5, False)]

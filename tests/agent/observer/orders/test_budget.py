@@ -140,6 +140,57 @@ def test_an_evaluation_between_two_steps_is_no_long_step() -> None:
         assert group.run(60) == {16}
 
 
+def test_what_most_ranks_chose_by_themselves_becomes_the_number_of_all() -> None:
+    """They see first that steps have become long; nobody is sent back, and the others get the same number."""
+    group = Group(4, 1.0)
+    group.run(10)
+    orders = len(group.orders)
+    group.every.update({0: 2, 1: 4, 2: 4})
+    group.step_ms = 5.0
+    group.run(1)
+    assert group.budget.every == 4
+    assert sorted(group.orders[orders:]) == [(0, 4), (3, 4)]
+    group.step_ms = 1.0
+    group.run(10)
+    assert set(group.every.values()) == {16}
+
+
+def test_one_rank_that_chose_another_number_by_itself_is_told_the_common_one() -> None:
+    """Not before the others have had time to choose the same."""
+    group = Group(4, 2.0)
+    group.run(10)
+    group.every[1] = 1
+    group.run(2)
+    assert group.every[1] == 1
+    group.run(3)
+    assert group.every[1] == group.budget.every == 4
+    assert len(group.orders) == 5
+
+
+def test_ranks_that_have_not_obeyed_yet_chose_nothing() -> None:
+    """That they have fewer than was ordered is no wish of theirs, also where they once had obeyed another order."""
+    group = Group(2, 1.0)
+    group.run(10)
+    group.step_ms = 10.0
+    group.run(3)
+    assert set(group.every.values()) == {1}
+    group.deaf, group.step_ms = {0, 1}, 1.0
+    group.run(10)
+    assert group.budget.every == 16
+    assert group.orders[-1] == (1, 16)
+
+
+def test_a_number_that_no_rank_can_have_is_not_taken_over() -> None:
+    """Whoever tells it: the ranks are told the common one."""
+    group = Group(2, 2.0)
+    group.run(10)
+    group.every = {0: 3, 1: 3}
+    group.run(1)
+    assert group.budget.every == 4
+    group.run(4)
+    assert group.every == {0: 4, 1: 4}
+
+
 def test_what_is_dear_for_a_moment_changes_nothing() -> None:
     """Two seconds in which the machine is busy with something else."""
     group = Group(2, 20.0)

@@ -1,17 +1,19 @@
-"""A rank keeps the budget by itself from its first half second on, until somebody tells it how many steps to record."""
+"""A rank chooses how many steps it records where nobody can have told it yet: at first, and when steps become long."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.fakes.clocks import Clock
 
-from ddptop.agent.rank.records.own_choice import MOST_STEPS, OwnChoice
+from ddptop.agent.rank.records.own_choice import BACK_NS, LOOKS, MOST_STEPS, OwnChoice
 from ddptop.agent.wire import Step
 
 MS = 1_000_000
@@ -19,7 +21,8 @@ MS = 1_000_000
 
 def rank(recorded_ns: int | None = 60_000, counted_ns: int | None = None) -> Any:
     """Return as much of a rank's stamps as the choice looks at."""
-    return SimpleNamespace(every=1, cost=SimpleNamespace(recorded_ns=recorded_ns, counted_ns=counted_ns))
+    cost = SimpleNamespace(recorded_ns=recorded_ns, counted_ns=counted_ns)
+    return SimpleNamespace(every=1, steps=0, clock=Clock(0), cost=cost)
 
 
 def steps(count: int, ms: float) -> list[Step]:
@@ -31,11 +34,11 @@ def test_after_half_a_second_the_budget_is_kept(ms: float, fewest: int, most: in
     """Not before, and by what a usual step takes: the first ones, which are far longer, change nothing."""
     stamps = rank()
     choice = OwnChoice(stamps)
-    choice.look(steps(3, 150.0), 50_000)
-    choice.look(steps(40, ms), 50_000)
+    choice.begin(steps(3, 150.0), 50_000)
+    choice.begin(steps(40, ms), 50_000)
     assert stamps.every == 1
     assert not choice.is_over
-    choice.look(steps(60, ms), 50_000)
+    choice.begin(steps(60, ms), 50_000)
     assert fewest <= stamps.every <= most
     assert choice.is_over
 
@@ -45,7 +48,7 @@ def test_nothing_is_chosen_where_the_cost_is_not_known() -> None:
     for stamps, record_ns in ((rank(None), 50_000), (rank(), None)):
         choice = OwnChoice(stamps)
         for _ in range(10):
-            choice.look(steps(1000, 1.0), record_ns)
+            choice.begin(steps(1000, 1.0), record_ns)
         assert (stamps.every, choice.is_over) == (1, False)
         assert len(choice._walls) == MOST_STEPS
 
@@ -54,9 +57,101 @@ def test_who_was_told_a_number_chooses_none() -> None:
     """Whatever the steps take."""
     stamps = rank()
     choice = OwnChoice(stamps)
-    stamps.every, choice.is_over = 2, True
-    choice.look(steps(1000, 1.0), 50_000)
+    choice.told(2)
+    choice.begin(steps(1000, 1.0), 50_000)
     assert stamps.every == 2
+
+
+class Training:
+    """A rank that was told to record one step in 64 of 1.4 ms, and is looked at ten times a second."""
+
+    def __init__(self, *, is_fixed: bool = False) -> None:
+        self.stamps = rank(60_000, 20_000)
+        self.stamps.every = 64
+        self.choice = OwnChoice(self.stamps, is_fixed=is_fixed)
+        if not is_fixed:
+            self.choice.told(64)
+        self.look(1.4, seconds=2)
+
+    def look(self, ms: float, seconds: float, *, is_held: bool = False) -> list[int]:
+        """Make steps of this length, 0: none, and return how many were recorded after each look."""
+        found, time_ms = [], 0.0
+        for _ in range(round(10 * seconds)):
+            time_ms += 100
+            made = int(time_ms / ms) if ms else 0
+            time_ms -= made * ms
+            self.stamps.steps += made
+            self.stamps.clock.now += 100 * MS
+            self.choice.look(50_000, is_held=is_held)
+            found.append(self.stamps.every)
+        return found
+
+    def alternate(self, lengths: Iterable[float]) -> set[int]:
+        return {every for ms in lengths for every in self.look(ms, 0.1)}
+
+
+@pytest.mark.parametrize("ms", [5.0, 16.4, 90.0, 900.0])
+def test_steps_that_have_become_far_longer_are_recorded_more_often_soon(ms: float) -> None:
+    """After three looks that found some: records are then no further apart than a verdict needs, or each step is."""
+    training = Training()
+    found = training.look(ms, seconds=4)
+    looks = max(LOOKS, LOOKS * ms / 100) + 2
+    assert found[-1] * ms <= max(160, ms)
+    assert set(found[round(looks) :]) == {found[-1]}
+    assert found[0] == found[1] == 64
+
+
+def test_steps_that_are_not_twice_as_long_are_left_to_the_observer() -> None:
+    """And those, too, whose records come often enough all the same."""
+    training = Training()
+    assert set(training.look(2.6, seconds=10)) == {64}
+    training.choice.told(4)
+    training.look(1.4, seconds=2)
+    assert set(training.look(30.0, seconds=10)) == {4}
+
+
+def test_an_evaluation_is_no_long_step() -> None:
+    """Neither one that lasts, nor one in every other tenth of a second."""
+    training = Training()
+    for _ in range(5):
+        assert set(training.look(0, seconds=30) + training.look(1.4, seconds=1)) == {64}
+    assert training.alternate([1.4, 40.0] * 50) == {64}
+    # Also where records have come rarely all the time, because they are dear.
+    training.choice.told(64)
+    training.look(4.0, seconds=2)
+    assert training.alternate([4.0, 40.0] * 50) == {64}
+
+
+def test_steps_that_somebody_lets_through_one_by_one_are_not_long() -> None:
+    """Each after a hold, of any length: what was waited for is the person."""
+    training = Training()
+    for _ in range(10):
+        assert set(training.look(0, seconds=2, is_held=True) + training.look(60.0, seconds=0.2)) == {64}
+
+
+def test_who_is_told_a_number_while_steps_are_long_does_not_contradict() -> None:
+    """It was known to who told it; only steps that become longer still are news."""
+    training = Training()
+    training.look(16.4, seconds=1)
+    training.choice.told(64)
+    assert set(training.look(16.4, seconds=60)) == {64}
+    assert training.look(50.0, seconds=1)[-1] <= 4
+
+
+def test_where_nobody_orders_anything_the_number_comes_back_with_usual_steps() -> None:
+    """Once they have been usual for some time: a delay that comes and goes does not make it flap."""
+    training = Training()
+    low = training.look(16.4, seconds=1)[-1]
+    for _ in range(5):
+        assert set(training.look(1.4, seconds=BACK_NS / 1e9 - 1) + training.look(16.4, seconds=1)) == {low}
+    assert training.look(1.4, seconds=BACK_NS / 1e9 + 1)[-1] == 64
+    assert training.look(16.4, seconds=1)[-1] == low
+
+
+def test_where_the_environment_fixes_it_steps_may_become_as_long_as_they_like() -> None:
+    """Nothing is chosen."""
+    training = Training(is_fixed=True)
+    assert set(training.look(16.4, seconds=10)) == {64}
 
 
 SCRIPT = """
@@ -83,12 +178,27 @@ while not session.own_choice.is_over and time.monotonic() - began < 20 or told a
 recorded = session.stamps._seq
 for _ in range(640):
     step()
-print(session.stamps.every, session.stamps._seq - recorded)
+recorded = session.stamps._seq - recorded
+print(session.stamps.every, recorded)
+if not told:
+    time.sleep(1)
+    began = time.monotonic()
+    while time.monotonic() - began < 1:
+        step()
+    usual, began = session.stamps.every, time.monotonic()
+    while session.stamps.every >= usual and time.monotonic() - began < 20:
+        time.sleep(0.3 / usual)
+        step()
+    print(usual, session.stamps.every)
 """
 
 
 def run(folder: Path, *arguments: str) -> list[int]:
-    """Run the script as a rank that starts no observer: return one step in how many it records, and records of 640."""
+    """Run the script as a rank that starts no observer, and return what it prints.
+
+    That is: one step in how many it records, and records of 640 steps.  Where it was told no number, also how many it
+    records once its steps are long, before and after it has seen that.
+    """
     (folder / "short.py").write_text(SCRIPT)
     rank = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
     done = subprocess.run(
@@ -98,11 +208,23 @@ def run(folder: Path, *arguments: str) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-def test_a_script_of_short_steps_is_not_recorded_whole(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """Return what a rank that nobody tells anything does."""
+    return run(tmp_path_factory.mktemp("alone"))
+
+
+def test_a_script_of_short_steps_is_not_recorded_whole(alone: list[int]) -> None:
     """A real one, of which nobody but the rank itself can have said so."""
-    every, records = run(tmp_path)
+    every, records, *_ = alone
     assert every > 1
     assert records <= 640 / every + 2
+
+
+def test_a_script_whose_steps_become_long_is_recorded_more_often(alone: list[int]) -> None:
+    """The same one: 0.3 s from record to record have become half of that at most."""
+    usual, after = alone[2:]
+    assert after <= usual / 2
 
 
 def test_an_order_before_its_own_choice_holds(tmp_path: Path) -> None:
