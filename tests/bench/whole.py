@@ -167,9 +167,19 @@ def main(arguments: Sequence[str]) -> None:
     order = random.Random(1)
     for net in options.net or ("linear", "conv"):
         found: dict[str, list[dict[str, float]]] = {each: [] for each in chosen if each not in missing}
-        for _ in range(options.rounds):
-            for variant in order.sample(list(found), len(found)):
-                found[variant].append(job(variant, net, options.world, options.device, options.blocks))
+        try:
+            for number in range(1, options.rounds + 1):
+                for variant in order.sample(list(found), len(found)):
+                    one = job(variant, net, options.world, options.device, options.blocks)
+                    found[variant].append(one)
+                    told = f"{net}, round {number} of {options.rounds}: {variant} {one['median'] / 1e3:.3f} ms a step"
+                    print(told, file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            # Rounds take minutes each: those that are whole count.
+            whole = min(map(len, found.values()))
+            if whole:
+                print("\n".join(table(net, {each: jobs[:whole] for each, jobs in found.items()}, missing)))
+            sys.exit(f"interrupted after {whole} of {options.rounds} rounds of {net}")
         print("\n".join(table(net, found, missing)), flush=True)
 
 
