@@ -1,12 +1,15 @@
 """What the hooks cost the training thread in a step: `python tests/bench/hooks.py [--net linear] [--rounds 200]`.
 
-One process is a whole group with gloo.  Between short blocks of one job the hooks are taken away, put back with every
-step recorded, and put back with steps only counted; the CPU time of the training thread alone is compared, which other
-programs and threads disturb little.  Printed are the median time of a step without hooks, and the medians of the
-differences to it within a round: of a second block without hooks (A/A), of counted steps and of recorded ones.  With
-`--without optimizer`, or `all`, also of counted steps in which the hooks of one part are left out: by what these are
-cheaper than counted steps, the hooks of the part cost.  Without those of `backward`, each collective looks up its
-caller in addition, so that they cost a little more than that.
+One process is a whole group with gloo, so that no collective waits; with `--world 2` there are two, and rank 0 tells
+what the hooks cost it.
+
+Between short blocks of one job the hooks are taken away, put back with every step recorded, and put back with steps
+only counted; the CPU time of the training thread alone is compared, which other programs and threads disturb little.
+Printed are the median time of a step without hooks, and the medians of the differences to it within a round: of a
+second block without hooks (A/A), of counted steps and of recorded ones.  With `--without optimizer`, or `all`, also of
+counted steps in which the hooks of one part are left out: by what these are cheaper than counted steps, the hooks of
+the part cost.  Without those of `backward`, each collective looks up its caller in addition, so that they cost a little
+more than that.
 
 The hooks around the step of an optimizer are called by themselves as well: again and again, and each time after so much
 other data was read that they are no longer in the processor's cache, as in a training.
@@ -18,6 +21,8 @@ import argparse
 import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -77,11 +82,13 @@ def measure(name: str, rounds: int, profile: str, left_out: Sequence[str]) -> di
     from ddptop.agent.rank.session import Session
     from ddptop.agent.run import rundir
 
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # A run for each rank: no observer of all of them is to choose what is recorded.
+    own_run = f"hooks-{rank}"
     directory = rundir.create(
-        rundir.Run("hooks", "hooks", "hooks.py", (), 1, "gloo", "cpu", time.time_ns(), launched=True)
+        rundir.Run(own_run, own_run, "hooks.py", (), world, "gloo", "cpu", time.time_ns(), launched=True)
     )
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    session = Session(directory, run_id="hooks", program="hooks.py", log=None)
+    session = Session(directory, run_id=own_run, program="hooks.py", log=None)
     session.open()
     import torch
     from torch import distributed, nn
@@ -90,7 +97,8 @@ def measure(name: str, rounds: int, profile: str, left_out: Sequence[str]) -> di
     torch.set_num_threads(1)
     patches.install_with_torch(session)
     switch = Hooks()
-    distributed.init_process_group("gloo", init_method=f"file://{directory.path}/meet", rank=0, world_size=1)
+    meeting = f"file://{directory.path.parent}/meet"
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
     switch.find()
     model, inputs, options = network(name)
     labels = torch.randint(0, 10, (len(inputs),))
@@ -149,13 +157,34 @@ def measure(name: str, rounds: int, profile: str, left_out: Sequence[str]) -> di
     session.stamps.every = 1 << 40
     run((MEDIAN_OF + 1) * EVERY)
     own = f"counted {cost.counted_ns} ns, recorded {cost.recorded_ns} ns; its thread {session.record_ns} ns a record"
-    print(f"the agent's own measure: {own}")
-    in_a_row, out_of_cache = alone(sgd)
-    print(f"hooks of an optimizer, counted: {in_a_row:.1f} us in a row, {out_of_cache:.1f} us out of the cache")
+    if rank == 0:
+        print(f"the agent's own measure: {own}")
+        in_a_row, out_of_cache = alone(sgd)
+        print(f"hooks of an optimizer, counted: {in_a_row:.1f} us in a row, {out_of_cache:.1f} us out of the cache")
     distributed.destroy_process_group()
     session.close(0, None, None)
     assert not session.faults.count, session.faults.last
     return times
+
+
+def start(world: int) -> int:
+    """Run this program once for each rank, and return the first exit code that is not 0."""
+    with tempfile.TemporaryDirectory(prefix="dt-", dir="/tmp") as folder:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, *sys.argv],
+                env=os.environ | {
+                    "DDPTOP_RUNTIME_DIR": folder, "OMP_NUM_THREADS": "1",
+                    "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
+                },
+            )
+            for rank in range(world)
+        ]  # fmt: skip
+        try:
+            return next((code for code in [rank.wait() for rank in ranks] if code), 0)
+        finally:
+            for rank in ranks:
+                rank.kill()
 
 
 def main() -> None:
@@ -167,11 +196,14 @@ def main() -> None:
     parser.add_argument(
         "--without", action="append", default=[], choices=(*PARTS, "all"), help="leave out one part (may be repeated)"
     )
+    parser.add_argument("--world", type=int, default=1, help="ranks, of which rank 0 tells")
     options = parser.parse_args()
-    if "DDPTOP_RUNTIME_DIR" not in os.environ:
-        os.environ["DDPTOP_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="dt-", dir="/tmp")
+    if "RANK" not in os.environ:
+        sys.exit(start(options.world))
     left_out = PARTS if "all" in options.without else tuple(dict.fromkeys(options.without))
     times = measure(options.net, options.rounds, options.profile, left_out)
+    if os.environ["RANK"] != "0":
+        return
     plain = times["off"]
     print(f"{options.net}: {statistics.median(plain):.1f} us a step without hooks (CPU time of the training thread)")
     for kind, block in times.items():

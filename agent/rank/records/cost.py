@@ -21,7 +21,7 @@ EVERY: Final = 33
 Odd, so that of two optimizers that step in turn both are measured."""
 MEDIAN_OF: Final = 9
 _CALL_NS: Final = 300
-"""What it costs to get to a hook and back, which no clock inside of it sees."""
+"""What it costs to get from Python to a hook and back, which no clock inside of it sees."""
 
 
 class Cost:

@@ -25,6 +25,7 @@ from ddptop.agent.rank.collectives.backends import Backend, Backends
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records import meter
+from ddptop.agent.rank.records.cost import FIRST, Cost
 from ddptop.agent.rank.records.device_time import Captures, EventClock
 from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
 from ddptop.agent.run import rundir
@@ -320,6 +321,43 @@ def test_calls_are_numbered_by_group_without_messages():
     assert {name: counted.calls for name, counted in collectives.groups.items()} == {"0": 21, "1": 1}
     recent = collectives.groups["0"].recent
     assert [call.number for call in recent] == list(range(6, 22))
+
+
+def test_what_torch_takes_to_call_the_hooks_is_a_part_of_their_cost(monkeypatch):
+    """A step with a collective costs some microseconds more than one without, although their clock stands still."""
+    hooks: list[Callable[[Any], None]] = []
+
+    class Group:
+        group_name = "0"
+
+        def register_pre_hook(self, _: int, hook: Callable[[Any], None]) -> None:
+            hooks.append(hook)
+
+        def register_post_hook(self, _: int, hook: Callable[[Any], None]) -> None: ...
+
+    group = Group()
+    args = SimpleNamespace(
+        name=SimpleNamespace(name="ALLREDUCE", value=3), async_op=False, input_tensors=[SimpleNamespace(nbytes=8)]
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    found = []
+    for calls in (0, 1):
+        stamps = Stamps(Clock(0), Clock(0))
+        cost = stamps.cost = Cost(Clock(5))
+        stamps.recording = False
+        collectives = Collectives(stamps, Faults())
+        monkeypatch.setattr(collectives._waits, "watch", lambda _: None)
+        collectives.watch(group)
+        for step in range(1, FIRST + 2):
+            cost.turn(step, recording=False)
+        assert cost.sampling
+        for _ in range(calls):
+            hooks[-1](args)
+        cost.end(0)
+        assert collectives.groups["0"].calls == calls
+        assert cost.counted_ns is not None
+        found.append(cost.counted_ns)
+    assert 4_000 < found[1] - found[0] < 10_000
 
 
 def test_a_group_that_is_made_anew_is_counted_anew(monkeypatch):
