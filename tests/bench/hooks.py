@@ -141,7 +141,8 @@ def measure(name: str, rounds: int, profile: str, left_out: Sequence[str]) -> di
         kind_of_step(profile)
         profiler = cProfile.Profile()
         profiler.runcall(run, 2000)
-        profiler.print_stats("tottime")
+        if rank == 0:
+            profiler.print_stats("tottime")
         raise SystemExit
     run(50)
     order, times = random.Random(1), dict[str, list[float]]()
@@ -174,17 +175,21 @@ def start(world: int) -> int:
             subprocess.Popen(
                 [sys.executable, *sys.argv],
                 env=os.environ | {
-                    "DDPTOP_RUNTIME_DIR": folder, "OMP_NUM_THREADS": "1",
+                    "DDPTOP_RUNTIME_DIR": folder, "DDPTOP_RECORD_EVERY": "1", "OMP_NUM_THREADS": "1",
                     "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
                 },
             )
             for rank in range(world)
         ]  # fmt: skip
         try:
-            return next((code for code in [rank.wait() for rank in ranks] if code), 0)
+            while not any(rank.poll() for rank in ranks) and any(rank.poll() is None for rank in ranks):
+                time.sleep(0.2)
+            # A rank waits in vain for one that has failed.
+            return next((code for rank in ranks if (code := rank.poll())), 0)
         finally:
             for rank in ranks:
                 rank.kill()
+                rank.wait()
 
 
 def main() -> None:

@@ -174,13 +174,14 @@ def main(arguments: Sequence[str]) -> None:
                     found[variant].append(one)
                     told = f"{net}, round {number} of {options.rounds}: {variant} {one['median'] / 1e3:.3f} ms a step"
                     print(told, file=sys.stderr, flush=True)
-        except KeyboardInterrupt:
-            # Rounds take minutes each: those that are whole count.
+        finally:
+            # Rounds take minutes each: those that are whole count, also where a job fails or somebody interrupts.
             whole = min(map(len, found.values()))
+            if whole < options.rounds:
+                print(f"ended after {whole} of {options.rounds} rounds of {net}", file=sys.stderr)
             if whole:
-                print("\n".join(table(net, {each: jobs[:whole] for each, jobs in found.items()}, missing)))
-            sys.exit(f"interrupted after {whole} of {options.rounds} rounds of {net}")
-        print("\n".join(table(net, found, missing)), flush=True)
+                rows = table(net, {each: jobs[:whole] for each, jobs in found.items()}, missing)
+                print("\n".join(rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class _Rank:
         self._found: deque[float] = deque(maxlen=_OF_BEATS)
         self.asked_at = _NEVER
         self.obeyed_at = _NEVER
-        """When it last had the number that is ordered; `_NEVER` since that is another one."""
+        """When it last had the ordered number; `_NEVER` as long as it has not had it."""
 
     @property
     def step_ns(self) -> float | None:
@@ -62,6 +62,9 @@ class _Rank:
     def take(self, beat: wire.Beat) -> None:
         before, self.beat = self.beat, beat
         steps = beat.step - before.step
+        if steps < 0:
+            # Another process, which begins with a number of its own.
+            self.obeyed_at = _NEVER
         if steps <= 0 or beat.step_at_ns is None or before.step_at_ns is None:
             return
         if beat.released_at_ns != before.released_at_ns or beat.held_at_ns is not None:
@@ -123,22 +126,36 @@ class Budget:
                 each.obeyed_at = self._clock()
             elif each.obeyed_at > _NEVER and each.beat.recorded_every < self.every:
                 chosen.append(each.beat.recorded_every)
-        if 2 * len(chosen) > len(told) and (number := round(_middle(chosen))) in POSSIBLE:
+        chosen = [number for number in chosen if number in POSSIBLE]
+        # Most of all: of a group that is paused the one rank that still runs does not decide.
+        if 2 * len(chosen) > len(self._ranks):
+            # The lower middle of two: a rank that looks later has seen more of the long steps.
+            number = sorted(chosen)[(len(chosen) - 1) // 2]
             self._set(number)
+            for each in told:
+                if each.beat.recorded_every < number:
+                    # It has obeyed, and may be right: the others may follow.
+                    each.obeyed_at = self._clock()
 
     def _set(self, every: int) -> None:
         self.every, self._too_much_since, self._enough_since = every, None, None
-        for each in self._ranks.values():
+        for rank, each in self._ranks.items():
             each.asked_at = each.obeyed_at = _NEVER
+            if each.beat.state == "running" and each.beat.recorded_every == every:
+                # It has the number by its own choice, and is to know that this is the ordered one now.
+                self._tell(rank, every)
 
     def _order(self, every: int) -> None:
-        """Tell the ranks that have another number; one that has just chosen it by itself waits for the others."""
+        """Tell the ranks that have another number; one that has just left this one by itself waits for the others."""
         now = self._clock()
         for rank, each in self._ranks.items():
             is_other = each.beat.state == "running" and each.beat.recorded_every != every
             if is_other and now - max(each.asked_at, each.obeyed_at) >= _AGAIN_S:
                 each.asked_at = now
-                self._forward(ASKER, rank, wire.RecordEvery(0, every), lambda *_: None)
+                self._tell(rank, every)
+
+    def _tell(self, rank: int, every: int) -> None:
+        self._forward(ASKER, rank, wire.RecordEvery(0, every), lambda *_: None)
 
     def _decide(self, told: list[_Rank]) -> None:
         steps = [each.step_ns for each in told if each.step_ns is not None]

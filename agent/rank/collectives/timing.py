@@ -79,6 +79,8 @@ class Collectives:
         self._step = 0
         self._calls = 0
         self._looked_at = stamps.clock()
+        self._looked_of = stamps.every
+        """One step in so many was recorded since then."""
         self.timed_every = 1
         """The collectives of one step in so many are timed; see `next_sampled`."""
         self._times = True
@@ -346,6 +348,8 @@ class Collectives:
 
     def _choose(self) -> None:
         """Say whether the collectives of a step that begins are timed."""
+        if self._looked_of != self._stamps.every:
+            self._calls, self._looked_at, self._looked_of = 0, self._stamps.clock(), self._stamps.every
         if self._calls >= _STRIDE_CALLS:
             now = self._stamps.clock()
             # Those of steps that are only counted are not among them.

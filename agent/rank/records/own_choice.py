@@ -22,13 +22,17 @@ LEAST_STEPS: Final = 50
 MOST_STEPS: Final = 4096
 """Newest steps that are remembered while the cost is not known."""
 LOOKS: Final = 3
-"""Looks in a row, each with steps since the one before it, that have to find long steps: an evaluation is but one."""
+"""Looks, each with steps since the one before it, that all have to find long steps: an evaluation is one of them."""
 LONGER: Final = 2
-"""So many times as long as usual are long steps.  What is usual is found anew after each order: who gave it knew the
-steps of then, so that a rank never contradicts it without news."""
+"""So many times as long as usual are long steps.  What is usual is found anew after an order of another number, so that
+a rank does not contradict the observer as long as nothing changes."""
+DESCENT_NS: Final = 1_000_000_000
+"""Time for which the number may go on to fall: what the first long looks find is partly the time before."""
+REST_NS: Final = 30_000_000_000
+"""Time from one own choice to the next: steps that are long for a moment now and then are left to the observer."""
 BACK_NS: Final = 10_000_000_000
-"""Time for which steps have to be usual again before the number is the ordered one again.  An observer says so
-earlier."""
+"""Time after an own choice from which on the number follows the steps up again, as far as the one that was ordered.
+An observer orders that earlier."""
 
 
 class OwnChoice:
@@ -43,23 +47,25 @@ class OwnChoice:
         self.is_over = is_fixed
         """True once the first number was chosen, here or elsewhere."""
         self._ordered = stamps.every
-        """The number that is to be had with usual steps."""
+        """The number that was ordered last, or chosen first."""
         self._looked: tuple[int, int] | None = None
         """Steps and time of the last look that found steps; None where a look has to begin anew."""
         self._found: deque[float] = deque(maxlen=LOOKS)
         """Time of a step, in ns, between the newest looks."""
         self._usual_ns: float | None = None
-        """The shortest that it was, as middle of the newest looks, since the number was ordered."""
-        self._usual_since: int | None = None
-        """Since when all looks have found usual steps."""
+        """The least median of `LOOKS` looks in a row since another number was ordered."""
+        self._chosen_at: int | None = None
+        """When the number was last lowered here, apart from lowering it further."""
 
     def told(self, every: int) -> None:
-        """Record one step in so many, as somebody who sees the whole group orders."""
-        self._stamps.every = self._ordered = every
+        """Record one step in so many, because the observer says so: it sees the whole group."""
         self.is_over = True
         self._walls.clear()
-        self._forget()
-        self._usual_ns = None
+        self._ordered = every
+        if every != self._stamps.every:
+            self._stamps.every = every
+            self._forget()
+            self._usual_ns = None
 
     def begin(self, steps: Sequence[Step], record_ns: int | None) -> None:
         """Take in recorded steps, and choose the first number as soon as they tell it.
@@ -76,7 +82,9 @@ class OwnChoice:
             return
         every = self._needed(statistics.median(self._walls), record_ns)
         if every is not None:
-            self.told(every)
+            self._stamps.every = self._ordered = every
+            self.is_over = True
+            self._walls.clear()
 
     def look(self, record_ns: int | None, *, is_held: bool) -> None:
         """Look how long the steps are by now, some times a second, and record more where they have become far longer.
@@ -101,19 +109,21 @@ class OwnChoice:
             self._weigh(now, record_ns)
 
     def _weigh(self, now: int, record_ns: int | None) -> None:
-        step_ns = statistics.median(self._found)
-        self._usual_ns = min(step_ns, self._usual_ns or step_ns)
-        if step_ns >= LONGER * self._usual_ns:
-            self._usual_since = None
-            shortest_ns, every = min(self._found), self._stamps.every
-            if shortest_ns >= LONGER * self._usual_ns and are_too_rare(every, shortest_ns):
-                wanted = self._needed(shortest_ns, record_ns, SPARE)
-                if wanted is not None and wanted < every:
-                    self._stamps.every = wanted
-        elif self._stamps.every != self._ordered:
-            self._usual_since = self._usual_since or now
-            if now - self._usual_since >= BACK_NS:
-                self._stamps.every = self._ordered
+        step_ns, every = statistics.median(self._found), self._stamps.every
+        self._usual_ns = usual_ns = min(step_ns, self._usual_ns or step_ns)
+        if min(self._found) >= LONGER * usual_ns and are_too_rare(every, step_ns):
+            wanted = self._needed(step_ns, record_ns, SPARE)
+            if wanted is not None and wanted < every and self._may_choose(now):
+                self._stamps.every = wanted
+        elif every < self._ordered and self._chosen_at is not None and now - self._chosen_at >= BACK_NS:
+            wanted = self._needed(step_ns, record_ns)
+            if wanted is not None and wanted > every:
+                self._stamps.every = min(wanted, self._ordered)
+
+    def _may_choose(self, now: int) -> bool:
+        if self._chosen_at is None or now - self._chosen_at >= REST_NS:
+            self._chosen_at = now
+        return now - self._chosen_at <= DESCENT_NS
 
     def _needed(self, step_ns: float, record_ns: int | None, part: float = 1.0) -> int | None:
         cost = self._stamps.cost
@@ -122,5 +132,5 @@ class OwnChoice:
         return needed(step_ns, cost.recorded_ns, cost.counted_ns, record_ns, part)
 
     def _forget(self) -> None:
-        self._looked = self._usual_since = None
+        self._looked = None
         self._found.clear()

@@ -1,8 +1,8 @@
-"""How many steps a rank records, one in so many and the same on all ranks, and how much memory its records may take.
+"""How many steps a rank records, one in so many, and how much memory its records may take.
 
 Usually the run's observer chooses the number from the time of a step and the cost of a record; each rank itself does
-until then, and where its steps become far longer; the environment can fix it.  This module imports only the standard
-library.
+until then, and where its steps become far longer; the environment can fix it.  Soon it is the same on all ranks.  This
+module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EVIDENCE: Final = 0.005
 """What records may add for that, as part of a step on the training thread, and twice as much together with the agent's
 thread, whatever the budget is."""
 SPARE: Final = 0.7
-"""Part of the budget that more records may take: what has just become enough is not taken back at once."""
+"""Part of the budget that records may take where their number grows, so that it need not shrink again at once."""
 _TOO_FAR_APART: Final = 2
 """Where records are so many times `APART_NS` apart, they become more at once: a verdict waits for them."""
 _USUAL: Final = 0.35
@@ -89,7 +89,7 @@ def needed(step_ns: float, recorded_ns: float, counted_ns: float | None, record_
 
 
 def are_too_rare(every: int, step_ns: float) -> bool:
-    """Say whether the records of one step in so many, of this length, are too far apart to wait for longer steps."""
+    """Say whether the records of one step in so many, of this length, are so far apart that more are wanted at once."""
     return every * step_ns >= _TOO_FAR_APART * APART_NS
 
 

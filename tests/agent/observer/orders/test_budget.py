@@ -141,7 +141,7 @@ def test_an_evaluation_between_two_steps_is_no_long_step() -> None:
 
 
 def test_what_most_ranks_chose_by_themselves_becomes_the_number_of_all() -> None:
-    """They see first that steps have become long; nobody is sent back, and the others get the same number."""
+    """They are told so, as is the rank that has not chosen; who has chosen to record still more is not sent back."""
     group = Group(4, 1.0)
     group.run(10)
     orders = len(group.orders)
@@ -149,7 +149,7 @@ def test_what_most_ranks_chose_by_themselves_becomes_the_number_of_all() -> None
     group.step_ms = 5.0
     group.run(1)
     assert group.budget.every == 4
-    assert sorted(group.orders[orders:]) == [(0, 4), (3, 4)]
+    assert sorted(group.orders[orders:]) == [(1, 4), (2, 4), (3, 4)]
     group.step_ms = 1.0
     group.run(10)
     assert set(group.every.values()) == {16}
@@ -178,6 +178,28 @@ def test_ranks_that_have_not_obeyed_yet_chose_nothing() -> None:
     group.run(10)
     assert group.budget.every == 16
     assert group.orders[-1] == (1, 16)
+
+
+def test_a_straggler_of_a_paused_group_does_not_decide_for_all() -> None:
+    """Although it is the only one that runs, and records more."""
+    group = Group(4, 2.0)
+    group.run(10)
+    for rank in range(1, 4):
+        group.budget.note(msgspec.structs.replace(group.beat(rank), state="paused"))
+    group.every[0] = 1
+    group.budget.note(group.beat(0))
+    group.budget.turn()
+    assert group.budget.every == 4
+
+
+def test_a_process_that_begins_anew_chose_nothing() -> None:
+    """Its steps are counted anew, in the same generation where nobody counts these."""
+    group = Group(2, 2.0)
+    group.run(10)
+    group.every, group.steps = {0: 1, 1: 1}, {0: 0.0, 1: 0.0}
+    group.run(1)
+    assert group.budget.every == 4
+    assert group.every == {0: 4, 1: 4}
 
 
 def test_a_number_that_no_rank_can_have_is_not_taken_over() -> None:
@@ -224,11 +246,11 @@ def test_where_the_environment_fixes_it_nothing_is_ordered() -> None:
 
 
 def test_a_new_observer_goes_on_with_what_the_ranks_have() -> None:
-    """And a rank that has another number than the others gets theirs."""
+    """A rank that has another number than the others gets theirs, and these are told that it is the ordered one."""
     group = Group(3, 2.0)
     group.every.update({0: 4, 1: 4})
     group.run(10)
-    assert group.orders == [(2, 4)]
+    assert sorted(group.orders) == [(0, 4), (1, 4), (2, 4)]
 
 
 def test_one_rank_that_makes_up_its_numbers_does_not_decide() -> None:

@@ -36,7 +36,7 @@ class Rank:
             gate=self.gate,
             faults=faults,
             follower=Follower(self.gate, decisions, faults),
-            stamps=SimpleNamespace(finished=[]),
+            stamps=SimpleNamespace(finished=[], every=1),
             records_bytes=1 << 20,
             record_ns=None,
             state="running",

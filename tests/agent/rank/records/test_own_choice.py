@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.fakes.clocks import Clock
 
-from ddptop.agent.rank.records.own_choice import BACK_NS, LOOKS, MOST_STEPS, OwnChoice
+from ddptop.agent.rank.records.own_choice import BACK_NS, LOOKS, MOST_STEPS, REST_NS, OwnChoice
 from ddptop.agent.wire import Step
 
 MS = 1_000_000
@@ -101,6 +101,27 @@ def test_steps_that_have_become_far_longer_are_recorded_more_often_soon(ms: floa
     assert found[0] == found[1] == 64
 
 
+@pytest.mark.parametrize("part", [0.1, 0.4, 0.7, 0.95])
+def test_a_delay_that_begins_between_two_looks_leads_to_the_same_number(part: float) -> None:
+    """The look in which it begins finds steps that are only partly so long."""
+    whole, mixed = Training(), Training()
+    for _ in range(2):
+        whole.look(6.4, seconds=0.4)
+    mixed.look(1.4 + part * 5, seconds=0.1)
+    assert mixed.look(6.4, seconds=0.5)[-1] == whole.stamps.every < 16
+
+
+def test_within_a_second_the_number_falls_as_far_as_the_steps_grow() -> None:
+    """What grows later is left to the observer."""
+    for seconds, is_soon in ((0.4, True), (2.0, False)):
+        training = Training()
+        before = training.look(6.4, seconds=seconds)[-1]
+        after = training.look(90.0, seconds=1.0)[-1]
+        assert before < 64
+        assert (after == 1) is is_soon
+        assert is_soon or after == before
+
+
 def test_steps_that_are_not_twice_as_long_are_left_to_the_observer() -> None:
     """And those, too, whose records come often enough all the same."""
     training = Training()
@@ -117,6 +138,7 @@ def test_an_evaluation_is_no_long_step() -> None:
         assert set(training.look(0, seconds=30) + training.look(1.4, seconds=1)) == {64}
     assert training.alternate([1.4, 40.0] * 50) == {64}
     # Also where records have come rarely all the time, because they are dear.
+    training.choice.told(32)
     training.choice.told(64)
     training.look(4.0, seconds=2)
     assert training.alternate([4.0, 40.0] * 50) == {64}
@@ -138,14 +160,35 @@ def test_who_is_told_a_number_while_steps_are_long_does_not_contradict() -> None
     assert training.look(50.0, seconds=1)[-1] <= 4
 
 
-def test_where_nobody_orders_anything_the_number_comes_back_with_usual_steps() -> None:
-    """Once they have been usual for some time: a delay that comes and goes does not make it flap."""
+def test_where_nobody_orders_anything_the_number_follows_the_steps_up_again() -> None:
+    """Some time after the choice: to what these steps need, also where they stay longer, and never above the order."""
+    for ordered, ms, rises_to in ((64, 1.4, 16), (64, 4.0, 2), (8, 1.4, 8)):
+        training = Training()
+        training.choice.told(ordered)
+        training.look(1.4, seconds=1)
+        assert training.look(90.0, seconds=3)[-1] == 1
+        assert set(training.look(ms, seconds=BACK_NS / 1e9 - 5)) == {1}
+        assert training.look(ms, seconds=5)[-1] == rises_to
+
+
+def test_steps_that_are_long_for_a_moment_now_and_then_are_left_to_the_observer() -> None:
+    """After one own choice the next ones wait, although the observer has ordered the usual number meanwhile."""
     training = Training()
-    low = training.look(16.4, seconds=1)[-1]
-    for _ in range(5):
-        assert set(training.look(1.4, seconds=BACK_NS / 1e9 - 1) + training.look(16.4, seconds=1)) == {low}
-    assert training.look(1.4, seconds=BACK_NS / 1e9 + 1)[-1] == 64
-    assert training.look(16.4, seconds=1)[-1] == low
+    for _ in range(3):
+        assert training.look(16.4, seconds=0.5)[-1] < 64
+        training.choice.told(64)
+        for _ in range(round(REST_NS / 6e9) - 1):
+            assert set(training.look(1.4, seconds=5.5)) == {64}
+            assert set(training.look(16.4, seconds=0.5)) == {64}
+        training.look(1.4, seconds=6)
+
+
+def test_an_order_of_the_number_that_a_rank_has_is_no_news() -> None:
+    """What was usual before stays so, and the number can fall further."""
+    training = Training()
+    training.look(16.4, seconds=0.2)
+    training.choice.told(64)
+    assert training.look(16.4, seconds=0.2)[-1] < 64
 
 
 def test_where_the_environment_fixes_it_steps_may_become_as_long_as_they_like() -> None:
