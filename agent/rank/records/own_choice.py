@@ -28,8 +28,9 @@ LONGER: Final = 2
 a rank does not contradict the observer as long as nothing changes."""
 DESCENT_NS: Final = 1_000_000_000
 """Time for which the number may go on to fall: what the first long looks find is partly the time before."""
-REST_NS: Final = 30_000_000_000
-"""Time from one own choice to the next: steps that are long for a moment now and then are left to the observer."""
+REST_NS: Final = (5_000_000_000, 60_000_000_000)
+"""Time from one own choice to the next, at least: twice as long after each one that follows within the longer time.
+Steps that are long for a moment now and then are left to the observer."""
 BACK_NS: Final = 10_000_000_000
 """Time after an own choice from which on the number follows the steps up again, as far as the one that was ordered.
 An observer orders that earlier."""
@@ -56,6 +57,7 @@ class OwnChoice:
         """The least median of `LOOKS` looks in a row since another number was ordered."""
         self._chosen_at: int | None = None
         """When the number was last lowered here, apart from lowering it further."""
+        self._rest_ns = REST_NS[0]
 
     def told(self, every: int) -> None:
         """Record one step in so many, because the observer says so: it sees the whole group."""
@@ -121,9 +123,12 @@ class OwnChoice:
                 self._stamps.every = min(wanted, self._ordered)
 
     def _may_choose(self, now: int) -> bool:
-        if self._chosen_at is None or now - self._chosen_at >= REST_NS:
-            self._chosen_at = now
-        return now - self._chosen_at <= DESCENT_NS
+        since = None if self._chosen_at is None else now - self._chosen_at
+        if since is None or since >= self._rest_ns:
+            shortest, longest = REST_NS
+            self._rest_ns = shortest if since is None or since > longest else min(2 * self._rest_ns, longest)
+            self._chosen_at, since = now, 0
+        return since <= DESCENT_NS
 
     def _needed(self, step_ns: float, record_ns: int | None, part: float = 1.0) -> int | None:
         cost = self._stamps.cost
