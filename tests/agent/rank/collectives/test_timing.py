@@ -399,6 +399,24 @@ def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():
     assert collectives.outstanding <= 1
 
 
+def test_the_rate_of_collectives_is_not_mistaken_where_fewer_steps_come_to_be_recorded():
+    """At 300 a second one step of 4 is timed, and never fewer: what was counted before is no rate of the present."""
+    clock = Clock(0)
+    stamps = Stamps(clock, clock)
+    collectives = Collectives(stamps, Faults())
+    backends = FakeBackends(Backend(2, None, True))
+    found = set()
+    for number in range(1, 3001):
+        if stamps.recording:
+            call = collectives.begin("all_reduce", [], backends, clock.now, blocking=False, origin="")
+            collectives.end(call, FakeWork())
+        clock.now += 3_333_333
+        stamps.cut(number)
+        stamps.every = 1 if number < 250 else 8
+        found.add(collectives.timed_every)
+    assert found == {1, 4}
+
+
 def test_a_call_that_is_not_timed_is_over_with_its_step():
     """A rank that hangs before the first call of the next step is in no collective."""
     clock = Clock(0)
