@@ -174,6 +174,8 @@ def main(arguments: Sequence[str]) -> None:
                     found[variant].append(one)
                     told = f"{net}, round {number} of {options.rounds}: {variant} {one['median'] / 1e3:.3f} ms a step"
                     print(told, file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            sys.exit(130)
         finally:
             # Rounds take minutes each: those that are whole count, also where a job fails or somebody interrupts.
             whole = min(map(len, found.values()))
