@@ -348,6 +348,7 @@ class Collectives:
 
     def _choose(self) -> None:
         """Say whether the collectives of a step that begins are timed."""
+        # Calls that were seen while another number held tell no rate of the present.
         if self._looked_of != self._stamps.every:
             self._calls, self._looked_at, self._looked_of = 0, self._stamps.clock(), self._stamps.every
         if self._calls >= _STRIDE_CALLS:

@@ -230,9 +230,9 @@ for _ in range(640):
 recorded = session.stamps._seq - recorded
 print(session.stamps.every, recorded)
 if not told:
-    time.sleep(1)
+    # Until the agent's thread knows what is usual.
     began = time.monotonic()
-    while time.monotonic() - began < 1:
+    while session.own_choice._usual_ns is None and time.monotonic() - began < 20:
         step()
     usual, began = session.stamps.every, time.monotonic()
     while session.stamps.every >= usual and time.monotonic() - began < 20:
