@@ -310,6 +310,7 @@ class Publisher:
             # A failed device is not asked again; the record of its last steps matters most.
             for asked in (stamped.losses, stamped.gradients, stamped.calls):
                 asked.clear()
+            stamped.skipped = None
             step, device_ns = meter.record(stamped), None
         if device_ns is not None:
             step = msgspec.structs.replace(step, device_ns=device_ns)

@@ -7,10 +7,12 @@ and the optimizer in it make one step.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ddptop.agent.rank.hooks import losses
 from ddptop.agent.rank.records.stamps import OPTIMIZER, OTHER
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ Hook = Callable[..., None]
 class Boundary:
     """Ends the record of a step, and holds the rank at that point while the group is paused."""
 
-    __slots__ = ("_inner", "_is_optimizer", "_nested", "_session", "outermost", "reached")
+    __slots__ = ("_inner", "_is_optimizer", "_nested", "_overflow", "_session", "outermost", "reached")
 
     def __init__(self, session: Session, nested: Callable[[], bool]) -> None:
         """Begin outside of any step; `nested` says whether the present optimizer step is inside of another one."""
@@ -33,6 +35,8 @@ class Boundary:
         self._is_optimizer = True
         """Whether the outermost object is an optimizer; for a GradScaler, `abandon` is called when its step raises."""
         self._inner = False
+        self._overflow: Any = None
+        """Tensor of a fused optimizer that a GradScaler steps in any case: zero where its gradients are finite."""
         self.reached = False
         """A step has ended, at which the rank has not been held yet."""
 
@@ -43,11 +47,11 @@ class Boundary:
                 # The last step raised, and torch called no hook.
                 return
             if not self._is_optimizer or self._nested():
-                self._inner = True
+                self._inner, self._overflow = True, getattr(stepping, "found_inf", None)
                 return
             # Another that is not nested: here, too, the last step raised.
             self._session.stamps.leave()
-        self.outermost, self._inner = id(stepping), False
+        self.outermost, self._inner, self._overflow = id(stepping), False, None
         self._session.stamps.enter(OPTIMIZER)
         self._is_optimizer = hasattr(stepping, "param_groups")
 
@@ -61,7 +65,11 @@ class Boundary:
         self._leave()
         if not is_optimizer:
             if not self._inner:
-                stamps.skip()
+                stamps.skip(losses.Known(1.0))
+            elif self._overflow is not None and (stamps.recording or self._overflow.is_cpu):
+                found = losses.pending(sys.modules["torch"], self._overflow)
+                if found is not None:
+                    stamps.skip(found)
         elif stamps.recording:
             try:
                 # A learning rate in a tensor may be on the device; reading it would wait for the device.

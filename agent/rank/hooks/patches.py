@@ -287,8 +287,8 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
 
     def clipped(norm: Any) -> None:
         stamps.leave()
-        value = losses.pending(torch, norm)
-        if value is not None:
+        # Of a counted step it would be taken for the next recorded one's, whether or not a GradScaler skips either.
+        if stamps.recording and (value := losses.pending(torch, norm)) is not None:
             stamps.gradient(value)
 
     hooks = Hooks(session, torch)

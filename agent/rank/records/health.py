@@ -51,25 +51,26 @@ class Health:
         return None
 
     def _wrong(self, stamped: StepStamps, step: Step) -> str | None:
-        self._skipped = self._skips(stamped)
+        skipped = stamped.skipped is not None and bool(stamped.skipped.read())
+        self._skipped = self._skips(stamped) if skipped else 0
         if stamped.spoiled is not None:
             number, loss = stamped.spoiled
             return f"loss is {_spelled(loss)} since step {number:,}"
-        if step.loss is not None and not math.isfinite(step.loss):
-            return f"loss is {_spelled(step.loss)} since step {step.step:,}"
+        lost = None if step.loss is None or math.isfinite(step.loss) else f"loss is {_spelled(step.loss)}"
         # A GradScaler skips a step whose gradients overflow, which does no harm.
-        numbers = [] if stamped.skipped else [pending.read() for pending in stamped.gradients]
+        if skipped:
+            if self._skipped < SKIPS:
+                return None
+            since = f"since step {step.step - self._skipped + 1:,}"
+            return f"{lost or 'gradients are not finite'} {since}: GradScaler skips every step"
+        if lost is not None:
+            return f"{lost} since step {step.step:,}"
+        numbers = [pending.read() for pending in stamped.gradients]
         bad = next((number for number in numbers if number is not None and not math.isfinite(number)), None)
-        if bad is not None:
-            return f"gradients are {_spelled(bad)} since step {step.step:,}"
-        if self._skipped >= SKIPS:
-            return f"gradients are not finite since step {step.step - self._skipped + 1:,}: GradScaler skips every step"
-        return None
+        return None if bad is None else f"gradients are {_spelled(bad)} since step {step.step:,}"
 
     def _skips(self, stamped: StepStamps) -> int:
-        """Return the number of steps up to this one that were skipped in a row, as far as counted ones tell."""
-        if not stamped.skipped:
-            return 0
+        """Return the number of steps that were skipped in a row, up to this one, which was."""
         return (self._skipped if stamped.skips == stamped.counted else 0) + stamped.skips + 1
 
 

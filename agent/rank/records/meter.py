@@ -61,7 +61,8 @@ def record(stamped: StepStamps) -> Step:
 def is_ready(stamped: StepStamps) -> bool:
     """Say whether all expected completions, losses and gradients of the step are there."""
     return all(call.duration is not None or not call.expected for call in stamped.calls) and all(
-        pending.read() is not None for pending in (*stamped.losses, *stamped.gradients)
+        pending.read() is not None
+        for pending in (*stamped.losses, *stamped.gradients, *([stamped.skipped] if stamped.skipped else []))
     )
 
 

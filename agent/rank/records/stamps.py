@@ -136,8 +136,8 @@ class StepStamps:
         self.losses: list[Pending] = []
         self.gradients: list[Pending] = []
         """Numbers that are finite where the gradients are."""
-        self.skipped = False
-        """True where a GradScaler skipped the optimizer, because gradients were not finite."""
+        self.skipped: Pending | None = None
+        """Not zero where a GradScaler skipped the optimizer, because gradients were not finite; None where none did."""
         self.samples: int | None = None
         self.rate: float | None = None
         """Learning rate."""
@@ -147,7 +147,7 @@ class StepStamps:
         self.counted_ns = 0
         """Time of these from boundary to boundary."""
         self.skips = 0
-        """Those of them that a GradScaler skipped."""
+        """The last of them, in a row, that a GradScaler skipped."""
         self.spoiled: tuple[int, float] | None = None
         """The first of them with a loss that is not finite: its number, and the loss."""
         self.observed = False
@@ -163,8 +163,8 @@ class Stamps:
 
     __slots__ = (
         "_capacity", "_current", "_ended", "_every", "_held_ns", "_next", "_next_of", "_opening", "_recorded", "_room",
-        "_seq", "_since", "_waited_at", "clock", "completed_at", "cost", "device", "dropped", "eventful", "finished",
-        "homes", "observed", "phases", "recording", "steps", "wall",
+        "_seq", "_since", "_skipped_at", "_waited_at", "clock", "completed_at", "cost", "device", "dropped", "eventful",
+        "finished", "homes", "observed", "phases", "recording", "steps", "wall",
     )  # fmt: skip
 
     def __init__(
@@ -193,6 +193,8 @@ class Stamps:
         self._waited_at = -1
         self._ended: Moment | None = None
         """The device's moment of this boundary."""
+        self._skipped_at = 0
+        """Number of the last counted step that a GradScaler skipped."""
         self._current = StepStamps()
         self.cost = Cost()
         self.recording = True
@@ -352,12 +354,15 @@ class Stamps:
         elif draws:
             draws[-1].trained, draws[-1].evaluation = True, False
 
-    def skip(self) -> None:
-        """Note that a GradScaler skipped the optimizer in this step."""
+    def skip(self, overflow: Pending) -> None:
+        """Note that a GradScaler skipped the optimizer in this step, unless `overflow` is zero."""
+        current = self._current
         if self.recording:
-            self._current.skipped = True
-        else:
-            self._current.skips += 1
+            if current.skipped is None or not current.skipped.read():
+                current.skipped = overflow
+        elif self._skipped_at <= self.steps and overflow.read():
+            current.skips = current.skips + 1 if self._skipped_at == self.steps else 1
+            self._skipped_at = self.steps + 1
 
     def rate(self, value: float) -> None:
         """Note the learning rate of this step."""
@@ -399,6 +404,8 @@ class Stamps:
         current = self._current
         current.counted = self.steps - self._recorded
         current.counted_ns = now - self._since - self._held_ns
+        if self._skipped_at != self.steps:
+            current.skips = 0
         current.marks.append((now, self.phases[-1]))
         if self.device is not None:
             current.clock = self.device

@@ -131,6 +131,56 @@ def scaler() -> dict[str, Any]:
     return {"losses": losses}
 
 
+def overflowing(every: int, *, fused: bool) -> None:
+    """Mixed precision as usual: a loss that its scale makes infinite in one step of 25, and a norm that is clipped."""
+    session.stamps.every = every
+    model, _ = under_ddp(SlowModule(0.0))
+    adam = torch.optim.AdamW(model.parameters(), fused=fused)
+    scaler = torch.amp.GradScaler("cpu", growth_interval=10)
+    for number in range(1, 201):
+        adam.zero_grad()
+        loss = model(torch.ones(4, 3)).pow(2).mean() + 1
+        scaler.scale(loss * 1e36 if number % 25 == 0 else loss).backward()
+        scaler.unscale_(adam)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        assert norm.isfinite() == (number % 25 != 0)
+        scaler.step(adam)
+        scaler.update()
+        if number == 198:
+            session.stamps.every = 1
+
+
+@case
+def overflowing_recorded() -> None:
+    overflowing(1, fused=False)
+
+
+@case
+def overflowing_counted() -> None:
+    overflowing(8, fused=False)
+
+
+@case
+def overflowing_fused_recorded() -> None:
+    overflowing(1, fused=True)
+
+
+@case
+def overflowing_fused_counted() -> None:
+    overflowing(8, fused=True)
+
+
+@case
+def lost_under_a_scaler() -> None:
+    model, sgd = under_ddp(SlowModule(0.0))
+    scaler = torch.amp.GradScaler("cpu")
+    for number in range(1, 21):
+        sgd.zero_grad()
+        scaler.scale(model(torch.ones(4, 3)).mean() * (float("nan") if number > 5 else 1)).backward()
+        scaler.step(sgd)
+        scaler.update()
+
+
 @case
 def derived_from_scaled() -> None:
     model, sgd = under_ddp(SlowModule(0.0))
@@ -413,6 +463,7 @@ def main() -> None:
         for each in cases:
             session.stamps.resume(session.stamps.clock())
             session.health = Health()
+            torch.manual_seed(0)
             extra = each()
             steps = drained()
             told = [_read(event) for event in events]

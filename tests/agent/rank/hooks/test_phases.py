@@ -6,6 +6,7 @@ The loops, and the delays slept in them, are in `phase_cases.py`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -65,9 +66,9 @@ def test_the_agent_itself_never_failed(cases):
 
 
 def test_steps_are_counted_without_gap(cases):
-    """Whatever the loop, a record follows each optimizer step, numbered one after the other."""
+    """Whatever the loop, a record follows each optimizer step or those that were only counted, numbered in turn."""
     steps = [step for name, case in cases.items() if name != "faults" for step in case["steps"]]
-    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    assert [step["step"] for step in steps] == list(itertools.accumulate(step["counted"] + 1 for step in steps))
 
 
 def test_accumulation_is_one_step_with_the_mean_loss(cases):
@@ -127,6 +128,23 @@ def test_a_scaled_loss_is_shown_unscaled_and_a_skipped_step_counts(cases):
     assert math.isinf(shown[1])
     assert [shown[0], *shown[2:]] == pytest.approx([losses[0], *losses[2:]], rel=1e-6)
     assert all(phase(step, "optimizer") > 0 for step in steps)
+
+
+@pytest.mark.parametrize("how", ["recorded", "counted", "fused_recorded", "fused_counted"])
+def test_what_a_scaler_skips_now_and_then_is_no_trouble(cases, how):
+    """Eight skipped steps of 200, with infinite gradients that the script clips: not a word, whatever is recorded."""
+    case = cases[f"overflowing_{how}"]
+    assert sum(step["counted"] + 1 for step in case["steps"]) == 200
+    assert (len(case["steps"]) < 100) == how.endswith("counted")
+    assert case["events"] == []
+
+
+def test_a_loss_that_is_lost_under_a_scaler_is_told_once_it_stays_so(cases):
+    """One line, with the step at which it began, though each step is skipped."""
+    case = cases["lost_under_a_scaler"]
+    since = case["steps"][5]["step"]
+    text = f"loss is nan since step {since:,}: GradScaler skips every step"
+    assert case["events"] == [{"text": text, "level": "error", "rank": 0}]
 
 
 def test_what_is_computed_from_a_scaled_loss_has_no_value(cases):

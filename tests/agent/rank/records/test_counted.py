@@ -8,6 +8,7 @@ import math
 import pytest
 from support.fakes.clocks import Clock
 
+from ddptop.agent.rank.hooks.losses import Known
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import EVERY, Cost
 from ddptop.agent.rank.records.digest import Digest
@@ -170,13 +171,28 @@ def test_steps_that_a_scaler_skips_are_counted_over_the_records() -> None:
     stamps.every = 8
     run(stamps, clock, range(1, 17))
     for number in range(17, 33):
-        stamps.skip()
+        stamps.skip(Known(1.0))
         run(stamps, clock, range(number, number + 1))
     health = Health()
     changes = [health.check(stamped, meter.record(stamped)) for stamped in tuple(stamps.finished)]
     told = [change for change in changes if change is not None]
     assert SKIPS <= 8
     assert "since step 17" in told[0].text
+
+
+def test_a_scaler_that_skips_every_third_step_is_no_trouble() -> None:
+    """However many of the counted steps it skips: they are not in a row."""
+    clock = Clock(0)
+    stamps = Stamps(clock, clock)
+    stamps.every = 64
+    for number in range(1, 2001):
+        if number % 3 == 0:
+            stamps.skip(Known(1.0))
+        run(stamps, clock, range(number, number + 1))
+    health = Health()
+    skipped = [stamped.skipped is not None for stamped in stamps.finished]
+    assert 1 < sum(skipped) < len(skipped)
+    assert [health.check(each, meter.record(each)) for each in stamps.finished] == [None] * len(skipped)
 
 
 def test_time_without_a_core_is_shared_with_counted_steps(tmp_path) -> None:
