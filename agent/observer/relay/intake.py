@@ -161,10 +161,15 @@ class Intake:
         return anew
 
     def look_for_gap(self, rank: int) -> None:
-        """Ask a rank on another host for what it has published while that was not heard."""
-        if self._addresses.get(rank, ("", ""))[1] == _AFAR and rank not in self._refills:
+        """Ask a rank on another host for what it has published while that was not heard.
+
+        A question under way may have been lost with the connection: it is put again.
+        """
+        if self._addresses.get(rank, ("", ""))[1] == _AFAR:
             self._asked_at.pop(rank, None)
-            self._refills[rank] = _Refill(self, rank)
+            before = self._refills.get(rank)
+            self._refills[rank] = _Refill(self, rank, waiting=deque() if before is None else before.waiting)
+            self._fills.forget(rank, self)
 
     def _begin(self, member: Member) -> bool:
         begins = member.generation != self.generation
@@ -178,7 +183,7 @@ class Intake:
         self.recorder.follow(member.rank, member.generation)
         self._fills.forget(member.rank)
         if (refill := self._refills.get(member.rank)) is not None:
-            self.end_refill(refill)
+            self._release(refill)
         # After that: the records of the former process that have waited say nothing of this one's.
         self._next.pop(member.rank, None)
         self._reach.forget(member.rank)
@@ -366,20 +371,35 @@ class Intake:
         return self._refills.get(refill.rank) is refill
 
     def end_refill(self, refill: _Refill, *, whole: bool = False) -> None:
-        """Hand on the records that have waited; `whole` where all that the rank had before them has come."""
+        """Hand on the records that have waited, or ask once more for those that are still missing before them.
+
+        `whole` where all that the rank had before them has come. What brings nothing is not asked for twice.
+        """
         if self._refills.get(refill.rank) is not refill:
             return
+        moved = refill.got > 0
+        asks_again = moved and not whole
+        while refill.waiting and not asks_again:
+            # Behind a gap: published between the answer and the first message that came by itself, or too many waited.
+            asks_again = whole and moved and self._misses(refill.waiting[0][0])
+            if not asks_again:
+                self._hand_on_first(refill)
+                moved = True
+        if asks_again:
+            self._refills[refill.rank] = _Refill(self, refill.rank, waiting=refill.waiting)
+        else:
+            del self._refills[refill.rank]
+
+    def _release(self, refill: _Refill) -> None:
+        """Hand on the records that have waited, and ask for no others."""
         del self._refills[refill.rank]
-        waiting, refill.waiting = refill.waiting, deque()
-        while waiting:
-            steps, payload = waiting[0]
-            if whole and refill.got and self._misses(steps):
-                # They were published between the answer and the first message that came by itself, or too many waited.
-                self._refills[refill.rank] = _Refill(self, refill.rank, waiting=waiting)
-                return
-            waiting.popleft()
-            self._behind_bytes -= len(payload)
-            self._deliver(steps, payload)
+        while refill.waiting:
+            self._hand_on_first(refill)
+
+    def _hand_on_first(self, refill: _Refill) -> None:
+        steps, payload = refill.waiting.popleft()
+        self._behind_bytes -= len(payload)
+        self._deliver(steps, payload)
 
     def finish(self) -> None:
         """Take in all that has arrived, and ask for nothing more."""
@@ -389,7 +409,7 @@ class Intake:
             pass
         self._await_answers()
         for refill in list(self._refills.values()):
-            self.end_refill(refill)
+            self._release(refill)
         self._fills.forget_asker(self)
 
     def _await_answers(self) -> None:

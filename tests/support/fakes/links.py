@@ -128,6 +128,7 @@ class Cable:
         self.passed = 0
         """Bytes in both directions."""
         self._is_cut = False
+        self._drops = False
         self._over = False
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -140,6 +141,10 @@ class Cable:
         """Let bytes pass again: what was sent meanwhile comes late, as TCP sends it again."""
         self._is_cut = False
 
+    def drop(self) -> None:
+        """End all connections, as a switch that is restarted does: others can be made at once."""
+        self._drops = True
+
     def _work(self) -> None:
         ways: dict[socket.socket, socket.socket] = {}
         first: socket.socket | None = None
@@ -147,6 +152,11 @@ class Cable:
             if self._is_cut:
                 time.sleep(0.01)
                 continue
+            if self._drops:
+                self._drops = False
+                for each in ways:
+                    each.close()
+                ways.clear()
             ready, _, _ = select.select([self._listener, *ways], [], [], 0.02)
             for each in ready:
                 if each is self._listener:

@@ -171,6 +171,27 @@ def test_records_between_the_answer_and_the_first_message_are_asked_for(new_run:
         until(lambda: numbers(directory) == list(range(7)), "all")
 
 
+def test_the_rest_of_an_answer_that_broke_off_is_asked_for(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing that is published later shows it, and where one gap lies behind another."""
+    monkeypatch.setattr(fills, "FILL_S", 0.2)
+    monkeypatch.setattr(intake, "GAP_S", 0.1)
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,), relayed(directory):
+        rank.meet()
+        peer, fill = rank.asked()
+        assert isinstance(fill, wire.Fill)
+        rank.answer(peer, steps(0, *range(fill.first_seq, 3)))
+        peer, fill = rank.asked()
+        assert isinstance(fill, wire.Fill)
+        assert fill.first_seq == 3
+        rank.publish(wire.TOPIC_STEPS, steps(0, 5), steps(0, 8))
+        rank.answer(peer, steps(0, 3, 4), wire.Reply(fill.id, True))
+        assert rank.fill(6, 7).first_seq == 6
+        until(lambda: numbers(directory) == list(range(9)), "all")
+
+
 def _waiting(relay: Relay) -> list[int]:
     """Return the numbers of the records that wait behind the question to rank 0."""
     refill = relay._intake._refills.get(0)

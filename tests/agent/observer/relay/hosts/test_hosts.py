@@ -256,6 +256,32 @@ def test_what_was_published_into_a_cut_is_recorded_once_and_in_order(runtime: Pa
         assert any("is not heard: this is the view of node2 alone, rank 1" in each for each in _events(two))
 
 
+def test_a_question_that_a_connection_took_along_is_put_again(runtime: Path) -> None:
+    """Where the link is made anew before the rank has answered, nothing else would show the head what it misses."""
+    with (
+        several(runtime, 1, 1) as (one, two),
+        one.observed() as head,
+        two.cable(one) as cable,
+        two.observed() as branch,
+    ):
+        _linked(branch)
+        _met(one, two)
+        (rank,) = two.ranks
+        rank.publish(wire.TOPIC_STEPS, steps(1, 0, 1))
+        until(lambda: _records(one.directory, 1) == [0, 1], "the first steps")
+        for _ in range(2):
+            before = cable.connections
+            cable.drop()
+            until(lambda before=before: cable.connections > before, "another connection")  # type: ignore[misc]
+            _, command = rank.asked()
+            assert isinstance(command, wire.Fill)
+            assert command.first_seq == 2
+        until(lambda: head.far.hosts()[0].state == "linked", "the link")
+        cable.drop()
+        rank.fill(2, 3)
+        until(lambda: _records(one.directory, 1) == [0, 1, 2, 3], "all steps")
+
+
 def test_a_branch_serves_its_ranks_while_the_head_is_away_and_finds_the_next_head(runtime: Path, look: Look) -> None:
     """A head with another port and other keys, as an observer that takes over is one, becomes the head again."""
     with several(runtime, 1, 1) as (one, two), two.observed() as branch:
