@@ -9,16 +9,18 @@ import pytest
 import textual.constants
 from support.screens.dashboards import SIZES, seen, settled, still_app
 from support.screens.frames import NOW, StillSource, frame, history_of, rank_frame, recorded, verdict_frame
+from support.values.histories import RecordedHistory
 from textual.app import App
 
 from ddptop.agent.wire import Collective, Step
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
-from ddptop.tui.drawing.theme import DARK, SHADE_SIGNS, ink
+from ddptop.tui.drawing.theme import DARK, SHADE_SIGNS, SHADES, ink
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.views.heatmap.cells import HeatCells
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.rank.facts import fact_rows
 from ddptop.tui.views.rank.histories import history_rows, latency_rows
@@ -137,6 +139,45 @@ async def test_the_cursor_reads_values(few: Frame) -> None:
         assert f"{own:.1f} ms" in reading
         assert f"{heatmap._newest - at} s ago" in reading
         assert any(f"step {each.step:,}" in reading for each in inside)
+
+
+async def test_the_mark_of_the_cursor_covers_no_time(few: Frame) -> None:
+    """Wherever the cursor is, each time on the axis can be read whole, but for the one at the very edge."""
+    app = still_app(few)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot, "3")
+        for _ in range(26):
+            axis = next(line for line in seen(app).splitlines() if "▲" in line)
+            times = axis.replace("▲", " ").replace("│", " ").split()
+            assert [each for each in times if each != "now"] == ["-60s", "-40s", "-20s"]
+            await pilot.press("left")
+
+
+def test_an_evaluation_does_not_set_the_scale() -> None:
+    """13 of each 33 s are one long step: a rank that is 250 ms behind on 600 is seen beside it, whatever is shown."""
+    history = RecordedHistory(2)
+    end = NOW - 130
+    for number in range(1, 101):
+        evaluates = 12_000 if not number % 24 else 0
+        end += (850 + evaluates) / 1e3
+        for rank, behind in enumerate((0, 250)):
+            own = 600 + behind + evaluates + number % 7
+            history.take(rank, recorded(number, round(end * 1e9), own, 850 + evaluates))
+    history.catch_up()
+    for metric in ("own", "data"):
+        heat = HeatCells(
+            history.by_time, metric, 0, history.by_time.bucket(0, end), 110, 4, halves=True, shades=SHADES
+        )  # fmt: skip
+        (faster, *_), (slower, *_) = (heat.key(line) for line in (0, 2))
+        usual = [(a, b) for a, b in zip(faster, slower, strict=True) if a != b]
+        assert len(usual) > 55, metric
+        assert all(behind - ahead > SHADES // 2 for ahead, behind in usual), metric
+        assert heat.longest is not None
+        assert 2400 < heat.longest < 2700
+    few_seconds = HeatCells(
+        history.by_time, "own", 0, history.by_time.bucket(0, end), 3, 4, halves=True, shades=SHADES
+    )  # fmt: skip
+    assert few_seconds.longest is None
 
 
 async def test_keys_of_the_heatmap(few: Frame) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from ddptop.agent.observer.history.by_time import Array
 from ddptop.tui.model.history.asked import AskedTime
 from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
+from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.views.heatmap import scale
 
 
@@ -49,7 +50,11 @@ class HeatCells:
         in_order = isinstance(self._order, range)
         self._values: Array = values if in_order or not len(values) else values[np.asarray(self._order)]
         rows = scale.reduce_bands(self._values, self.bands.group, self.bands.begins)
-        self.scale: scale.Scale | None = scale.scale_of(self._values, None if previous is None else previous.scale)
+        scaled, self.longest = values, None
+        """Length of a step, in ms, beyond which those in sight are not in the scale; None where there is none such."""
+        if METRICS[metric].unit == "ms" and len(values):
+            scaled, self.longest = scale.usual(values, by_time.window("step", level, last, self.columns))
+        self.scale: scale.Scale | None = scale.scale_of(scaled, None if previous is None else previous.scale)
         self._shades = scale.shade(rows, self.scale, shades)
         self._none = np.zeros(self.columns, np.uint8)
 

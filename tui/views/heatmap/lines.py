@@ -189,13 +189,16 @@ def _pointed(heat: HeatCells, sight: Sight, line: int, shades: tuple[int, int], 
 
 def _axis(heat: HeatCells, sight: Sight, ink: Ink) -> Row:
     """Return the times below the columns, and a mark below the cursor."""
-    cells = [" "] * sight.width
+    cells, column = [" "] * sight.width, sight.column
     for back in range(0, heat.columns, _TICK):
         text = _ago((sight.newest - sight.edge + back) * sight.seconds, "end" if sight.ended else "now")
-        end = sight.width - back
-        if end > len(text):
-            cells[end - len(text) - 1 : end] = [*text, "│"]
-    line, column = "".join(cells), sight.column
+        tick = sight.width - back - 1
+        cells[tick] = "│"
+        # Its label stands at the side where the mark is not.
+        begin = tick + 1 if tick - len(text) <= column < tick else tick - len(text)
+        if 0 <= begin <= sight.width - len(text):
+            cells[begin : begin + len(text)] = text
+    line = "".join(cells)
     row = [Segment(" " * (sight.before + gutter(sight.world))), Segment(line[:column], ink["label"])]
     return [*row, Segment("▲", ink["bold rank-chosen"]), Segment(line[column + 1 :], ink["label"])]
 
@@ -215,6 +218,8 @@ def _legend(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
     pieces: list[Row] = [[Segment(f" {low} ", ink["value"]), *ramp, Segment(f" {high} and more", ink["value"])]]
     if metric.name == "loss":
         pieces.append([Segment(NOT_FINITE, ink["bold level-error"]), Segment(" not finite", ink["label"])])
+    if heat.longest is not None:
+        pieces.append([Segment(f"scale without steps over {units.age(heat.longest / 1e3).strip()}", ink["label"])])
     pieces.append([Segment("blank: no step ended", ink["label"])])
     pieces.append([Segment("spans 90 % of the values in sight", ink["label"])])
     return packed(pieces, width, gap=3)

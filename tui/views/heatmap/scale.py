@@ -28,6 +28,8 @@ _LEAST_SPAN: Final = 0.3
 _LOOKED_AT: Final = 20_000
 """Values that percentiles are taken of, at most."""
 _STEPS: Final = 8
+_LONG: Final = 3.0
+"""Times the median length of a step beyond which the scale leaves a step out: it evaluates, or saves."""
 UNKNOWN: Final = 0
 """The shade of a value that is not known; the others count from 1, and the one after the last is for infinity."""
 
@@ -143,6 +145,22 @@ def reduce_bands(values: Array, group: int, begins: Sequence[int] = ()) -> Array
     starts = np.asarray(begins[:-1]) if begins else np.arange(0, len(values), group)
     reduced: Array = np.fmax.reduceat(values, starts, axis=0)
     return reduced
+
+
+def usual(values: Array, lengths: Array) -> tuple[Array, float | None]:
+    """Return the values of steps of usual length, each step once, and the length beyond which some are left out.
+
+    Args:
+        values: by rank and bucket.
+        lengths: of the steps there, in ms; equal in neighbouring buckets where one step fills both.
+    """
+    once = np.ones(lengths.shape, np.bool_)
+    once[:, 1:] = lengths[:, 1:] != lengths[:, :-1]
+    known = lengths[once & np.isfinite(lengths)]
+    if not len(known):
+        return values, None
+    most = _LONG * float(np.median(known[:: max(1, len(known) // _LOOKED_AT)]))
+    return values[once & (lengths <= most)], most if (known > most).any() else None
 
 
 class Scale(NamedTuple):
