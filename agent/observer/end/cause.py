@@ -194,7 +194,10 @@ def judge(
         return Judgement("failed", code, f"{leader} ended with exit code {exit_code}")
     from ddptop.agent.observer.end import kinds
 
-    return Judgement("failed", code, said.text, kind=kinds.recognize(said.text, None).name)
+    found = kinds.recognize(said.text, None)
+    if found in (kinds.EXCEPTION, kinds.EXIT) and leader == "torchrun" and not members:
+        found = kinds.LAUNCHER
+    return Judgement("failed", code, said.text, kind=found.name)
 
 
 def last_end_ns(members: Mapping[int, Member], died_at_ns: Mapping[int, int], now_ns: int) -> int:

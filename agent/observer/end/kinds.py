@@ -105,6 +105,11 @@ EXIT: Final = Kind(
 EXCEPTION: Final = Kind(
     "exception", "an exception in the script", "The traceback names the line; the other ranks only followed."
 )
+LAUNCHER: Final = Kind(
+    "launcher",
+    "torchrun ended before any rank began",
+    "No rank was at fault: its last words say why, and `ddptop logs` shows all of them.",
+)
 ABORTED: Final = Kind(
     "aborted",
     "native code gave up",
@@ -205,7 +210,7 @@ TABLE: Final[tuple[Kind, ...]] = (
     ),
 )
 """In the order in which they are tried."""
-ALL: Final = (*TABLE, LATE_ABORT, LEFT_EARLY, ON_REQUEST, HOST_GONE, EXCEPTION, UNKNOWN)
+ALL: Final = (*TABLE, LATE_ABORT, LEFT_EARLY, ON_REQUEST, HOST_GONE, EXCEPTION, LAUNCHER, UNKNOWN)
 FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals with which a process is ended by another one, or by the system."""
 
@@ -250,7 +255,8 @@ def recognize(
         if text and kind.error and re.search(kind.error, text) and re.search(kind.trace, trace):
             return kind
     if error is not None:
-        return EXCEPTION
+        # Else it is the line that the script has printed before it left, as argparse does.
+        return EXCEPTION if re.match(r"[\w.<>]+(?::|$)", error) else EXIT
     for kind in TABLE:
         if number in kind.signals:
             return kind

@@ -94,6 +94,8 @@ def command(
         f"--max-restarts={max_restarts}",
         # Otherwise an empty torchelastic_* folder stays behind for each run.
         f"--log-dir={os.devnull}",
+        # Otherwise torchrun takes an argument of the program for an option of its own: `--r=16` for seven of them.
+        "--",
         RUNNER,
         *_target(program),
         *arguments,

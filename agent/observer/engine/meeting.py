@@ -52,7 +52,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield torchrun's own options, with dashes, and their values: behind them stands the program, with others."""
     left = iter(words)
     for word in left:
-        if not word.startswith("-"):
+        if not word.startswith("-") or word == "--":
             return
         name, given, value = word.partition("=")
         name = name.lstrip("-").replace("_", "-")

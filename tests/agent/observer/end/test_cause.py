@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddptop.agent.observer.end import cause
+from ddptop.agent.observer.end import cause, kinds
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.rundir import Ended, Member, Process
 from ddptop.agent.text import clean_line
@@ -44,6 +44,15 @@ def member(rank: int, code: int | None = None, error: str | None = None, at_ns: 
 def members(*all_of_them: Member) -> dict[int, Member]:
     """Return members by rank."""
     return {each.rank: each for each in all_of_them}
+
+
+def test_a_torchrun_that_ended_before_any_rank_began_is_no_exception_in_the_script() -> None:
+    """There is no traceback to be read, and no rank that only followed."""
+    said = "torchrun: error: ambiguous option: --r=16 could match --role, --redirects"
+    found = cause.judge(2, {}, 2, said)
+    assert found.kind == kinds.LAUNCHER.name
+    assert found.cause == "ambiguous option: --r=16 could match --role, --redirects"
+    assert cause.judge(2, {}, 2, "ValueError: bad lr", leader="the program").kind == "exception"
 
 
 def test_earliest_error_is_the_cause() -> None:

@@ -56,6 +56,9 @@ TEXTS = [
     ("ValueError: bad lr", "exception"),
     ("KeyError: 'nancy'", "exception"),
     ("RuntimeError: information about tensor shapes differs", "exception"),
+    ("train.<locals>.Bad", "exception"),
+    ("unrecognized arguments: --lr2 0.1", "exit"),
+    ("No such option: --lr2", "exit"),
 ]  # fmt: skip
 
 

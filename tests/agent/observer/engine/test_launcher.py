@@ -9,7 +9,7 @@ import pytest
 from support.harness import started, until
 
 from ddptop.agent.observer.engine import launcher
-from ddptop.agent.run.rundir import identify, is_alive
+from ddptop.agent.run.rundir import ENGINE, identify, is_alive
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,18 @@ def test_program_follows_the_runner(program: str, target: tuple[str, ...]) -> No
     command = launcher.command(program, ("--lr", "", "a b", "--"), 3)
     assert command[command.index(launcher.RUNNER) + 1 :] == (*target, "--lr", "", "a b", "--")
     assert "--nproc-per-node=3" in command
+
+
+@pytest.mark.parametrize("first", ["--r=16", "--mo", "-x", "-m", "--", "++key=1", "--nnodes=9", "--rdzv-endpoint"])
+def test_torchrun_takes_no_argument_of_the_program_for_its_own(first: str) -> None:
+    """Torchrun's own parser hands the program all that stands behind it, whatever it looks like."""
+    words = launcher.command("train.py", (first, "--role", "--", "5"), 3)
+    from torch.distributed.run import get_args_parser
+
+    found = get_args_parser().parse_args(words[words.index(ENGINE) + 1 :])
+    assert found.training_script == launcher.RUNNER
+    assert found.training_script_args == ["train.py", first, "--role", "--", "5"]
+    assert (found.nproc_per_node, found.nnodes) == ("3", get_args_parser().get_default("nnodes"))
 
 
 def test_a_torchrun_some_of_whose_threads_live_has_no_exit_code_yet(tmp_path: Path) -> None:

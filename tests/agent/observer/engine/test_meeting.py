@@ -131,6 +131,7 @@ def test_one_host_has_no_endpoint() -> None:
         (("-m", "torch.distributed.run", "--no_python", "--rdzv-endpoint", "node1:1", "./train"), "node1:1"),
         (("torchrun", "--standalone", "train.py", "--rdzv-endpoint", "x:1"), None),
         (("torchrun", "-m", "train", "--rdzv-endpoint=x:1"), None),
+        (("torchrun", "--", "train.py", "--rdzv-endpoint=x:1"), None),
         (("torchrun", "--nnodes", "2", "--rdzv-endpoint"), None),
         (("launch.py", "--rdzv-endpoint", "node1:29400"), None),
         ((), None),
