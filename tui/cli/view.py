@@ -223,22 +223,31 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
     link = connected(directory, who("shell"), settings.thresholds)
     view = plain.PlainView(link, sys.stdout, settings.plain.interval_s, partial(_ending_report, link))
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
+    stopping: list[threading.Thread] = []
     try:
         if not launched_here:
             # Before anything is known of the ranks, the run would be told to be starting.
             look.heard([link], settings.thresholds.silent_s)
-        try:
-            return exit_code(view.follow())
-        except KeyboardInterrupt as interrupt:
-            terminated = isinstance(interrupt, _Terminated)
-        if not launched_here:
-            print(f"\n{directory.name} goes on.  End it: ddptop kill {directory.name}", file=sys.stderr)
-            return 130
-        answer = "" if terminated else _answer(directory.name)
-        if not answer and directory.read().on_term:
-            return _preempted(link, view)
-        code = _interrupted(link, view, directory, answer or "s")
-        return code if answer else 128 + signal.SIGTERM
+        while True:
+            try:
+                frame = view.follow()
+                for each in stopping:
+                    each.join(timeout=5)
+                return exit_code(frame)
+            except KeyboardInterrupt as interrupt:
+                terminated = isinstance(interrupt, _Terminated)
+            if not launched_here:
+                print(f"\n{directory.name} goes on.  End it: ddptop kill {directory.name}", file=sys.stderr)
+                return 130
+            answer = "" if terminated else _answer(frame_now(link))
+            if not answer and directory.read().on_term:
+                answer = "s"
+            if answer != "s":
+                code = _interrupted(link, view, directory, answer or "k")
+                return code if answer else 128 + signal.SIGTERM
+            # Should it not end at a step, another Ctrl-C asks again.
+            stopping.append(threading.Thread(target=_stop, args=(link,), daemon=True))
+            stopping[-1].start()
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
@@ -268,10 +277,10 @@ def _as_interrupt(number: int, frame: FrameType | None) -> None:
     raise _Terminated
 
 
-def _answer(name: str) -> str:
+def _answer(frame: Frame) -> str:
     """Return what Ctrl-C was meant to do; empty where SIGTERM came while that was asked."""
     try:
-        return _ask(name) if sys.stdin.isatty() and sys.stderr.isatty() else "s"
+        return _ask(frame) if sys.stdin.isatty() and sys.stderr.isatty() else "k"
     except _Terminated:
         return ""
 
@@ -281,21 +290,12 @@ def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, answer: s
         for text in farewell(frame_now(link)):
             print(text, file=sys.stderr)
         return 130
-    grace_s = directory.read().grace_s if answer == "s" else 0.0
     # In a thread, so that what happens meanwhile is told as it happens.
-    ending = threading.Thread(target=_end, args=(link, grace_s), daemon=True)
+    ending = threading.Thread(target=_end, args=(link, directory.read().grace_s), daemon=True)
     ending.start()
     view.follow()
     ending.join(timeout=5)
     return 130
-
-
-def _preempted(link: Link, view: plain.PlainView) -> int:
-    stopping = threading.Thread(target=_stop, args=(link,), daemon=True)
-    stopping.start()
-    frame = view.follow()
-    stopping.join(timeout=5)
-    return exit_code(frame)
 
 
 def _stop(link: Link) -> None:
@@ -305,9 +305,10 @@ def _stop(link: Link) -> None:
         complain(refusal, 1)
 
 
-def _ask(name: str) -> str:
+def _ask(frame: Frame) -> str:
     """Ask once; after another Ctrl-C, or an answer that is none of the choices, the run goes on."""
-    question = f"\n{name}: [l]eave it running, [s]top it (SIGTERM, then SIGKILL), [k]ill it at once? [l] "
+    stop = "[s]top it at a step" + (", after a checkpoint" if frame.checkpoints else "")
+    question = f"\n{frame.run}: [l]eave it running, {stop}, [k]ill it (SIGTERM, then SIGKILL)? [l] "
     try:
         answer = input(question).strip().lower()[:1]
     except _Terminated:

@@ -13,7 +13,8 @@ import termios
 from collections.abc import Iterator
 
 import pytest
-from support.harness import DEADLINE_S, carriers, ddptop, until
+from support.harness import DEADLINE_S, carriers, ddptop, until, write_script
+from support.scripts import OBEDIENT
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
@@ -154,9 +155,9 @@ def test_interrupting_a_launch_without_a_terminal_stops_the_run(tmp_path):
     assert carriers(rundir.find("piped").read().run_id) == []
 
 
-@pytest.mark.parametrize(("answer", "state"), [(b"l\r", "starting"), (b"s\r", "killed")])
+@pytest.mark.parametrize(("answer", "state"), [(b"l\r", "starting"), (b"k\r", "killed")])
 def test_interrupting_a_launch_on_a_terminal_asks(tmp_path, monkeypatch, answer, state):
-    """Leave or stop: the user's answer decides, and is carried out."""
+    """Leave or kill: the user's answer decides, and is carried out."""
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     name = f"asked-{answer[:1].decode()}"
     monkeypatch.chdir(tmp_path)
@@ -174,6 +175,25 @@ def test_interrupting_a_launch_on_a_terminal_asks(tmp_path, monkeypatch, answer,
     if state == "starting":
         assert f"ddptop attach {name}".encode() in opened.output
         assert ddptop("kill", name).returncode == 0
+
+
+def test_a_run_that_is_interrupted_and_stopped_saves_first(tmp_path, monkeypatch):
+    """Stop means at a step, after a checkpoint, as it does everywhere: each rank has saved."""
+    monkeypatch.chdir(tmp_path)
+    script = str(write_script(tmp_path, OBEDIENT, "obedient.py"))
+    opened = Terminal("launch", "--plain", "--world", "2", "--name", "saved", script, "--", str(tmp_path))
+    try:
+        # By then its checkpoint function is known, too.
+        opened.await_output(b"  step ")
+        opened.process.send_signal(signal.SIGINT)
+        opened.await_output(b"[s]top it at a step, after a checkpoint")
+        os.write(opened.master, b"s\r")
+        until(opened.has_ended, "the end")
+    finally:
+        opened.close()
+    assert opened.process.returncode == 0
+    assert json.loads(ddptop("status", "saved", "--json").stdout)["state"] == "stopped"
+    assert [(tmp_path / f"checkpoint-{rank}").exists() for rank in range(2)] == [True, True]
 
 
 @pytest.mark.parametrize("asked", [False, True])
