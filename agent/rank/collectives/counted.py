@@ -28,6 +28,17 @@ def name_of(group: Any) -> str:
     return str(group.group_name)[:LONGEST]
 
 
+def bytes_of(tensors: list[Any]) -> int:
+    """Return the size of the tensors of a call, of sparse ones that of their parts."""
+    try:
+        return tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
+    except RuntimeError:
+        return sum(
+            tensor._indices().nbytes + tensor._values().nbytes if tensor.is_sparse else tensor.nbytes
+            for tensor in tensors
+        )
+
+
 Note: TypeAlias = "tuple[Backends, int, str, int, int, bool, bool, str, bool, int]"
 """What is noted of a call in a step that is only counted: the backends of its group, its number there, the operation,
 when it was called, its bytes, whether it was asynchronous, whether in a backward pass, the module that has called C++

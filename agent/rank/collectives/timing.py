@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ddptop.agent.rank.collectives import communication, open_calls, wrapper
 from ddptop.agent.rank.collectives.backends import Backends
-from ddptop.agent.rank.collectives.counted import AUTOGRAD, Counted, Note, call_of, name_of
+from ddptop.agent.rank.collectives.counted import AUTOGRAD, Counted, Note, bytes_of, call_of, name_of
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
@@ -168,6 +168,11 @@ class Collectives:
         self._waits.watch(torch)
         self._stamps.observed = self.mechanism not in (None, wrapper.FUNCTIONS)
 
+    def missed(self, error: Exception) -> None:
+        """Note that a call could not be noted, so that the time for which this step waits is not known."""
+        self._faults.note("a call of a collective", error)
+        self._stamps.miss()
+
     def lower(self, mechanism: str) -> None:
         """Note that fewer collectives are observed than assumed; the time spent waiting is then not known."""
         self.mechanism = mechanism
@@ -181,7 +186,6 @@ class Collectives:
         backends = Backends(torch, group)
         stamps, clock, ident = self._stamps, self._stamps.clock, threading.get_ident
         noted, main, groups = self._noted, self._main, self.groups
-        fault = self._faults.note
 
         def named(name: Any) -> str:
             op: str = _NAMES.get(name.name, name.name.lower())
@@ -207,7 +211,7 @@ class Collectives:
                 else:
                     in_backward = stamps.phases[-1] == BACKWARD
                     origin = _caller(1) if asynchronous and not (in_backward and self._buckets) else ""
-                    size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
+                    size = bytes_of(tensors)
                     counted = backends.counted or backends.count(groups)
                     # No other Python code runs within this line: two threads never get the same number.
                     counted.calls = number = counted.calls + 1
@@ -216,7 +220,7 @@ class Collectives:
                     counted.noted.append(note)
                     noted.append(note)
             except Exception as error:
-                fault("a call of a collective", error)
+                self.missed(error)
             if began:
                 cost.add(cost.clock() - began + _FROM_CPP_NS)
 
@@ -258,7 +262,7 @@ class Collectives:
         host = backend.clock is None and (
             (thread or threading.get_ident()) == self._main or (stamps.in_backward and _is_of_torch())
         )
-        size = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
+        size = bytes_of(tensors)
         call = Call(
             op,
             now,
@@ -295,9 +299,13 @@ class Collectives:
         return call
 
     def _sample(self, buckets: list[Any]) -> None:
-        for bucket in buckets[:1]:
-            if (number := gradients.sampled(sys.modules["torch"], bucket)) is not None:
-                self._stamps.gradient(number)
+        try:
+            for bucket in buckets[:1]:
+                if (number := gradients.sampled(sys.modules["torch"], bucket)) is not None:
+                    self._stamps.gradient(number)
+        except Exception as error:
+            # The call is timed all the same.
+            self._faults.note("a sample of the gradients", error)
 
     def end(self, call: Call, work: Any) -> None:
         """Note that the call returned `work`, which completes later."""

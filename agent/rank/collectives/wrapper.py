@@ -63,6 +63,9 @@ class Collectives(Protocol):
     def end(self, call: Any, work: Any) -> None:
         """Note that the call returned `work`."""
 
+    def missed(self, error: Exception) -> None:
+        """Note that a call could not be noted."""
+
     def lower(self, mechanism: str) -> None:
         """Note that fewer collectives are observed than assumed."""
 
@@ -107,11 +110,14 @@ def _wrap(torch: Any, name: str, collectives: Collectives, faults: Faults) -> No
         if call is not None:
             collectives.end(call, work)
 
-    before_guarded, after_guarded = faults.guard(before), faults.guard(after)
+    after_guarded = faults.guard(after)
 
     @functools.wraps(original)
     def method(group: Any, *args: Any, **kwargs: Any) -> Any:
-        before_guarded(group, args)
+        try:
+            before(group, args)
+        except Exception as error:
+            collectives.missed(error)
         work = None
         try:
             work = original(group, *args, **kwargs)
@@ -132,11 +138,11 @@ def _tensors(torch: Any, argument: Any) -> list[Any]:
 
 def _origin() -> str:
     """Return the module whose call of C++ reached a stand-in; empty for a call from Python."""
-    # The frames are this function, `before`, its guard, `method`, and the stand-in's method where there is one.
+    # The frames are this function, `before`, `method`, and the stand-in's method where there is one.
     try:
-        frame = sys._getframe(4)
+        frame = sys._getframe(3)
         is_stand_in = frame.f_code is _StandIns.passing_on
-        return str(sys._getframe(5).f_globals.get("__name__", "")) if is_stand_in else ""
+        return str(sys._getframe(4).f_globals.get("__name__", "")) if is_stand_in else ""
     except ValueError:
         return ""
 

@@ -23,7 +23,12 @@ def sampled(torch: Any, bucket: Any) -> losses.Known | losses.Arriving | None:
 
     It costs a few us on a CPU; on a device it is a kernel and an asynchronous copy.
     """
-    if type(bucket) is not torch.Tensor or not bucket.is_floating_point() or CAPTURES.under_way:
+    if type(bucket) is not torch.Tensor or bucket.layout is not torch.strided or CAPTURES.under_way:
+        return None
+    if bucket.is_complex():
+        bucket = torch.view_as_real(bucket.detach().resolve_conj())
+    # Those of a byte and less have few operations, or none.
+    if not bucket.is_floating_point() or bucket.dtype.itemsize == 1:
         return None
     size = bucket.numel()
     stride = size // SAMPLE or 1
@@ -31,6 +36,7 @@ def sampled(torch: Any, bucket: Any) -> losses.Known | losses.Arriving | None:
     if bucket.is_cpu and bucket.dtype is torch.float32 and bucket.is_contiguous():
         # Read in place: operations of torch at this point took 40 us of a step.
         return losses.Known(sum(map(abs, (ctypes.c_float * size).from_address(bucket.data_ptr())[::stride])))
-    # In float32, since a sum of 64 halves may overflow.
+    # In float32 at least, since a sum of 64 halves may overflow; a norm is never narrower than its elements.
+    wide = torch.promote_types(bucket.dtype, torch.float32)
     sample = bucket.detach().reshape(-1)[::stride]
-    return losses.pending(torch, torch.linalg.vector_norm(sample, 1, dtype=torch.float32))
+    return losses.pending(torch, torch.linalg.vector_norm(sample, 1, dtype=wide))

@@ -118,7 +118,8 @@ class StepStamps:
 
     __slots__ = (
         "calls", "clock", "counted", "counted_ns", "draws", "end", "end_at", "full", "gradients", "losses", "marks",
-        "metrics", "moments", "observed", "rate", "samples", "seq", "skipped", "skips", "spoiled", "step", "waits",
+        "metrics", "missed", "moments", "observed", "rate", "samples", "seq", "skipped", "skips", "spoiled", "step",
+        "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -150,8 +151,10 @@ class StepStamps:
         """The last of them, in a row, that a GradScaler skipped."""
         self.spoiled: tuple[int, float] | None = None
         """The first of them with a loss that is not finite: its number, and the loss."""
+        self.missed = False
+        """True where a collective could not be noted."""
         self.observed = False
-        """True where collectives are observed."""
+        """True where all collectives are observed."""
         self.seq = 0
         self.step = 0
         self.end = 0
@@ -293,6 +296,10 @@ class Stamps:
         if len(self._current.calls) < self._room:
             self._current.calls.append(call)
 
+    def miss(self) -> None:
+        """Note that a collective could not be noted; may be called from any thread."""
+        self._current.missed = True
+
     def waited(self, begin: int, end: int) -> None:
         """Note that the main thread waited for a collective."""
         self._waited_at = begin
@@ -403,6 +410,7 @@ class Stamps:
         """Begin a step that is recorded, at the boundary of the one before it."""
         current = self._current
         current.counted = self.steps - self._recorded
+        current.missed = False
         current.counted_ns = now - self._since - self._held_ns
         if self._skipped_at != self.steps:
             current.skips = 0
@@ -414,7 +422,7 @@ class Stamps:
 
     def _record(self, current: StepStamps, step: int, now: int) -> None:
         self._seq += 1
-        current.seq, current.step, current.observed = self._seq, step, self.observed
+        current.seq, current.step, current.observed = self._seq, step, self.observed and not current.missed
         current.end, current.end_at = now, self.completed_at or 0
         if self.device is not None:
             self._ended = self.device.record()

@@ -164,6 +164,21 @@ gradient = next(other.parameters()).grad
 assert gradient is not None
 report["comm hook gradient"] = gradient[0, 0].item()
 
+
+def backward_of(name: str, module: nn.Module, batch: torch.Tensor) -> None:
+    """Look at the second backward pass, in which DDP's buckets are those of all others."""
+    wrapped = DistributedDataParallel(module)
+    for _ in range(2):
+        outputs = wrapped(batch)
+        loss = torch.view_as_real(outputs).sum() if outputs.is_complex() else outputs.sum()
+        watch(name, nap(loss.backward))
+
+
+for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.complex64):
+    linear = nn.Linear(10, 1).to(dtype)
+    backward_of(f"backward in {dtype}", linear, torch.ones(4, 10, dtype=dtype))
+backward_of("backward of sparse gradients", nn.Embedding(20, 3, sparse=True), torch.arange(4))
+
 sharded = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
 for layer in sharded:
     fully_shard(layer)

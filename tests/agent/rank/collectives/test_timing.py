@@ -115,6 +115,11 @@ def test_waiting_is_told_from_going_on(seen):
         "monitored barrier",
         "forward",
         "backward",
+        "backward in torch.float64",
+        "backward in torch.bfloat16",
+        "backward in torch.float16",
+        "backward in torch.complex64",
+        "backward of sparse gradients",
         "fsdp forward",
     ):
         assert seen[name]["blocked"] > 0.1 * LATE_NS, name

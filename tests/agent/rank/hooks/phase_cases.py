@@ -373,6 +373,24 @@ def nan() -> None:
         sgd.step()
 
 
+@case
+def unnoted() -> dict[str, Any]:
+    """The all-reduce of the second of three steps cannot be noted, by a fault of ours."""
+    model, sgd = under_ddp(SlowModule(0.0))
+    noted = session.collectives.begin
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError("a fault of ours")
+
+    for number in range(3):
+        session.collectives.begin = fail if number == 1 else noted  # type: ignore[method-assign]
+        model(torch.ones(4, 3)).mean().backward()
+        sgd.step()
+    fault = session.faults.last
+    session.faults.count, session.faults.last = 0, None
+    return {"fault": fault}
+
+
 class Endless(IterableDataset[torch.Tensor]):
     """Batches for a loop that never calls an optimizer of torch."""
 

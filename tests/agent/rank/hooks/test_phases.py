@@ -46,8 +46,8 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def phase(step: dict[str, Any], name: str) -> int:
-    spent: int = step[f"{name}_ns"]
-    return spent
+    spent: int | None = step[f"{name}_ns"]
+    return spent or 0
 
 
 def test_phases_add_up_everywhere(cases):
@@ -242,6 +242,13 @@ def test_a_nan_is_told_once_and_its_end_once(cases):
     assert [event["level"] for event in case["events"]] == ["error", "info"]
     assert case["events"][0]["text"] == f"loss is nan since step {bad}"
     assert case["events"][1]["text"].startswith(f"finite again since step {bad + 1}")
+
+
+def test_where_a_collective_could_not_be_noted_the_wait_is_unknown(cases):
+    """Not zero; of the steps before and after it is known."""
+    case = cases["unnoted"]
+    assert [step["wait_ns"] is None for step in case["steps"]] == [False, True, False]
+    assert case["fault"] == "a call of a collective: OSError: a fault of ours"
 
 
 def test_a_loop_without_an_optimizer_of_torch_is_running(cases):
