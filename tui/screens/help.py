@@ -57,6 +57,7 @@ _PHASE_WORDS: Final = {
 _SIGN_WORDS: Final = (
     ("◀ slow", "the rank that holds the others back"),
     ("◀ hangs", "the rank for which the others wait without end"),
+    ("◀ first", "the rank of which the run died; the others followed"),
     ("! not finite", "its loss or gradients are NaN or infinite"),
     ("… ago", "since the rank completed a step"),
     (DASH, "not known"),

@@ -94,6 +94,8 @@ class RunScreen(PlottedScreen):
         self._first = next((view for view in VIEWS if view.id == first), VIEWS[0])
         self.hint = ""
         """What to press next, in the last line of the header; empty where nothing is to be said."""
+        self._untouched = True
+        """True until a rank was chosen, by the user or because the run died of it."""
 
     def compose(self) -> ComposeResult:
         """Lay out the parts; the plot comes after the first paint, further views when they are asked for."""
@@ -143,6 +145,10 @@ class RunScreen(PlottedScreen):
         self.query_one(Header).hint = self.hint
         super().show(frame)
         self.view.show(frame)
+        if self._untouched and frame.cause_rank is not None and frame.rank(frame.cause_rank) is not None:
+            # Not the first of its victims: the log beside it is read next.
+            self._untouched = False
+            self.choose(frame.cause_rank)
         self.query_one(EventList).show(frame)
         self._show_log()
 
@@ -169,6 +175,7 @@ class RunScreen(PlottedScreen):
     @on(RankView.Chosen)
     def _follow(self, message: RankView.Chosen) -> None:
         if message.rank != self.rank:
+            self._untouched = False
             self.rank = message.rank
             # The rest follows with the next frame: a plot takes longer than the key may.
             self._show_log()

@@ -34,6 +34,37 @@ async def test_a_dead_run_stays_on_the_screen_and_its_report_is_a_key_away() -> 
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
 
 
+@pytest.mark.parametrize("died", ["before", "meanwhile"])
+@pytest.mark.parametrize("view", ["panels", "table"])
+async def test_the_rank_of_which_the_run_died_is_the_chosen_one(view: str, died: str) -> None:
+    """Its log is read next, not that of the first of its victims; a rank that the user has chosen stays chosen."""
+    dead = frame("failed", cause="rank 2: ValueError: x", cause_rank=2, exit_code=1)
+    source = StillSource(dead if died == "before" else frame("running"))
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, RunScreen)
+        screen.action_view(view)
+        source.current = dead
+        await until(pilot, lambda: screen.view.id == view and screen.view.chosen == screen.rank == 2, "the rank")
+        await until(pilot, lambda: "log of rank 2" in seen(pilot.app), "its log")
+        screen.choose(1)
+        source.current = replace(dead, at=dead.at + 1)
+        await until(pilot, lambda: screen.frame is source.current, "the next frame")
+        assert screen.view.chosen == 1
+
+
+@pytest.mark.parametrize("view", ["1", "2", "3", "4"])
+async def test_the_key_that_the_header_names_shows_the_report_in_every_view(view: str) -> None:
+    """No view has another use for it."""
+    source = StillSource(frame("failed", cause="rank 1: ValueError: x", exit_code=1))
+    source.reported = REPORT
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        await pilot.press(view)
+        await until(pilot, lambda: "o tells why" in seen(pilot.app), "the header names the key")
+        await pilot.press("o")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ReportScreen), "the report")
+
+
 async def test_a_verbatim_line_longer_than_the_screen_is_shown_to_its_end() -> None:
     """Its rest stands below, with its spaces."""
     source = StillSource(frame("failed", cause="rank 1: ValueError: x", exit_code=1))

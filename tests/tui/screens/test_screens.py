@@ -110,7 +110,7 @@ def test_the_log(snap_compare: Callable[..., bool], tmp_path: Path) -> None:
     ("name", "keys", "size"),
     [
         ("all", (), "80x24"), ("all", (), "120x40"), ("all", (), "200x50"),
-        ("sorted", ("o", "o", "o"), "120x40"),
+        ("sorted", ("greater_than_sign",) * 3, "120x40"),
         ("filtered", ("slash", *"node-001"), "120x40"),
         ("nothing", ("slash", *"xyz"), "80x24"),
         ("columns", ("C", "down"), "80x24"),

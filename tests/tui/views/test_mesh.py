@@ -60,7 +60,7 @@ async def test_the_table_has_places_where_ranks_have_them() -> None:
         await pilot.press("2")
         await until(pilot, lambda: "place" in lines(app)[0], "the column")
         assert [line.split()[1] for line in lines(app)[1:4]] == ["dp0·tp0", "dp0·tp1", "dp1·tp0"]
-        await pilot.press("o", "O")
+        await pilot.press("greater_than_sign", "I")
         assert numbers(app)[:3] == [23, 22, 21]
         await pilot.press("slash", *"tp1 dp1")
         await until(pilot, lambda: set(numbers(app)) == {3, 21, 23}, "replicas 1, 10 and 11 of part 1")

@@ -75,10 +75,10 @@ async def test_keys_choose_lines() -> None:
 async def test_sorting_moves_lines_and_not_the_selection() -> None:
     """O reverses the order, o takes the next column; the chosen rank stays that rank, wherever it goes."""
     async with dashboard(group()).run_test(size=(120, 40)) as pilot:
-        app = await opened(pilot, "down", "O")
+        app = await opened(pilot, "down", "I")
         assert numbers(app) == list(reversed(range(12)))
         assert table_of(app).chosen == 1
-        await pilot.press("o")
+        await pilot.press("greater_than_sign")
         assert "state▲" in lines(app)[0].replace(" ", "").replace("rank", "")
         assert numbers(app)[-1] == 7, "by state: running before stalled"
 

@@ -113,7 +113,7 @@ def _left_title(rank: int, state: str, mark: str, mark_hue: str, place: str, inn
 def mark_of(rank: RankFrame, frame: Frame) -> tuple[str, str]:
     """Return what is wrong with this rank in particular, in a word or two, and the name of its hue."""
     if rank.state in ENDED:
-        return "", "label"
+        return ("◀ first" if rank.rank == frame.cause_rank and frame.world > 1 else ""), "bold level-error"
     if rank.rank in hang.culprits(frame):
         return "◀ hangs", "bold level-error"
     if rank.health is not None:

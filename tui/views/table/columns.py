@@ -145,7 +145,9 @@ COPY: Final = _phase("copy", "copy", 5)
 
 _COLUMNS: Final = (
     Column("rank", "rank", 5, "rank number", lambda rank: rank.rank, _rank, 0, falling=False),
-    Column("mark", " ", 1, "◀ holds the group back or hangs, ! not finite", lambda rank: rank.rank, _mark, 0),
+    Column(
+        "mark", " ", 1, "◀ holds the group back, hangs, or died first; ! not finite", lambda rank: rank.rank, _mark, 0
+    ),
     Column("state", "state", 10, "state", lambda rank: rank.state, _state, 0, falling=False, left=True),
     Column(
         "activity", "doing", 10, "what the main thread does", lambda rank: rank.activity,
