@@ -82,6 +82,7 @@ from ddptop.agent.wire.inspection import Inspection as Inspection
 from ddptop.agent.wire.inspection import OpenCall as OpenCall
 from ddptop.agent.wire.inspection import PastCall as PastCall
 from ddptop.agent.wire.inspection import Thread as Thread
+from ddptop.agent.wire.inspection import Work as Work
 from ddptop.agent.wire.message import MAX_COMMAND_BYTES as MAX_COMMAND_BYTES
 from ddptop.agent.wire.message import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from ddptop.agent.wire.message import MAX_RECORD_BYTES as MAX_RECORD_BYTES

@@ -81,6 +81,24 @@ class GroupCalls(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The newest calls, the newest last: enough to find where two ranks parted."""
 
 
+class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a rank and its children have done since they began, in numbers that grow with it."""
+
+    at_ns: Moment
+    file_bytes: Size
+    """Read and written by the rank without its agent, of files and pipes, and by children that it has waited for."""
+    socket_bytes: Size
+    """Sent and received by the rank on TCP connections that it has opened and that are still open."""
+    child_bytes: Size
+    """Both of these of its children and theirs."""
+    child_cpu_ms: Count
+    """CPU time of its children and theirs, those that have ended included."""
+    thread_cpu_ms: Count
+    """CPU time of the rank without that of its main thread."""
+    children: Count = 0
+    """Children and theirs that live."""
+
+
 class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The place of one rank at one moment."""
 
@@ -118,3 +136,7 @@ class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Resident memory of the process. None: not read, as by its own agent; so is the next one."""
     moved_bytes: Size | None = None
     """What it has read and written since its start, of files and pipes, also where the system had it in its cache."""
+    own_bytes: Size | None = None
+    """Bytes that the agent itself has read and written, which is no work of the rank. None: not known."""
+    work: Work | None = None
+    """None: not measured, as of a rank whose main thread is blocked in a call."""

@@ -13,7 +13,7 @@ import msgspec
 from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.hang.watch import Watch
-from ddptop.agent.wire import Beat, Frame, GroupCalls, Inspection, OpenCall, PastCall, Summary, Thread
+from ddptop.agent.wire import Beat, Frame, GroupCalls, Inspection, OpenCall, PastCall, Summary, Thread, Work
 
 BEGIN = 1_000 * ONE
 TICK_S = 0.1
@@ -61,6 +61,7 @@ class Spot:
     """Bytes of its memory."""
     moved: int | None = None
     """Bytes that it has read and written."""
+    work: Work | None = None
     groups: tuple[GroupCalls, ...] | None = None
     """Instead of the one group that follows from the rest."""
     ahead: int = 0
@@ -87,6 +88,7 @@ class Spot:
             page_reads_per_s=None if self.swapped is None else 5_000.0,
             memory_bytes=self.memory,
             moved_bytes=self.moved,
+            work=self.work,
         )
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.inspection import outside
+from ddptop.agent.observer.inspection import outside, work
 from ddptop.agent.run.rundir import Member, Run
 
 ANSWER_S: Final = 2.0
@@ -88,6 +88,8 @@ class Inspections:
         self._clock = clock
         self._look = look
         self._members: dict[int, Member] = {}
+        self._own_bytes: dict[int, int] = {}
+        """Bytes that the agents of ranks have moved, as they told last."""
         self._afar: set[int] = set()
         """Ranks on other hosts."""
         self._unseen: list[_Question] = []
@@ -107,6 +109,7 @@ class Inspections:
             afar: it is on another host, where the observer looks at it from outside: here its process is another one.
         """
         self._members[member.rank] = member
+        self._own_bytes.pop(member.rank, None)
         (self._afar.add if afar else self._afar.discard)(member.rank)
 
     def ask(
@@ -167,7 +170,24 @@ class Inspections:
         self._begin(now)
         while self._ready:
             question = self._ready.pop(0)
-            question.then(question.found)
+            question.then(self._with_work(question) if question.stacks else question.found)
+
+    def _with_work(self, question: _Question) -> dict[int, wire.Inspection]:
+        """Return the answers with the work of those ranks that do not stand in a call themselves."""
+        asked = {
+            rank: member.process
+            for rank, member in question.members.items()
+            if not any(call.blocking for call in question.found[rank].open)
+        }
+        for rank, each in question.found.items():
+            if each.own_bytes is not None:
+                self._own_bytes[rank] = each.own_bytes
+        members = {member.process.pid for member in self._members.values()}
+        found = work.measure(asked, self._own_bytes, members) if asked else {}
+        return {
+            rank: msgspec.structs.replace(each, work=found[rank]) if rank in found else each
+            for rank, each in question.found.items()
+        }
 
     def _begin(self, now: float) -> None:
         """Look at the ranks of all questions of one kind at once: onlookers ask for each rank by itself."""

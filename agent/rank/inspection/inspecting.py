@@ -15,7 +15,7 @@ from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.inspection.frames import current
-from ddptop.agent.rank.inspection.stacks import Stacks, own_sources
+from ddptop.agent.rank.inspection.stacks import Stacks, bytes_of_this_thread, own_sources
 from ddptop.agent.rank.records.stamps import Call
 from ddptop.agent.run.identity import Process, look
 from ddptop.agent.wire import GroupCalls, Inspection, OpenCall, PastCall
@@ -57,6 +57,9 @@ class Inspecting:
                 found = self._with_stacks(found)
             except Exception as error:
                 found = self._with_problem(found, "reading its stacks", error)
+        if (moved := bytes_of_this_thread()) is not None:
+            read = 0 if self._stacks is None else self._stacks.read_bytes
+            found = msgspec.structs.replace(found, own_bytes=moved + read)
         return found
 
     def _with_problem(self, found: Inspection, what: str, error: Exception) -> Inspection:

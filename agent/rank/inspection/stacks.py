@@ -46,6 +46,8 @@ class Stacks:
         """
         self._sources = sources
         self._began = began
+        self.read_bytes = 0
+        """Read by threads that have ended, or written."""
         self._reader: threading.Thread | None = None
 
     def take(self) -> tuple[tuple[Thread, ...], int]:
@@ -103,6 +105,7 @@ class Stacks:
             for file, lines in wanted.items():
                 for number, text in read_lines(self._sources.path(file), lines, before=self._began).items():
                     found[file, number] = text
+            self.read_bytes += bytes_of_this_thread() or 0
 
         if wanted:
             self._wait_for(read)
@@ -120,6 +123,16 @@ class Stacks:
             self._reader = None
             return
         self._reader.join(_PATIENCE_S)
+
+
+def bytes_of_this_thread() -> int | None:
+    """Return what the calling thread has read and written so far; None where the system does not tell."""
+    try:
+        with open("/proc/thread-self/io", "rb") as file:
+            fields = file.read().split()
+        return int(fields[1]) + int(fields[3])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def own_sources() -> Sources:

@@ -25,10 +25,11 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Thread: "name frames main native_id left_out holds_gil",
     wire.OpenCall: "op group number bytes open_ns blocking sure",
     wire.PastCall: "op bytes",
+    wire.Work: "at_ns file_bytes socket_bytes child_bytes child_cpu_ms thread_cpu_ms children",
     wire.GroupCalls: "group calls ranks recent",
     wire.Inspection: (
         "rank at_ns by pid state activity step threads threads_left_out open groups observed status cpu_percent "
-        "problem generation traced_by swapped_bytes page_reads_per_s memory_bytes moved_bytes"
+        "problem generation traced_by swapped_bytes page_reads_per_s memory_bytes moved_bytes own_bytes work"
     ),
     wire.ModuleSums: "group number steps layout sums members names sharded left_out",
     wire.Checksums: "checksums: rank step at_ns modules took_ns every generation",

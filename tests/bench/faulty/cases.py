@@ -28,6 +28,8 @@ class Kind:
     """How long the fault may go on before it counts as not told."""
     dies: bool = False
     """Whether the run ends by it."""
+    healthy: bool = False
+    """Whether nothing is wrong: the run stands for a while, goes on, and nobody is to be accused."""
 
 
 _COLLECTIVES: Final = ("allreduce", "mesh")
@@ -62,7 +64,15 @@ KINDS: Final = (
     Kind("never-starts", "hangs", patience_s=120.0),
     Kind("port", "deaths", dies=True),
     Kind("deadlock", "hangs"),
-)
+    *(
+        Kind(name, "preparations", patience_s=120.0, healthy=True)
+        for name in (
+            "download", "download-to-memory", "download-in-bursts", "many-downloads", "pool-of-processes",
+            "pool-of-threads", "child", "grandchild", "short-children", "unpacking", "reads-a-slow-disk",
+            "child-copies", "first-batch",
+        )
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

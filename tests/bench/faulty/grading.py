@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -81,7 +81,7 @@ def reported(report: Mapping[str, Any]) -> Saying | None:
     return Saying((rank,), report["kind"], where or by_text(cause).where, cause)
 
 
-def grade(note: Note, lines: Iterable[Line], report: Mapping[str, Any] | None, world: int) -> Grade:
+def grade(note: Note, lines: Sequence[Line], report: Mapping[str, Any] | None, world: int) -> Grade:
     """Return how right what was said of a run is.
 
     What is said at last counts: of a hang the verdict, of a death the report; where there is none, the cause in words.
@@ -107,6 +107,11 @@ def grade(note: Note, lines: Iterable[Line], report: Mapping[str, Any] | None, w
         if found.seconds is None and any(_right_kind(note, said) is not False for said in right):
             found.seconds = line["at"] - note["at"]
     found.alarms = list(alarms.values())
+    if not note["kinds"]:
+        standing = [each["text"] for line in lines for each in line["verdicts"] if each["kind"] == "standing"]
+        found.rank = found.kind = not found.alarms and last is None
+        found.said = standing[-1] if last is None and standing else "" if last is None else last.text
+        return found
     told = report and reported(report)
     last = told or last
     if last is not None:
@@ -125,6 +130,9 @@ def is_told(note: Note, line: Line, world: int) -> bool:
 
 def _right_rank(note: Note, said: Saying, world: int) -> bool:
     right: Sequence[int] = note["ranks"]
+    if not note["kinds"]:
+        # Nothing is wrong.
+        return False
     if not right:
         return not said.ranks
     if len(right) == world:

@@ -4,6 +4,7 @@ watch     a suspicion, the questions to the ranks that follow from it, and what 
 progress  the steps of the run by its heartbeats: how long it stands, and how long it usually does
 looks     inspections of the ranks at several moments, and what has changed from one to the next
 place     what a rank's main thread does, by its stack
+activity  ranks that work although their stacks stand still
 behind    ranks that stand while others make steps
 waits     who waits for whom, by the records of collectives
 mismatch  ranks that called different collectives at the same number

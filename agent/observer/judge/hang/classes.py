@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent.observer.judge.hang import place
+from ddptop.agent.observer.judge.hang.activity import Activity
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread, moves, spins_in_user_code, stacks, stands_still
 from ddptop.agent.observer.judge.hang.place import NOWHERE, Place, place_of
 from ddptop.agent.observer.judge.hang.progress import Progress
@@ -62,7 +63,7 @@ class Cause:
 
 
 def cause_of(
-    rank: int, looks: Sequence[Look], progress: Progress, now_ns: int, usual: Mapping[str, float]
+    rank: int, looks: Sequence[Look], progress: Progress, now_ns: int, usual: Mapping[str, float], activity: Activity
 ) -> Cause | None:
     """Return why a rank does not come, None where that is not clear yet.
 
@@ -72,6 +73,7 @@ def cause_of(
         progress: what the heartbeats tell.
         now_ns: the time.
         usual: by function, the seconds for which a rank has stood there before and gone on.
+        activity: the work that stacks do not show.
     """
     if progress.has_ended(rank):
         # Its process ends a moment later.
@@ -94,16 +96,23 @@ def cause_of(
     if stopped[-1]:
         # Since the last look; nothing that was seen before says why it does not come.
         return None
-    if all(each.by != "agent" for each in seen) and progress.silence_s(rank, now_ns) >= SILENT_S:
-        return _silent(rank, seen, looks, where, progress, now_ns)
+    found: Cause | None = None
     frames = stacks(looks, rank)
-    if len(frames) < 2:
-        return Cause(rank, "unknown", "", where, sure=False) if len(looks) > SPINS else None
-    found = _by_stacks(rank, seen, looks, where, progress, now_ns)
-    if found is not None and found.kind not in ("working", "spinning"):
-        before = usual.get(where.function)
-        if before is not None and progress.age_s(now_ns) < 1.5 * before + 2:
-            return Cause(rank, "working", "stands where it has stood before", where)
+    if all(each.by != "agent" for each in seen) and progress.silence_s(rank, now_ns) >= SILENT_S:
+        found = _silent(rank, seen, looks, where, progress, now_ns)
+    elif len(frames) >= 2:
+        found = _by_stacks(rank, seen, looks, where, progress, now_ns)
+    elif len(looks) > SPINS:
+        found = Cause(rank, "unknown", "", where, sure=False)
+    if found is None or found.kind == "working":
+        return found
+    if (works := activity.says(rank)) is not None:
+        return Cause(rank, "working", works, where, evidence=("bytes and CPU time",)) if works else None
+    if found.kind in ("spinning", "lock_held", "unknown"):
+        return found
+    before = usual.get(where.function)
+    if before is not None and progress.age_s(now_ns) < 1.5 * before + 2:
+        return Cause(rank, "working", "stands where it has stood before", where)
     return found
 
 

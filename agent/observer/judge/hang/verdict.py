@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent.observer.judge.hang import wording
+from ddptop.agent.observer.judge.hang.activity import Activity
 from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, SPINS, STARVED_S, STOPPED, SURE, Cause, cause_of
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread
 from ddptop.agent.observer.judge.hang.mismatch import Mismatch, is_usual, mismatch_of
@@ -51,6 +52,8 @@ class Case:
     world: int
     usual: Mapping[str, float]
     """By function, the seconds for which a rank has stood there before and gone on."""
+    activity: Activity
+    """The work that stacks do not show."""
 
     def conclude(self, now_ns: int) -> Told | None:
         """Return what is to be told, None where that is not clear yet."""
@@ -135,7 +138,7 @@ class _Conclusion:
 
     def _cause(self, rank: int) -> Cause | None:
         case = self._case
-        return cause_of(rank, case.looks, self._progress, self._now_ns, case.usual)
+        return cause_of(rank, case.looks, self._progress, self._now_ns, case.usual, case.activity)
 
     @property
     def _patience_s(self) -> float:

@@ -12,6 +12,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.hang.activity import Activity
 from ddptop.agent.observer.judge.hang.behind import Apart, Steps, leaving_out
 from ddptop.agent.observer.judge.hang.looks import Look, has_advanced, main_thread, with_calls
 from ddptop.agent.observer.judge.hang.place import place_of
@@ -72,6 +73,7 @@ class Watch:
 
     def _clear(self) -> None:
         self._looks: list[Look] = []
+        self._activity = Activity()
         self._asked: Question | None = None
         self._asked_ns = 0
         self._due_ns = 0
@@ -168,16 +170,20 @@ class Watch:
             self._go_on(stood_s, now_ns)
             return
         self._looks = [*self._looks[-_LOOKS + 1 :], look]
+        self._activity.note(look.ranks)
         if len(self._looks) < 2:
             return
         if not self._keeps(before, look):
-            self.told = Case(self._looks, self.progress, self._world, self._usual).conclude(now_ns)
+            self.told = self._case().conclude(now_ns)
             self._gone = frozenset(self.progress.gone)
         if self.told is not None and self.told.kind == "hang":
             self._wait(now_ns, AGAIN_S)
         elif self.told is not None or len(self._looks) >= _LOOKS:
             self._pause_s = min(AGAIN_S, 1.5 * self._pause_s)
             self._wait(now_ns, self._pause_s)
+
+    def _case(self) -> Case:
+        return Case(self._looks, self.progress, self._world, self._usual, self._activity)
 
     def _keeps(self, before: Mapping[int, wire.Inspection], look: Look) -> bool:
         """Say whether a hang that is told stays as it is, whatever this look seems to show.
@@ -198,7 +204,7 @@ class Watch:
         if len(self._looks) < 2:
             return
         ranks = leaving_out(self._looks, apart)
-        self.told = Case(self._looks, self.progress, self._world, self._usual).left_out(ranks, now_ns)
+        self.told = self._case().left_out(ranks, now_ns)
         self._pause_s = AGAIN_S if self.told is not None else min(AGAIN_S, 1.5 * self._pause_s)
         self._wait(now_ns, self._pause_s)
 

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -98,3 +99,28 @@ def test_a_program_of_a_package_has_the_whole_package_for_its_own(monkeypatch: p
     assert sources.is_library("/venv/lib/python3.12/site-packages/shared/other/loop.py")
     main.__package__, main.__file__ = None, "/venv/lib/python3.12/site-packages/scripts/a.py"
     assert own_sources().name("/venv/lib/python3.12/site-packages/scripts/b.py") == "b.py"
+
+
+def test_the_agents_own_reading_is_told_so_that_it_is_not_taken_for_work() -> None:
+    """Of what the process has read since, by the system's count, an inspection with sources explains nearly all."""
+    process = identify(os.getpid())
+    assert process is not None
+    inspecting, found = Inspecting(Collectives(Stamps(), Faults()), Faults(), process, time.time_ns()), []
+
+    def moved() -> int:
+        fields = Path("/proc/self/io").read_text().split()
+        return int(fields[1]) + int(fields[3])
+
+    def inspect() -> None:
+        for _ in range(2):
+            before = moved()
+            told = inspecting.inspect(3, stacks=True)
+            assert told.own_bytes is not None
+            found.append((moved() - before, told.own_bytes))
+
+    thread = threading.Thread(target=inspect)
+    thread.start()
+    thread.join()
+    (_, first), (really, second) = found
+    assert really > 4_000, "the source of this file is read"
+    assert second - first == pytest.approx(really, abs=2_000)

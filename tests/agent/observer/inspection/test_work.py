@@ -1,0 +1,176 @@
+"""The work of real processes that no stack shows: its bytes and its CPU time, beside what the process says itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+from support.harness import until
+
+from ddptop.agent.observer.inspection.work import measure
+from ddptop.agent.observer.judge.hang.activity import moved
+from ddptop.agent.observer.judge.hang.progress import ONE
+from ddptop.agent.run.identity import identify
+from ddptop.agent.wire import Work
+
+SCRIPT = """
+import hashlib, os, socket, subprocess, sys, threading, time
+
+BURN = "import time; end = time.process_time() + float(%r)\\nwhile time.process_time() < end: pass"
+
+
+def server(count):
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    for _ in range(count):
+        asked, _ = listening.accept()
+        asked.sendall(bytes(1 << 20))
+    time.sleep(600)
+
+
+def files():
+    with open(sys.argv[2], "wb") as file:
+        file.write(bytes(1 << 20))
+    print("written", flush=True)
+    time.sleep(600)
+
+
+def sockets():
+    with socket.create_connection(("127.0.0.1", int(sys.argv[2]))) as asked:
+        left = 1 << 20
+        while left:
+            left -= len(asked.recv(left))
+        print("received", flush=True)
+        time.sleep(600)
+
+
+def threads():
+    def burn():
+        while time.thread_time() < 0.5:
+            hashlib.sha256(bytes(1 << 20))
+
+    thread = threading.Thread(target=burn)
+    thread.start()
+    thread.join()
+    print("burnt", flush=True)
+    time.sleep(600)
+
+
+def child():
+    # A shell between them.
+    subprocess.run(["sh", "-c", f"{sys.executable} -c '{BURN % 0.5}'; true"])
+    print("burnt", flush=True)
+    time.sleep(600)
+
+
+if sys.argv[1] == "server":
+    server(int(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.readline()
+globals()[sys.argv[1]]()
+"""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start the script, and end it with the test."""
+    started = []
+
+    def begin(*given: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, *map(str, given)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def work(pid: int, own_bytes: int = 0, spared: tuple[int, ...] = ()) -> Work:
+    """Return the work of a process up to now."""
+    process = identify(pid)
+    assert process is not None
+    return measure({1: process}, {1: own_bytes}, spared)[1]
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """Return the next line that a process prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def let_go(process: subprocess.Popen[str]) -> None:
+    """Let a process do what it is for."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize(
+    ("does", "field", "least", "says"),
+    [
+        ("files", "file_bytes", 1 << 20, "reads and writes files"),
+        ("sockets", "socket_bytes", 1 << 20, "reads from a socket"),
+        ("threads", "thread_cpu_ms", 400, "its threads compute"),
+        ("child", "child_cpu_ms", 400, "compute"),
+    ],
+)
+def test_what_a_process_and_its_children_do_is_measured_and_what_they_do_not_is_not(
+    start, tmp_path, does, field, least, says
+):
+    """A megabyte written, and one received by `recv`; half a second of a thread, and of a grandchild that has ended."""
+    more: tuple[object, ...] = ()
+    if does == "sockets":
+        more = (line(start("server", 1)),)
+    elif does == "files":
+        more = (tmp_path / "file",)
+    process = start(does, *more)
+    assert line(process) == "ready"
+    before = work(process.pid)
+    assert moved(before, work(process.pid)) == "", "it waits for a line"
+    let_go(process)
+    line(process)
+    after = work(process.pid)
+    grown = {
+        name: getattr(after, name) - getattr(before, name)
+        for name in ("file_bytes", "socket_bytes", "thread_cpu_ms", "child_cpu_ms", "child_bytes")
+    }
+    assert grown[field] >= least
+    assert says in moved(before, msgspec.structs.replace(after, at_ns=before.at_ns + ONE))
+    bounds = {"file_bytes": 500_000, "socket_bytes": 1, "thread_cpu_ms": 100, "child_cpu_ms": 100, "child_bytes": 1}
+    if does == "child":
+        # Those of a child are its parent's as soon as it has ended.
+        del grown["file_bytes"]
+    others = {name: value for name, value in grown.items() if name != field and value >= bounds[name]}
+    assert others == {}
+
+
+def test_a_rank_that_serves_others_does_no_work_by_it(start):
+    """The bytes of connections that it has accepted are not its own: the store of a group answers all along."""
+    serves = start("server", 1)
+    asks = start("sockets", line(serves))
+    assert line(asks) == "ready"
+    before = work(serves.pid)
+    let_go(asks)
+    assert line(asks) == "received"
+    assert work(serves.pid).socket_bytes == before.socket_bytes
+
+
+def test_what_others_do_is_no_work_of_the_rank(start, tmp_path):
+    """Its agent's bytes, and the whole of a child that is another rank."""
+    process = start("files", tmp_path / "file")
+    assert line(process) == "ready"
+    assert work(process.pid).file_bytes - work(process.pid, own_bytes=1000).file_bytes == 1000
+    parent = start("child")
+    assert line(parent) == "ready"
+    let_go(parent)
+    until(lambda: work(parent.pid).children, "a child")
+    pids = [int(each) for each in subprocess.check_output(["pgrep", "-P", str(parent.pid)], text=True).split()]
+    assert work(parent.pid, spared=tuple(pids)).children == 0
