@@ -69,7 +69,7 @@ CATALOGUE: Final[dict[str, Program]] = _by_name(
         Program(
             name="resnet34",
             module="ddptop.trainers.programs.data_parallel.resnet34",
-            technique="what DDP does, taken apart: gradients averaged by hand after backward, at a root or in a ring",
+            technique="DDP reimplemented by hand: gradients averaged after backward, at a root or in a ring",
             source="He et al. 2015, Deep Residual Learning; Li et al. 2020, PyTorch Distributed, section 3",
             defaults="ResNet-34 on CIFAR-10, AdamW 0.001; GPU: batch 128, 10 epochs; CPU: width 16, 3 short epochs",
         ),

@@ -80,7 +80,8 @@ class Parser(argparse.ArgumentParser):
     """True for a line that is half typed: an unknown option is taken for the nearest."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"formatter_class": Formatter, **settings})
+        # A short form would become ambiguous with the next option that begins like it.
+        super().__init__(**{"formatter_class": Formatter, "allow_abbrev": False, **settings})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does, but name the unknown option: argparse takes its value for an argument of the verb."""
@@ -118,7 +119,7 @@ class Parser(argparse.ArgumentParser):
                 continue
             name = word.partition("=")[0]
             if name[:2] == "--":
-                if not any(each.startswith(name) for each in known):
+                if name not in known:
                     return name
             elif name not in known and name[:2] not in known:
                 return name

@@ -65,7 +65,7 @@ class ListScreen(LiveScreen):
         if frame.waiting:
             where, hue = f"{frame.waiting} · {keys['run.cancel']} cancels", "bold state-pausing"
         elif frame.view_held_s is not None:
-            where, hue = f"VIEW HELD {units.duration(frame.view_held_s)}: {keys['view.freeze']} resumes", "held"
+            where, hue = f"VIEW HELD {units.duration(frame.view_held_s)} · {keys['view.freeze']} resumes", "held"
         name, state, below = self.caption(frame)
         left: Row = [
             Segment(f" {name} ", ink["bold value"]),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,6 +22,7 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.cli import view
 from ddptop.tui.cli.verbs import control, kill, options
 
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 Make = Callable[[str, str], RunDir]
 
 
@@ -105,3 +109,21 @@ def test_who_leaves_a_dead_run_is_told_of_its_report() -> None:
     """Of one that has finished, or was stopped, there is nothing to explain: its logs are named."""
     for state, verb in (("failed", "report"), ("lost", "report"), ("killed", "report"), ("finished", "logs")):
         assert view.farewell(replace(frame(), run="toy", state=state))[1].endswith(f"ddptop {verb} toy")
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_process_is_taken_for_the_run_that_it_belongs_to(make: Make, *, ours: bool) -> None:
+    """By its pid; of one that was started without ddptop it is said how to start the next one."""
+    run = make("toy-1a2b", "running")
+    environment = {**os.environ, rundir.MARKER: run.read().run_id if ours else "other"}
+    with subprocess.Popen(SLEEPER, env=environment) as process:
+        try:
+            if ours:
+                assert options.chosen(str(process.pid), looks=True).name == "toy-1a2b"
+            else:
+                with pytest.raises(RunDirError, match=r"was not started with ddptop.* -m ddptop\.agent train\.py"):
+                    options.chosen(str(process.pid), looks=True)
+        finally:
+            process.kill()
+    with pytest.raises(RunDirError, match="no such run, and no such process"):
+        options.chosen(str(process.pid), looks=True)

@@ -46,6 +46,8 @@ def folder(tmp_path):
         (["launch", "okk.py"], "did you mean 'ok.py'?"),
         (["launch", "./borken.py"], "did you mean 'broken.py'?"),
         (["launch", "nothing_like_it.py"], "give the path of a script"),
+        (["launch", "--worl", "2", "ok.py"], "unknown option --worl (did you mean --world?)"),
+        (["launch", "--worl=2", "ok.py"], "unknown option --worl (did you mean --world?)"),
         (["--worl", "2", "ok.py"], "unknown option --worl (did you mean `ddptop launch --world`?)"),
         (["--world", "2", "ok.py"], "unknown option --world (did you mean `ddptop launch --world`?)"),
         (
@@ -170,13 +172,15 @@ def test_help_of_a_verb_has_a_sentence_an_example_and_the_exit_codes(verb: str) 
 
 @pytest.mark.parametrize("verb", FAMILIES)
 def test_no_option_is_unknown_that_argparse_knows(verb: str) -> None:
-    """In full, cut short where that is clear, with `=` and a value, and beside a negative number."""
+    """In full, with `=` and a value, and beside a negative number; one that is cut short is unknown to both."""
     (parser,) = (each for each in _parsers(_parser(verb)) if each.prog == f"ddptop {verb}")
     assert isinstance(parser, Parser)
     names = [name for action in parser._actions for name in action.option_strings]
     for name in names:
         assert parser._unknown([name, "-9", f"{name}=x", "-"]) is None
-    assert all(parser._unknown([name[:-1]]) is None for name in names if len(name) > 4)
+    assert parser.allow_abbrev is False
+    cut = [name[:-1] for name in names if len(name) > 4]
+    assert all(parser._unknown([name]) == name for name in cut if name not in names)
     assert parser._unknown(["a", "--no-such-option=1"]) == "--no-such-option"
 
 

@@ -1,6 +1,6 @@
-"""Finds the pages of the manual by their topics, and shows one: rendered on a terminal, through the user's pager.
+"""Finds the pages of the manual by their topics, and shows one: on a terminal through the user's pager.
 
-Rich is imported when a page is rendered, not before: the command line imports this module for a wrong topic too.
+Rich is imported when a page is shown, not before: the command line imports this module for a wrong topic too.
 """
 
 from __future__ import annotations
@@ -63,17 +63,14 @@ def nearest(word: str) -> str | None:
 
 
 def show(topic: str) -> None:
-    """Print a page: rendered and paged on a terminal, as the file itself anywhere else."""
-    if not sys.stdout.isatty():
-        sys.stdout.write(read(topic))
-        return
+    """Print a page: paged on a terminal, as plain text anywhere else."""
     text = rendered(read(topic))
-    if not _paged(text):
+    if not sys.stdout.isatty() or not _paged(text):
         sys.stdout.write(text)
 
 
 def rendered(text: str) -> str:
-    """Return a page as lines with the escape sequences of this terminal."""
+    """Return a page as lines, with the escape sequences of this terminal where there is one."""
     from rich.console import Console
     from rich.markdown import Markdown
     from rich.theme import Theme
@@ -84,7 +81,7 @@ def rendered(text: str) -> str:
     page = Markdown(_LINK.sub(r"`ddptop help \1`", text), code_theme="ansi_dark", hyperlinks=False)
     with console.capture() as captured:
         console.print(page, width=min(console.width, _WIDEST))
-    return captured.get()
+    return "\n".join(each.rstrip() for each in captured.get().split("\n"))
 
 
 def _paged(text: str) -> bool:

@@ -174,6 +174,8 @@ def _named(name: str, *, looks: bool) -> RunDir:
     from ddptop.agent.run import rundir
 
     names = rundir.meant(name)
+    if not names and name.isascii() and name.isdecimal():
+        return _of_process(int(name))
     if len(names) < 2:
         return rundir.find(name)
     live = [run for run in live_runs() if run.name in names]
@@ -183,6 +185,28 @@ def _named(name: str, *, looks: bool) -> RunDir:
     alive = {run.name for run in live}
     listed = ", ".join(f"{each} (alive)" if each in alive else each for each in names)
     raise rundir.RunDirError(f"run {name!r}: could be {listed}; give more of the name")
+
+
+def _of_process(pid: int) -> RunDir:
+    """Return the run that a process belongs to.
+
+    Raises:
+        RunDirError: there is no such process, or it was not started with ddptop.
+    """
+    from ddptop.agent.run import rundir
+    from ddptop.agent.run.identity import carries, command
+    from ddptop.agent.text import clean
+
+    for run in rundir.runs():
+        if carries(pid, rundir.MARKER, run.read().run_id):
+            return run
+    words = command(pid)
+    if not words:
+        raise rundir.RunDirError(f"run '{pid}': no such run, and no such process; `ddptop ps` lists the runs")
+    raise rundir.RunDirError(
+        f"process {pid} ({clean(' '.join(words), 80)}) was not started with ddptop, which cannot join it now; "
+        f"start the next one with `torchrun ... -m ddptop.agent train.py`, or with `ddptop launch train.py`"
+    )
 
 
 def _of_this_job(live: list[RunDir]) -> list[RunDir]:

@@ -164,7 +164,7 @@ OPTIONS: Final = (
     ),
     LaunchOption(
         "max_restarts", "--max-restarts", "restarts",
-        "restart all ranks when one has failed, at most N times", "how often all ranks restart when one fails",
+        "restart all ranks when one has failed, at most N times", "how many times all ranks may restart",
         metavar="N", read=whole("a number of restarts, from 0 to 1000", most=1000),
     ),
     LaunchOption(
@@ -198,12 +198,12 @@ OPTIONS: Final = (
         unset="this one", metavar="N", read=_hosts,
     ),
     LaunchOption(
-        "rdzv_endpoint", "--rdzv-endpoint", "hosts meet at",
+        "rdzv_endpoint", "--rdzv-endpoint", "rendezvous address",
         "with --nnodes: the host at which all meet, one of them, and a port that is free there",
         metavar="HOST:PORT",
     ),
     LaunchOption(
-        "rdzv_id", "--rdzv-id", "meeting's id",
+        "rdzv_id", "--rdzv-id", "rendezvous ID",
         "with --nnodes: a text that these hosts have in common and others at the same endpoint have not, such as the "
         "number of a job; the run has its name from it",
         "text that they have in common, such as a job's number", metavar="ID", read=_ident,

@@ -226,16 +226,16 @@ def _facts(inspections: Sequence[wire.Inspection]) -> Iterable[str]:
 
 def _calls(inspections: Sequence[wire.Inspection], awaited: Collection[str]) -> Iterable[str]:
     """Yield what is known of the collectives of ranks at one place; `awaited`: groups in which any rank stands."""
-    one, stands = inspections[0], "stands in" if len(inspections) == 1 else "stand in"
+    one = inspections[0]
     calls = [call for each in inspections if (call := _awaited_call(each)) is not None]
     if calls:
         call = calls[0]
         place = f"{call.op}{_amount(call.bytes)}, {_numbered(call.number)}{_of_groups(each.group for each in calls)}"
-        begun = stands if call.blocking else "open:" if call.sure else "perhaps open, its end is not reported:"
+        begun = "in" if call.blocking else "open:" if call.sure else "perhaps open, its end is not reported:"
         more = f", and {plural(len(one.open) - 1, 'more call')} open" if len(one.open) > 1 else ""
         yield f"{begun} {place}, for {_span([each.open_ns for each in calls])}{more}"
     elif one.observed and one.by == "agent":
-        yield f"{stands} no collective{_made_calls(inspections, awaited)}"
+        yield f"not in a collective{_made_calls(inspections, awaited)}"
     elif one.by == "agent":
         yield "not every collective is seen here: one that is not told may be open"
 
@@ -244,14 +244,14 @@ def _made_calls(inspections: Sequence[wire.Inspection], awaited: Collection[str]
     """Return how many calls the ranks have made of the group in which others stand, else of the busiest."""
     one = inspections[0]
     if not one.groups:
-        return ", and has called none" if len(inspections) == 1 else ", and have called none"
+        return "; no calls yet"
     group = max(one.groups, key=lambda each: (each.group in awaited, each.calls)).group
     counts = [each.calls for inspection in inspections for each in inspection.groups if each.group == group]
     least, most = min(counts), max(counts)
     made = plural(most, "call") if least == most else f"{least:,} to {most:,} calls"
     past = next(each.recent for each in one.groups if each.group == group)
     last = f", the last {past[-1].op}{_amount(past[-1].bytes)}" if past and least == most else ""
-    return f"; {made} of group {group} so far{last}"
+    return f"; {made} in group {group}{last}"
 
 
 def _numbered(number: int) -> str:

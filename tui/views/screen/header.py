@@ -172,7 +172,7 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
     if frame.view_held_s is not None:
         # In the place of the clock, which stands still: it must be seen at once, on every screen.
         held = units.duration(frame.view_held_s)
-        key = Segment(f" {keys['view.freeze']}: resumes", ink["bold value"])
+        key = Segment(f"· {keys['view.freeze']} resumes", ink["bold value"])
         clock = [Segment(f" VIEW HELD {held} ", ink["held"]), key]
     elif frame.started_at is not None:
         end = frame.at if frame.ended_at is None else frame.ended_at

@@ -33,7 +33,7 @@ def test_the_hang_comes_before_the_places() -> None:
         "gloo's timeout in 1,742 s",
         "",
         "✗ rank 1  pid 4712 · step 1,203 · backward · process sleeping · 0% CPU",
-        "    stands in no collective; 1,203 calls of group 0 so far, the last all_reduce 4 MiB",
+        "    not in a collective; 1,203 calls in group 0, the last all_reduce 4 MiB",
         "  ▶ train.py:31 main      time.sleep(3600)",
         "    train.py:52 <module>  main()",
         "",

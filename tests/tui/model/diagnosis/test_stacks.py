@@ -31,13 +31,13 @@ def test_a_rank_that_never_came_is_told_first_and_the_others_once() -> None:
     odd, others = told(*hung())
     assert odd == [
         "rank 1 | pid 4712 · step 1,203 · backward · process sleeping · 0% CPU",
-        "stands in no collective; 1,203 calls of group 0 so far, the last all_reduce 4 MiB",
+        "not in a collective; 1,203 calls in group 0, the last all_reduce 4 MiB",
         "train.py:31 main | time.sleep(3600)",
         "train.py:52 <module> | main()",
     ]
     assert others[:2] == [
         "ranks 0, 2-3 (3) | step 1,203 · backward · process sleeping · 0% CPU",
-        "stand in all_reduce 4 MiB, call 1,204 of group 0, for 12 s",
+        "in all_reduce 4 MiB, call 1,204 of group 0, for 12 s",
     ]
 
 
@@ -109,7 +109,7 @@ def test_what_differs_without_meaning_does_not_part_ranks() -> None:
     assert ranks(*same) == [(0, 1, 2, 3)]
     ((head, call, *_),) = told(*same)
     assert head == "ranks 0-3 (4) | steps 1,202 to 1,203 · backward · process sleeping · 0 to 98% CPU"
-    assert call == "stand in all_reduce 4 MiB, call 1,204 of groups 0, tp-1 (2), for 9.0 s to 12 s"
+    assert call == "in all_reduce 4 MiB, call 1,204 of groups 0, tp-1 (2), for 9.0 s to 12 s"
 
 
 @pytest.mark.parametrize(
@@ -173,13 +173,13 @@ def test_a_call_is_said_to_be_stood_in_only_where_the_rank_is_blocked_in_it() ->
     begun = change(CALL, blocking=False)
     assert told(inspection(0, open=(begun,)))[0][1] == "open: all_reduce 4 MiB, call 1,204 of group 0, for 12 s"
     both = told(inspection(0, open=(begun, change(CALL, op="barrier", number=1206, bytes=0))))[0][1]
-    assert both == "stands in barrier, call 1,206 of group 0, for 12 s, and 1 more call open"
+    assert both == "in barrier, call 1,206 of group 0, for 12 s, and 1 more call open"
     perhaps = change(begun, sure=False)
     (unsure,) = told(inspection(0, open=(perhaps,)))
     assert unsure[1] == "perhaps open, its end is not reported: all_reduce 4 MiB, call 1,204 of group 0, for 12 s"
     assert told(inspection(0, open=(perhaps, begun)))[0][1].startswith("open: all_reduce")
     sent = told(inspection(0, open=(change(CALL, op="recv", number=0),)))[0][1]
-    assert sent == "stands in recv 4 MiB, in group 0, for 12 s"
+    assert sent == "in recv 4 MiB, in group 0, for 12 s"
 
 
 def test_what_is_not_known_of_collectives_is_not_said() -> None:
@@ -187,9 +187,9 @@ def test_what_is_not_known_of_collectives_is_not_said() -> None:
     assert not any("collective" in line for line in told(absent(0, by="py-spy"))[0])
     unseen = told(absent(0, observed=False))[0][1]
     assert unseen == "not every collective is seen here: one that is not told may be open"
-    assert told(absent(0, groups=()))[0][1] == "stands in no collective, and has called none"
+    assert told(absent(0, groups=()))[0][1] == "not in a collective; no calls yet"
     mixed = told(absent(0, groups=(change(GROUP, group="tp", calls=9000), GROUP)), inspection(1))[0][1]
-    assert mixed == "stands in no collective; 1,204 calls of group 0 so far, the last all_reduce 4 MiB"
+    assert mixed == "not in a collective; 1,204 calls in group 0, the last all_reduce 4 MiB"
 
 
 def test_many_ranks_are_named_shortly() -> None:
