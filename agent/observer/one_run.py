@@ -79,7 +79,9 @@ class Observer:
         self._others = Others(host, hosts, self._say)
         self._orders = Orders(directory, relay.requests, self._say, relay.add, hosts, self._take_from_host, host)
         self._orders.know_ended(self._others.ended)
-        self._ends = RankEnds(directory, self._exits, self._orders, self._say, hosts, self._others.parts)
+        self._ends = RankEnds(
+            directory, self._exits, self._orders, self._say, hosts, self._others.parts, lambda: relay.hang
+        )
 
     def leave(self, *_: object) -> None:
         """Leave the run unobserved, as it is; end it where it is a scheduler's, who wants all of it to end."""

@@ -364,6 +364,7 @@ class Session:
             Exception: one of its values cannot be read.
         """
         reading = self._reading = self._read_gauges()
+        self._inspecting.notice(self.gate.completed)
         bare = self.bare_beat(seq, refused)
         return msgspec.structs.replace(
             bare,

@@ -140,3 +140,7 @@ class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bytes that the agent itself has read and written, which is no work of the rank. None: not known."""
     work: Work | None = None
     """None: not measured, as of a rank whose main thread is blocked in a call."""
+    exception: Line = ""
+    """Type and message of the exception that its training handles meanwhile: in a `finally`, or an `except`."""
+    raised_at: Line = ""
+    """The user's line that raised it: `train.py:31 main`."""

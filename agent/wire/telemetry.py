@@ -310,8 +310,9 @@ class Hang(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is known of a run that makes no steps."""
 
     kind: Name
-    """The class of the hang: `not_entered`, `mismatch`, `left_early`, `stopped`, `spinning`, `lock_held`, `data`,
-    `waiting`, `swapping`, `gone`, `all_inside` or `unknown`; of a run that only stands `working` or `all_outside`."""
+    """The class of the hang: `exception`, `not_entered`, `mismatch`, `left_early`, `stopped`, `spinning`, `lock_held`,
+    `data`, `waiting`, `swapping`, `gone`, `all_inside` or `unknown`; of a run that only stands `working` or
+    `all_outside`."""
     ranks: tuple[Rank, ...] = ()
     """The ranks that are the cause; empty where it is none or all of them."""
     where: Line = ""

@@ -7,7 +7,8 @@
 Each program in `faulty/programs/` writes down, when its fault begins, the rank, the class and the line that are right.
 The run is watched as by a user, with `ddptop watch --json` and `ddptop report --json`, and ended by `ddptop kill`.
 Seconds are from the fault to the first line of `watch` that is right in rank and class; a line comes four times a
-second.  A false alarm is a hang that is told before the fault, or of which another rank is said to be the cause.
+second.  Live word and report agree where they blame the same ranks.  A false alarm is a hang that is told before the
+fault, or of which another rank is said to be the cause.
 
 Of a fault that is none, a rank that prepares something for half a minute, nobody is to be accused: rank and class are
 right where no hang is told, and `said` is what the run was said to do.
@@ -49,7 +50,7 @@ STEPS: Final = 110
 DISK: Final = 6 << 20
 """Bytes of the disk that gets full."""
 HEAD: Final = (
-    f"{'fault':<20} {'technique':<9} {'world':>5}  {'start':<6}  rank  class  line  {'seconds':>7}  alarms  said"
+    f"{'fault':<20} {'technique':<9} {'world':>5}  {'start':<6}  rank  class  line  {'seconds':>7}  alarms  agree  said"
 )
 
 
@@ -61,6 +62,8 @@ def once(case: Case, folder: Path) -> Grade:
         arguments += ["--steps", str(case.kind.steps), "--at", str(case.kind.steps)]
     if case.kind.healthy:
         arguments += ["--steps", str(STEPS)]
+    if case.kind.timeout_s is not None:
+        arguments += ["--timeout", str(case.kind.timeout_s)]
     base = folder / "r"
     base.mkdir(mode=0o700)
     # The surroundings may add to the arguments.
@@ -70,6 +73,8 @@ def once(case: Case, folder: Path) -> Grade:
             until(note.exists, "the fault begins", START_S)
             right = json.loads(note.read_text())
             _follow(run, case, right)
+            if case.kind.killed:
+                run.kill()
             report = run.report()
     return grading.grade(right, run.lines, report, case.world)
 
@@ -112,7 +117,8 @@ def row(case: Case, grade: Grade) -> str:
     seconds = "–" if grade.seconds is None else f"{grade.seconds:.1f}"
     return (
         f"{case.kind.name:<20} {case.technique:<9} {case.world:>5}  {case.start:<6}  {_right(grade.rank):<4}  "
-        f"{_right(grade.kind):<5}  {line:<4}  {seconds:>7}  {len(grade.alarms):>6}  {grade.said}"
+        f"{_right(grade.kind):<5}  {line:<4}  {seconds:>7}  {len(grade.alarms):>6}  "
+        f"{_right(grade.agrees):<5}  {grade.said}"
     )
 
 
@@ -147,7 +153,9 @@ def matrix(given: argparse.Namespace) -> None:
     middle = "–" if not seconds else f"{seconds[len(seconds) // 2]:.1f} s, at most {seconds[-1]:.1f} s"
     print(
         f"{len(grades)} cases: rank right {sum(grade.rank for _, grade in grades)}, "
-        f"class right {sum(grade.kind for _, grade in grades)}, line right {sum(lines)} of {len(lines)}, "
+        f"class right {sum(grade.kind for _, grade in grades)}, "
+        f"line right {sum(lines)} of {len(lines)}, "
+        f"live word and report agree {sum(grade.agrees for _, grade in grades)}, "
         f"false alarms {sum(len(grade.alarms) for _, grade in grades)}, told after {middle}"
     )
 

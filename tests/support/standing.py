@@ -67,6 +67,10 @@ class Spot:
     ahead: int = 0
     """Steps that it has made beyond those of the run."""
 
+    exception: str = ""
+    """Type and message of an exception that it handles."""
+    raised_at: str = ""
+
     def inspection(self, rank: int, step: int, at_ns: int) -> Inspection:
         """Return what the rank answers, or what is seen of it from outside."""
         outside = self.silent or self.by != "agent"
@@ -89,6 +93,8 @@ class Spot:
             memory_bytes=self.memory,
             moved_bytes=self.moved,
             work=self.work,
+            exception="" if outside else self.exception,
+            raised_at="" if outside else self.raised_at,
         )
 
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ddptop.agent.observer.end import hung
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.records import Member, without_foreign_end
 from ddptop.agent.run.script.last_output import explain, in_log, last_output
 from ddptop.agent.text import clean_line, plural, ranks_in_spans
-from ddptop.agent.wire import MOST_RANKS
+from ddptop.agent.wire import MOST_RANKS, Verdict
 
 # Patterns are compiled at their first use: each look at a run imports this module, and few runs have failed.
 _FAILURE: Final = r"\brank\s*:\s*(\d{1,5}) \(local_rank: \d{1,5}\)\s+exitcode\s*:\s*(-?\d{1,9}) \(pid: (\d{1,9})\)"
@@ -41,8 +42,12 @@ _COUNTED: Final = {
     False: "kill -9: the kernel counted no kill for memory",
 }
 """Meanings of a SIGKILL by what the kernel has counted."""
-_CONSEQUENCES: Final = frozenset({"lost_peer", "collective_timeout", "rendezvous"})
-"""Kinds of errors with which a rank notices the end of another one, or that it never came."""
+_CONSEQUENCES: Final = {"collective_timeout": 1, "rendezvous": 1, "lost_peer": 2}
+"""Kinds of errors with which a rank notices that another one never came, and then that it is gone."""
+_TAKEN_ALONG: Final = 3
+"""Later than all of these comes the end of a rank that was ended because of the others."""
+_KILLS_AFTER_NS: Final = 10_000_000_000
+"""torchrun kills a rank that ignores its SIGTERM, such as one that is stopped, after half a minute."""
 _SAYS_ALL: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 """Ends that come from outside: what the rank printed before has nothing to do with them."""
 
@@ -75,8 +80,8 @@ class LostHost(NamedTuple):
 class _Suspect:
     rank: int
     at_ns: float
-    secondary: bool
-    """True for an end that looks like the consequence of another rank's death."""
+    after: int
+    """0 for an end of its own; else it looks like the consequence of another rank's, the more so the larger it is."""
     text: str
     code: int | None = None
     """Exit code of the rank, 128+n for a signal; that of torchrun is always 1."""
@@ -97,6 +102,7 @@ def judge(
     deaths: Mapping[int, Death] | None = None,
     lost: Sequence[LostHost] = (),
     elsewhere: Collection[int] = frozenset(),
+    hangs: Sequence[Verdict] = (),
 ) -> Judgement:
     """Return the end of a run.
 
@@ -112,6 +118,7 @@ def judge(
         deaths: by rank, what was seen of the end of its process.
         lost: other hosts that are not heard, whose ranks have left no record of their end.
         elsewhere: ranks of `members` on other hosts, of which this torchrun says nothing.
+        hangs: what was told while the run lived, oldest first.
     """
     members = {rank: without_foreign_end(member) for rank, member in members.items()}
     deaths = deaths or {}
@@ -151,8 +158,9 @@ def judge(
         # Deaths seen in one look have one time; of these, only a death on request is known to be no consequence.
         first = min(
             suspects,
-            key=lambda each: (each.secondary, each.at_ns, each.rank not in ended_on_request, each.rank),
+            key=lambda each: (each.after, each.at_ns, each.rank not in ended_on_request, each.rank),
         )
+        earliest = min(suspects, key=lambda each: (each.at_ns, each.rank))
         together = [each for each in suspects if each.code is None and each.at_ns == first.at_ns]
         if len(together) > 1 and first in together and first.rank not in ended_on_request:
             text = f"{plural(len(together), 'rank')} exited without reporting a cause; which of them first is not known"
@@ -163,6 +171,14 @@ def judge(
             return Judgement("failed", first.code or code or 1, first.text, first.rank, kind="on_request")
         if first.kind == "host_gone":
             return Judgement("failed", code or 1, first.text, None, kind=first.kind)
+        generation = max((member.generation for member in members.values()), default=0)
+        stuck = hung.at_the_end(
+            [each for each in hangs if each.generation == generation],
+            None if earliest.at_ns == float("inf") else int(earliest.at_ns),
+        )
+        if stuck is not None and (first.after or first.kind == "mismatch" or earliest.kind == "collective_timeout"):
+            # Of what was told while it lasted, the end is the consequence.
+            return _hung(stuck, first.code or code or 1)
         seen = deaths.get(first.rank)
         told = parting.of_ranks(
             members,
@@ -280,42 +296,64 @@ def _suspects(
     deaths: Mapping[int, Death],
     elsewhere: Collection[int],
 ) -> list[_Suspect]:
-    from ddptop.agent.observer.end import kinds
+    from ddptop.agent.observer.end import kinds, traces
 
     suspects = []
     # torchrun's own summary is about the present processes; what was seen stands in for what is not in it.
     codes = {**_statuses(deaths), **summary}
-    failures = sum(1 for code in codes.values() if code)
+    # torchrun acts on ends of processes, which come later than those of the scripts.
+    failed_at_ns = {
+        rank: died_at_ns.get(rank, float("inf"))
+        for rank in {*members, *codes}
+        if codes.get(rank) or (rank in members and (end := members[rank].ended) is not None and end.exit_code)
+    }
     for rank in sorted({*members, *codes}):
         member = members.get(rank)
         ended = member.ended if member else None
         died = died_at_ns.get(rank, float("inf"))
+        others = [at_ns for other, at_ns in failed_at_ns.items() if other != rank]
         if ended is not None and ended.exit_code:
-            reason = clean_line(ended.error) if ended.error else f"ended with exit code {ended.exit_code}"
-            told = ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM)
-            kind = kinds.recognize(ended.error, ended.exit_code, trace=ended.traceback or "")
-            secondary = told or kind.name in _CONSEQUENCES
-            text = f"rank {rank}: {reason}" if ended.error else f"rank {rank} {reason}"
-            suspects.append(_Suspect(rank, ended.at_ns, secondary, text, _positive(ended.exit_code), kind=kind.name))
+            error: str | None = ended.error
+            kind = kinds.recognize(error, ended.exit_code, trace=ended.traceback or "")
+            if kind.name in _CONSEQUENCES and (own := traces.own_error(ended.traceback or "")) is not None:
+                # It was on its way already when the rank noticed what it made of the others.
+                error, kind = own, kinds.recognize(own, ended.exit_code)
+            reason = clean_line(error) if error else f"ended with exit code {ended.exit_code}"
+            after = _CONSEQUENCES.get(kind.name, 0)
+            if ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM) and any(at_ns <= died for at_ns in others):
+                after = _TAKEN_ALONG
+            text = f"rank {rank}: {reason}" if error else f"rank {rank} {reason}"
+            suspects.append(_Suspect(rank, ended.at_ns, after, text, _positive(ended.exit_code), kind=kind.name))
         elif codes.get(rank):
-            after = " at exit, after its script had finished" if ended is not None and ended.exit_code == 0 else ""
-            text = f"rank {rank} {_silent(codes[rank], deaths.get(rank))}{after}"
+            late = " at exit, after its script had finished" if ended is not None and ended.exit_code == 0 else ""
+            text = f"rank {rank} {_silent(codes[rank], deaths.get(rank))}{late}"
             # After the failure of one rank, torchrun ends the others by SIGTERM, and those that ignore it by SIGKILL.
-            taken_along = codes[rank] == -signal.SIGTERM and failures > 1
-            secondary = taken_along or bool(summary and rank not in summary and rank not in elsewhere)
+            taken_along = (codes[rank] == -signal.SIGTERM and any(at_ns <= died for at_ns in others)) or (
+                codes[rank] == -signal.SIGKILL and any(at_ns + _KILLS_AFTER_NS <= died for at_ns in others)
+            )
+            not_named = bool(summary and rank not in summary and rank not in elsewhere)
             unexplained = ended is None and codes[rank] not in _SAYS_ALL
-            suspects.append(_Suspect(rank, died, secondary, text, _positive(codes[rank]), unexplained))
+            after = _TAKEN_ALONG if taken_along or not_named else 0
+            suspects.append(_Suspect(rank, died, after, text, _positive(codes[rank]), unexplained))
         elif ended is None and rank in died_at_ns and rank not in codes:
             # Where there is a summary without this rank, torchrun ended it because of the others.
             text = f"rank {rank} exited without reporting a cause (a signal, or out of memory)"
-            suspects.append(_Suspect(rank, died, bool(summary) and rank not in elsewhere, text))
+            suspects.append(_Suspect(rank, died, _TAKEN_ALONG if summary and rank not in elsewhere else 0, text))
     return suspects
+
+
+def _hung(stuck: Verdict, exit_code: int) -> Judgement:
+    """Return the end that came of a hang, in the words in which it was told."""
+    assert stuck.hang is not None
+    kind = stuck.hang.kind if stuck.hang.kind in ("mismatch", "left_early", "exception") else "collective_timeout"
+    rank = stuck.hang.ranks[0] if len(stuck.hang.ranks) == 1 else None
+    return Judgement("failed", exit_code, hung.ageless(stuck), rank, kind=kind)
 
 
 def _gone_with(host: LostHost) -> _Suspect:
     # All its processes at once, or its network: what its ranks themselves say is not heard.
     text = f"host {clean_line(host.host, 60)} gone ({ranks_in_spans(host.ranks)})"
-    return _Suspect(min(host.ranks), host.heard_at_ns, False, text, kind="host_gone")
+    return _Suspect(min(host.ranks), host.heard_at_ns, 0, text, kind="host_gone")
 
 
 def place(rank: int, members: Mapping[int, Member]) -> str:

@@ -59,7 +59,7 @@ LOST_PEER: Final = Kind(
     "another rank was lost",
     "This rank only noticed it: look for the end of a rank on another machine, and at the network between them.",
     r"(?i)connection (was )?(likely )?(closed|reset|refused)|closed by peer|broken pipe|\brecv|socket closed"
-    r"|remote (process|server|error)|ncclRemoteError|aborted due to|heartbeat",
+    r"|remote (process|server|error)|ncclRemoteError|aborted due to|heartbeat|caused pair closure",
 )
 """The loss of a peer, in the words of gloo, NCCL and TCPStore."""
 HOST_GONE: Final = Kind(

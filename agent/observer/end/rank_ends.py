@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ddptop.agent.observer.end import cause, kernel_log
 from ddptop.agent.observer.end.exits import Exits
@@ -24,6 +24,7 @@ from ddptop.agent.run import ends, states
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir
+from ddptop.agent.wire import Verdict
 
 _log = logging.getLogger("ddptop.observer")
 
@@ -39,6 +40,7 @@ class RankEnds:
         say: Say,
         hosts: FarHosts | None = None,
         parts: Parts | None = None,
+        hang: Callable[[], Verdict | None] = lambda: None,
     ) -> None:
         """Know nothing yet.
 
@@ -49,6 +51,7 @@ class RankEnds:
             say: publishes an event.
             hosts: the observers of other hosts.
             parts: what those have told of their ends.
+            hang: returns the hang that was told last of the present processes.
         """
         self._hosts: FarHosts = hosts or Nobody()
         self._parts = parts or Parts()
@@ -56,6 +59,7 @@ class RankEnds:
         self._exits = exits
         self._orders = orders
         self._say = say
+        self._hang = hang
         self._generation = 0
         self._memory_kills = MemoryKills()
         self._seen: dict[int, Death] = {}
@@ -194,6 +198,7 @@ class RankEnds:
             {**parts.deaths, **self._seen},
             lost,
             elsewhere=parts.members.keys() | parts.deaths.keys(),
+            hangs=[] if (hang := self._hang()) is None else [hang],
         )
         judgement = cause.with_host(judgement, everyone)
         if judgement.rank is None or (who := killed_by.get(judgement.rank)) is None:

@@ -10,6 +10,7 @@ import re
 from typing import Final, NamedTuple
 
 from ddptop.agent.run.script.sources import is_library
+from ddptop.agent.run.script.stacks import USUAL
 
 _MOST_FRAMES: Final = 200
 _MOST_LINES: Final = 20_000
@@ -19,6 +20,7 @@ _FRAME: Final = r'(?:\[[\w:]{1,20}\]:? ?)*\s*File "([^"\n]{1,4096})", line (\d{1
 _OPENING: Final = "Traceback (most recent call last)"
 _CRASH: Final = "Fatal Python error: "
 _THREAD: Final = r"(Current thread|Thread) 0x[0-9a-f]{1,20}.{0,100}\(most recent call first\):"
+_HANDLING: Final = "\nDuring handling of the above exception, another exception occurred:\n"
 _COLLECTIVES: Final = (
     r"[/\\]torch[/\\]distributed[/\\](?:distributed_c10d|_functional_collectives|nn[/\\]functional)\.py$"
 )
@@ -101,6 +103,23 @@ def traceback(text: str) -> str:
     while end < len(lines) and prefix and lines[end].startswith(prefix):
         end += 1
     return "\n".join(_bare(line, prefix) for line in lines[start:end])
+
+
+def own_error(text: str) -> str | None:
+    """Return the exception during whose handling the last one of a traceback was raised, the first of several.
+
+    None where there is none in the user's code, or one that programs raise and catch as a matter of course.
+    """
+    first, found, _ = text.partition(_HANDLING)
+    lines = first.strip().splitlines()
+    if not found or not lines or of_traceback(first).user is None or re.match(USUAL, lines[-1]):
+        return None
+    return lines[-1]
+
+
+def root(text: str) -> str:
+    """Return the traceback of `own_error`, the whole text where there is none."""
+    return text if own_error(text) is None else text.partition(_HANDLING)[0]
 
 
 def _bare(line: str, prefix: str) -> str:

@@ -97,6 +97,8 @@ class Judging:
         self.faults = 0
         self.now: tuple[wire.Verdict, ...] = ()
         """The verdicts of this moment."""
+        self.hang: wire.Verdict | None = None
+        """The hang that was told last of these processes, also when it is over."""
         self._world = world
         self._record = record
         self._report = report
@@ -162,6 +164,8 @@ class Judging:
 
     def restart(self, generation: int) -> None:
         """Begin anew with other processes."""
+        if self.hang is not None and self.hang.generation != generation:
+            self.hang = None
         if (judge := self._judge) is not None:
             self._guarded(lambda: judge.restart(generation))
 
@@ -197,6 +201,8 @@ class Judging:
             self._close(self._open[number], now_ns)
         for verdict in present:
             self._write(verdict)
+            if verdict.kind == "hang":
+                self.hang = verdict
         changed, self.now = present != self.now, present
         return changed
 
@@ -232,7 +238,10 @@ class Judging:
         self._open.pop(verdict.number, None)
         self._due.pop(verdict.number, None)
         until = now_ns if verdict.until_at_ns is None else verdict.until_at_ns
-        self._record(msgspec.structs.replace(verdict, until_at_ns=max(until, verdict.since_at_ns)))
+        closed = msgspec.structs.replace(verdict, until_at_ns=max(until, verdict.since_at_ns))
+        if self.hang is not None and self.hang.number == verdict.number:
+            self.hang = closed
+        self._record(closed)
 
     def _guarded(self, part: Callable[[], None]) -> None:
         try:

@@ -152,6 +152,11 @@ class Relay:
         return sum(part.refused for part in parts)
 
     @property
+    def hang(self) -> wire.Verdict | None:
+        """The hang that was told last of the present processes; may be read from any thread."""
+        return self._judging.hang
+
+    @property
     def skipped(self) -> int:
         """Messages with steps that were not recorded because disk or file had no room for them."""
         return self._recorder.skipped

@@ -2,7 +2,6 @@
 
 survey      the state by records and the process table
 membership  the processes of the run, described for a list
-hung        the hang in which a run stands, or came to its end
 command     the line that launches a run of the same kind again
 report      what is known of a run and its end
 takeover    starts another observer where the last one is gone

@@ -19,10 +19,10 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control import journal
-from ddptop.agent.observer.end import kinds, parting, traces
+from ddptop.agent.observer.end import hung, kinds, parting, traces
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.status import command, hung, survey
+from ddptop.agent.observer.status import command, survey
 from ddptop.agent.run import ends, hosts
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import masking, tail
@@ -147,6 +147,8 @@ def of(directory: RunDir) -> Report:
         if host.state == "silent"
         for rank in set(host.ranks) - set(host.gone)
     }
+    verdicts = recording.read_verdicts(directory.database) if readable else []
+    stuck = hung.at_the_end(verdicts, _ended(found.state, run, members.values(), deaths))
     ranks = tuple(
         _rank(
             member,
@@ -159,11 +161,10 @@ def of(directory: RunDir) -> Report:
             # What has become of the ranks of a host that did not answer the kill, nobody knows.
             by_kill=found.state == "killed" and rank not in unheard,
             prints=rank in with_output,
+            stood=stuck.hang.where if stuck is not None and stuck.hang is not None and rank in stuck.hang.ranks else "",
         )
         for rank, member in members.items()
     )
-    verdicts = recording.read_verdicts(directory.database) if readable else []
-    stuck = hung.at_the_end(verdicts, _ended(found.state, run, ranks))
     kind = _kind(found.kind, cause, found.state)
     text, of_rank = _traceback(directory, members, deaths, first) if kind is not None else ("", None)
     if of_rank is not None and of_rank != first and first is not None and not (kind in _TOGETHER and stuck is None):
@@ -195,9 +196,10 @@ def of(directory: RunDir) -> Report:
     )
 
 
-def _ended(state: str, run: Run, ranks: Iterable[RankEnd]) -> int | None:
+def _ended(state: str, run: Run, members: Iterable[Member], deaths: Mapping[int, Death]) -> int | None:
     """Return when the first rank ended, or else the run; None while none has."""
-    times = [each.ended_at_ns for each in ranks if each.ended_at_ns is not None]
+    times = [each.ended.at_ns for each in members if each.ended is not None]
+    times += [death.at_ns for death in deaths.values()]
     return min(times, default=None if state in ("starting", "running") else run.ended_at_ns)
 
 
@@ -253,6 +255,7 @@ def _rank(
     alive: bool,
     by_kill: bool,
     prints: bool,
+    stood: str,
 ) -> RankEnd:
     ended = member.ended
     if beat is not None and beat.generation not in (None, member.generation):
@@ -264,6 +267,7 @@ def _rank(
     state, told = _told(member, code, alive=alive, by_kill=by_kill)
     stack = _stack(directory, member, status)
     user = stack.user
+    where = "" if user is None else clean_line(user.text, 100)
     return RankEnd(
         rank=member.rank,
         host=clean_line(member.host, 100),
@@ -279,7 +283,7 @@ def _rank(
         heard_at_ns=None if beat is None else beat.at_ns,
         device=None if beat is None else beat.device,
         health=None if beat is None else beat.health,
-        where="" if user is None else clean_line(user.text, 100),
+        where=where or stood,
         output=tuple(hide.line(line) for line in _output(directory, member.rank)) if prints else (),
     )
 
@@ -304,7 +308,7 @@ def _told(member: Member, code: int | None, *, alive: bool, by_kill: bool) -> tu
 
 def _stack(directory: RunDir, member: Member, status: int | None) -> traces.Stack:
     if member.ended is not None and member.ended.traceback:
-        return traces.of_traceback(member.ended.traceback)
+        return traces.of_traceback(traces.root(member.ended.traceback))
     if status is not None and status < 0 and -status not in kinds.FROM_OUTSIDE:
         dump = traces.crash(parting.output_of(directory.rank_log(member.rank)))
         return traces.Stack() if dump is None else dump.stack

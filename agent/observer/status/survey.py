@@ -23,9 +23,10 @@ from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.observer.end import cause, escalation, processes
 from ddptop.agent.observer.orders.spread import unheard
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run import ends, hosts, identity, states
 from ddptop.agent.run.files import tail
-from ddptop.agent.run.files.private import Claim, Hold
+from ddptop.agent.run.files.private import Claim, Hold, is_plain
 from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunDirError, is_alive
 from ddptop.agent.text import clean_line
@@ -184,6 +185,7 @@ def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> c
         log_of=directory.rank_log,
         deaths=seen,
         elsewhere=everyone.keys() - here.keys(),
+        hangs=recording.read_verdicts(directory.database) if is_plain(directory.database) else [],
     )
     return cause.with_host(judgement, everyone)
 

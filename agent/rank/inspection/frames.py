@@ -1,10 +1,14 @@
-"""The frames in which the threads of this process stand."""
+"""The frames in which the threads of this process stand, and the exceptions that they handle."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from types import FrameType
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import TypeVar
+
+_Found = TypeVar("_Found")
 
 
 def current() -> dict[int, FrameType]:
@@ -14,11 +18,26 @@ def current() -> dict[int, FrameType]:
     that begins there may let such a thread run, and then the whole process stands still for ever
     (https://github.com/python/cpython/issues/106883).  So none begins there, as in later versions.
     """
+    return _uncollected(sys._current_frames)
+
+
+def exceptions() -> dict[int, tuple[BaseException, TracebackType | None]]:
+    """Return the exception that each thread handles, if it does, by its identifier; likewise to be cleared soon."""
+    found = {}
+    # typeshed has it as it is since 3.12.
+    for ident, each in _uncollected(sys._current_exceptions).items():
+        error = each[1] if isinstance(each, tuple) else each
+        if isinstance(error, BaseException):
+            found[ident] = error, error.__traceback__
+    return found
+
+
+def _uncollected(read: Callable[[], _Found]) -> _Found:
     # Where the script has disabled it, it stays disabled.
     if sys.version_info >= (3, 12) or not gc.isenabled():
-        return sys._current_frames()
+        return read()
     gc.disable()
     try:
-        return sys._current_frames()
+        return read()
     finally:
         gc.enable()

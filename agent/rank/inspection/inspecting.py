@@ -14,7 +14,7 @@ from ddptop.agent.rank.collectives.counted import LONGEST, RECENT, Counted
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults, describe
-from ddptop.agent.rank.inspection.frames import current
+from ddptop.agent.rank.inspection.frames import current, exceptions
 from ddptop.agent.rank.inspection.stacks import Stacks, bytes_of_this_thread, own_sources
 from ddptop.agent.rank.records.stamps import Call
 from ddptop.agent.run.identity import Process, look
@@ -41,6 +41,17 @@ class Inspecting:
         self._process = process
         self._began_s = began_ns / 1e9
         self._stacks: Stacks | None = None
+        self._step = 0
+        self._noticed: frozenset[int] = frozenset()
+        """`id` of the exceptions that were handled when that step was noticed."""
+        self._outlasted: frozenset[int] = frozenset()
+        """Those during whose handling steps were made: the training goes on in there."""
+
+    def notice(self, step: int) -> None:
+        """Take note of the newest step, once a second."""
+        if step != self._step:
+            now = frozenset(id(error) for error, _ in exceptions().values())
+            self._step, self._outlasted, self._noticed = step, now & self._noticed, now
 
     def inspect(self, rank: int, *, stacks: bool) -> Inspection:
         """Return where the rank stands: all that could be read, and the problem where something could not."""
@@ -70,7 +81,10 @@ class Inspecting:
         # The script is known only now: it has replaced the runner as `__main__`.
         stacks = self._stacks = self._stacks or Stacks(own_sources(), self._began_s)
         threads, left_out = stacks.take()
-        return msgspec.structs.replace(found, threads=threads, threads_left_out=left_out)
+        exception, raised_at = stacks.exception(self._outlasted)
+        return msgspec.structs.replace(
+            found, threads=threads, threads_left_out=left_out, exception=exception, raised_at=raised_at
+        )
 
     def _with_calls(self, found: Inspection) -> Inspection:
         collectives = self._collectives

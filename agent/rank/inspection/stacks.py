@@ -7,21 +7,26 @@ The frames of other threads go on while they are read: what is taken of each is 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
-from ddptop.agent.rank.inspection.frames import current
+from ddptop.agent.rank.faults import describe
+from ddptop.agent.rank.inspection.frames import current, exceptions
 from ddptop.agent.run.script.sources import Sources, read_lines
-from ddptop.agent.run.script.stacks import OWN_THREADS, bounded, function_name
+from ddptop.agent.run.script.stacks import OWN_THREADS, USUAL, bounded, function_name
 from ddptop.agent.text import clean
 from ddptop.agent.wire import MOST_FRAMES, MOST_THREADS, Frame, Thread
 
 _DEEPEST: Final = 200_000
 """Frames of a stack that are looked at; of a deeper one the outermost are not found."""
+_LONGEST_ERROR: Final = 300
+"""Characters of an exception that is told while it is handled."""
+_COLLECTIVE: Final = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _PATIENCE_S: Final = 0.1
 """Seconds that reading the files may take."""
 
@@ -67,6 +72,39 @@ class Stacks:
         threads = [self._thread(ident, stack, known.get(ident), texts) for ident, stack in taken.items()]
         kept, left_out = bounded(threads)
         return kept, left_out + len(idents) - len(threads)
+
+    def exception(self, old: frozenset[int]) -> tuple[str, str]:
+        """Return the exception that the training handles, and the user's line that raised it; empty where it is none.
+
+        Args:
+            old: `id` of exceptions during whose handling steps were made: the training goes on in there.
+        """
+        found = exceptions()
+        frames = current()
+        main = threading.main_thread().ident
+        # In another thread the training is where a collective is.
+        order = sorted(found, key=lambda ident: ident != main)
+        training = (ident for ident in order if ident == main or _is_in_collective(frames.get(ident)))
+        try:
+            for ident in training:
+                error, trace = found[ident]
+                told = describe(error, _LONGEST_ERROR)
+                if id(error) not in old and not re.match(USUAL, told):
+                    return told, self._raised_at(trace)
+        finally:
+            # They hold what the functions hold.
+            found.clear()
+            frames.clear()
+        return "", ""
+
+    def _raised_at(self, trace: TracebackType | None) -> str:
+        where = ""
+        while trace is not None:
+            file = trace.tb_frame.f_code.co_filename
+            if not self._sources.is_library(file):
+                where = f"{self._sources.name(file)}:{trace.tb_lineno} {function_name(_called(trace.tb_frame))}"
+            trace = trace.tb_next
+        return clean(where, 300)
 
     def _thread(
         self, ident: int, stack: _Taken, thread: threading.Thread | None, texts: dict[tuple[str, int], str]
@@ -188,3 +226,11 @@ def _called(frame: FrameType) -> str:
     code = frame.f_code
     # Python 3.10 does not know the class of a method.
     return str(getattr(code, "co_qualname", code.co_name))
+
+
+def _is_in_collective(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if _COLLECTIVE in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False

@@ -14,6 +14,8 @@ ROOM: Final = 128 << 10
 OWN_THREADS: Final = "ddptop-"
 """The beginning of the names of the agent's own threads, which are not shown."""
 _LOCALS: Final = "<locals>."
+USUAL: Final = r"(?:[\w.]*\.)?(?:StopIteration|StopAsyncIteration|Empty|Full|ImportError|ModuleNotFoundError)\b"
+"""Exceptions that programs raise and catch as a matter of course: who handles one has not failed."""
 
 
 def bounded(threads: Sequence[Thread], room: int = ROOM) -> tuple[tuple[Thread, ...], int]:

@@ -30,11 +30,21 @@ class Kind:
     """Whether the run ends by it."""
     healthy: bool = False
     """Whether nothing is wrong: the run stands for a while, goes on, and nobody is to be accused."""
+    timeout_s: float | None = None
+    """Timeout of its collectives, where the end comes of that."""
+    killed: bool = False
+    """Whether it lasts until somebody kills the run, whose report is read after that."""
 
 
 _COLLECTIVES: Final = ("allreduce", "mesh")
 _END: Final = 80
 """Step at which the loop ends, where the fault is behind it."""
+_TIMEOUT_S: Final = 12.0
+
+
+def _times_out(name: str, techniques: tuple[str, ...] = ("ddp",)) -> Kind:
+    return Kind(name, "ends", techniques, dies=True, timeout_s=_TIMEOUT_S)
+
 
 KINDS: Final = (
     Kind("sleep", "hangs", TECHNIQUES),
@@ -72,6 +82,27 @@ KINDS: Final = (
             "child-copies", "first-batch",
         )
     ),
+    _times_out("save-barrier", ("ddp", "allreduce")),
+    _times_out("finally-barrier"),
+    _times_out("except-saves"),
+    _times_out("swallowed"),
+    _times_out("thread-raises"),
+    Kind("thread-keeps", "ends", killed=True),
+    Kind("finished-thread", "ends", steps=_END, killed=True),
+    Kind("finished-queue", "ends", steps=_END, killed=True),
+    Kind("terminated", "ends", dies=True),
+    Kind("terminated-gently", "ends", dies=True),
+    Kind("leaves-at-once", "ends", dies=True),
+    Kind("terminate", "ends", dies=True),
+    Kind("recursion", "ends", dies=True),
+    Kind("recursion-native", "ends", dies=True),
+    Kind("breakpoint-left", "ends", dies=True),
+    _times_out("sleeps", TECHNIQUES),
+    _times_out("spins"),
+    _times_out("stops"),
+    _times_out("gathers", ("allreduce", "ddp")),
+    _times_out("evaluates"),
+    _times_out("monitored"),
 )  # fmt: skip
 
 

@@ -39,6 +39,8 @@ class Grade:
     """None: there is none to name."""
     seconds: float | None = None
     """From the fault to the first saying that names the right rank and is not of another class."""
+    agrees: bool = True
+    """Whether the report blames the ranks that were blamed last while the run lived."""
     alarms: list[str] = field(default_factory=list)
     """Hangs that were told before the fault, or of which another rank was said to be the cause; each once, however
     its figures change."""
@@ -95,6 +97,7 @@ def grade(note: Note, lines: Sequence[Line], report: Mapping[str, Any] | None, w
     found = Grade(line=None if note["line"] is None else False)
     alarms: dict[tuple[object, ...], str] = {}
     last: Saying | None = None
+    live: dict[bool, Saying] = {}
     for line in lines:
         begun, now = line["at"] >= note["at"], sayings(line)
         right = [said for said in now if begun and _right_rank(note, said, world)]
@@ -104,6 +107,7 @@ def grade(note: Note, lines: Sequence[Line], report: Mapping[str, Any] | None, w
                 alarms.setdefault((said.ranks, said.kind, begun), said.text)
         if begun and now:
             last = (right or now)[0]
+            live |= {said.hangs: said for said in now if said.hangs or said.text == line["cause"]}
         if found.seconds is None and any(_right_kind(note, said) is not False for said in right):
             found.seconds = line["at"] - note["at"]
     found.alarms = list(alarms.values())
@@ -114,6 +118,8 @@ def grade(note: Note, lines: Sequence[Line], report: Mapping[str, Any] | None, w
         return found
     told = report and reported(report)
     last = told or last
+    if told:
+        found.agrees = all(set(said.ranks) == set(told.ranks) for said in live.values())
     if last is not None:
         found.said = last.text
         found.rank = _right_rank(note, last, world)

@@ -54,6 +54,10 @@ class Watched:
         self.lines.append(line)
         return line
 
+    def kill(self) -> None:
+        """End the run, as a user does, and wait until it is over."""
+        ddptop("kill", self.name, "--grace", "1")
+
     def report(self) -> dict[str, Any] | None:
         """Return what `report --json` says; None where it says nothing."""
         done = ddptop("report", self.name, "--json")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from ddptop.agent.observer.end.hung import ageless as ageless
 from ddptop.tui.model.frame import ENDED, Frame
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
-
-_AGE: Final = re.compile(r" · [\d,.:]+ (?:s|min|h|d)$")
-"""The end of the text of a verdict that has a hang."""
 
 
 def told(frame: Frame) -> Verdict | None:
@@ -38,11 +35,6 @@ def recorded_since(frame: Frame) -> float | None:
         return 0.0
     verdict = told(frame)
     return verdict.since_at_ns / 1e9 if verdict is not None and is_urgent(verdict) else None
-
-
-def ageless(verdict: Verdict) -> str:
-    """Return the text of a verdict without the time for which it had gone on when it was told."""
-    return verdict.text if verdict.hang is None else _AGE.sub("", verdict.text)
 
 
 def culprits(frame: Frame) -> frozenset[int]:

@@ -31,16 +31,6 @@ class Mismatch:
     odd: frozenset[int]
     """The ranks that called something else than what was due, or than most of them; empty where that is not known."""
 
-    @property
-    def left_early(self) -> bool:
-        """Say whether the odd ones are in a barrier, which is what comes after a loop."""
-        rest = [call.op for rank, call in self.calls.items() if rank not in self.odd]
-        return (
-            bool(self.odd and rest)
-            and all(self.calls[rank].op in BARRIERS for rank in self.odd)
-            and not any(op in BARRIERS for op in rest)
-        )
-
 
 def mismatch_of(ranks: Mapping[int, Inspection]) -> Mismatch | None:
     """Return the first difference in the newest calls of a group whose calls do not complete; None where none is."""

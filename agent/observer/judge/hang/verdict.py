@@ -86,7 +86,12 @@ class _Conclusion:
         return found if self._age_s >= BEFORE_FIRST_S else None
 
     def _told(self) -> Told | None:
-        if (mismatch := mismatch_of(self._last)) is not None:
+        mismatch = mismatch_of(self._last)
+        involved = self._waits.circle or self._waits.causes if mismatch is None else mismatch.calls.keys()
+        raised = [rank for rank in sorted(involved) if rank in self._last and self._last[rank].exception]
+        if raised:
+            return self._raised(raised)
+        if mismatch is not None:
             return self._mismatch(mismatch)
         if self._waits.circle:
             return self._circle()
@@ -163,11 +168,9 @@ class _Conclusion:
         mine = mismatch.calls[first]
         rest = [rank for rank in others if mismatch.calls[rank] != mine]
         place = self._place(first)
-        kind = "left_early" if mismatch.left_early else "mismatch"
         text = wording.difference(
-            kind,
-            (odd or [rank for rank in others if mismatch.calls[rank] == mine], mine),
-            (rest, mismatch.calls[rest[0]]),
+            (odd or [rank for rank in others if mismatch.calls[rank] == mine], mine, place),
+            (rest, mismatch.calls[rest[0]], self._place(rest[0])),
             mismatch.number,
             mismatch.group,
             self._world,
@@ -176,9 +179,22 @@ class _Conclusion:
         wait = next((each for each in waits if each.call.number == mismatch.number), None) or self._waits.first(odd)
         waiters = frozenset(self._waits.waits) - set(odd)
         evidence = ("stacks",) if place.where else ()
-        causes = [Cause(rank, kind, "", self._place(rank), evidence=evidence) for rank in odd]
+        causes = [Cause(rank, "mismatch", "", self._place(rank), evidence=evidence) for rank in odd]
         text += f" · {place.where}" if place.where else ""
-        return self._hang(kind, causes, text, wait, waiters, bool(odd), where=place.where)
+        return self._hang("mismatch", causes, text, wait, waiters, bool(odd), where=place.where)
+
+    def _raised(self, ranks: Sequence[int]) -> Told:
+        """Return what is told of ranks that handle an exception, or are held up on its way: that came first."""
+        found, waits = self._last[ranks[0]], self._waits.waits.get(ranks[0], ())
+        place = self._place(ranks[0])
+        does = f"stands in {wording.in_words(waits[0])}" if waits else place.does or "stands"
+        stands = f"{does} ({place.line})" if place.line else does
+        waiters = self._waits.ranks - set(ranks)
+        text = wording.raised(ranks[0], found.exception, stands, waiters, self._world)
+        text += f" · {found.raised_at}" if found.raised_at else ""
+        causes = [Cause(rank, "exception", "", evidence=("exceptions",)) for rank in ranks]
+        wait = self._waits.first(ranks)
+        return self._hang("exception", causes, text, wait, waiters, True, where=found.raised_at, definite=True)
 
     def _circle(self) -> Told:
         ranks = sorted(self._waits.circle)

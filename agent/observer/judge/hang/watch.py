@@ -66,8 +66,8 @@ class Watch:
         """What is told now."""
         self.ceased_at_ns: int | None = None
         """When a run that was told to stand made its next step."""
-        self._gone: frozenset[int] = frozenset()
-        """Ranks that were gone when that was concluded."""
+        self._away: frozenset[int] = frozenset()
+        """Ranks that had ended or were gone when that was concluded."""
         self._usual: dict[str, float] = {}
         self._clear()
 
@@ -175,7 +175,7 @@ class Watch:
             return
         if not self._keeps(before, look):
             self.told = self._case().conclude(now_ns)
-            self._gone = frozenset(self.progress.gone)
+            self._away = self._ended()
         if self.told is not None and self.told.kind == "hang":
             self._wait(now_ns, AGAIN_S)
         elif self.told is not None or len(self._looks) >= _LOOKS:
@@ -197,7 +197,11 @@ class Watch:
             each.status == _TRACED or (each.by != "agent" and rank in before and before[rank].by == "agent")
             for rank, each in look.ranks.items()
         )
-        return disturbed or not self._gone.issuperset(self.progress.gone)
+        return disturbed or not self._away.issuperset(self._ended())
+
+    def _ended(self) -> frozenset[int]:
+        progress = self.progress
+        return frozenset(progress.gone) | {rank for rank in progress.beats if progress.has_ended(rank)}
 
     def _answer_apart(self, apart: Apart, found: Mapping[int, wire.Inspection], now_ns: int) -> None:
         self._looks = [*self._looks[-1:], Look(now_ns, dict(found))]
@@ -253,8 +257,7 @@ class Watch:
     def _choose(self, found: Mapping[int, wire.Inspection]) -> tuple[int, ...]:
         """Return the ranks of a large group whose stacks would tell: those that may be the cause, and some others."""
         present = self.progress.present
-        away = self.progress.gone | {rank for rank in self.progress.beats if self.progress.has_ended(rank)}
-        waits = waits_of(found, self._world, present, away)
+        waits = waits_of(found, self._world, present, self._ended())
         silent = [rank for rank in present if rank not in found or found[rank].by != "agent"]
         likely = sorted(waits.causes & set(present)) or silent
         chosen = dict.fromkeys([*likely[:_MOST_CAUSES], *sorted(waits.circle)[:_MOST_CAUSES]])

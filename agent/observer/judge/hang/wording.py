@@ -100,21 +100,24 @@ def _of_several(says: str) -> str:
 
 
 def difference(
-    kind: str,
-    one: tuple[Collection[int], PastCall],
-    other: tuple[Collection[int], PastCall],
+    one: tuple[Collection[int], PastCall, Place],
+    other: tuple[Collection[int], PastCall, Place],
     number: int,
     group: str,
     world: int,
 ) -> str:
-    """Return the line about ranks that called different collectives as call `number` of a group."""
-    (ranks, mine), (others, theirs) = one, other
-    who, rest = named(ranks, world), named(others, world)
-    if kind == "left_early":
-        stands = f"{verb(ranks, 'it stands', 'they stand')} in {called(mine)}"
-        return f"{who} left the loop early: {stands}, {rest} in {called(theirs)}"
+    """Return the line about ranks that called different collectives as call `number` of a group, and where."""
+    (ranks, mine, _), (others, theirs, there) = one, other
     of = "" if group == DEFAULT else f" of group {group}"
-    return f"{who} entered {called(mine)}, {rest} {called(theirs)} (call {number:,}{of})"
+    at = f" at {there.line}" if there.line else ""
+    text = f"{named(ranks, world)} entered {called(mine)}, {named(others, world)} {called(theirs)}{at}"
+    return f"{text} (call {number:,}{of})"
+
+
+def raised(rank: int, exception: str, stands: str, waiters: Collection[int], world: int) -> str:
+    """Return the line about a rank that has raised an exception, and does not end because of what handles it."""
+    waits = f"; {named(waiters, world)} {verb(waiters, 'waits', 'wait')}" if waiters else ""
+    return f"rank {rank} raised {exception}, and {stands} while that is handled{waits}"
 
 
 def left_out(ranks: Collection[int], wait: Wait | None, waiters: Collection[int], world: int) -> str:

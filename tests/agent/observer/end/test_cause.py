@@ -12,6 +12,7 @@ from ddptop.agent.observer.end import cause, kinds
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.rundir import Ended, Member, Process
 from ddptop.agent.text import clean_line
+from ddptop.agent.wire import Hang, Verdict
 
 SUMMARY = """
 ddptop.agent FAILED
@@ -278,3 +279,86 @@ def test_ranks_that_finished_accuse_no_host_that_fell_silent() -> None:
     found = cause.judge(4, group, None, "", lost=[cause.LostHost("node2", (2, 3), 20)])
     assert found.state == "ended"
     assert found.cause == "every rank that is heard has finished; node2 did not answer: 2 ranks unknown"
+
+
+S = 1_000_000_000
+TIMED_OUT = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 12000ms for recv operation"
+PAIR_CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:580] Application timeout caused pair closure"
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:2467"
+
+
+def told(text: str, *ranks: int, kind: str = "not_entered", since_s: int = 80, generation: int = 0) -> Verdict:
+    """Return the hang that was told while the run lived."""
+    return Verdict(1, "hang", f"{text} · 14 s", since_s * S, None, hang=Hang(kind, ranks), generation=generation)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "rank"),
+    [
+        (told("rank 1 hangs: it sleeps · train.py:31 main", 1), "collective_timeout", 1),
+        (told("rank 0 entered barrier, ranks 1 and 2 all_reduce", 0, kind="mismatch"), "mismatch", 0),
+        (told("rank 1 raised ValueError: a, and stands in barrier", 1, kind="exception"), "exception", 1),
+        (told("ranks 1 and 2 hang: they wait for data", 1, 2, kind="data"), "collective_timeout", None),
+    ],
+)
+@pytest.mark.parametrize("errors", [(TIMED_OUT, CLOSED), (CLOSED, PAIR_CLOSED), (CLOSED, CLOSED), (PAIR_CLOSED, None)])
+def test_what_was_told_while_it_lived_is_the_cause_of_what_came_of_it(verdict, kind, rank, errors) -> None:
+    """In the same words, whichever rank gave up first, and in the words of gloo; torchrun ended the others."""
+    group = members(member(0, 1, errors[0], 94 * S), member(1, errors[1] and 1, errors[1], 94 * S + 1), member(2))
+    seen = {2: Death(2, 96 * S, -signal.SIGTERM), 0: Death(0, 95 * S, 1)}
+    found = cause.judge(3, group, 1, "", deaths=seen, hangs=[verdict])
+    assert (found.cause, found.kind, found.rank) == (verdict.text.removesuffix(" · 14 s"), kind, rank)
+    # It is not that of an earlier start of the group, and explains no end that has its own reason.
+    other = cause.judge(3, group, 1, "", deaths=seen, hangs=[told("an old one", 1, generation=7)])
+    assert "an old one" not in (other.cause or "")
+    killed = cause.judge(3, group, 1, "", deaths={**seen, 2: Death(2, 93 * S, -signal.SIGKILL)}, hangs=[verdict])
+    assert killed.cause == ("rank 2 was killed by SIGKILL (out of memory, or kill -9)")
+
+
+def test_a_rank_that_was_killed_because_it_did_not_end_is_not_the_cause() -> None:
+    """One that is stopped gets its SIGTERM never, and torchrun's SIGKILL half a minute later."""
+    group = members(member(0, 1, TIMED_OUT, 94 * S), member(1))
+    seen = {0: Death(0, 95 * S, 1), 1: Death(1, 125 * S, -signal.SIGKILL)}
+    verdict = told("rank 1 hangs: it is stopped by SIGSTOP", 1, kind="stopped")
+    assert cause.judge(2, group, 1, "", deaths=seen, hangs=[verdict]).cause == "rank 1 hangs: it is stopped by SIGSTOP"
+    assert cause.judge(2, group, 1, "", deaths=seen).rank != 1 or "SIGKILL" not in str(
+        cause.judge(2, group, 1, "", deaths=seen).cause
+    )
+    soon = {**seen, 1: Death(1, 95 * S + 1, -signal.SIGKILL)}
+    assert "SIGKILL" in str(cause.judge(2, group, 1, "", deaths=soon).cause)
+
+
+@pytest.mark.parametrize("code", [None, 143])
+def test_a_sigterm_to_one_rank_is_the_cause_of_the_connection_that_others_lose(code: int | None) -> None:
+    """Its process was gone first, though the others told their errors before; with torchrun's summary, too."""
+    group = members(
+        member(0, 1, CLOSED, at_ns=94 * S), member(1, code, "SystemExit: 143" if code else None, 94 * S), member(2)
+    )
+    seen = {1: Death(1, 94 * S + 1, code or -signal.SIGTERM)}
+    live = cause.judge(3, group, None, "", deaths=seen)
+    after = {**seen, 0: Death(0, 96 * S, 1), 2: Death(2, 97 * S, -signal.SIGTERM)}
+    summary = "".join(
+        f"rank : {rank} (local_rank: {rank})\n exitcode : {status} (pid: {100 + rank})\n"
+        for rank, status in ((0, 1), (1, code or -15))
+    )
+    for end in (live, cause.judge(3, group, 1, "", deaths=after), cause.judge(3, group, 1, summary, deaths=after)):
+        assert end.rank == 1
+        assert "SIGTERM" in str(end.cause) or "143" in str(end.cause)
+
+
+def test_an_exception_that_a_lost_peer_came_upon_is_the_cause() -> None:
+    """In a `finally` the rank noticed later what had become of the others; what programs catch daily is none."""
+    trace = (
+        'Traceback (most recent call last):\n  File "train.py", line 8, in main\n    load(batch)\n'
+        "ValueError: bad label\n"
+        "\nDuring handling of the above exception, another exception occurred:\n\n"
+        f'Traceback (most recent call last):\n  File "train.py", line 12, in main\n    dist.barrier()\n{CLOSED}\n'
+    )
+
+    def with_trace(text: str) -> dict[int, Member]:
+        ended = Ended(95 * S, 1, CLOSED, text)
+        return members(member(0, 1, CLOSED, 94 * S), msgspec.structs.replace(member(1), ended=ended))
+
+    found = cause.judge(2, with_trace(trace), 1)
+    assert (found.rank, found.cause, found.kind) == (1, "rank 1: ValueError: bad label", "exception")
+    assert cause.judge(2, with_trace(trace.replace("ValueError: bad label", "StopIteration")), 1).rank == 0

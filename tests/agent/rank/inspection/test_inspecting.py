@@ -124,3 +124,35 @@ def test_the_agents_own_reading_is_told_so_that_it_is_not_taken_for_work() -> No
     (_, first), (really, second) = found
     assert really > 4_000, "the source of this file is read"
     assert second - first == pytest.approx(really, abs=2_000)
+
+
+def test_an_exception_that_is_handled_is_told_with_its_line() -> None:
+    """In a `finally` that waits, by the agent's thread; not one in whose handling the training makes its steps."""
+    process = identify(os.getpid())
+    assert process is not None
+    inspecting = Inspecting(Collectives(Stamps(), Faults()), Faults(), process, time.time_ns())
+    told: list[wire.Inspection] = []
+
+    def ask() -> None:
+        thread = threading.Thread(target=lambda: told.append(inspecting.inspect(3, stacks=True)))
+        thread.start()
+        thread.join()
+
+    def load() -> None:
+        raise ValueError("label 1000 is out of range")
+
+    ask()
+    try:
+        try:
+            load()
+        finally:
+            inspecting.notice(7)
+            ask()
+            inspecting.notice(8)
+            ask()
+    except ValueError:
+        pass
+    line = load.__code__.co_firstlineno + 1
+    before, during, training = ((each.exception, each.raised_at.rpartition("/")[2]) for each in told)
+    assert during == ("ValueError: label 1000 is out of range", f"test_inspecting.py:{line} load")
+    assert before == training == ("", "")

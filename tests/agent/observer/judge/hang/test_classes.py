@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from support.standing import (
     ALL_REDUCE,
@@ -346,22 +349,49 @@ def parted(run: Run, mine: PastCall, theirs: PastCall, odd: int = 1) -> Where:
 
 @pytest.mark.parametrize(("world", "odd"), [(2, 0), (2, 1), (4, 1)])
 @pytest.mark.parametrize(
-    ("call", "kind", "says"),
+    ("call", "says"),
     [
-        (PastCall("broadcast", 4 << 20), "mismatch", "entered broadcast 4 MiB"),
-        (PastCall("all_reduce", 8 << 20), "mismatch", "entered all_reduce 8 MiB"),
-        (PastCall("all_reduce", 64), "mismatch", "entered all_reduce 64 B"),
-        (BARRIER, "left_early", "left the loop early: it stands in barrier"),
+        (PastCall("broadcast", 4 << 20), "entered broadcast 4 MiB"),
+        (PastCall("all_reduce", 8 << 20), "entered all_reduce 8 MiB"),
+        (PastCall("all_reduce", 64), "entered all_reduce 64 B"),
+        (BARRIER, "entered barrier"),
     ],
 )
-def test_another_collective_is_told_from_the_one_that_was_due(world, odd, call, kind, says):
-    """Of two ranks, too: what came before shows which of both calls was due."""
+def test_another_collective_is_told_from_the_one_that_was_due(world, odd, call, says):
+    """Of two ranks, too: what came before shows which was due; both lines are told, and a barrier is no other case."""
     run = trained(world)
     finding = run.until_told(SOON_S, parted(run, call, REDUCE, odd))
     hang = hang_of(finding)
-    assert (hang.kind, hang.ranks, hang.where) == (kind, (odd,), "train.py:50 main")
+    assert (hang.kind, hang.ranks, hang.where) == ("mismatch", (odd,), "train.py:50 main")
     assert finding.text.startswith(f"rank {odd} {says}, rank")
-    assert "all_reduce 4 MiB" in finding.text
+    assert "all_reduce 4 MiB at train.py:40" in finding.text
+    assert "train.py:50 main" in finding.text
+
+
+@pytest.mark.parametrize("others", [REDUCE, BARRIER])
+def test_an_exception_on_its_way_is_told_before_the_calls_in_which_the_ranks_parted(others):
+    """It came first: what handles it calls something else than the others, or stands somewhere."""
+    raises: dict[str, Any] = {
+        "exception": "ValueError: label 1000 is out of range",
+        "raised_at": "data.py:12 __getitem__",
+    }
+    run = trained(2)
+    parts = parted(run, BARRIER if others == REDUCE else REDUCE, others)
+
+    def where(rank: int, since: float) -> Spot:
+        spot = parts(rank, since)
+        return replace(spot, **raises) if rank == 1 else spot
+
+    finding = run.until_told(SOON_S, where)
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks, hang.where) == ("exception", (1,), "data.py:12 __getitem__")
+    assert finding.text.startswith("rank 1 raised ValueError: label 1000 is out of range, and stands in ")
+    assert "rank 0 waits" in finding.text
+    # Of a rank that only waits for another one it is no news: the training may go on in there.
+    run = trained(2)
+    sleeps = stuck(Spot(SLEEPS), run)
+    other = run.until_told(SOON_S, lambda rank, since: replace(sleeps(rank, since), **({} if rank else raises)))
+    assert hang_of(other).kind == "not_entered"
 
 
 def test_sizes_that_may_differ_are_no_mismatch():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,6 +12,14 @@ _LASTS_NS: Final = 10_000_000_000
 """How long before the end a hang may be over, and still be what the end came of: ranks that give up leave it."""
 _LEAST_NS: Final = 2_000_000_000
 """What began so shortly before the first end, or after it, came of that end: ranks wait for the one that is gone."""
+
+_AGE: Final = r" · [\d,.:]+ (?:s|min|h|d)$"
+"""The end of the text of a verdict that has a hang."""
+
+
+def ageless(verdict: wire.Verdict) -> str:
+    """Return the text of a verdict without the time for which it had gone on when it was told."""
+    return verdict.text if verdict.hang is None else re.sub(_AGE, "", verdict.text)
 
 
 def at_the_end(verdicts: Sequence[wire.Verdict], ended_at_ns: int | None) -> wire.Verdict | None:

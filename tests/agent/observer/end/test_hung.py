@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.observer.status import hung
+from ddptop.agent.observer.end import hung
 
 S = 1_000_000_000
 
