@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +56,8 @@ class Observer:
         self._presence = Presence(directory)
         self._state = "starting"
         self._cause = run.cause
+        self._failure: cause.Judgement | None = None
+        """Why the present ranks have failed, as far as that is known while some of them live."""
         self._told_cause: str | None = None
         """The cause, at a branch, as the head has told it last."""
         self._engine: Torchrun | Foreign | None = None
@@ -315,7 +318,7 @@ class Observer:
         if self._relay.far.role != "branch" and not recounted:
             self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
         self._generation = generation
-        self._state, self._cause = "starting", None
+        self._state, self._cause, self._failure = "starting", None, None
         self._members.clear()
         self._ends.forget(generation)
         self._exits.forget()
@@ -338,7 +341,10 @@ class Observer:
             self._ends.record()
         if failed:
             # Told at once: torchrun may take half a minute to end the other ranks.
-            self._cause = self._ends.first_cause(self._run, self._members, None).cause
+            self._failure = self._ends.first_cause(self._run, self._members, None)
+            self._cause = self._failure.cause
+        if self._failure is not None and self._ends.tell_lingering(self._members):
+            self._cause = cause.with_lingering(self._failure, self._members, self._ends.lingering).cause
 
     def _wait(self) -> None:
         poller = zmq.Poller()
@@ -421,6 +427,9 @@ class Observer:
         told = self._others.conclusion
         if self._orders.killed_by is not None and (told is None or told.state != "killed"):
             why = f"killed by {self._orders.killed_by}{self._orders.left}"
+            if (failure := self._failure) is not None and failure.state == "failed":
+                # It had failed before somebody cleared up what was left of it.
+                return replace(failure, cause=f"{failure.cause}; then {why}")
             return cause.Judgement("killed", 128 + signal.SIGTERM, why)
         if told is not None:
             return cause.Judgement(told.state, told.exit_code, told.cause, told.cause_rank, kind=told.cause_kind)

@@ -22,7 +22,8 @@ from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.inspection.inspecting import Inspecting
-from ddptop.agent.rank.process import crashes, enrolment
+from ddptop.agent.rank.inspection.stacks import own_sources
+from ddptop.agent.rank.process import crashes, enrolment, leaving
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.meeting.meeting import Participant
 from ddptop.agent.rank.process.output import Output
@@ -130,6 +131,7 @@ class Session:
                 pub=directory.address(self.rank, "pub"),
                 cmd=directory.address(self.rank, "cmd"),
                 log=log,
+                log_begin=self._output.begin,
             ),
             self.faults,
         )
@@ -199,13 +201,20 @@ class Session:
                 error = self._output.explain(exit_code, error)
             except Exception as problem:
                 self.faults.note("reading the end of its output", problem)
-            self._account.end(exit_code, error, traceback, stopped_by, self.gate.completed)
+            self._account.end(exit_code, error, traceback, stopped_by, self.gate.completed, self._awaits())
             if self._publisher is not None:
                 self._publisher.stop()
         except Exception as problem:
             self.faults.note("ending", problem)
         finally:
             self._presence.end()
+
+    def _awaits(self) -> str:
+        try:
+            return leaving.awaited(own_sources())
+        except Exception as problem:
+            self.faults.note("looking for what its process waits for at exit", problem)
+            return ""
 
     def _abandon(self) -> None:
         """In a forked child: replace the locks that the agent's thread may hold, which does not exist there."""

@@ -63,6 +63,8 @@ class Ended(msgspec.Struct, frozen=True):
     """Steps that the rank had completed."""
     pid: int | None = None
     """The process that wrote this, which may be a child of the rank. None: an agent of an older version."""
+    awaits: Line = ""
+    """What its interpreter waits for before the process ends: `thread uploader (train.py:9)`."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -81,6 +83,8 @@ class Member(msgspec.Struct, frozen=True):
     log: Verbatim | None
     """File with the rank's output, or None where it goes to the terminal that started the run."""
     ended: Ended | None = None
+    log_begin: _Whole = 0
+    """Bytes that its log had before this process: they are of earlier starts of the group."""
 
 
 def without_foreign_end(member: Member) -> Member:

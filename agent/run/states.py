@@ -119,10 +119,15 @@ def describe(evidence: Evidence, state: str) -> str:
     if state == "silent":
         return f"{_last_heard(evidence)}{_doing(evidence)}"
     if evidence.ended is not None and state in ENDED:
-        return "its script has ended"
+        return f"its script has ended{lingers(evidence.ended, alive=evidence.alive)}"
     if evidence.said is None and state == "starting":
         return "its process is up, not heard yet" if evidence.reported else "waiting for the process"
     return clean(evidence.activity, 60)
+
+
+def lingers(ended: Ended, *, alive: bool | None) -> str:
+    """Return `; its process waits at exit for thread uploader (train.py:9)`; empty where it does not, or is gone."""
+    return f"; its process waits at exit for {ended.awaits}" if alive and ended.awaits else ""
 
 
 def _last_heard(evidence: Evidence) -> str:

@@ -311,7 +311,7 @@ class Hang(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     kind: Name
     """The class of the hang: `exception`, `not_entered`, `mismatch`, `left_early`, `stopped`, `spinning`, `lock_held`,
-    `data`, `waiting`, `swapping`, `gone`, `all_inside` or `unknown`; of a run that only stands `working` or
+    `data`, `waiting`, `swapping`, `gone`, `at_exit`, `all_inside` or `unknown`; of a run that only stands `working` or
     `all_outside`."""
     ranks: tuple[Rank, ...] = ()
     """The ranks that are the cause; empty where it is none or all of them."""

@@ -317,7 +317,7 @@ def _ended(model: RankModel) -> str | None:
         return "its process is gone" if model.alive is False else None
     ended = model.member.ended
     code = "exit code not known" if ended.exit_code is None else f"exit code {ended.exit_code}"
-    return code + (f": {ended.error[:300]}" if ended.error else "")
+    return code + (f": {ended.error[:300]}" if ended.error else "") + states.lingers(ended, alive=model.alive)
 
 
 def _ms(value: int | None) -> float | None:

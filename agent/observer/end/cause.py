@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from ddptop.agent.observer.end import hung
 from ddptop.agent.observer.end.processes import signal_name
+from ddptop.agent.run import states
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.records import Member, without_foreign_end
 from ddptop.agent.run.script.last_output import explain, in_log, last_output
@@ -188,13 +189,14 @@ def judge(
             torchrun_log,
             None if seen is None else seen.out_of_memory,
         )
-        if told.apart is not None:
+        if told.apart is not None and first.kind in ("", "mismatch", *_CONSEQUENCES):
             # The calls of the ranks say more than what gloo or NCCL made of them.
             rank = first.rank if told.apart.rank is None else told.apart.rank
             return Judgement("failed", first.code or code or 1, told.apart.text, rank, kind=told.apart.kind)
         text = first.text
         if first.unexplained:
-            printed = None if log_of is None else in_log(log_of(first.rank))
+            begin = members[first.rank].log_begin if first.rank in members else 0
+            printed = None if log_of is None else in_log(log_of(first.rank), begin)
             if printed is None and (first.rank not in members or members[first.rank].log is None):
                 # A rank that ends before its agent has begun prints where torchrun does.
                 printed = last_output(torchrun_log)
@@ -368,6 +370,14 @@ def with_host(judgement: Judgement, members: Mapping[int, Member]) -> Judgement:
     if rank is None or text is None or not re.match(rf"rank {rank}\b", text):
         return judgement
     return replace(judgement, cause=place(rank, members) + text[len(f"rank {rank}") :])
+
+
+def with_lingering(judgement: Judgement, members: Mapping[int, Member], lingering: Collection[int]) -> Judgement:
+    """Return the judgement with what keeps the process of the first cause from ending, if it is one of `lingering`."""
+    member = None if judgement.rank is None else members.get(judgement.rank)
+    if member is None or member.ended is None or member.rank not in lingering:
+        return judgement
+    return replace(judgement, cause=f"{judgement.cause}{states.lingers(member.ended, alive=True)}")
 
 
 def _silent(code: int, death: Death | None = None) -> str:

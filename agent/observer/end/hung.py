@@ -22,6 +22,12 @@ def ageless(verdict: wire.Verdict) -> str:
     return verdict.text if verdict.hang is None else re.sub(_AGE, "", verdict.text)
 
 
+def at_exit(verdicts: Sequence[wire.Verdict]) -> wire.Verdict | None:
+    """Return the verdict on scripts that had finished while their processes went on; None where that was not told."""
+    told = (each for each in reversed(verdicts) if each.hang is not None and each.hang.kind == "at_exit")
+    return next(told, None)
+
+
 def at_the_end(verdicts: Sequence[wire.Verdict], ended_at_ns: int | None) -> wire.Verdict | None:
     """Return the verdict on the hang that goes on, or that went on when the run came to its end; None without one.
 

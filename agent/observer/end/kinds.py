@@ -110,6 +110,12 @@ LAUNCHER: Final = Kind(
     "torchrun ended before any rank began",
     "No rank was at fault: its last words say why, and `ddptop logs` shows all of them.",
 )
+RECURSION: Final = Kind(
+    "recursion",
+    "a recursion without end",
+    "The frames that repeat call each other until the stack is full: look for the condition that should end that.",
+    r"^RecursionError\b",
+)
 ABORTED: Final = Kind(
     "aborted",
     "native code gave up",
@@ -159,6 +165,14 @@ TABLE: Final[tuple[Kind, ...]] = (
     ),
     MISMATCH,
     TIMEOUT,
+    RECURSION,
+    Kind(
+        "breakpoint",
+        "a breakpoint in the script",
+        "A rank has no terminal to debug on. Take the breakpoint out, or start one rank in the foreground: "
+        "`torchrun --nproc-per-node 1 SCRIPT`.",
+        r"^(?:bdb\.)?BdbQuit\b",
+    ),
     Kind(
         "nan",
         "a number that is none (NaN or infinity)",
@@ -200,6 +214,13 @@ TABLE: Final[tuple[Kind, ...]] = (
         "rest, of a core dump (`ulimit -c unlimited`).",
         signals=(signal.SIGSEGV, signal.SIGILL, signal.SIGFPE),
     ),
+    Kind(
+        "terminate",
+        "std::terminate without an exception",
+        "Often a C++ thread still ran when its object was destroyed: end it before, and call "
+        "`dist.destroy_process_group()` at the end. The Python line says what called it; gdb shows the rest.",
+        r"terminate called without an active exception",
+    ),
     ABORTED,
     KILLED,
     Kind(
@@ -215,14 +236,23 @@ FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, 
 """Signals with which a process is ended by another one, or by the system."""
 
 
-def advised(kind: Kind, step: int | None, out_of_memory: bool | None) -> Kind:
+def advised(kind: Kind, step: int | None, out_of_memory: bool | None, ranks: int = 2, hosts: int = 1) -> Kind:
     """Return a kind of end with the advice that fits what is known of it.
 
     Args:
         kind: the kind.
         step: the last step of the rank that ended; None or 0 before its first.
         out_of_memory: whether the kernel has counted an out-of-memory kill; None where that is not known.
+        ranks: number of ranks that have begun.
+        hosts: number of their hosts.
     """
+    if kind is EXCEPTION and ranks < 2:
+        return kind._replace(advice="The traceback names the line.")
+    if kind is LOST_PEER and hosts < 2:
+        return kind._replace(
+            advice="This rank only noticed it: another rank of this host closed its connections first. Its log may say "
+            "why (`ddptop logs`)."
+        )
     if kind is EXIT and not step:
         return kind._replace(advice=f"{kind.advice[:-1]}; a wrong option is the usual reason.")
     if kind is KILLED and out_of_memory is False:

@@ -60,11 +60,16 @@ class _Call(NamedTuple):
         return f"{self.name} ({self.place})" if self.place else self.name
 
 
-def output_of(log: Path) -> str:
-    """Return the end of what a rank has printed, and after it what it wrote as it crashed, where that is apart."""
+def output_of(log: Path, begin: int = 0) -> str:
+    """Return the end of what a rank has printed, and after it what it wrote as it crashed, where that is apart.
+
+    Args:
+        log: its log.
+        begin: bytes of it that were there before the rank began.
+    """
     # See `RunDir.rank_crash`.
     crash = tail.end(log.with_suffix(".crash"), _LOG_BYTES)
-    printed = tail.end(log, _LOG_BYTES)
+    printed = tail.end(log, _LOG_BYTES, begin)
     return f"{printed}\n{crash}" if crash else printed
 
 
@@ -91,7 +96,7 @@ def of_ranks(
     code = codes.get(first)
     output = ""
     if log_of is not None and (ended is None or ended.exit_code is None):
-        output = output_of(log_of(first)) or torchrun_log
+        output = output_of(log_of(first), 0 if member is None else member.log_begin) or torchrun_log
     dump = traces.crash(output) if code in _CRASHES else None
     printed = output if dump is None else dump.before
     error = None if ended is None or not ended.exit_code else ended.error or f"SystemExit: {ended.exit_code}"
@@ -104,6 +109,8 @@ def of_ranks(
     if kind is kinds.ABORTED and not printed.strip() and dump and dump.stack.collective and _is_gloo(members):
         # It says why on the terminal that started a job by hand, which nobody reads; what can be read says otherwise.
         kind = kinds.MISMATCH
+    if kind.name == "native_crash" and dump is not None and dump.stack.repeats:
+        kind = kinds.RECURSION
     user = None if dump is None else dump.stack.user
     place = f" at {clean_line(user.text, 100)}" if user is not None else ""
     apart = None
@@ -137,7 +144,7 @@ def _stood(
         if member.ended is not None and member.ended.traceback:
             stack = traces.of_traceback(member.ended.traceback)
         elif log_of is not None and codes.get(rank) in _CRASHES:
-            dump = traces.crash(output_of(log_of(rank)))
+            dump = traces.crash(output_of(log_of(rank), member.log_begin))
             stack = traces.Stack() if dump is None else dump.stack
         name = stack.collective
         if not name and any(spot.function == _BACKWARD for spot in stack.frames):
@@ -155,9 +162,17 @@ def _apart(
     codes: Mapping[int, int],
     said: str,
 ) -> Apart | None:
-    finished = [rank for rank, each in members.items() if each.ended is not None and each.ended.exit_code == 0]
+    finished = [
+        rank for rank, each in members.items() if (codes.get(rank) if each.ended is None else each.ended.exit_code) == 0
+    ]
     if finished and stood:
-        text = f"{ranks(finished)} finished {'its script' if len(finished) == 1 else 'their scripts'} while "
+        without_word = all(members[rank].ended is None for rank in finished)
+        left = (
+            "exited with code 0"
+            if without_word
+            else f"finished {'its script' if len(finished) == 1 else 'their scripts'}"
+        )
+        text = f"{ranks(finished)} {left} while "
         text += f"{ranks(stood)} still stood in {next(iter(stood.values())).text}"
         return Apart(kinds.LEFT_EARLY.name, text, finished[0] if len(finished) == 1 else None)
     if not stood or kind not in (kinds.MISMATCH, kinds.TIMEOUT):

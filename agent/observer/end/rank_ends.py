@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from ddptop.agent.observer.end import cause, kernel_log
 from ddptop.agent.observer.end.exits import Exits
@@ -25,6 +26,9 @@ from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir
 from ddptop.agent.wire import Verdict
+
+_LINGERS_NS: Final = 5_000_000_000
+"""Time after the end of a script in which most processes end."""
 
 _log = logging.getLogger("ddptop.observer")
 
@@ -66,6 +70,8 @@ class RankEnds:
         """By rank, what was seen of the end of its process."""
         self._told: set[int] = set()
         """Ranks whose end was told before that of their process."""
+        self.lingering: set[int] = set()
+        """Ranks whose scripts have failed, and whose processes wait for something before they end."""
         self._records_at_ns = 0
         """When a record of a rank was written last."""
 
@@ -80,6 +86,7 @@ class RankEnds:
         # Of a job started by hand another process may take the place of one that has ended.
         self._seen.pop(rank, None)
         self._told.discard(rank)
+        self.lingering.discard(rank)
         self._memory_kills.watch(rank, process.pid)
 
     def turn(self) -> None:
@@ -91,6 +98,7 @@ class RankEnds:
         self._generation = generation
         self._seen = {}
         self._told.clear()
+        self.lingering.clear()
         self._memory_kills.forget()
         self._parts.forget()
 
@@ -115,6 +123,19 @@ class RankEnds:
             text, level = cause.describe_end(members[rank])
             self._say(text, level, rank)
         return bool(failing)
+
+    def tell_lingering(self, members: Mapping[int, Member]) -> bool:
+        """Tell of the ranks whose scripts have failed, and whose processes still wait; return whether there are new."""
+        found = {
+            rank: ended
+            for rank in self._exits.alive()
+            if rank in members and rank not in self.lingering and (ended := members[rank].ended) is not None
+            if ended.exit_code and ended.awaits and time.time_ns() - ended.at_ns >= _LINGERS_NS
+        }
+        for rank, ended in found.items():
+            self.lingering.add(rank)
+            self._say(f"rank {rank}'s script has failed{states.lingers(ended, alive=True)}", "warning", rank)
+        return bool(found)
 
     def _has_failed(self, rank: int, member: Member | None) -> bool:
         """Say whether the script of a rank whose process still lives has failed, which was not told yet."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from typing import Final, NamedTuple
 
 from ddptop.agent.run.script.sources import is_library
@@ -17,6 +18,8 @@ _MOST_LINES: Final = 20_000
 """Lines at the end of a text in which a stack is looked for."""
 _FRAME: Final = r'(?:\[[\w:]{1,20}\]:? ?)*\s*File "([^"\n]{1,4096})", line (\d{1,9}|\?\?\?),? in (.{1,400})'
 """A frame in a traceback, before which torch may put the rank, and in a crash dump, which has no second comma."""
+_RECURSION: Final = 20
+"""Frames of one function in a crash dump, which has the innermost hundred, from which on it is a recursion."""
 _OPENING: Final = "Traceback (most recent call last)"
 _CRASH: Final = "Fatal Python error: "
 _THREAD: Final = r"(Current thread|Thread) 0x[0-9a-f]{1,20}.{0,100}\(most recent call first\):"
@@ -56,6 +59,12 @@ class Stack(NamedTuple):
     def user(self) -> Spot | None:
         """The innermost frame of the user's code."""
         return next((spot for spot in self.frames if not spot.is_library), None)
+
+    @property
+    def repeats(self) -> bool:
+        """True where a few functions of the user's fill it: a recursion without end."""
+        counts = Counter((spot.file, spot.function) for spot in self.frames if not spot.is_library)
+        return bool(counts) and counts.most_common(1)[0][1] >= _RECURSION
 
     @property
     def collective(self) -> str:

@@ -13,7 +13,9 @@ from typing import Final, Protocol
 from ddptop.agent import wire
 from ddptop.agent.observer.end.freezer import frozen
 from ddptop.agent.observer.judge.finding import Finding
-from ddptop.agent.observer.judge.hang.verdict import Told
+from ddptop.agent.observer.judge.hang.classes import ENDED_S
+from ddptop.agent.observer.judge.hang.progress import ONE
+from ddptop.agent.observer.judge.hang.verdict import Told, at_exit
 from ddptop.agent.observer.judge.hang.watch import Watch
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.run.states import ranks_here
@@ -112,8 +114,24 @@ class Hanging:
                 watch.rest(now_ns)
             elif (question := watch.question(now_ns)) is not None:
                 self._ask(question.ranks, stacks=question.stacks)
+        if not watch.progress.present and watch.told is None:
+            self._look_at_exits(now_ns)
         before, self._shown = self._shown, watch.told
         return before is not watch.told
+
+    def _look_at_exits(self, now_ns: int) -> None:
+        """Tell of scripts that have finished while their processes wait for something, where no other rank works."""
+        progress = self._watch.progress
+        if not any(progress.has_ended(rank) for rank in progress.beats.keys() - progress.gone):
+            return
+        found = {
+            rank: ended
+            for rank, member in sorted(self._directory.members().items())
+            if rank not in progress.gone and (ended := member.ended) is not None and ended.awaits
+            if now_ns - ended.at_ns >= ENDED_S * ONE
+        }
+        if found:
+            self._watch.tell(at_exit({rank: ended.awaits for rank, ended in found.items()}), now_ns)
 
     def tell(self) -> None:
         """Tell the judge what is wrong at this moment."""

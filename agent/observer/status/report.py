@@ -149,6 +149,10 @@ def of(directory: RunDir) -> Report:
     }
     verdicts = recording.read_verdicts(directory.database) if readable else []
     stuck = hung.at_the_end(verdicts, _ended(found.state, run, members.values(), deaths))
+    if stuck is None and found.state in ("running", "killed"):
+        stuck = hung.at_exit(verdicts)
+    # Where the cause is what was told while the run lived, so is its line.
+    stood = stuck.hang.where if stuck is not None and stuck.hang is not None and hung.ageless(stuck) == cause else ""
     ranks = tuple(
         _rank(
             member,
@@ -161,7 +165,7 @@ def of(directory: RunDir) -> Report:
             # What has become of the ranks of a host that did not answer the kill, nobody knows.
             by_kill=found.state == "killed" and rank not in unheard,
             prints=rank in with_output,
-            stood=stuck.hang.where if stuck is not None and stuck.hang is not None and rank in stuck.hang.ranks else "",
+            stood=stood if rank == first else "",
         )
         for rank, member in members.items()
     )
@@ -173,7 +177,8 @@ def of(directory: RunDir) -> Report:
     death = None if first is None else deaths.get(first)
     if kind is not None:
         cause_step = next((each.step for each in ranks if each.rank == first), None)
-        kind = kinds.advised(kind, cause_step, None if death is None else death.out_of_memory)
+        on = {member.host for member in members.values()}
+        kind = kinds.advised(kind, cause_step, None if death is None else death.out_of_memory, len(members), len(on))
     newest = list(journal.events(directory.database))[-_EVENTS:] if readable else []
     return Report(
         run=msgspec.structs.replace(run, cause=None if run.cause is None else hide.line(run.cause)),
@@ -283,8 +288,8 @@ def _rank(
         heard_at_ns=None if beat is None else beat.at_ns,
         device=None if beat is None else beat.device,
         health=None if beat is None else beat.health,
-        where=where or stood,
-        output=tuple(hide.line(line) for line in _output(directory, member.rank)) if prints else (),
+        where=stood or where,
+        output=tuple(hide.line(line) for line in _output(directory, member)) if prints else (),
     )
 
 
@@ -310,14 +315,14 @@ def _stack(directory: RunDir, member: Member, status: int | None) -> traces.Stac
     if member.ended is not None and member.ended.traceback:
         return traces.of_traceback(traces.root(member.ended.traceback))
     if status is not None and status < 0 and -status not in kinds.FROM_OUTSIDE:
-        dump = traces.crash(parting.output_of(directory.rank_log(member.rank)))
+        dump = traces.crash(parting.output_of(directory.rank_log(member.rank), member.log_begin))
         return traces.Stack() if dump is None else dump.stack
     return traces.Stack()
 
 
-def _output(directory: RunDir, rank: int) -> list[str]:
+def _output(directory: RunDir, member: Member) -> list[str]:
     """Return the last lines of a rank's log before its traceback or crash dump, which are told apart from them."""
-    text = tail.end(directory.rank_log(rank))
+    text = tail.end(directory.rank_log(member.rank), begin=member.log_begin)
     if (dump := traces.crash(text)) is not None:
         text = dump.before
     lines = text.splitlines()
@@ -356,7 +361,7 @@ def _traceback(
             and -death.status not in kinds.FROM_OUTSIDE
             and death.status < 0
         ):
-            dump = traces.crash(parting.output_of(directory.rank_log(member.rank)))
+            dump = traces.crash(parting.output_of(directory.rank_log(member.rank), member.log_begin))
             if dump is not None:
                 frames = (f'  File "{spot.file}", line {spot.line} in {spot.function}' for spot in _own(dump.stack))
                 return _bounded("\n".join((f"Fatal Python error: {dump.what}", *frames))), member.rank

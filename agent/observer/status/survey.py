@@ -187,7 +187,8 @@ def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> c
         elsewhere=everyone.keys() - here.keys(),
         hangs=recording.read_verdicts(directory.database) if is_plain(directory.database) else [],
     )
-    return cause.with_host(judgement, everyone)
+    lingering = [rank for rank, member in here.items() if member.ended is not None and is_alive(member.process)]
+    return cause.with_lingering(cause.with_host(judgement, everyone), here, lingering)
 
 
 def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:

@@ -10,4 +10,5 @@ output      the log, as long as the disk has room
 crashes     the Python line of a crash in native code, in the log
 account     the record of the rank in the run directory
 ending      exit status and exception as text
+leaving     what the interpreter waits for after the script
 """

@@ -71,7 +71,13 @@ class Account:
         self.begin()
 
     def end(
-        self, exit_code: int | None, error: str | None, traceback: str | None, stopped_by: str | None, step: int | None
+        self,
+        exit_code: int | None,
+        error: str | None,
+        traceback: str | None,
+        stopped_by: str | None,
+        step: int | None,
+        awaits: str = "",
     ) -> None:
         """Add the end of the script to the record; on a full disk with the end of the traceback, or without it."""
         if os.getpid() != self._owner:
@@ -84,6 +90,7 @@ class Account:
             None if stopped_by is None else clean_line(stopped_by, 200),
             step,
             self._owner,
+            clean_line(awaits, 300),
         )
         brief = msgspec.structs.replace(ended, traceback=None if traceback is None else _brief(traceback))
         bare = msgspec.structs.replace(ended, traceback=None)

@@ -74,7 +74,9 @@ def by_text(cause: str) -> Saying:
 
 def reported(report: Mapping[str, Any]) -> Saying | None:
     """Return the cause that a report tells; None where it tells none."""
-    cause, rank = report["cause"], report["cause_rank"]
+    cause, rank, hang = report["cause"], report["cause_rank"], report.get("hang")
+    if report.get("state") == "killed" and hang is not None:
+        return Saying(tuple(hang["hang"]["ranks"]), hang["hang"]["class"], hang["hang"]["where"] or "", hang["text"])
     if not cause:
         return None
     if rank is None:

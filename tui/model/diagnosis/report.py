@@ -21,6 +21,8 @@ _DIVERGED: Final = (
     "Do not use its checkpoints. Look for what changes a parameter on some ranks alone: a step that one skips, an `if` "
     "on the rank, a parameter outside of DDP, unequal seeds before it was wrapped."
 )
+_CYCLE: Final = 8
+"""Frames of a recursion in a row at most that are told once."""
 _MOST_RANKS: Final = 16
 """Ranks of a lost run that get a line of their own."""
 
@@ -165,7 +167,7 @@ def _folded(trace: list[str]) -> list[str]:
             blocks[-1][1].append(line)
         else:
             blocks.append((False, [line]))
-    told: list[str] = []
+    blocks, told = _without_repeats(blocks), []
     for library, group in groupby(blocks, key=lambda block: block[0]):
         frames = [lines for _, lines in group]
         if library and len(frames) > 1:
@@ -173,6 +175,27 @@ def _folded(trace: list[str]) -> list[str]:
         else:
             told += [line for lines in frames for line in lines]
     return told
+
+
+def _without_repeats(blocks: list[tuple[bool, list[str]]]) -> list[tuple[bool, list[str]]]:
+    """Return frames with those once that come again and again, up to `_CYCLE` of them in a row."""
+    found: list[tuple[bool, list[str]]] = []
+    places = [lines[0] for _, lines in blocks]
+    at = 0
+    while at < len(blocks):
+        for length in range(1, _CYCLE + 1):
+            times = 1
+            while places[at : at + length] == places[at + times * length : at + (times + 1) * length]:
+                times += 1
+            if times > 2 and _FRAME.match(places[at]):
+                found += blocks[at : at + length]
+                found.append((False, [f"  … {'that' if length == 1 else f'these {length}'} {times - 1} times more"]))
+                at += times * length
+                break
+        else:
+            found.append(blocks[at])
+            at += 1
+    return found
 
 
 def _output(report: Report) -> list[ReportLine]:

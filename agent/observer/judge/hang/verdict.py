@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,11 +11,11 @@ from ddptop.agent.observer.judge.hang import wording
 from ddptop.agent.observer.judge.hang.activity import Activity
 from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, SPINS, STARVED_S, STOPPED, SURE, Cause, cause_of
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread
-from ddptop.agent.observer.judge.hang.mismatch import Mismatch, is_usual, mismatch_of
-from ddptop.agent.observer.judge.hang.place import Place, place_of
+from ddptop.agent.observer.judge.hang.mismatch import BARRIERS, Mismatch, is_usual, mismatch_of
+from ddptop.agent.observer.judge.hang.place import WORK, Place, place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.waits import DEFAULT, Wait, waits_of
-from ddptop.agent.text import clean_line
+from ddptop.agent.text import clean_line, plural
 from ddptop.agent.wire import Hang, Inspection
 
 BEFORE_FIRST_S: Final = 30.0
@@ -40,6 +41,15 @@ class Told:
     hang: Hang
     definite: bool = False
     """It holds whatever else the ranks do, so that nothing more needs to be waited for."""
+
+
+def at_exit(awaits: Mapping[int, str]) -> Told:
+    """Return what is told of ranks whose scripts have finished, and whose processes wait at exit for what is said."""
+    rank, what = next(iter(awaits.items()))
+    more = f"; as {plural(len(awaits) - 1, 'other')}" if len(awaits) > 1 else ""
+    text = f"rank {rank}'s script has finished; its process waits at exit for {what}{more}"
+    where = "" if (found := re.search(r"\(([^()]+:\d+)\)", what)) is None else found[1]
+    return Told("hang", text, Hang("at_exit", tuple(awaits), clean_line(where), evidence="record of the rank"))
 
 
 @dataclass(frozen=True)
@@ -162,8 +172,12 @@ class _Conclusion:
         return self._hang("all_inside", [], text, wait, waiters, False)
 
     def _mismatch(self, mismatch: Mismatch) -> Told:
-        odd = sorted(mismatch.odd)
-        others = [rank for rank in sorted(mismatch.calls) if rank not in mismatch.odd]
+        odd, is_tied = sorted(mismatch.odd), 2 * len(mismatch.odd) == len(mismatch.calls)
+        if is_tied and all(mismatch.calls[rank].op in BARRIERS for rank in odd):
+            # As many are elsewhere: where that is an evaluation or a save, these wait for it in order.
+            rest = [rank for rank in sorted(mismatch.calls) if rank not in mismatch.odd]
+            odd = rest if all(self._place(rank).does in WORK for rank in rest) else odd
+        others = [rank for rank in sorted(mismatch.calls) if rank not in odd]
         first = odd[0] if odd else others[0]
         mine = mismatch.calls[first]
         rest = [rank for rank in others if mismatch.calls[rank] != mine]
@@ -181,7 +195,8 @@ class _Conclusion:
         evidence = ("stacks",) if place.where else ()
         causes = [Cause(rank, "mismatch", "", self._place(rank), evidence=evidence) for rank in odd]
         text += f" · {place.where}" if place.where else ""
-        return self._hang("mismatch", causes, text, wait, waiters, bool(odd), where=place.where)
+        sure = bool(odd) and not (is_tied and any(call.op in BARRIERS for call in mismatch.calls.values()))
+        return self._hang("mismatch", causes, text, wait, waiters, sure, where=place.where)
 
     def _raised(self, ranks: Sequence[int]) -> Told:
         """Return what is told of ranks that handle an exception, or are held up on its way: that came first."""

@@ -185,6 +185,11 @@ class Watch:
     def _case(self) -> Case:
         return Case(self._looks, self.progress, self._world, self._usual, self._activity)
 
+    def tell(self, told: Told, now_ns: int) -> None:
+        """Tell what was found without a look at the ranks."""
+        self.told, self._away = told, self._ended()
+        self.progress.rest(now_ns)
+
     def _keeps(self, before: Mapping[int, wire.Inspection], look: Look) -> bool:
         """Say whether a hang that is told stays as it is, whatever this look seems to show.
 

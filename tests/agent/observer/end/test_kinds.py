@@ -77,7 +77,7 @@ def test_an_exception_is_recognized_by_its_own_words(error: str, name: str) -> N
         (-signal.SIGSEGV, "step 3", None, "native_crash"),
         (-signal.SIGBUS, "", None, "shared_memory"),
         (-signal.SIGTERM, "OutOfMemoryError", None, "terminated"),
-        (-signal.SIGABRT, "terminate called without an active exception", None, "aborted"),
+        (-signal.SIGABRT, "terminate called without an active exception", None, "terminate"),
         (-signal.SIGABRT, "terminate called after throwing an instance of 'std::bad_alloc'", None, "host_memory"),
         (-signal.SIGABRT, "  what():  [enforce fail at pair.cc:464] op.preamble.length <= op.nbytes. 1000 vs 12. "
                           "Received data size doesn't match expected size.", None, "mismatch"),

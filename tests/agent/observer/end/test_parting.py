@@ -180,3 +180,12 @@ def test_exit_codes_that_only_the_system_knows_decide_how_a_run_ended() -> None:
     assert harmless.state == "finished"
     assert harmless.warning is not None
     assert "counted as finished" in harmless.warning
+
+
+def test_an_exception_that_came_before_a_lost_peer_is_told_instead_of_the_calls() -> None:
+    """What a `finally` called after it is no cause, whatever the others called meanwhile."""
+    closed = "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer"
+    own = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 9, in main\nValueError: bad label\n'
+    both = f"{own}\nDuring handling of the above exception, another exception occurred:\n\n{trace('barrier', 12)}"
+    found = judged(failed(0, closed, trace("all_reduce", 40)), failed(1, closed, both, 20))
+    assert (found.rank, found.cause) == (1, "rank 1: ValueError: bad label")

@@ -368,6 +368,19 @@ def test_another_collective_is_told_from_the_one_that_was_due(world, odd, call, 
     assert "train.py:50 main" in finding.text
 
 
+def test_a_rank_that_evaluates_alone_is_told_and_not_the_one_that_waits_for_it_in_a_barrier():
+    """Its evaluation calls a collective; with two ranks the calls alone would accuse the other one, for sure."""
+    run = trained(2)
+    parts = parted(run, REDUCE, BARRIER)
+
+    def where(rank: int, since: float) -> Spot:
+        spot = parts(rank, since)
+        return replace(spot, frames=(ALL_REDUCE, *in_user_code(50, "evaluate"))) if rank == 1 else spot
+
+    hang = hang_of(run.until_told(SOON_S, where))
+    assert (hang.kind, hang.ranks, hang.where, hang.sure) == ("mismatch", (1,), "train.py:50 evaluate", False)
+
+
 @pytest.mark.parametrize("others", [REDUCE, BARRIER])
 def test_an_exception_on_its_way_is_told_before_the_calls_in_which_the_ranks_parted(others):
     """It came first: what handles it calls something else than the others, or stands somewhere."""

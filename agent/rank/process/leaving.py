@@ -1,0 +1,51 @@
+"""What the interpreter waits for after the script: threads that are no daemons, queues and processes that go on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import FrameType
+from typing import Final
+
+from ddptop.agent.rank.inspection.frames import current
+from ddptop.agent.run.script.sources import Sources
+from ddptop.agent.run.script.stacks import OWN_THREADS
+
+_MOST: Final = 3
+"""Of these that are named."""
+_FEEDER: Final = "QueueFeederThread"
+"""The thread of a `multiprocessing.Queue` that writes into its pipe: it is waited for at exit, though a daemon."""
+
+
+def awaited(sources: Sources) -> str:
+    """Return what the process will wait for before it ends, `thread uploader (train.py:9)`; empty: for nothing.
+
+    Most of it ends a moment later, because it has only been asked to.
+    """
+    found, queues = [], 0
+    frames = current()
+    for thread in threading.enumerate():
+        name = str(thread.name)
+        if thread is threading.main_thread() or thread is threading.current_thread() or name.startswith(OWN_THREADS):
+            continue
+        if name == _FEEDER:
+            queues += 1
+        elif not thread.daemon:
+            where = _where(frames.get(thread.ident or 0), sources)
+            found.append(f"thread {name} ({where})" if where else f"thread {name}")
+    # They hold what the functions hold.
+    frames.clear()
+    if queues:
+        found.append("a queue that nobody reads" if queues == 1 else f"{queues} queues that nobody reads")
+    children = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
+    found += [
+        f"process {child.name} (pid {child.pid})" for child in tuple(children) if not child.daemon and child.is_alive()
+    ]
+    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    return ", ".join(found[:_MOST]) + more
+
+
+def _where(frame: FrameType | None, sources: Sources) -> str:
+    while frame is not None and sources.is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else f"{sources.name(frame.f_code.co_filename)}:{frame.f_lineno}"
