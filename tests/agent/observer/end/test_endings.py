@@ -16,6 +16,7 @@ from support.harness import carriers, until
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline, journal
+from ddptop.agent.observer.status import survey
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
 from ddptop.tui.control import ending
@@ -180,3 +181,30 @@ def test_each_kill_of_a_part_leaves_its_outcome(launch: Launch) -> None:
     Ending(directory, "ada").kill(1.0, 1, lambda line: None)
     wanted = "kill of rank 1: 1 rank ended, 0 left"
     until(lambda: any(text.startswith(wanted) for text in told(directory)), "the outcome")
+
+
+LINGERS = """
+import os, threading, time
+import ddptop.agent as agent
+def upload():
+    time.sleep(100)
+agent.start()
+if os.environ["RANK"] == "1":
+    threading.Thread(target=upload, name="uploader").start()
+    raise ValueError("label 1000 is out of range")
+time.sleep(100)
+"""
+
+
+def test_a_failed_run_that_is_killed_keeps_its_cause(launch: Launch) -> None:
+    """A thread keeps the process of the rank that has failed: that is told, and the kill only clears it up."""
+    directory = launch(LINGERS)
+    observer = observer_of(directory)
+    waits = "its process waits at exit for thread uploader (script.py:5)"
+    until(lambda: f"rank 1's script has failed; {waits}" in told(directory), "what keeps the process")
+    until(lambda: waits in str(survey.look(directory).cause or survey.look(directory).run.cause), "the cause says it")
+    assert Ending(directory, "ada").kill(1.0, None, lambda line: None) == "2 ranks ended, 0 left"
+    until(lambda: not is_alive(observer), "the observer has gone")
+    end = directory.read()
+    assert (end.state, end.cause_rank, end.cause_kind) == ("failed", 1, "exception")
+    assert end.cause == "rank 1: ValueError: label 1000 is out of range; then killed by ada"

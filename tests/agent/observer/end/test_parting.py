@@ -189,3 +189,21 @@ def test_an_exception_that_came_before_a_lost_peer_is_told_instead_of_the_calls(
     both = f"{own}\nDuring handling of the above exception, another exception occurred:\n\n{trace('barrier', 12)}"
     found = judged(failed(0, closed, trace("all_reduce", 40)), failed(1, closed, both, 20))
     assert (found.rank, found.cause) == (1, "rank 1: ValueError: bad label")
+
+
+def test_a_rank_that_leaves_without_a_word_is_told_by_its_exit_code() -> None:
+    """By `os._exit(0)`, while another one stands in a collective and then loses it."""
+    lost = failed(0, CLOSED, trace("all_reduce", 40))
+    found = judged(lost, member(1), deaths=(Death(1, 5, 0), Death(0, 30, 1)))
+    assert (found.rank, found.kind) == (1, "left_early")
+    assert found.cause == "rank 1 exited with code 0 while rank 0 still stood in all_reduce (train.py:40 main)"
+
+
+@pytest.mark.parametrize(("depth", "kind"), [(90, "recursion"), (3, "native_crash")])
+def test_a_crash_of_a_function_that_calls_itself_is_a_recursion(tmp_path: Path, depth: int, kind: str) -> None:
+    """Its dump has the innermost hundred frames."""
+    frames = '  File "/home/ada/train.py", line 8 in __getattr__\n' * depth
+    crash = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f834fe41b80 (most recent call first):\n"
+    (tmp_path / "rank-1.log").write_text(crash + frames)
+    found = judged(member(1), deaths=(Death(1, 5, -signal.SIGSEGV),), log_of=lambda rank: tmp_path / f"rank-{rank}.log")
+    assert (found.rank, found.kind) == (1, kind)

@@ -21,7 +21,7 @@ from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.record.recording import read_inspections, read_verdicts
 from ddptop.agent.observer.relay import hanging
 from ddptop.agent.observer.relay.hanging import Hanging
-from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 
 Then = Callable[[dict[int, wire.Inspection]], object]
 
@@ -252,3 +252,26 @@ def test_a_run_of_which_a_rank_has_failed_is_not_looked_at(
         before = len(seconds)
         until(lambda: len(seconds) >= before + 4, "three seconds more")
     assert seconds[before + 1] == seconds[before + 3]
+
+
+def test_processes_that_outlive_their_scripts_are_told_with_what_they_wait_for(new_run: Callable[..., RunDir]) -> None:
+    """After some seconds, where no other rank works any more: a healthy process has ended by then."""
+    directory = new_run()
+    asked = Asked(directory)
+    asked.make_step()
+    ended = Ended(asked.now_ns, 0, awaits="thread uploader (train.py:9)")
+    directory.write_member(Member(1, 1, 2, Process(7, 0.0), "host", 0, "", "", None, ended))
+    for rank, state in ((1, "ended"), (0, "running")):
+        asked.hanging.note(msgspec.structs.replace(_beat(rank, 2, asked.now_ns), state=state))
+    asked.spend(6)
+    assert not [finding for finding, _ in asked.findings if finding is not None]
+    asked.hanging.note(msgspec.structs.replace(_beat(0, 2, asked.now_ns), state="ended"))
+    asked.hanging.lose(0)
+    asked.spend(1)
+    finding = asked.findings[-1][0]
+    assert finding is not None
+    assert finding.hang is not None
+    assert finding.text.startswith(
+        "rank 1's script has finished; its process waits at exit for thread uploader (train.py:9) · "
+    )
+    assert (finding.hang.kind, finding.hang.ranks, finding.hang.where) == ("at_exit", (1,), "train.py:9")

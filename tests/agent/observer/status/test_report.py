@@ -13,6 +13,7 @@ from support.harness import until
 from support.supervised import events, over, running
 
 from ddptop.agent import wire
+from ddptop.agent.observer.end import cause
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import report, survey
 from ddptop.agent.run import ends, hosts
@@ -248,3 +249,25 @@ def test_records_of_ends_are_read_as_hostile(new_run: Callable[..., RunDir]) -> 
     (folder / "ends.json").unlink()
     (folder / "ends.json").symlink_to("/etc/passwd")
     assert ends.read(folder, 2) == {}
+
+
+def test_what_an_earlier_start_has_printed_is_no_cause_of_this_one(launch: Callable[..., RunDir]) -> None:
+    """The log of a rank goes on over the starts of its group; its traceback there is told of the first start alone."""
+    script = """
+import os, time
+import ddptop.agent as agent
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    raise ValueError("the first start")
+print("a new start", flush=True)
+agent.start()
+time.sleep(100)
+"""
+    directory = launch(script, environment={"RESTARTS": "1"}, max_restarts=1)
+    running(directory)
+    until(lambda: "a new start" in directory.rank_log(1).read_text(), "the second start has begun")
+    member = until(lambda: directory.members().get(1), "its record")
+    assert member is not None
+    seen = {1: Death(1, time.time_ns(), 3)}
+    found = cause.judge(2, {1: member}, 1, log_of=directory.rank_log, deaths=seen)
+    assert found.cause == "rank 1 exited with code 3 and no exception; last output: a new start"
+    assert any("ValueError: the first start" in text for text in events(directory))

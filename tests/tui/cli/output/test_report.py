@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from support.values.reports import REPORT
 
 from ddptop.agent import wire
@@ -100,6 +101,20 @@ def test_frames_of_libraries_are_folded_in_the_stack() -> None:
         ("Traceback (most recent call last):", mine, folded, mine, library, "KeyError: 1", "  more")
     )
     assert told.as_json(report)["traceback"] == trace
+
+
+@pytest.mark.parametrize("names", [("deeper",), ("even", "odd"), ("a", "b", "c")])
+def test_frames_of_a_recursion_are_told_once(names: tuple[str, ...]) -> None:
+    """Of one function or of several that call each other, with their number; what is around them stays."""
+    frames = [f'  File "/home/ada/train.py", line {line}, in {name}\n    x' for line, name in enumerate(names, 5)]
+    opening = ["Traceback (most recent call last):", '  File "/home/ada/train.py", line 90, in <module>\n    main()']
+    trace = "\n".join([*opening, *(frames * 12), "RecursionError: maximum recursion depth exceeded"])
+    shown = [line.text for line in lines.whole(replace(REPORT, traceback=trace))]
+    for frame in frames:
+        assert shown.count(frame.splitlines()[0]) == 1
+    this = "that" if len(names) == 1 else f"these {len(names)}"
+    assert f"  … {this} 11 times more" in shown
+    assert "RecursionError: maximum recursion depth exceeded" in shown
 
 
 def test_markdown_keeps_what_is_verbatim_in_fences() -> None:

@@ -1,0 +1,57 @@
+"""What a process waits for after its script, against a process that does wait for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import multiprocessing, os, queue, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from ddptop.agent.rank.process import leaving
+from ddptop.agent.run.script.sources import Sources
+
+def uploads():
+    over.wait()
+
+over = threading.Event()
+START
+print(leaving.awaited(Sources("", os.getcwd())), flush=True)
+over.set()
+ENDS
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "ends", "says"),
+    [
+        ("", "", ""),
+        ("threading.Thread(target=uploads, name='uploader').start()", "", "thread uploader (<string>:8)"),
+        ("threading.Thread(target=uploads, daemon=True).start()", "", ""),
+        ("threading.Thread(target=uploads, name='ddptop-agent').start()", "", ""),
+        (
+            "many = multiprocessing.Queue(); many.put(bytes(1 << 20)); time.sleep(0.05)",
+            "many.get()",
+            "a queue that nobody reads",
+        ),
+        (
+            "fork = multiprocessing.get_context('fork')\n"
+            "child = fork.Process(target=time.sleep, args=(9,), name='eval'); child.start()",
+            "child.kill()",
+            "process eval (pid ",
+        ),
+        (
+            "[threading.Thread(target=uploads, name=f't{n}').start() for n in range(5)]",
+            "",
+            "thread t0 (<string>:8), thread t1 (<string>:8), thread t2 (<string>:8) and 2 more",
+        ),
+    ],
+)
+def test_what_a_process_waits_for_at_its_exit(start: str, ends: str, says: str) -> None:
+    """Threads that are no daemons with their line, queues that nobody reads, processes; nothing of the agent's own."""
+    code = SCRIPT.replace("START", start).replace("ENDS", ends)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    told = done.stdout.removesuffix("\n")
+    assert told == says or (says.endswith("pid ") and told.startswith(says))
