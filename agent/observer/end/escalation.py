@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -29,6 +29,8 @@ _KILL_PATIENCE_S: Final = 5.0
 _LAST_S: Final = 0.4
 """Seconds that torchrun may live on after the last of the other processes."""
 _LOOK_S: Final = 0.03
+_SOUGHT: Final = " (of what they started, or what has the run's mark in its environment)"
+"""A job started by hand may leave a process behind that has neither parent nor environment any more."""
 
 FOR_ALL: Final = frozenset({signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT})
 """Signals whose effect no program can refuse; helpers get them too, because half a group killed or stopped is useless.
@@ -84,11 +86,13 @@ class Outcome:
     """A text for each survivor: the process, and why it still lives."""
     left: frozenset[int] = frozenset()
     """Pids of the survivors."""
+    sought: str = ""
+    """What was looked for, in parentheses, where more may live."""
 
     @property
     def text(self) -> str:
         """The result in one line."""
-        left = f"{len(self.survivors)} left" + "".join(f"; {survivor}" for survivor in self.survivors)
+        left = f"{len(self.survivors)} left{self.sought}" + "".join(f"; {survivor}" for survivor in self.survivors)
         return f"{counted(self.ranks, self.helpers)} ended, {left}"
 
     def text_of(self, process: Process) -> str:
@@ -131,7 +135,9 @@ def end(
         others = [target for target in targets if target.adrift or target.status in STOPPED]
         return leader + others if leader else targets
 
-    return _climb(scan, ask, grace, progress, countdown)
+    outcome = _climb(scan, ask, grace, progress, countdown)
+    # Of a launched run the observer is the parent of whatever has lost its own.
+    return outcome if run.launched else replace(outcome, sought=_SOUGHT)
 
 
 def end_rank(

@@ -181,6 +181,8 @@ def _lines(place: Place, awaited: Collection[str]) -> list[Line]:
     one = place.inspections[0]
     lines = [Line(RANKS, named(place.ranks), " · ".join(_facts(place.inspections)))]
     lines += [Line(CALL, text) for text in _calls(place.inspections, awaited)]
+    if one.exception:
+        lines.append(Line(NOTE, f"handles {one.exception}" + (f", raised at {one.raised_at}" if one.raised_at else "")))
     if one.problem:
         lines.append(Line(NOTE, one.problem))
     threads = _told(one)

@@ -261,12 +261,16 @@ def test_ranks_that_are_killed_without_a_word_are_the_cause(by_hand: ByHand, tmp
 
 
 def test_kill_goes_through_the_observer(by_hand: ByHand) -> None:
-    """Launcher and ranks end, the author is recorded, and nothing is left."""
+    """Launcher and ranks end, the author is recorded, and nothing is left of what can be found.
+
+    A daemon with an empty environment cannot: who reads `0 left` is told what was looked for.
+    """
     process, directory = by_hand(UNTIL_GO)
     watching = observed(directory)
     until(lambda: directory.read().state == "running", "both ranks are up")
     done = ddptop("kill", directory.name)
-    assert done.stdout == f"{directory.name}: 2 ranks ended, 0 left\n", done.stderr
+    sought = "(of what they started, or what has the run's mark in its environment)"
+    assert done.stdout == f"{directory.name}: 2 ranks ended, 0 left {sought}\n", done.stderr
     assert done.returncode == 0
     process.wait()
     gone(watching)
