@@ -333,7 +333,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: Count
     """Consecutive number of the verdict in its run, from 1: the same as long as the same is told."""
     kind: Name
-    """`slow_rank`, `slow_host`, `taking_turns`, `unequal_work`, `input_bound`, `communication_bound`,
+    """`slow_rank`, `slow_host`, `taking_turns`, `unequal_work`, `input_bound`, `no_core`, `communication_bound`,
     `memory_creep`, `no_communication`, `diverged`, `hang`, `standing` or `health`. `standing` accuses nobody: the run
     makes no steps because a rank works that the others wait for, or because no rank is in a collective, as in a long
     evaluation."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HELD_BACK_BY: Final = {
     "input_bound": "data", "communication_bound": "all-reduce", "unequal_work": "shares", "memory_creep": "memory",
-    "no_communication": "no DDP?", "hang": "hangs", "standing": "stands",
+    "no_communication": "no DDP?", "no_core": "no core", "hang": "hangs", "standing": "stands",
 }  # fmt: skip
 
 

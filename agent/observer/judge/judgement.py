@@ -6,7 +6,7 @@ Whatever is given is taken or left out; nothing raises, and nothing grows with t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +23,8 @@ from ddptop.agent.observer.judge.kinds.health import Health
 from ddptop.agent.observer.judge.kinds.link import Links
 from ddptop.agent.observer.judge.kinds.memory_growth import GroupMemory
 from ddptop.agent.observer.judge.kinds.no_communication import Communication
+from ddptop.agent.observer.judge.kinds.no_core import KIND as NO_CORE
+from ddptop.agent.observer.judge.kinds.no_core import NoCore
 from ddptop.agent.observer.judge.kinds.slow import Judge
 from ddptop.agent.observer.judge.kinds.slow_host import KIND as SLOW_HOST
 from ddptop.agent.observer.judge.kinds.slow_host import SlowHost
@@ -56,6 +58,8 @@ class Judgement:
         self._judge = Judge(self._world, ROUNDS if self._large else STEPS, self._detail if self._large else None)
         self._hosts = HostsOfRanks(self._world)
         self._slow_host = SlowHost(self._hosts, ROUNDS if self._large else STEPS)
+        self._no_core = NoCore(ROUNDS if self._large else STEPS)
+        self._rivals: Mapping[int, str] = {}
         self._join = StepJoin(self._world)
         self._rounds = Rounds(self._world)
         self._memory = GroupMemory(self._world)
@@ -91,8 +95,16 @@ class Judgement:
                 self._detail.take(rank, record)
             elif (together := self._join.take(rank, record)) is not None:
                 self._judge.take(together)
-                self._slow_host.follow(self._judge.evidence)
+                self._follow()
         self._last[rank] = last
+
+    def _follow(self) -> None:
+        self._slow_host.follow(self._judge.evidence)
+        self._no_core.follow(self._judge.evidence)
+
+    def rivals(self, remarks: Mapping[int, str]) -> None:
+        """Take in who takes the cores of ranks that wait for one, by rank."""
+        self._rivals = remarks
 
     def summary(self, message: wire.Summary) -> None:
         """Take in a summary; those of a small group say nothing that its records do not."""
@@ -102,7 +114,7 @@ class Judgement:
         block = self._rounds.take(message)
         if block is not None:
             self._judge.take_round(block)
-            self._slow_host.follow(self._judge.evidence)
+            self._follow()
             asked = self._detail.ranks
             self._detail.ask(*self._judge.suspects(MOST_SUSPECTS))
             if self._detail.ranks != asked:
@@ -164,7 +176,7 @@ class Judgement:
         """
         self._now_ns = now_ns
         health = self._health.finding(now_ns, self._judge.evidence.time_of)
-        candidates = (self._slow_host.finding, self._judge.finding, self._judge.turns)
+        candidates = (self._slow_host.finding, self._judge.finding, self._without_core(), self._judge.turns)
         held_back = [each for each in candidates if each is not None and not self._slow_host.explains(each)]
         if self._communication.is_absent:
             held_back = [each for each in held_back if each.kind == "input_bound" and each.rank is None]
@@ -174,6 +186,7 @@ class Judgement:
         found = (self._standing, health, diverged, self._communication.finding, *held_back, self._memory.finding)
         ceased = {
             **dict.fromkeys(_OF_STEPS, self._judge.ceased_at_ns),
+            NO_CORE: self._no_core.ceased_at_ns,
             SLOW_HOST: self._slow_host.ceased_at_ns,
             "taking_turns": self._judge.turns_ceased_at_ns,
             "memory_creep": self._memory.ceased_at_ns,
@@ -185,6 +198,11 @@ class Judgement:
         }
         self._intervals.update([self._on_hosts(each) for each in found if each is not None], ceased, now_ns)
         return self._intervals.verdicts
+
+    def _without_core(self) -> Finding | None:
+        found = self._no_core.finding
+        remark = None if found is None or found.rank is None else self._rivals.get(found.rank)
+        return found if found is None or not remark else replace(found, text=f"{found.text}: {remark}")
 
     def _on_hosts(self, finding: Finding) -> Finding:
         """Add what is known of the hosts, where the ranks are on several."""

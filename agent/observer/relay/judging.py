@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -50,6 +50,9 @@ class Judge(Protocol):
 
     def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
         """Take in what is known of a run that makes no steps."""
+
+    def rivals(self, remarks: Mapping[int, str]) -> None:
+        """Take in who takes the cores of ranks that wait for one."""
 
     def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
         """Return the verdicts of this moment, the one that matters most first."""
@@ -161,6 +164,11 @@ class Judging:
         """Take in what is known of a run that makes no steps, None where it makes some, and when it last began to."""
         if (judge := self._judge) is not None:
             self._guarded(lambda: judge.stand(finding, ceased_at_ns))
+
+    def rivals(self, remarks: Mapping[int, str]) -> None:
+        """Take in who takes the cores of ranks that wait for one, by rank."""
+        if (judge := self._judge) is not None:
+            self._guarded(lambda: judge.rivals(remarks))
 
     def restart(self, generation: int) -> None:
         """Begin anew with other processes."""

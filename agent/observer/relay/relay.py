@@ -43,6 +43,7 @@ from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.observer.relay.repeating import Repeating
+from ddptop.agent.observer.relay.rivals import Rivals
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.wakeup import WakeUp
 from ddptop.agent.run.rundir import Member, Run, RunDir
@@ -99,6 +100,7 @@ class Relay:
         self._newest = Newest()
         self._common = CommonRecord(self._recorder, self._door.publish_afar)
         self._judging = Judging(run.world, self._common.judge, self.say, judge)
+        self._rivals = Rivals(self._judging.rivals)
         self._judges = False
         self._suspects = Suspects(directory, self._judging, self._fills, self._forwarding)
         self._looking_back = LookingBack(
@@ -321,6 +323,8 @@ class Relay:
             self._repeating.generation = self._intake.generation
         self._hanging.meet(member.rank)
         self._inspections.meet(member, afar=afar)
+        if not afar:
+            self._rivals.meet(member)
         self._looking_back.meet(member.rank, member.generation, member.process)
 
     def _connect(self, member: Member) -> None:
@@ -397,6 +401,7 @@ class Relay:
         if self.far.judges:
             self._hanging.tell()
             self._judging.turn(time.time_ns())
+            self._guarded("rivals for cores", lambda: self._rivals.turn(self._judging.now))
             self._guarded("the budget", self._repeating.budget.turn)
         self._send_verdicts()
         if self._world > EACH_RECORD:

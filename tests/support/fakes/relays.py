@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -159,6 +159,9 @@ class NoJudge:
     def ended(self) -> list[wire.Verdict]:
         """Return none."""
         return []
+
+    def rivals(self, remarks: Mapping[int, str]) -> None:
+        """Take in who takes the cores of ranks."""
 
     def suspects(self) -> frozenset[int]:
         """Return none."""

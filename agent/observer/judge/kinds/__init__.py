@@ -6,6 +6,7 @@ link              whether the network to a host is slow, for the words of a verd
 turns             ranks that take turns being late
 rhythm            how often a delay comes that does not come in every step
 memory_growth     memory that does not settle
+no_core           a rank that has no core to run on
 no_communication  ranks that never communicate
 health            losses and gradients that are not finite
 """

@@ -159,7 +159,7 @@ def test_a_rank_without_a_core_has_not_more_to_do():
     group, judge = Group(4, seed=17), Judgement(4)
     group.starved[2] = 25.0
     crowded = slow(2, "forward", 9), slow(2, "backward", 16)
-    assert hear(judge, group.steps(200, *crowded)) == []
+    assert [key(verdict) for _, verdict in hear(judge, group.steps(200, *crowded))] == [("no_core", 2, None)]
     changes = hear(judge, group.steps(100, *crowded, slow(2, "data", 30)))
     assert [key(verdict) for _, verdict in changes] == [("slow_rank", 2, "data")]
     assert said(judge).cost_ms == pytest.approx(30, abs=6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import pytest
@@ -66,6 +66,9 @@ class Told:
 
     def conclude(self) -> None:
         self.finds = (*self.finds, *self.waiting)
+
+    def rivals(self, remarks: Mapping[int, str]) -> None:
+        """Take in who takes the cores of ranks."""
 
     def suspects(self) -> frozenset[int]:
         return self.suspected

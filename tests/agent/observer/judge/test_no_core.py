@@ -1,0 +1,79 @@
+"""A rank that has no core to run on is told, with the share of its step; ranks on a crowded machine are not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.fakes.groups import MS, Group, slow
+
+from ddptop.agent import wire
+from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.wire import EACH_RECORD, Verdict
+
+
+def told(judge: Judgement, group: Group, count: int, *more) -> list[Verdict]:
+    """Let steps be made, and return the verdicts that are told of missing cores."""
+    found: dict[int, Verdict] = {}
+    for rank, record in group.steps(count, *more):
+        judge.steps(rank, (record,), judge.generation)
+        found |= {each.number: each for each in judge.verdicts(record.end_at_ns) if each.kind == "no_core"}
+    return list(found.values())
+
+
+def test_a_rank_without_a_core_is_told_and_not_blamed_for_work():
+    """Most of its backward pass it waits for a core: that, its share and since when, and no word of a slow rank."""
+    group, judge = Group(2, seed=1), Judgement(2)
+    assert told(judge, group, 119) == []
+    group.starved[1] = 90.0
+    (verdict,) = told(judge, group, 100, slow(1, "backward", 90, since=120))
+    wall = 66 + 90 + 8
+    said = re.fullmatch(r"rank 1 waits for a core \((\d+)% of its step\)", verdict.text)
+    assert said is not None
+    assert int(said[1]) == pytest.approx(100 * 90 / wall, abs=6)
+    assert verdict.since_step == pytest.approx(120, abs=8)
+    assert {each.kind for each in judge.verdicts(group.at_ns)} == {"no_core"}
+
+
+def test_who_takes_the_core_is_told_beside_it_and_it_is_over_when_the_rank_has_one_again():
+    """The remark of who looked stands in the line; once the rank runs, the verdict has an end."""
+    group, judge = Group(4, seed=2), Judgement(4)
+    group.starved[2] = 90.0
+    told(judge, group, 100, slow(2, "forward", 90))
+    judge.rivals({2: "another process on core 3 (pid 77)"})
+    (verdict,) = told(judge, group, 20, slow(2, "forward", 90))
+    assert verdict.text.endswith("% of its step): another process on core 3 (pid 77)")
+    group.starved[2] = 0.0
+    told(judge, group, 60)
+    assert [each.kind for each in judge.verdicts(group.at_ns)] == []
+    assert ("no_core", 2) in [(each.kind, each.rank) for each in judge.ended()]
+
+
+def test_where_all_lack_cores_alike_and_where_one_rarely_does_nobody_is_told():
+    """A machine with too few cores for its ranks; and a rank that lost its core for a moment."""
+    group, judge = Group(4, seed=3), Judgement(4)
+    group.starved = [40.0] * 4
+    assert told(judge, group, 200, *(slow(rank, "backward", 40) for rank in range(4))) == []
+    group.starved = [0.0] * 4
+    for _ in range(4):
+        assert told(judge, group, 60) == []
+        group.starved[1] = 200.0
+        assert told(judge, group, 3, slow(1, "forward", 200)) == []
+        group.starved[1] = 0.0
+
+
+def test_of_a_large_group_it_is_told_by_its_summaries():
+    """No records of each step are needed."""
+    world = EACH_RECORD + 2
+    judge = Judgement(world)
+    for number in range(1, 12):
+        for rank in range(world):
+            starved = 60 * MS if rank == 5 else MS
+            judge.summary(
+                wire.Summary(
+                    rank, number, 10**15 + number * 10**9, 10 * number, 10 * number, 10, 100 * MS, 2 * MS, 10 * MS,
+                    70 * MS if rank == 5 else 10 * MS, MS, 8 * MS if rank == 5 else 68 * MS, MS, starved_ns=starved,
+                )
+            )  # fmt: skip
+    (verdict,) = [each for each in judge.verdicts(10**15 + 12 * 10**9) if each.kind == "no_core"]
+    assert (verdict.rank, verdict.text) == (5, "rank 5 waits for a core (60% of its step)")

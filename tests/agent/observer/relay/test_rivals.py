@@ -1,0 +1,81 @@
+"""Who takes the core of a rank that waits for one: real processes, pinned to a core, and the system's own word."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+from support.harness import until
+
+from ddptop.agent import wire
+from ddptop.agent.observer.relay import rivals
+from ddptop.agent.observer.relay.rivals import Rivals
+from ddptop.agent.run.identity import identify
+from ddptop.agent.run.rundir import Member
+
+BUSY = "import os; os.sched_setaffinity(0, {%d}); print('on', flush=True)\nwhile True: pass"
+VERDICT = wire.Verdict(1, "no_core", "rank 1 waits for a core", 0, rank=1)
+
+
+def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
+    """Two that are busy on it are told with the core; one that sleeps there is not, nor is the rank itself."""
+    # Others of the machine may take the core, too, and more of it.
+    monkeypatch.setattr(rivals, "_MOST_NAMED", 1_000)
+    core = min(os.sched_getaffinity(0))
+    sleeps = BUSY.replace("while True: pass", "import time; time.sleep(600)")
+    codes = [BUSY % core] * 3 + [sleeps % core]
+    started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for code in codes]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            process.stdout.readline()
+        rank, *busy, _ = (process.pid for process in started)
+        found: dict[int, str] = {}
+        now = [100.0]
+
+        def tell(remarks):
+            found.clear()
+            found.update(remarks)
+
+        looks = Rivals(tell, lambda: now[0])
+        me = identify(rank)
+        assert me is not None
+        looks.meet(Member(1, 1, 2, me, "host", 0, "", "", None))
+
+        def named() -> bool:
+            spent = {pid: psutil.Process(pid).cpu_times().user for pid in busy}
+            looks.turn([VERDICT])
+            # The clock is moved by what the busy ones have had of the core.
+            until(
+                lambda: all(psutil.Process(pid).cpu_times().user > before + 0.6 for pid, before in spent.items()),
+                "both have run",
+            )
+            now[0] += rivals._EVERY_S
+            looks.turn([VERDICT])
+            # Of one that the others keep from its core for long nothing is counted.
+            return all(str(pid) in found.get(1, "") for pid in busy)
+
+        until(named, "both are named")
+        assert f"other processes on core {core} (pids " in found[1]
+        assert str(rank) not in found[1]
+        assert str(started[-1].pid) not in found[1]
+        looks.turn([])
+        assert found == {}
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def test_as_long_as_no_rank_of_this_host_waits_for_a_core_nothing_is_read(monkeypatch):
+    """Neither without a verdict, nor with one of a rank of another host, nor with another kind."""
+    monkeypatch.setattr(rivals, "_threads", lambda: 1 / 0)
+    looks = Rivals(lambda _: None)
+    me = identify(os.getpid())
+    assert me is not None
+    looks.meet(Member(1, 1, 2, me, "host", 0, "", "", None))
+    looks.turn([])
+    looks.turn([wire.Verdict(1, "no_core", "rank 2 waits for a core", 0, rank=2)])
+    looks.turn([wire.Verdict(1, "slow_rank", "rank 1 holds the group back", 0, rank=1)])
