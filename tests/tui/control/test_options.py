@@ -154,7 +154,7 @@ def test_an_option_acts_and_is_repeated(option: LaunchOption, record: Path) -> N
 
 
 def test_what_an_older_dashboard_remembered_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file has one level: each option of the launch stands in it beside the program, as it was typed."""
+    """It had one launch for all programs, beside the program, with its faults: these are not taken over."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     stored = {
         "program": "toy", "script": "a.py", "world": "3", "backend": "gloo", "name": "", "grace": "7",
@@ -168,6 +168,20 @@ def test_what_an_older_dashboard_remembered_is_read(tmp_path: Path, monkeypatch:
     assert notice is None
     assert (draft.program, draft.script, draft.arguments) == ("toy", "a.py", "--lr 1")
     assert draft.given() == {"--steps": "5"}
-    assert {key: stored[key] for key in stored.keys() - {"program", "script", "arguments", "options"}} == draft.launch
+    others = {"program", "script", "arguments", "options", "inject", "name"}
+    assert {key: stored[key] for key in stored.keys() - others} == draft.launch
     assert remembered.remember(draft) is None
-    assert json.loads(file.read_text()) == stored
+    assert remembered.recall()[0].launch == {key: text for key, text in draft.launch.items() if text}
+
+
+def test_the_programs_that_are_remembered_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last twenty, each with its own options, none with its faults and its name; a script by its path."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for number in range(30):
+        draft, _ = remembered.recall()
+        draft.choose(f"train{number}.py")
+        draft.launch = {"world": str(number), "inject": "rank=0,crash", "name": "mine"}
+        assert remembered.remember(draft) is None
+    stored = json.loads(remembered.place().read_text())["launches"]
+    assert stored == {str(tmp_path / f"train{number}.py"): {"world": str(number)} for number in range(10, 30)}

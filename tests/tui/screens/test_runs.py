@@ -413,16 +413,39 @@ async def test_escape_loses_nothing(state: Path) -> None:
     """Closed and opened again, by another dashboard too, the form says the same; but for the name, which is taken."""
     async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
         screen = await dialog(pilot)
-        for key, value in (("world", "3"), ("name", "mine"), ("--lr", "0.1")):
+        for key, value in (("world", "3"), ("name", "mine"), ("inject", "rank=1,crash"), ("--lr", "0.1")):
             field(screen, key).fill(value)
         await until(pilot, lambda: "0.1" in said(screen, "command"), "the line")
         await pilot.press("escape")
-    assert json.loads(state.read_text())["world"] == "3"
+    assert json.loads(state.read_text())["launches"] == {Draft().program: {"world": "3"}}
     async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
         screen = await dialog(pilot)
         await until(pilot, lambda: "--world 3" in said(screen, "command"), "the ranks")
         assert "--lr 0.1" in said(screen, "command")
         assert "mine" not in said(screen, "command")
+        assert "--inject" not in said(screen, "command")
+
+
+async def test_what_is_remembered_belongs_to_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program has neither its options nor its arguments, but what was typed for it; then they come back."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).touch()
+    remembered.note_launch(Request("one.py", arguments=("--lr", "1")))
+    remembered.remember(Draft("", "one.py", "--lr 1", {"world": "3", "max_restarts": "2"}))
+    async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
+        await pilot.press("l")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LaunchDialog), "the dialog")
+        screen = pilot.app.screen
+        assert isinstance(screen, LaunchDialog)
+        first = "ddptop launch --world 3 --max-restarts 2 one.py -- --lr 1"
+        await until(pilot, lambda: said(screen, "command") == f"$ {first}", "what was filled in")
+        field(screen, "grace").fill("9")
+        field(screen, "program").fill("two.py")
+        await until(pilot, lambda: said(screen, "command") == "$ ddptop launch --grace 9 two.py", "another one")
+        field(screen, "program").fill("one.py")
+        first = first.replace("--max", "--grace 9 --max")
+        await until(pilot, lambda: said(screen, "command") == f"$ {first}", "what was filled in for it")
 
 
 def test_what_was_typed_is_remembered_as_it_was(state: Path) -> None:
@@ -443,10 +466,10 @@ def test_what_was_typed_is_remembered_as_it_was(state: Path) -> None:
 def test_a_remembered_escape_sequence_does_not_come_back(state: Path) -> None:
     """Texts of the file are cleaned, but for variables, which a process gets byte by byte."""
     state.parent.mkdir()
-    state.write_text('{"inject": "rank=1\\u001b[31m", "environment": "A=\\u001b"}')
+    state.write_text('{"rdzv_id": "rank=1\\u001b[31m", "environment": "A=\\u001b"}')
     found, notice = remembered.recall()
     assert notice is None
-    assert "\x1b" not in found.launch["inject"]
+    assert "\x1b" not in found.launch["rdzv_id"]
     assert found.launch["environment"] == "A=\x1b"
 
 

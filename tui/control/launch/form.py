@@ -35,6 +35,8 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
     """Of the script, as in a shell."""
     launch: dict[str, Verbatim] = {}
     """By key of `OPTIONS`; where one repeats, its values are written as in a shell, with spaces between."""
+    launches: dict[str, dict[str, Verbatim]] = {}
+    """The same of programs that were filled in before, by `owner`, the last one last."""
     options: dict[str, dict[str, Verbatim]] = {}
     """By program and flag what was typed; a switch that is on is `yes`."""
 
@@ -42,6 +44,14 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
     def named(self) -> str:
         """Return the program as it is typed."""
         return self.program or self.script
+
+    @property
+    def owner(self) -> str:
+        """Return what tells this program from others: its name in the catalogue, else its absolute path.
+
+        A module counts as one in this folder.
+        """
+        return self.program or os.path.abspath(os.path.expanduser(self.script))
 
     def choose(self, text: str) -> None:
         """Take a program as it is typed: a name of the catalogue, a path, or `-m` and a module."""
@@ -80,6 +90,9 @@ def without_secrets(draft: Draft) -> Draft:
         draft,
         arguments=_masked(draft.arguments),
         launch={key: _masked(text) for key, text in draft.launch.items()},
+        launches={
+            owner: {key: _masked(text) for key, text in launch.items()} for owner, launch in draft.launches.items()
+        },
         options={
             program: {flag: MASK if value and is_secret(flag, value) else value for flag, value in given.items()}
             for program, given in draft.options.items()

@@ -21,7 +21,10 @@ from ddptop.tui.control.launch.suggestions import Suggestion
 from ddptop.tui.settings import state_folder
 
 _Stored: TypeAlias = dict[str, str | dict[str, dict[str, str]]]
-_MOST_LAUNCHED: Final = 20
+_MOST: Final = 20
+"""Programs that are remembered."""
+_NEVER: Final = frozenset({"inject", "name"})
+"""Options that are not remembered: a fault is meant for one run, and a name is taken by it."""
 
 
 class _Launched(msgspec.Struct, frozen=True):
@@ -59,17 +62,19 @@ def recall() -> tuple[Draft, str | None]:
 
 
 def remember(draft: Draft) -> str | None:
-    """Keep a draft, but for its secrets and the name of its run; return what went wrong, if anything."""
+    """Keep a draft, but for secrets, faults and the name of its run; return what went wrong, if anything."""
     try:
         file = place()
     except FileNotFoundError as problem:
         return f"these settings are not remembered: {problem.strerror}"
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        stored = msgspec.to_builtins(without_secrets(draft))
-        # In the file the options of the launch stand beside the other fields.
-        launch = stored.pop("launch")
-        private.replace(file, msgspec.json.encode({**launch, **stored, "name": ""}))
+        kept = {key: text for key, text in draft.launch.items() if text and key not in _NEVER}
+        others = [(owner, launch) for owner, launch in draft.launches.items() if owner != draft.owner]
+        launches = dict([*others, (draft.owner, kept)][-_MOST:])
+        stored = msgspec.to_builtins(without_secrets(msgspec.structs.replace(draft, launches=launches)))
+        del stored["launch"]
+        private.replace(file, msgspec.json.encode(stored))
     except OSError as problem:
         return f"these settings are not remembered: {file}: {problem.strerror}"
     return None
@@ -109,7 +114,7 @@ def note_launch(request: Request) -> None:
         latest = _Launched(program, arguments, folder)
         older = [each for each in _launched() if (each.program, each.folder) != (program, folder)]
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        private.replace(file, msgspec.json.encode([latest, *older][:_MOST_LAUNCHED]))
+        private.replace(file, msgspec.json.encode([latest, *older][:_MOST]))
 
 
 def _lasting(request: Request) -> tuple[str, str]:
@@ -136,9 +141,14 @@ def _place_of_launched() -> Path:
 def _draft(stored: _Stored) -> Draft:
     if "launch" in stored:
         raise msgspec.ValidationError("Object contains unknown field `launch`")
+    # An older version kept one launch, whatever its program was.
     launch = {option.key: stored.pop(option.key) for option in OPTIONS if option.key in stored}
     decoding.of(Draft)
     draft = msgspec.convert({**stored, "launch": launch}, Draft)
-    # Values of variables are passed on as they are, like the arguments of a script.
-    draft.launch = {key: text if key == "environment" else clean(text) for key, text in draft.launch.items()}
+    draft.launch = {
+        # Values of variables are passed on as they are, like the arguments of a script.
+        key: text if key == "environment" else clean(text)
+        for key, text in {**draft.launch, **draft.launches.get(draft.owner, {})}.items()
+        if key not in _NEVER
+    }
     return draft

@@ -72,6 +72,10 @@ class LaunchDialog(Dialog["str | None"]):
         self.draft, self._notice = remembered.recall()
         self._recent = remembered.recent()
         self._options: tuple[Option, ...] = ()
+        self._owner = self.draft.owner
+        """The program that the options of the launch were filled in for."""
+        self._typed: set[str] = set()
+        """Keys of fields that were filled in on this dialog: they stay when another program is chosen."""
         self._shown: str | None = None
         """The program whose fields are shown: a name of the catalogue, empty for all others, None before the first."""
         self._asking: str | None = None
@@ -173,8 +177,13 @@ class LaunchDialog(Dialog["str | None"]):
 
     @on(Field.Changed)
     async def _changed(self, message: Field.Changed) -> None:
-        self.draft.fill(message.field.key, message.field.value)
+        self._fill(message.field.key, message.field.value)
         await self._follow_program()
+
+    def _fill(self, key: str, text: str) -> None:
+        if text != self.draft.filled(key):
+            self._typed.add(key)
+            self.draft.fill(key, text)
 
     @on(ProgramInput.Offered)
     async def _offered(self) -> None:
@@ -184,26 +193,30 @@ class LaunchDialog(Dialog["str | None"]):
         await self._follow_program()
         self._say(field.help)
 
-    @on(ProgramInput.Taken)
-    def _taken(self, message: ProgramInput.Taken) -> None:
-        # Those of a recent program come back with it; others would be lost.
-        replaceable = {"", *(each.arguments for each in self._recent)}
-        if message.suggestion.arguments is not None and self._field("arguments").current in replaceable:
-            # Here too: the field tells of it later, perhaps after an enter that is on its way.
-            self.draft.arguments = message.suggestion.arguments
-            self._field("arguments").fill(message.suggestion.arguments)
-
     @property
     def _choosing(self) -> bool:
         """True while programs are offered: what is typed is half a name, perhaps."""
         return any(field.offering for field in self.query(ProgramField))
 
     async def _follow_program(self) -> None:
-        """Show the fields of another program once it is chosen."""
+        """Show the fields of another program once it is chosen, with what belongs to it."""
+        if not self._choosing and self.draft.owner != self._owner:
+            self._recall()
         if self._choosing or self.draft.program == self._shown:
             self._check()
         else:
             await self._take_program()
+
+    def _recall(self) -> None:
+        """Fill in what was filled in for this program before, but for what was typed meanwhile."""
+        draft, self._owner = self.draft, self.draft.owner
+        kept = draft.launches.get(draft.owner, {})
+        arguments = (each.arguments for each in self._recent if each.text == draft.named)
+        known = {"arguments": next(arguments, None) or "", **{option.key: "" for option in OPTIONS}, **kept}
+        for key in known.keys() - self._typed:
+            # Here too: the field tells of it later, perhaps after an enter that is on its way.
+            draft.fill(key, known[key])
+            self._field(key).fill(known[key])
 
     def _check(self) -> None:
         """Say beside each field what is wrong with it, and below what it all comes to."""
@@ -274,7 +287,7 @@ class LaunchDialog(Dialog["str | None"]):
         fields = [field for field in self.query(Field) if same or not field.key.startswith("-")]
         late = {field.key: field.current for field in fields if field.current != self.draft.filled(field.key)}
         for key, text in late.items():
-            self.draft.fill(key, text)
+            self._fill(key, text)
         if late:
             await self._follow_program()
 

@@ -41,13 +41,6 @@ class ProgramInput(Input):
     class Offered(Message):
         """The list was opened or closed."""
 
-    class Taken(Message):
-        """A program was chosen from the list."""
-
-        def __init__(self, suggestion: Suggestion) -> None:
-            super().__init__()
-            self.suggestion = suggestion
-
     def __init__(self, value: str, listing: OptionList, recent: Sequence[Suggestion]) -> None:
         """Prepare the input; it fills `listing`, which whoever composes it puts below."""
         super().__init__(value, placeholder="type to filter", compact=True, select_on_focus=True)
@@ -100,7 +93,6 @@ class ProgramInput(Input):
         chosen = self._found[number]
         if chosen.whole:
             self.settle(chosen.text)
-            self.post_message(self.Taken(chosen))
         else:
             self._become(chosen.text)
 
