@@ -330,10 +330,13 @@ class Controller:
     def _decide(self, held: _Held, decision: Callable[[int], Command]) -> None:
         """Decide for all ranks, which ends the lease, and tell them; ranks also read decisions by themselves."""
         self.goes_on = True
-        if not self._group.decide(held.serial, decision(0)):
+        try:
+            if not self._group.decide(held.serial, decision(0)):
+                raise Refused("somebody else acted on this run at the same moment; look, and try again")
+        except Refused:
             if not held.was_paused:
                 self._release(held.token, held.step)
-            raise Refused("somebody else acted on this run at the same moment; look, and try again")
+            raise
         self._polled.gather(decision)
 
     def _decide_next(self, decision: Callable[[int, int], Command]) -> Mapping[int, Reply]:

@@ -209,6 +209,20 @@ def test_a_hold_that_lapses_first_cannot_be_kept(group_of, monkeypatch):
     assert [gate.limit for gate in group.gates] == [None, None]
 
 
+@pytest.mark.parametrize("act", [Controller.pause, Controller.stop])
+def test_where_nothing_can_be_decided_nobody_is_held(group_of, monkeypatch, act):
+    """A full disk refuses the action, and the ranks go on at once, not when their lease ends."""
+    group = group_of(1, 1)
+
+    def full(serial, decision):
+        raise Refused("No space left on device")
+
+    monkeypatch.setattr(group, "decide", full)
+    with pytest.raises(Refused, match="No space left"):
+        act(group.controller())
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
 def test_a_pause_names_the_rank_that_the_others_wait_for(group_of):
     """Of the ranks that are not held it is those outside of a collective, and all of them where there is none such."""
     for outstanding, named in (([1, 0, 1], "rank 1"), ([1, 1, 1], "ranks 0, 1, 2"), ([0, 0, 1], "ranks 0, 1")):
