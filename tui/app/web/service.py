@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import shlex
 import signal
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import WSMsgType, web
+from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.server import Server
 
 from ddptop.agent.observer.engine import launcher
@@ -97,6 +99,9 @@ class Site(Server):
         runner = web.AppRunner(
             await self.application(), access_log=None, keepalive_timeout=_IDLE_S, shutdown_timeout=3 * END_S
         )
+        # Anybody can send what is no request; that is no fault of this program, which would be printed.
+        log = logging.getLogger("aiohttp.server")
+        log.addFilter(_is_own_fault)
         await runner.setup()
         assert runner.server is not None
         sweeping = asyncio.create_task(self._sweep(runner.server))
@@ -106,6 +111,7 @@ class Site(Server):
         finally:
             sweeping.cancel()
             await runner.cleanup()
+            log.removeFilter(_is_own_fault)
             await asyncio.gather(*self._leaving, return_exceptions=True)
 
     async def _sweep(self, server: web.Server) -> None:
@@ -220,6 +226,10 @@ class Site(Server):
             if request.transport is not None and not browser.closed:
                 request.transport.abort()
         return browser
+
+
+def _is_own_fault(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def _closing(browser: web.WebSocketResponse) -> Callable[[], Awaitable[None]]:

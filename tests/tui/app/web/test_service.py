@@ -104,6 +104,23 @@ async def test_only_who_may_gets_anything(control: bool) -> None:
                     assert "token" in await answer.text()
 
 
+async def test_what_is_no_request_is_refused_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """A path without end, a header without end, a wrong length: the owner's terminal shows nothing of a stranger's."""
+    long = b"x" * 20_000
+    async with site("nobody") as made:
+        for request in (
+            b"GET /" + long + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: " + long + b"\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHo st: x\r\n\r\n",
+        ):
+            reader, writer = await asyncio.open_connection(service.ADDRESS, made.port)
+            writer.write(request)
+            assert b" 400 " in await reader.readline()
+            writer.close()
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 async def test_at_the_port_of_http_browsers_name_no_port() -> None:
     """Host, origin and cookie are right without one there, and nowhere else; another host is none all the same."""
     for port, expected in ((80, 303), (8765, 403)):
