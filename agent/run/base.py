@@ -17,6 +17,7 @@ from ddptop.agent.run.files.marks import Mark
 from ddptop.agent.run.files.private import RunDirError
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
+_ADVICE: Final = f"set {BASE_VARIABLE} to a short path of your own that can be written"
 _TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
 """Environment variables that name the folder for temporary files, the first before the others."""
 LONGEST_NAME: Final = 40
@@ -36,32 +37,41 @@ known_temporary_folder: Path | None = None
 
 
 def base() -> Path:
-    """Return the folder that holds this user's runs, and make it where it is missing.
+    """Return the folder that holds this user's runs, and make it where it is missing; see `check_writable`.
 
     Raises:
-        RunDirError: it cannot be made or written, or others could enter it.
+        RunDirError: it cannot be made or read, or others could enter it.
     """
     given = os.environ.get(BASE_VARIABLE)
     path = Path(given).absolute() if given else default_base(os.getuid())
-    advice = f"set {BASE_VARIABLE} to a short path of your own that can be written"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         private.check_folder(path, os.getuid(), f"remove it or set {BASE_VARIABLE}")
     except OSError as error:
-        raise RunDirError(f"runtime directory {path}: {error.strerror}; {advice}") from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise RunDirError(f"runtime directory {path}: not writable; {advice}")
+        raise RunDirError(f"runtime directory {path}: {error.strerror}; {_ADVICE}") from error
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise RunDirError(f"runtime directory {path}: not readable; {_ADVICE}")
     longest = len(os.fsencode(path)) + 1 + LONGEST_NAME + 1 + len(_LONGEST_SOCKET_NAME)
     if longest > _SOCKET_PATH_LIMIT:
         raise RunDirError(
             f"runtime directory {path}: too long for socket paths by {longest - _SOCKET_PATH_LIMIT} "
-            f"characters; {advice}"
+            f"characters; {_ADVICE}"
         )
     if not os.path.lexists(path / marks.NAME):
-        # On a full disk the runs can still be listed.
+        # On a disk that is full or read-only the runs can still be listed.
         with contextlib.suppress(OSError):
             marks.write(path, Mark(marks.BASE))
     return path
+
+
+def check_writable(path: Path) -> None:
+    """Check that a run can be made in the base.
+
+    Raises:
+        RunDirError: nothing can be written there.
+    """
+    if not os.access(path, os.W_OK):
+        raise RunDirError(f"runtime directory {path}: not writable; {_ADVICE}")
 
 
 def default_base(uid: int) -> Path:

@@ -23,7 +23,7 @@ import msgspec
 from ddptop.agent.run import generations, hosts, records, states
 from ddptop.agent.run.base import BASE_VARIABLE as BASE_VARIABLE
 from ddptop.agent.run.base import LONGEST_NAME as LONGEST_NAME
-from ddptop.agent.run.base import NAME, default_base
+from ddptop.agent.run.base import NAME, check_writable, default_base
 from ddptop.agent.run.base import base as base
 from ddptop.agent.run.base import bases_of_others as bases_of_others
 from ddptop.agent.run.base import check_name as check_name
@@ -268,6 +268,7 @@ def create(run: Run) -> RunDir:
 
 
 def _check_room(folder: Path) -> None:
+    check_writable(folder)
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
     # A file system without a count of files reports 0 of 0.
@@ -294,8 +295,10 @@ def _make_way(target: RunDir) -> None:
     )
 
 
-def remove(directory: RunDir, run_id: str | None = None) -> None:
+def remove(directory: RunDir, run_id: str | None = None, *, over: bool = False) -> None:
     """Remove an ended run with all its files; with a `run_id`, only that run, and no later one of the same name.
+
+    A run is known to be `over` where its end could not be written down.
 
     Raises:
         RunDirError: it is not ours, not ended, another run, in use by a process, or cannot be removed.
@@ -303,7 +306,7 @@ def remove(directory: RunDir, run_id: str | None = None) -> None:
     run = directory.read_own()
     if run_id is not None and run.run_id != run_id:
         raise RunDirError(f"run {directory.name}: another run has taken this name meanwhile; `ddptop ps` lists it")
-    if run.state not in ENDED_STATES:
+    if run.state not in ENDED_STATES and not over:
         raise RunDirError(f"run {directory.name}: not over ({run.state}); `ddptop kill {directory.name}` ends it")
     removal.remove(directory, run.run_id)
 

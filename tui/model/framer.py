@@ -155,7 +155,7 @@ class Framer:
             note=totals.note,
             recorded_every=totals.recorded_every,
             started_at=run.created_at_ns / 1e9,
-            ended_at=None if run.ended_at_ns is None else run.ended_at_ns / 1e9,
+            ended_at=self._ended_at(state),
             held_since=self._held(state, beats),
             step=step,
             total_steps=total,
@@ -203,6 +203,15 @@ class Framer:
             unlinked=store.unlinked,
             unlinked_why=store.hosts.why,
         )
+
+    def _ended_at(self, state: str) -> float | None:
+        """Return when the run has ended; of one whose end could not be written down, when its last rank has."""
+        if state not in ENDED:
+            return None
+        members = [model.member for model in self._store.ranks.values()]
+        told = [each.ended.at_ns for each in members if each is not None and each.ended is not None]
+        at_ns = self._store.run.ended_at_ns or max(told, default=None)
+        return None if at_ns is None else at_ns / 1e9
 
     def _only_host(self) -> str | None:
         return _only({model.member.host for model in self._store.ranks.values() if model.member is not None})

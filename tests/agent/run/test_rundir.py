@@ -56,6 +56,23 @@ def test_a_base_that_cannot_be_made_is_refused(monkeypatch, tmp_path):
         rundir.base()
 
 
+def test_a_base_that_cannot_be_written_is_read(base, monkeypatch):
+    """Its runs are listed and found; a new one is refused, with what to do."""
+    rundir.create(a_run("there"))
+
+    def access(path, mode):
+        return (os.stat(path).st_mode >> 6) & mode == mode
+
+    # Root may write everywhere.
+    monkeypatch.setattr(os, "access", access)
+    base.chmod(0o500)
+    assert [run.name for run in rundir.runs()] == ["there"]
+    assert rundir.find("the").read().program == "x.py"
+    with pytest.raises(RunDirError, match=f"not writable; set {rundir.BASE_VARIABLE}"):
+        rundir.create(a_run("another"))
+    base.chmod(0o700)
+
+
 def test_a_live_name_is_taken_and_an_ended_one_is_free():
     """Two runs never share a name while one of them lives."""
     first = rundir.create(a_run("a"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -178,3 +179,24 @@ def test_a_run_that_has_taken_the_name_meanwhile_stays(own_base: Path, capsys: p
     assert "another run has taken this name meanwhile" in capsys.readouterr().err
     assert new.read().run_id != chosen.run.run_id
     assert left() == ["same"]
+
+
+def test_a_run_that_ended_on_a_full_disk_can_be_removed(
+    command: Callable[..., Done], own_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end could not be written down: it is over all the same, for `ps`, which stops to count, and for `clean`."""
+    directory = made("full", 1, state="running")
+    gone = rundir.Process(2**22 + 1, 1.0)
+    ended = directory.read().created_at_ns + 90 * 10**9
+    member = rundir.Member(0, 0, 1, gone, "host", 0, "", "", None, rundir.Ended(ended, 0))
+    directory.write_member(member)
+    directory.update(observer=gone, torchrun=gone)
+
+    def full(self: RunDir, run: Run) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RunDir, "write", full)
+    (line,) = json.loads(command("ps", "--all", "--json").stdout)
+    assert (line["state"], round(line["ended_at"] - line["started_at"])) == ("finished", 90)
+    assert command("clean", "full", "--yes").returncode == 0
+    assert left() == []

@@ -124,16 +124,19 @@ def _named(names: Sequence[str]) -> list[Candidate]:
 
 def _candidate(directory: RunDir) -> Candidate | None:
     """Return a run that has ended, None for any other."""
+    import msgspec
+
     from ddptop.agent.observer.record import retention
     from ddptop.agent.observer.status import takeover
-    from ddptop.agent.run.rundir import ENDED_STATES, RunDirError
+    from ddptop.agent.run.rundir import RunDirError
 
     try:
-        # One that has ended unseen is written down as ended.
-        run = takeover.meet(directory).run
+        # One that has ended unseen is written down as ended, unless the disk is full.
+        found = takeover.meet(directory)
     except RunDirError:
         return None
-    return Candidate(directory, run, retention.size_of(directory.path)) if run.state in ENDED_STATES else None
+    run = msgspec.structs.replace(found.run, state=found.state)
+    return Candidate(directory, run, retention.size_of(directory.path)) if found.ended else None
 
 
 def _table(chosen: Sequence[Candidate], now: float) -> list[str]:
@@ -156,7 +159,7 @@ def _remove(chosen: Sequence[Candidate]) -> tuple[list[Candidate], int]:
     removed, code = [], 0
     for each in reversed(chosen):
         try:
-            rundir.remove(each.directory, each.run.run_id)
+            rundir.remove(each.directory, each.run.run_id, over=True)
         except rundir.RunDirError as problem:
             code = complain(problem, 1)
             continue
