@@ -179,17 +179,24 @@ def _row_by_psutil(pid: int) -> Row | None:
 
 def carries(pid: int, name: str, value: str) -> bool:
     """Say whether the environment with which a process was started holds `name=value`."""
+    return variable(pid, name) == value
+
+
+def variable(pid: int, name: str) -> str:
+    """Return a variable of the environment with which a process was started, empty where that cannot be read."""
     if sys.platform == "linux":
         try:
-            return f"{name}={value}".encode() in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+            held = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
         except OSError:
-            return False
+            return ""
+        begin = f"{name}=".encode()
+        return next((os.fsdecode(each[len(begin) :]) for each in held if each.startswith(begin)), "")
     import psutil
 
     try:
-        return psutil.Process(pid).environ().get(name) == value
+        return psutil.Process(pid).environ().get(name, "")
     except (psutil.Error, OSError):
-        return False
+        return ""
 
 
 def command(pid: int) -> tuple[str, ...]:

@@ -14,12 +14,13 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from ddptop.agent.run import identity
 from ddptop.agent.run.files.masking import masked_words
 from ddptop.agent.run.identity import Row, is_alive
-from ddptop.agent.run.rundir import MARKER, Member, Process, Run
+from ddptop.agent.run.rundir import DIRECTORY_VARIABLE, MARKER, Member, Process, Run
 
 ROLES: Final = ("torchrun", "rank", "helper")
 
@@ -100,6 +101,15 @@ def find_torchrun(run: Run) -> Process | None:
         if _is_marked(row, run) and masked_words(identity.command(pid)) == masked_words(run.command):
             return row.process
     return None
+
+
+def marked_by(folder: Path) -> set[str]:
+    """Return the ids of the runs to which processes of this user belong that have this folder for that of their run."""
+    found = set()
+    for pid, row in identity.table().items():
+        if row.uid == os.getuid() and identity.carries(pid, DIRECTORY_VARIABLE, str(folder)):
+            found.add(identity.variable(pid, MARKER))
+    return found - {""}
 
 
 def send(process: Process, number: int) -> bool:

@@ -290,6 +290,27 @@ def kill(
     return f"already {settle(directory).state}: {outcome.text}"
 
 
+def end_unrecorded(directory: RunDir, grace_s: float, progress: escalation.Progress = lambda line: None) -> str | None:
+    """End a run whose folder was removed, found by its mark in the environments of processes; return the outcome.
+
+    None: no process here has that folder for the one of its run.
+
+    Raises:
+        Survived: some process did not end.
+    """
+    of_folder = processes.marked_by(directory.path)
+    if not of_folder:
+        return None
+    text = ""
+    for run_id in of_folder:
+        run = Run(directory.name, run_id, "", (), 1, None, None, 0, True, owner=os.getuid())
+        outcome = escalation.end(directory, run, escalation.Grace(grace_s), progress)
+        number = outcome.ranks + outcome.helpers
+        ended = f"{number} process{'' if number == 1 else 'es'}"
+        text = _ended(run, outcome, f"its folder is gone; {ended} of it ended, {len(outcome.survivors)} left")
+    return text
+
+
 def _elsewhere(directory: RunDir) -> dict[str, int]:
     """Return by other host the number of its ranks that may still train: only an observer reaches them."""
     known = hosts.read_hosts(directory.path)

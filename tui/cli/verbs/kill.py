@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Run, RunDir
     from ddptop.tui.control.consent import Aim
     from ddptop.tui.control.ending import Ending
+
+_GRACE_S = 5.0
+"""Seconds between SIGTERM and SIGKILL where neither the caller nor a record of the run says how many."""
 
 
 def add(verbs: Verbs) -> None:
@@ -58,10 +62,17 @@ def _signal(text: str) -> int:
 def _kill(options: argparse.Namespace) -> int:
     from ddptop.agent.control.controller import Refused
     from ddptop.agent.run.identity import identify
+    from ddptop.agent.run.rundir import RunDirError
     from ddptop.tui.control.actor import who
     from ddptop.tui.control.ending import Ending
 
-    directory = chosen(options.run)
+    try:
+        directory = chosen(options.run)
+    except RunDirError:
+        if (done := _end_unrecorded(options)) is None:
+            raise
+        print(f"{options.run}: {done}")
+        return 0
     aim: Aim = options.rank
     if options.pid is not None:
         aim = identify(options.pid)
@@ -73,6 +84,25 @@ def _kill(options: argparse.Namespace) -> int:
         return complain(f"kill {directory.name}: {refusal}{_restart_of(directory)}", 1)
     print(f"{directory.name}: {done}")
     return 0
+
+
+def _end_unrecorded(options: argparse.Namespace) -> str | None:
+    """End a whole run whose folder was removed while it lived; return the outcome, None where there is no such run."""
+    from ddptop.agent.observer.end.escalation import Survived
+    from ddptop.agent.observer.status import survey
+    from ddptop.agent.run import rundir
+    from ddptop.agent.run.base import NAME
+
+    if not NAME.fullmatch(options.run) or (options.rank, options.pid, options.signal) != (None, None, None):
+        return None
+    directory = rundir.RunDir(rundir.base() / options.run)
+    if os.path.lexists(directory.path / "run.json"):
+        return None
+    grace_s = _GRACE_S if options.grace is None else options.grace
+    try:
+        return survey.end_unrecorded(directory, grace_s, lambda line: print(line, file=sys.stderr))
+    except Survived as left:
+        raise rundir.RunDirError(str(left)) from left
 
 
 def _restart_of(directory: RunDir) -> str:

@@ -18,6 +18,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.end import escalation, processes
 from ddptop.agent.observer.record.recording import read_events
 from ddptop.agent.observer.status import survey
+from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import boot, namespace
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, identify
@@ -169,6 +170,36 @@ def test_what_a_kill_cannot_reach_is_a_survivor(
     assert f"torchrun with pid {os.getpid()} (this command was started from within it" in str(left.value)
     assert "rank 1 with pid 7 (lives in another pid namespace" in str(left.value)
     assert directory.read().ended_at_ns is None
+
+
+def test_a_live_run_whose_folder_was_removed_can_be_ended(
+    new_run: Callable[..., RunDir],
+    python: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By the mark in the environment of its processes, and with nobody of another run."""
+    base, name = new_run().path.parent, f"gone-{os.getpid()}"
+    processes = {}
+    for run in (name, f"{name}-too"):
+        monkeypatch.setenv(rundir.DIRECTORY_VARIABLE, str(base / run))
+        monkeypatch.setenv(rundir.MARKER, f"id-of-{run}")
+        processes[run] = python(SLEEP)
+    for variable in (rundir.DIRECTORY_VARIABLE, rundir.MARKER):
+        monkeypatch.delenv(variable)
+    monkeypatch.setattr("sys.argv", ["ddptop", "kill", name])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().out) == (
+        0, f"{name}: its folder is gone; 1 process of it ended, 0 left\n"
+    )  # fmt: skip
+    assert processes.pop(name).wait(10) == -signal.SIGTERM
+    (other,) = processes.values()
+    assert other.poll() is None
+    other.kill()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
 
 
 def test_a_run_whose_container_was_killed_is_over(new_run: Callable[..., RunDir]) -> None:
