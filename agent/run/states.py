@@ -14,14 +14,16 @@ from ddptop.agent.run.records import Ended, Run
 from ddptop.agent.text import clean
 
 STATES: Final = (
-    "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",
+    "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing", "ending",
     "finished", "ended", "stopped", "failed", "killed", "lost",
 )  # fmt: skip
 """The states of a run or a rank that this version knows; a newer agent may send others. `frozen`: its processes are
-stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`: no sign of life; `ended`: by itself, with
-an unknown exit code; `lost`: gone without a record of its end."""
+stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`: no sign of life; `ending`: all ranks have
+ended without an error, and their launcher has not; `ended`: by itself, with an unknown exit code; `lost`: gone without
+a record of its end."""
 
 ENDED: Final = frozenset({"finished", "ended", "stopped", "failed", "killed", "lost"})
+_IN_ORDER: Final = frozenset({"finished", "ended", "stopped"})
 
 LONGEST: Final = 12
 """Letters of an unknown state at most."""
@@ -188,6 +190,8 @@ def of_run(
     for state in ("running", "stalled", "silent", "frozen"):
         if state in live:
             return state
+    if ranks and _IN_ORDER.issuperset(ranks):
+        return "ending"
     # Where a script has ended, the run is past its start; the end of the run is for the observer to report.
     return "running" if ran or len(live) < len(set(ranks)) else "starting"
 

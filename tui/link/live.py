@@ -183,7 +183,11 @@ class Link:
         if self._sockets.greeted and is_on_several(self._run) and not self.store.hosts.are_told:
             # Once a second the observer tells of the hosts: until then those that are silent seem to be as they were.
             return self.store.ended
-        return self.store.ended or self._sockets.greeted or not self.store.expected()
+        # Of ranks that have ended their observer alone knows the numbers, until it has written down the end of the run.
+        supervised = not self._has_ended and self.store.liveness is not None and self.store.liveness.supervised
+        if self._sockets.greeted or (self.store.ended and not supervised):
+            return True
+        return not supervised and not self.store.expected()
 
     @property
     def unmet(self) -> frozenset[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from time import time
@@ -66,6 +66,10 @@ class Replay:
         """Take in how the run is by now, and who observes it."""
         if observer != self._observer and not ended:
             self._events_due = self._clock() + SETTLED_S
+        has_just_ended = ended and not self._ended and self._store.run.world <= wire.EACH_RECORD
+        if has_just_ended and (database := self._find()) is not None:
+            # The observer may have left before it told of the last steps.
+            self._newest = chain(self._newest or (), recording.read_newest_steps(database, RECENT_RECORDS))
         self._ended, self._observer = ended, observer
 
     def take_missed_events(self) -> None:

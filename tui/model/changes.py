@@ -78,7 +78,7 @@ class Changes:
         elif state in ("running", "starting") or state in ENDED:
             self.held_since = None
         # What an observer sees it tells itself, with the reason.
-        told = state in ENDED or state == "killing" or _ACTED.issuperset({state, self._state})
+        told = state in (*ENDED, "killing", "ending") or _ACTED.issuperset({state, self._state})
         if self._state is not None and not told:
             self.add(EventLine(now, state, None, _level(state)))
         self._state = state

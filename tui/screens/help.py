@@ -38,6 +38,7 @@ _STATE_WORDS: Final = {
     "stalled": "alive, but no step is completed",
     "silent": "no message from its agent",
     "killing": "being killed",
+    "ending": "all ranks have ended; their launcher has not",
     "finished": "ended with exit code 0",
     "ended": "ended, exit code not known",
     "stopped": "ended at a step, by request",

@@ -13,7 +13,7 @@ from ddptop.agent.run import states
 from ddptop.agent.run.rundir import Member, Run, RunDir, is_alive
 
 _SETTLES_S: Final = 2.0
-"""Seconds after the end of the last rank after which the job is over, if nothing can start others."""
+"""Seconds after the end of the last rank after which the job is over, where no launcher is known, or it lives on."""
 _COMES_S: Final = 30.0
 """Seconds after the start of its observer after which a job is over of which no rank has reported."""
 
@@ -40,8 +40,8 @@ class Foreign:
     def is_deserted(self, alive: Collection[int], known: Collection[int]) -> bool:
         """Say whether no rank lives, and none is to be expected.
 
-        A torchrun that lives may start the next generation, unless all ranks have ended without an error: then it goes,
-        or is part of a program that goes on with other things.
+        Nothing starts others once the launcher is gone. A torchrun that lives may start the next generation, unless all
+        ranks have ended without an error: then it goes, or is part of a program that goes on with other things.
 
         Args:
             alive: ranks that were watched and have not ended.
@@ -54,6 +54,8 @@ class Foreign:
             return False
         if not self.is_over() and not self._has_finished(members):
             return False
+        if self.process is not None and self.is_over() and known:
+            return True
         return now - self._lived_at > (_SETTLES_S if known else _COMES_S)
 
     def _has_finished(self, members: Mapping[int, Member]) -> bool:

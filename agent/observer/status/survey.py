@@ -145,6 +145,10 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
         return found(run.state, run.exit_code, run.cause, run.cause_rank, run.cause_kind)
     where = ELSEWHERE if unseen.holds_all(run, known) else None
     if supervised:
+        if where is None and known and not alive and not far and _has_returned(run, torchrun_lives=torchrun):
+            # Its observer will write that down in a moment.
+            judgement = first_cause(directory, run, directory.members())
+            return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank, judgement.kind)
         return found(run.state, why=where or run.cause)
     if torchrun or alive:
         return found(states.of_reports(run, known, time.time_ns()), why=where)
@@ -166,6 +170,11 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     known = directory.members()
     judgement = first_cause(directory, run, known)
     return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank, judgement.kind)
+
+
+def _has_returned(run: Run, *, torchrun_lives: bool) -> bool:
+    """Say whether the launcher of a job that was started by hand has ended, so that nothing starts ranks any more."""
+    return not run.launched and run.torchrun is not None and not torchrun_lives and run.killed_by is None
 
 
 def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> cause.Judgement:

@@ -123,10 +123,16 @@ def test_what_is_never_said_of_a_run(ranks: list[str], ran: bool, record: str, t
 
 
 def test_all_scripts_have_ended_and_the_run_has_not() -> None:
-    """Between the last rank's end and the run's the run is running, whether anybody saw a step or not."""
-    for ends in (["finished"], ["failed", "lost"], ["stopped", "finished"]):
+    """Until the run has ended it is ending, and running where its launcher may start the ranks anew."""
+    for ends, state in (
+        (["finished"], "ending"),
+        (["stopped", "finished"], "ending"),
+        (["failed", "lost"], "running"),
+        (["finished", "failed"], "running"),
+        (["finished", "running"], "running"),
+    ):
         for ran in (False, True):
-            assert of_run(ends, ran=ran, record="starting", told="starting", found="starting") == "running"
+            assert of_run(ends, ran=ran, record="starting", told="starting", found="starting") == state
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,32 @@ def test_the_first_look_knows_what_the_observer_knows() -> None:
         assert frame.verdict.text == "rank 0 holds the group back"
 
 
+def test_the_numbers_stay_until_the_run_has_ended() -> None:
+    """Between the ranks' end and their launcher's the observer alone knows them: a first look waits for it."""
+    with observed(run_of("numbers", 2)) as observer:
+        for rank, member in observer.directory.members().items():
+            ended = rundir.Ended(time.time_ns(), 0, step=9)
+            gone = rundir.Process(2**22 + 1, 1.0)
+            observer.directory.write_member(msgspec.structs.replace(member, process=gone, ended=ended))
+            told = wire.Summary(rank, 1, time.time_ns(), 9, 9, 9, S // 100, 0, S // 100, 0, 0, 0, 0, loss=0.25)
+            observer.ranks = (*observer.ranks, wire.Ranks(time.time_ns(), summaries=(told,)))
+        with closing(Link(observer.directory, "test")) as link:
+            until(lambda: polling(observer, link) and link.complete, "the greeting")
+            found = frame_now(link)
+            assert (found.state, found.step, found.loss) == ("ending", 9, 0.25)
+            assert {(rank.state, rank.step, rank.loss) for rank in found.ranks} == {("finished", 9, 0.25)}
+        # The observer has written down the last steps and the end, and has left before it told of them.
+        last = tuple(msgspec.structs.replace(step(number), loss=0.125) for number in range(1, 11))
+        with closing(Link(observer.directory, "test")) as link:
+            link.poll()
+            record(observer, wire.Steps(0, last), wire.Steps(1, last))
+            observer.directory.update(state="finished", exit_code=0, ended_at_ns=time.time_ns())
+            link._look_due = 0.0
+            until(lambda: polling(observer, link) and link.complete, "the record")
+            found = frame_now(link)
+            assert (found.state, found.loss) == ("finished", 0.125)
+
+
 def test_two_onlookers_say_the_same() -> None:
     """One who was there from the beginning and one who comes show the same verdict and the same states."""
     with observed(run_of("same", MANY)) as observer, closing(Link(observer.directory, "one")) as first:

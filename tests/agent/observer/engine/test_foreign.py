@@ -301,20 +301,24 @@ def test_an_observer_without_its_directory_ends_with_the_job(by_hand: ByHand, tm
     ("launcher", "codes", "over_after"),
     [
         # A notebook goes on with other things; torchrun would start the failed ranks anew.
-        (True, (0, 0), 2.0),
-        (True, (0, 1), None),
-        (True, (0,), None),
-        (True, (), None),
-        (False, (0, 1), 2.0),
-        (False, (), 30.0),
+        ("lives", (0, 0), 2.0),
+        ("lives", (0, 1), None),
+        ("lives", (0,), None),
+        ("lives", (), None),
+        # A job that has returned starts nothing any more.
+        ("gone", (0, 0), 0.0),
+        ("gone", (0, 1), 0.0),
+        ("gone", (), 30.0),
+        ("unknown", (0, 1), 2.0),
     ],
 )
 def test_when_a_job_without_a_living_rank_is_over(
-    new_run: Callable[..., RunDir], launcher: bool, codes: tuple[int, ...], over_after: float | None
+    new_run: Callable[..., RunDir], launcher: str, codes: tuple[int, ...], over_after: float | None
 ) -> None:
-    """At the earliest a moment after its last rank, and not while its launcher may start others."""
+    """With its launcher, or a moment after its last rank, and not while its launcher may start others."""
     gone_by = Process(2**22 + 1, 1.0)
-    directory = new_run(launched=False, local_world=2, torchrun=identify(os.getppid()) if launcher else gone_by)
+    launchers = {"lives": identify(os.getppid()), "gone": gone_by, "unknown": None}
+    directory = new_run(launched=False, local_world=2, torchrun=launchers[launcher])
     for rank, code in enumerate(codes):
         directory.write_member(
             rundir.Member(rank, rank, 2, gone_by, "host", 0, "", "", None, rundir.Ended(7, code, pid=gone_by.pid))

@@ -64,6 +64,25 @@ def test_job_started_by_hand(new_run: Callable[..., RunDir], python: Callable[..
     assert (event.at_ns, event.text, event.rank) == (5, "run failed: rank 1: ValueError: bad lr", 1)
 
 
+@pytest.mark.parametrize(("code", "state"), [(0, "finished"), (3, "failed")])
+def test_a_job_by_hand_is_over_when_it_has_returned(
+    new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]], code: int, state: str
+) -> None:
+    """Also while its observer still writes down the end, but not before its launcher is gone."""
+    launcher = python("input()")
+    directory = new_run(
+        launched=False, state="running", observer=identify(python(SLEEP).pid), torchrun=identify(launcher.pid)
+    )
+    enlist(directory, 0, code=0)
+    enlist(directory, 1, code=code)
+    assert survey.look(directory).state == "running"
+    launcher.kill()
+    launcher.wait()
+    found = survey.look(directory)
+    assert (found.state, found.exit_code, found.supervised) == (state, code, True)
+    assert directory.read().state == "running"
+
+
 def test_ends_that_nobody_saw(new_run: Callable[..., RunDir]) -> None:
     """Finished if every rank said so, lost if one left no word."""
     finished, lost = new_run(torchrun=GONE, observer=GONE), new_run(torchrun=GONE, observer=GONE)

@@ -128,13 +128,13 @@ def test_an_end_that_its_rank_denies(new_run: Callable[..., RunDir], python: Cal
 
 
 def test_scripts_have_ended_and_their_run_has_not(launch: Callable[..., RunDir], tmp_path: Any) -> None:
-    """A run whose scripts have ended runs until whoever started them notices; then it is over."""
+    """A run whose scripts have ended is ending until whoever started them notices; then it is over."""
     directory = launch(SCRIPT)
     until_recorded(directory)
     (tmp_path / "end").touch()
     until(lambda: all(member.ended for member in directory.members().values()), "both scripts have ended")
     found = told(directory)
-    assert (found["state"], found["step"]) == ("running", 60)
+    assert (found["state"], found["step"]) == ("ending", 60)
     assert [(rank["state"], rank["step"]) for rank in found["ranks"]] == [("finished", 60)] * 2
     os.kill(directory.members()[1].process.pid, signal.SIGKILL)
     until(lambda: directory.read().state in ENDED_STATES, "the run is over")
