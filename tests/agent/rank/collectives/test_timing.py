@@ -56,7 +56,7 @@ def seen(request, tmp_path_factory) -> dict[str, Any]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(ranks.pid, signal.SIGKILL)
     reports = [line for line in out.splitlines() if line.startswith("REPORT ")]
-    assert len(reports) == 1, out + errors
+    assert len(reports) == 1, f"exit code {ranks.returncode}: {out + errors}"
     report: dict[str, Any] = json.loads(reports[0].removeprefix("REPORT "))
     return {"by": request.param} | report
 
