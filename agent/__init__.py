@@ -29,7 +29,7 @@ import os  # noqa: E402
 from collections.abc import Callable, Mapping  # noqa: E402
 from typing import ParamSpec, Protocol, TypeVar  # noqa: E402
 
-__all__ = ["log", "on_checkpoint", "start"]
+__all__ = ["log", "on_checkpoint", "start", "step"]
 
 CheckpointFunction = Callable[[int], "str | os.PathLike[str] | None"]
 
@@ -46,6 +46,9 @@ class Listener(Protocol):
 
     def log(self, metrics: Mapping[str, object]) -> None:
         """Accept values for the current step."""
+
+    def step(self) -> None:
+        """Take the end of a step."""
 
     def register(self, save: object) -> None:
         """Accept the function that saves a checkpoint."""
@@ -105,6 +108,17 @@ def log(**metrics: float) -> None:
     """
     if _listener is not None:
         _listener.log(metrics)
+
+
+@_harmless
+def step() -> None:
+    """Mark the end of a training step, where optimizer steps are not what should be counted, or are not seen.
+
+    For an optimizer that is none of torch's, or a loop with several that is to count as one. Once it was called, only
+    its calls are steps. The training is paused, and saved, inside of it, so every rank has to call it as often.
+    """
+    if _listener is not None:
+        _listener.step()
 
 
 @_harmless

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.agent.rank.process import ancestry, crashes, observing
+from ddptop.agent.rank.process import ancestry, crashes, descriptors, observing
 from ddptop.agent.rank.process.output import Output, say_unobserved
 from ddptop.agent.rank.process.standing import Standing
 from ddptop.agent.rank.session import Session
@@ -17,11 +17,13 @@ def open_session(
     Where nothing can be published, the session is not `heard`, and still records the end of the rank.
     """
     session = None
+    before = descriptors.present()
     try:
         session = Session(directory, run_id=run_id, program=program, log=output.log, output=output, standing=standing)
         ancestry.mark_environment()
         crashes.begin(None if output.log is not None else directory.rank_crash(session.rank))
         session.open()
+        descriptors.keep(before, (directory.address(session.rank, kind) for kind in ("pub", "cmd")))
     except Exception as error:
         say_unobserved(error)
     if session is not None and session.hello.local_rank == 0:

@@ -21,9 +21,10 @@ from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.inspection.stacks import own_sources
-from ddptop.agent.rank.process import crashes, enrolment, leaving
+from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.meeting.meeting import Participant
 from ddptop.agent.rank.process.output import Output
@@ -79,6 +80,7 @@ class Session:
         generation = enrolment.generation(directory, standing)
         self.meeting = Participant(directory, standing, os.environ, self.faults, self.notify, generation)
         self.collectives = Collectives(self.stamps, self.faults)
+        self.marks = Marks(self)
         self.sees_forward = False
         """True once a forward pass of DDP or FSDP2 was observed; before that, all from data to backward is forward."""
         self.backward_on: Any = None
@@ -192,6 +194,8 @@ class Session:
         """Record how the script ended, publish the last records, and close the sockets; not in a forked child."""
         if os.getpid() != self.owner:
             return
+        if not exit_code:
+            self.marks.close()
         self._ended = True
         crashes.end()
         self.meeting.end()
@@ -207,6 +211,7 @@ class Session:
         except Exception as problem:
             self.faults.note("ending", problem)
         finally:
+            descriptors.give_up()
             self._presence.end()
 
     def _awaits(self) -> str:
@@ -219,6 +224,7 @@ class Session:
     def _abandon(self) -> None:
         """In a forked child: replace the locks that the agent's thread may hold, which does not exist there."""
         agent._listener = None
+        descriptors.give_up()
         self.gate.renew()
         self.stamps.abandon()
         device_time.CAPTURES.renew()
@@ -229,6 +235,7 @@ class Session:
             return
         self._tick_due = time.monotonic() + _TICK_S
         self._presence.tick()
+        self.marks.tick()
         if not self._account.written:
             self._account.begin()
         if (counted := self.meeting.counted()) > self.hello.generation:
@@ -251,6 +258,11 @@ class Session:
         self._start_phase = phase
 
     def cut(self) -> None:
+        """End the current step where optimizer steps are what is counted."""
+        if not self.marks.by_hand:
+            self.end_step()
+
+    def end_step(self) -> None:
         """Check the parameters where that is due, and end the current step."""
         step = self.gate.completed + 1
         try:
@@ -261,6 +273,15 @@ class Session:
         self.stamps.cut(step)
 
     def hold(self) -> None:
+        """Do as `count` where optimizer steps are what is counted.
+
+        Raises:
+            SystemExit: as `count`.
+        """
+        if not self.marks.by_hand:
+            self.count()
+
+    def count(self) -> None:
         """Count the step, and hold the training thread at its boundary while the group is paused.
 
         Raises:
@@ -296,6 +317,10 @@ class Session:
     def log(self, metrics: Mapping[str, object]) -> None:
         """See `ddptop.agent.log`."""
         self._script.log(metrics)
+
+    def step(self) -> None:
+        """See `ddptop.agent.step`."""
+        self.marks.called()
 
     def register(self, save: object) -> None:
         """See `ddptop.agent.on_checkpoint`."""
@@ -442,6 +467,7 @@ class Session:
             generation=self.hello.generation,
             recorded_every=self.stamps.every,
             is_fixed=self._fixed_every is not None,
+            steps_are=self.marks.steps_are,
         )
 
     def _read_gauges(self) -> Reading:

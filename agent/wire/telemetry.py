@@ -196,6 +196,8 @@ class Beat(Message, frozen=True, tag="beat"):
     """One step in so many is recorded; of the others the time alone is told, with the next record."""
     is_fixed: bool = False
     """True where the environment of the rank fixes `recorded_every`."""
+    steps_are: Label = ""
+    """The things that are counted as steps, in words; empty where they are optimizer steps, or none was seen yet."""
     cost_ns: Span | None = None
     """CPU time of our hooks on the training thread in a recorded step, as measured now and then. None: not known."""
     counted_cost_ns: Span | None = None

@@ -215,6 +215,8 @@ class Frame:
     """What the program says of itself, for example that its data is synthetic."""
     recorded_every: int = 1
     """One step in so many is recorded whole, and of the others their time alone; see `recording`."""
+    steps_are: str = ""
+    """The things that are counted as steps, such as `backward passes`; empty where they are optimizer steps."""
     started_at: float | None = None
     ended_at: float | None = None
     held_since: float | None = None

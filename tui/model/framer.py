@@ -154,6 +154,7 @@ class Framer:
             injected=run.injected or None,
             note=totals.note,
             recorded_every=totals.recorded_every,
+            steps_are=totals.steps_are,
             started_at=run.created_at_ns / 1e9,
             ended_at=self._ended_at(state),
             held_since=self._held(state, beats),

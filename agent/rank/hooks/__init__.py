@@ -2,6 +2,7 @@
 
 patches     stamps for data, forward, backward, optimizer
 boundary    the end of a step
+marks       steps without an optimizer of torch, and those that a script marks
 groups      the start of torch.distributed, and each process group
 around      hooks around functions of torch
 copies      stamps for copies from the host to a device

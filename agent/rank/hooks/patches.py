@@ -49,6 +49,7 @@ def _install_guarded(session: Session, torch: Any) -> None:
         _captures,
         _copies,
         groups.distributed,
+        _marks,
         _hide_from_compilers,
     )
     for install in installations:
@@ -325,6 +326,10 @@ def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: C
         return result
 
     scaler.step = step
+
+
+def _marks(session: Session, torch: Any) -> None:
+    session.marks.install(torch)
 
 
 def _hide_from_compilers(_session: Session, torch: Any) -> None:

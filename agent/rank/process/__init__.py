@@ -9,6 +9,7 @@ spawned     ranks that the program has spawned itself
 output      the log, as long as the disk has room
 crashes     the Python line of a crash in native code, in the log
 account     the record of the rank in the run directory
+descriptors  the agent's own, which a script may not close
 ending      exit status and exception as text
 leaving     what the interpreter waits for after the script
 """

@@ -40,6 +40,7 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "device": frame.device,
         "step": frame.step,
         "total_steps": frame.total_steps,
+        "steps_are": frame.steps_are or None,
         "samples_per_s": _number(frame.samples_per_s),
         "standing_s": _number(frame.standing_s),
         "pid": frame.torchrun_pid,
@@ -259,7 +260,9 @@ def hang_json(told: wire.Hang | None) -> dict[str, Any] | None:
 
 def _number(value: float | None) -> float | None:
     # JSON has no NaN and no infinity.
-    return None if value is None or not math.isfinite(value) else round(value, 6)
+    if value is None or not math.isfinite(value):
+        return None
+    return round(value, 6) if abs(value) >= 1 else float(f"{value:.6g}")
 
 
 def run_json(frame: Frame) -> dict[str, Any]:

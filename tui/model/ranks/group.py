@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
+from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.model.ranks.mesh import replica_of
 from ddptop.tui.model.ranks.rank import RankModel, rate_of
@@ -35,6 +36,7 @@ class Totals:
     refused: int
     recorded_every: int
     """One step in so many is recorded by the ranks; where they do not agree, by those that record least."""
+    steps_are: str
     times: Mapping[int, _Times]
     """Of each rank that has any, in ms: a step, and its phases in the order of `PHASES`."""
 
@@ -57,6 +59,7 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         note=next((beat.note for beat in beats if beat.note), None),
         refused=sum(beat.refused for beat in beats),
         recorded_every=max((beat.recorded_every for beat in beats), default=1),
+        steps_are=next((clean(beat.steps_are, 60) for beat in beats if beat.steps_are), ""),
         times=times,
     )
 

@@ -226,6 +226,7 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     else:
         pieces.append([Segment("step ", label), figure(step.rjust(7), ink, "bold value")])
     pieces += [
+        [Segment(f"counted: {frame.steps_are}", label)] if frame.steps_are else [],
         [figure(units.milliseconds(frame.current_step_ms), ink), Segment(" ms/step", label)],
         [Segment("loss ", label), figure(units.loss(frame.loss).strip().rjust(6), ink)],
         [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],

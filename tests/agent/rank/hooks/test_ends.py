@@ -19,6 +19,7 @@ from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
+from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import EVERY, Cost
 from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, Stamps
@@ -34,6 +35,7 @@ class Rank:
     """What of a rank takes part in the end of a step, and its hooks of optimizers."""
 
     cut, hold, wait = Session.cut, Session.hold, Session.wait
+    end_step, count = Session.end_step, Session.count
 
     def __init__(self, every: int, cpu: Callable[[], int] = time.thread_time_ns) -> None:
         self.clock = Clock(0)
@@ -44,6 +46,7 @@ class Rank:
         self.checks.watch(torch)
         self.nested = False
         of_rank: Any = self
+        self.marks = Marks(of_rank)
         self.boundary = Boundary(of_rank, lambda: self.nested)
         self.before, self.after = hooks_of_steps(of_rank, self.boundary, lambda: False)
 

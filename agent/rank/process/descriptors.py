@@ -1,0 +1,86 @@
+"""The agent's own descriptors, which stay open where a script closes all those that it does not know, as daemons do.
+
+ZeroMQ aborts the process whose descriptors were closed.  Scripts close by `os.close` and `os.closerange`: these pass
+over the agent's, as if they were not there.  What native code closes is not seen.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import socket
+import stat
+from collections.abc import Collection, Iterable
+
+_ours: dict[int, str] = {}
+"""What the agent has opened, as `/proc` names it: the number alone may be another's by now."""
+_addresses: set[str] = set()
+"""Paths of the agent's sockets, which those of their peers have too: ZeroMQ accepts them at any time."""
+
+
+def present() -> dict[int, str]:
+    """Return the descriptors of this process as `/proc` names them; none where it does not tell."""
+    try:
+        numbers = map(int, os.listdir("/proc/self/fd"))
+    except OSError:
+        return {}
+    return {number: name for number in numbers if (name := _name(number))}
+
+
+def keep(before: Collection[int], addresses: Iterable[str]) -> None:
+    """Keep what was opened since `before` was present, and sockets that are bound to these addresses of ZeroMQ."""
+    _ours.update({number: name for number, name in present().items() if number not in before})
+    _addresses.update(address.removeprefix("ipc://") for address in addresses)
+    os.close, os.closerange = _close, _closerange
+
+
+def give_up() -> None:
+    """Keep nothing from now on: the agent ends, or this is a fork of its process, which may close all."""
+    _ours.clear()
+    _addresses.clear()
+
+
+_original_close = os.close
+_original_closerange = os.closerange
+
+
+@functools.wraps(os.close)
+def _close(fd: int) -> None:
+    if _is_ours(fd):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    _original_close(fd)
+
+
+@functools.wraps(os.closerange)
+def _closerange(fd_low: int, fd_high: int, /) -> None:
+    kept = sorted(each for each in present() if fd_low <= each < fd_high and _is_ours(each)) if _ours else []
+    for each in kept:
+        _original_closerange(fd_low, each)
+        fd_low = each + 1
+    _original_closerange(fd_low, fd_high)
+
+
+def _is_ours(number: int) -> bool:
+    if not _ours:
+        return False
+    try:
+        if number in _ours and _name(number) == _ours[number]:
+            return True
+        if not stat.S_ISSOCK(os.fstat(number).st_mode):
+            return False
+        looked_at = socket.socket(fileno=number)
+        try:
+            return looked_at.getsockname() in _addresses
+        finally:
+            looked_at.detach()
+    except (OSError, TypeError, ValueError, OverflowError):
+        # The original says so.
+        return False
+
+
+def _name(number: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except OSError:
+        return ""

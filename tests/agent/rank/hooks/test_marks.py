@@ -1,0 +1,93 @@
+"""Steps of scripts without an optimizer of torch, and of those that mark them, against the script's own count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.harness import ddptop, write_script
+
+from ddptop.agent.run import rundir
+
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+from ddptop import agent
+
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=0, world_size=1)
+net = torch.nn.Linear(8, 2)
+data = TensorDataset(torch.randn(160, 8))
+how, count = sys.argv[1], 0
+
+def descend():
+    with torch.no_grad():
+        for each in net.parameters():
+            each -= 0.01 * each.grad
+            each.grad = None
+
+if how == "own optimizer":
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    for (batch,) in DataLoader(data, batch_size=4):
+        with model.no_sync():
+            model(batch).sum().backward()
+        model(batch).sum().backward()
+        descend()
+        count += 1
+elif how == "inference":
+    with torch.no_grad():
+        pairs = zip(DataLoader(data, batch_size=4), DataLoader(data, batch_size=2))
+        for (batch,), _ in pairs:
+            net(batch)
+            count += 1
+elif how == "taken by hand":
+    batches = iter(DataLoader(data, batch_size=4))
+    for _ in range(30):
+        net(next(batches)[0])
+        count += 1
+elif how == "marked":
+    first, second = torch.optim.SGD(net.parameters(), 0.1), torch.optim.Adam(net.parameters())
+    for (batch,) in DataLoader(data, batch_size=4):
+        for optimizer in (first, second):
+            net(batch).sum().backward()
+            optimizer.step()
+        agent.step()
+        count += 1
+elif how == "plain":
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for (batch,) in DataLoader(data, batch_size=4):
+        net(batch).sum().backward()
+        optimizer.step()
+        count += 1
+elif how == "unseen":
+    for _ in range(30):
+        torch.autograd.grad(net(torch.ones(4, 8)).sum(), list(net.parameters()))
+print("count", count, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "steps_are"),
+    [
+        ("own optimizer", "backward passes"),
+        ("inference", "batches"),
+        ("taken by hand", "batches"),
+        ("marked", "calls of ddptop.agent.step()"),
+        ("plain", None),
+        ("unseen", None),
+    ],
+)
+def test_the_steps_are_those_that_the_script_has_counted(tmp_path: Path, how: str, steps_are: str | None) -> None:
+    """And it is said what is counted, or how a step could be marked."""
+    path = write_script(tmp_path, SCRIPT)
+    launched = ddptop("launch", "--plain", "--world", "1", str(path), "--", how, cwd=tmp_path)
+    assert launched.returncode == 0, launched.stdout
+    directory = rundir.find(launched.stdout.split()[-1])
+    count = int(directory.rank_log(0).read_text().split("count ")[1].split()[0])
+    said = json.loads(ddptop("status", directory.name, "--json").stdout)
+    assert said["step"] == count
+    assert said["steps_are"] == steps_are
+    events = ddptop("events", directory.name).stdout
+    assert (f"steps are {steps_are}: " in events) == (steps_are in ("backward passes", "batches"))
+    assert ("no optimizer step seen: steps are not counted" in events) == (how == "unseen")

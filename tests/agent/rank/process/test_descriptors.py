@@ -1,0 +1,80 @@
+"""A script that closes all descriptors, as daemons do, does not end its rank, and stays seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.harness import ddptop, status, until, write_script
+
+from ddptop.agent.run import rundir
+
+SCRIPT = """
+import contextlib, os, pathlib, sys, time
+import torch
+
+def close(how):
+    if how == "fork":
+        if os.fork() == 0:
+            if os.fork() == 0:
+                os.closerange(0, 65536)
+                # Nothing is kept in a process that has no agent.
+                pathlib.Path("left").write_text(" ".join(os.listdir("/proc/self/fd")))
+            os._exit(0)
+        os.wait()
+    elif how == "loop":
+        for number in range(3, 4096):
+            with contextlib.suppress(OSError):
+                os.close(number)
+    else:
+        os.closerange(3, int(how))
+
+how = sys.argv[1]
+close(how)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def train():
+    model(torch.ones(4, 4)).sum().backward()
+    optimizer.step()
+    return 1
+
+count = 0
+while not os.path.exists("go"):
+    count += train()
+    time.sleep(0.01)
+opened = os.open("own", os.O_WRONLY | os.O_CREAT)
+close(how)
+if how != "fork":
+    with contextlib.suppress(OSError):
+        os.fstat(opened)
+        print("still open")
+for _ in range(20):
+    own = os.open("own", os.O_WRONLY | os.O_CREAT)
+    assert os.write(own, b"x") == 1
+    os.close(own)
+    count += train()
+print("steps", count, flush=True)
+while not os.path.exists("end"):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("how", ["65536", "loop", "fork"])
+def test_a_script_that_closes_all_descriptors_is_observed_to_its_end(tmp_path: Path, how: str) -> None:
+    """Before its first step and while the observer is connected; its own descriptors are closed, and work."""
+    path = write_script(tmp_path, SCRIPT)
+    launched = ddptop("launch", "--detach", "--world", "1", str(path), "--", how, cwd=tmp_path)
+    assert launched.returncode == 0, launched.stderr
+    directory = rundir.find(launched.stdout.strip())
+    log = directory.rank_log(0)
+    (tmp_path / "go").touch()
+    until(lambda: "steps " in log.read_text(), "it is through")
+    assert "still open" not in log.read_text()
+    count = int(log.read_text().split("steps ")[1])
+    until(lambda: (now := status(directory.name))["step"] == count and now["ranks"][0]["step"] == count, "all is seen")
+    (tmp_path / "end").touch()
+    until(lambda: directory.read().state == "finished", "it has finished")
+    if how == "fork":
+        # The folder that is listed.
+        assert (tmp_path / "left").read_text().split() == ["0"]
