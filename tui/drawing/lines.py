@@ -298,7 +298,7 @@ class Roll(Drawn, Generic[T]):
 
         Args:
             items: all lines, oldest first.
-            widest: cells of the widest line, to be scrolled sideways; 0 cuts lines at the edge.
+            widest: cells of the widest line, to be scrolled sideways; 0 where nothing is.
             dropped: lines that went at the front since the last call, so that the view stands still.
             empty: what to say where there are none.
         """
@@ -334,4 +334,7 @@ class Roll(Drawn, Generic[T]):
             row = [Segment(shorten(self._empty, width), self.ink["label"])]
         else:
             row = []
-        return self.grounded(Strip(row), left, left + width)
+        strip = Strip(row)
+        if strip.cell_length > (edge := left + self.line_width):
+            strip = Strip([*strip.crop(0, edge - 1), Segment("…", self.ink["label"])])
+        return self.grounded(strip, left, left + width)

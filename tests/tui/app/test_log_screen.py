@@ -86,6 +86,52 @@ async def test_the_log_of_a_rank_that_is_no_more_stays(tmp_path: Path) -> None:
         assert "rank 2" in seen(pilot.app)
 
 
+async def test_a_line_that_is_too_long_says_so_or_wraps(tmp_path: Path) -> None:
+    """It ends in a sign where it is cut, also beside other views; wrapped, all of it is there, and the top stays."""
+    told = [f"{each}: {'ab' * 60}é{each:04}" for each in range(60)]
+    app = dashboard(StillSource(logged(tmp_path, "\n".join(told))))
+
+    def long_lines() -> list[bool]:
+        """Return of each line of the log in sight whether it ends in the sign; at its right may be a bar."""
+        return ["b…" in line[-4:] for line in seen(app).splitlines() if "abab" in line]
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: long_lines() and all(long_lines()), "the sign beside the panels")
+        await pilot.press("g")
+        await until(pilot, lambda: len(long_lines()) > 10 and all(long_lines()), "the sign in all of the screen")
+        await pilot.press(*["right"] * 120)
+        assert "é0059" in seen(pilot.app)
+        await pilot.press("w")
+        await until(pilot, lambda: "é0059" in seen(pilot.app) and "59: ab" in seen(pilot.app), "both ends of a line")
+        assert not any(long_lines())
+        pieces = [line.text for line in roll(pilot)._items]
+        assert "".join(pieces) == "".join(told)
+        await pilot.press("up", "up", "up")
+        assert not roll(pilot).following
+        place = roll(pilot)._items[int(roll(pilot).scroll_y)].place
+        (tmp_path / "rank-0.log").write_text("\n".join([*told, "one more", ""]))
+        await until(pilot, lambda: roll(pilot)._items[-1].text == "one more", "more of it")
+        assert roll(pilot)._items[int(roll(pilot).scroll_y)].place == place
+        await pilot.resize_terminal(60, 24)
+        await until(pilot, lambda: len(roll(pilot)._items) > 3 * 60, "narrower")
+        await pilot.press("w")
+        await until(pilot, lambda: len(roll(pilot)._items) == 61, "cut again")
+        assert "…" in seen(pilot.app)
+
+
+async def test_a_column_of_times_is_there_where_there_are_times(tmp_path: Path) -> None:
+    """None of dashes alone: it comes with the first line that has a time, and goes for another rank's log."""
+    path = tmp_path / "rank-0.log"
+    async with dashboard(StillSource(logged(tmp_path, "plain\n", "other\n"))).run_test(size=(80, 24)) as pilot:
+        await pilot.press("g")
+        await until(pilot, lambda: "\n   plain " in seen(pilot.app), "no column")
+        path.write_text("plain\n2026-11-23T03:50:11Z INFO epoch\n")
+        await until(pilot, lambda: "03:50:11   2026" in seen(pilot.app), "a time")
+        assert "       –   plain" in seen(pilot.app)
+        await pilot.press("tab")
+        await until(pilot, lambda: "\n   other " in seen(pilot.app), "no column again")
+
+
 async def test_a_text_is_found_wherever_it_is(tmp_path: Path) -> None:
     """Upwards from what is in sight, then up and down; it is marked, and what was not found is said."""
     async with dashboard(StillSource(logged(tmp_path, long()))).run_test(size=(80, 24)) as pilot:
@@ -132,8 +178,8 @@ async def test_lines_of_a_level_are_shown(tmp_path: Path) -> None:
     async with dashboard(StillSource(logged(tmp_path, text, "plain\n"))).run_test(size=(80, 24)) as pilot:
         await pilot.press("g")
         await until(pilot, lambda: "ValueError: no" in seen(pilot.app), "all")
-        assert "       – ! WARNING: look" in seen(pilot.app)
-        assert "       – ✗ Traceback" in seen(pilot.app)
+        assert " ! WARNING: look" in seen(pilot.app)
+        assert " ✗ Traceback" in seen(pilot.app)
         await pilot.press("L")
         await until(pilot, lambda: "plain" not in seen(pilot.app), "warnings and errors")
         assert "WARNING: look" in seen(pilot.app)
@@ -157,7 +203,6 @@ async def test_the_logs_of_all_ranks_are_one(tmp_path: Path) -> None:
     async with dashboard(source).run_test(size=(80, 24)) as pilot:
         await pilot.press("g", "a")
         await until(pilot, lambda: "0-1 alike" in seen(pilot.app), "what is alike")
-        assert "– " in seen(pilot.app)
         assert "0   of 0" in seen(pilot.app)
         assert "1   of 1" in seen(pilot.app)
         assert "the ends of 2 logs" in seen(pilot.app)

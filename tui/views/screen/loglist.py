@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+from rich.cells import chop_cells
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -41,6 +43,7 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
         Binding("n", "search_on(False)", "Next", id="log.below", tooltip="Go to the next line below with the text"),
         Binding("N", "search_on(True)", "Above", id="log.above", tooltip="Go to the next line above with the text"),
         Binding("L", "level", "Level", id="log.level", tooltip="Show only warnings and errors, only errors, or all"),
+        Binding("w", "wrap", "Wrap", id="log.wrap", tooltip="Wrap lines that are too long, or cut them at the edge"),
         Binding("home", "begin", "Beginning", id="log.begin", tooltip="Go to the first line of the log", show=False),
     ]  # fmt: skip
     begins = "log.search"
@@ -60,6 +63,10 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
         """The least level of the lines shown; None: all."""
         self._reader = LogReader(self._publish)
         self._sources: Sequence[LogSource] | None = None
+        self.wraps = False
+        """True where what does not fit into a line goes on in the next one."""
+        self._timed = False
+        """True once any line of these logs had a time: until then there is no column for it."""
         self._label = 0
         """Cells for the ranks before each line."""
         self._asked = False
@@ -84,7 +91,7 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
         if sources != self._sources:
             self._sources = sources
             self.following = True
-            self.picture = Picture()
+            self.picture, self._timed = Picture(), False
             self.show_items((), empty="reading …")
             self._reader.open(sources)
         self._reader.follow_end(following=self.following, still=still)
@@ -113,31 +120,56 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
 
     def on_log_list_read(self, message: Read) -> None:
         """Show it, with the same line on top, or with what was found in sight."""
-        before, top = self._items, int(self.scroll_y)
-        to_end = self.following or (self._to_end and message.picture.at_end)
-        anchor = before[top].place if not to_end and top < len(before) else None
+        anchor = None if self.following or (self._to_end and message.picture.at_end) else self._anchor()
         found = message.picture.found
         moved = found is not None and found != self.picture.found
         searching = self.picture.progress is not None
         self.picture, self._asked = message.picture, False
         if self._to_end and self.picture.at_end:
             self.following, self._to_end = True, False
-        lines = self.picture.lines
-        self._label = min(_WIDEST_LABEL, max((len(_who(line)) for line in lines), default=0))
-        lead = self._lead + (self._label + 1 if self._label else 0)
         if moved:
             self.following = self._to_end = False
-        self.show_items(lines, self.picture.widest + lead, empty=self._nothing())
+        self._lay_out()
         if moved:
-            at = next((number for number, line in enumerate(lines) if line.place == found), 0)
+            at = next((number for number, line in enumerate(self._items) if line.place == found), 0)
             self.scroll_to(y=max(0, at - self.size.height // 2), animate=False, force=True)
         elif anchor is not None:
-            at = next((number for number, line in enumerate(lines) if line.place == anchor), top)
-            if at != top:
-                self.scroll_to(y=at, animate=False, force=True)
+            self._go_to(anchor)
         self.post_message(self.Followed())
         if searching != (self.picture.progress is not None):
             self.refresh_bindings()
+
+    def _lay_out(self) -> None:
+        """Show the lines that are held, each in one or, where they wrap, in as many as it takes."""
+        lines = self.picture.lines
+        self._label = min(_WIDEST_LABEL, max((len(_who(line)) for line in lines), default=0))
+        self._timed = self._timed or any(line.at is not None for line in lines)
+        if self.wraps:
+            # With room for the bar beside them, which comes with many lines.
+            width = max(1, self.size.width - self.styles.scrollbar_size_vertical - self._lead)
+            lines = [piece for line in lines for piece in _wrapped(line, width)]
+        self.show_items(lines, 0 if self.wraps else self.picture.widest + self._lead, empty=self._nothing())
+
+    def _anchor(self) -> tuple[Place, int] | None:
+        """Return the line on top, and which of its pieces."""
+        top = min(int(self.scroll_y), len(self._items) - 1)
+        if top < 0:
+            return None
+        place = self._items[top].place
+        return place, next((back for back in range(top) if self._items[top - back - 1].place != place), top)
+
+    def _go_to(self, anchor: tuple[Place, int]) -> None:
+        """Bring a line to the top, where it is still held."""
+        place, piece = anchor
+        at = next((number for number, line in enumerate(self._items) if line.place == place), None)
+        if at is not None and at + piece != int(self.scroll_y):
+            self.scroll_to(y=at + piece, animate=False, force=True)
+
+    def on_resize(self) -> None:
+        """Wrap at another width."""
+        if self.wraps:
+            self._lay_out()
+        super().on_resize()
 
     def _nothing(self) -> str:
         if not self._sources:
@@ -179,6 +211,15 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
         if not self.picture.at_begin:
             self._reader.begin()
         self.scroll_to(y=0, animate=False, force=True)
+
+    def action_wrap(self) -> None:
+        """Wrap lines, or cut them, with the same one on top."""
+        anchor = None if self.following else self._anchor()
+        self.wraps = not self.wraps
+        self.scroll_to(x=0, animate=False, force=True)
+        self._lay_out()
+        if anchor is not None:
+            self._go_to((anchor[0], 0))
 
     def action_level(self) -> None:
         """Show lines of the next level only."""
@@ -228,27 +269,35 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
 
     # A line
 
-    _lead: ClassVar[int] = len("12:34:56 ! ")
-    """Cells before the ranks and the text."""
+    @property
+    def _lead(self) -> int:
+        """Cells before the text: time, sign of the level and ranks."""
+        return len("12:34:56 ") * self._timed + len("! ") + (self._label + 1 if self._label else 0)
 
     def _row(self, line: ShownLine, ink: Ink) -> Row:
         style = ink[hue_of(line.level)]
         if line.first:
             known = "label" if line.at is not None else "faint"
-            row = [
-                Segment(f"{units.clock(line.at):>8} ", ink[known]),
-                Segment(_MARKS.get(line.level, "  ") if line.level else "  ", style),
-            ]
+            row = [Segment(f"{units.clock(line.at):>8} ", ink[known])] if self._timed else []
+            row.append(Segment(_MARKS.get(line.level, "  ") if line.level else "  ", style))
+            if self._label:
+                row.append(Segment(f"{units.fit(_who(line), self._label)} ", ink["brand"]))
         else:
             row = [Segment(" " * self._lead)]
-        if self._label:
-            row.append(Segment(f"{units.fit(_who(line), self._label)} ", ink["brand"]))
         row += _marked(line.text, places(line.text, self.picture.wanted.folded), style)
         if not line.found:
             return row
         ground = ink.ground("row-chosen")
         row.append(Segment(" " * max(0, self.size.width - width_of(row))))
         return [Segment(text, ground if style is None else style + ground) for text, style, _ in row]
+
+
+def _wrapped(line: ShownLine, width: int) -> list[ShownLine]:
+    """Return a line in pieces of so many cells at most."""
+    if len(line.text) <= width and line.text.isascii():
+        return [line]
+    first, *more = chop_cells(line.text, width) or [""]
+    return [replace(line, text=first), *(replace(line, text=piece, at=None, first=False) for piece in more)]
 
 
 def _who(line: ShownLine) -> str:
