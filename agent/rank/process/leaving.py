@@ -16,6 +16,8 @@ _MOST: Final = 3
 _FEEDER: Final = "QueueFeederThread"
 """The thread of a `multiprocessing.Queue` that writes into its pipe: it is waited for at exit, though a daemon."""
 
+_POOL: Final = "concurrent.futures.thread"
+
 
 def awaited(sources: Sources) -> str:
     """Return what the process will wait for before it ends, `thread uploader (train.py:9)`; empty: for nothing.
@@ -32,7 +34,9 @@ def awaited(sources: Sources) -> str:
             queues += 1
         elif not thread.daemon:
             where = _where(frames.get(thread.ident or 0), sources)
-            found.append(f"thread {name} ({where})" if where else f"thread {name}")
+            # A thread of a pool that has nothing to do ends as soon as the interpreter asks it to.
+            if where or getattr(getattr(thread, "_target", None), "__module__", "") != _POOL:
+                found.append(f"thread {name} ({where})" if where else f"thread {name}")
     # They hold what the functions hold.
     frames.clear()
     if queues:

@@ -125,7 +125,9 @@ def _hang(report: Report) -> list[ReportLine]:
     if stuck is None or report.state in ("starting", "running"):
         return []
     until = "" if stuck.until_at_ns is None else f" until {_clock(stuck.until_at_ns)}"
-    lines = [ReportLine("hung", f"{hang.ageless(stuck)}; from {_clock(stuck.since_at_ns)}{until}", "bold level-error")]
+    # Where it is the cause, the next line says so.
+    said = "" if report.cause == hang.ageless(stuck) else f"{hang.ageless(stuck)}; "
+    lines = [ReportLine("hung", f"{said}from {_clock(stuck.since_at_ns)}{until}", "bold level-error")]
     if report.stood:
         lines.append(ReportLine("stacks", f"ddptop stacks {report.run.run} shows where the ranks stood then"))
     return lines

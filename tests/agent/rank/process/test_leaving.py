@@ -31,6 +31,12 @@ ENDS
         ("threading.Thread(target=uploads, name='uploader').start()", "", "thread uploader (<string>:8)"),
         ("threading.Thread(target=uploads, daemon=True).start()", "", ""),
         ("threading.Thread(target=uploads, name='ddptop-agent').start()", "", ""),
+        ("pool = ThreadPoolExecutor(1); pool.submit(int).result(); time.sleep(0.05)", "", ""),
+        (
+            "pool = ThreadPoolExecutor(1, 'save'); pool.submit(uploads); time.sleep(0.05)",
+            "",
+            "thread save_0 (<string>:8)",
+        ),
         (
             "many = multiprocessing.Queue(); many.put(bytes(1 << 20)); time.sleep(0.05)",
             "many.get()",

@@ -137,7 +137,8 @@ def recursion_native(training: Training) -> None:
 @fault("breakpoint", says="(?i)BdbQuit")
 def breakpoint_left(training: Training) -> None:
     """It comes to a breakpoint that somebody left in the script."""
-    breakpoint()  # noqa: T100  # stands here
+    breakpoint()  # noqa: T100
+    training.step()  # stands here
 
 
 @fault("timeout", "collective_timeout", "not_entered", "waiting", says="(?i)sleeps|did not come")

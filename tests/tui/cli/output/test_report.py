@@ -64,6 +64,10 @@ def test_a_run_that_hung_at_its_end_leads_with_the_hang() -> None:
     assert text[1] == "stacks:    ddptop stacks toy-1 shows where the ranks stood then"
     assert text[2].startswith("cause:")
     assert "stacks:" not in told.text(replace(hung, stood=False))
+    # What was told while it lived is the cause then, and told once.
+    same = [lines.plain(line) for line in lines.brief(replace(hung, cause="rank 1 hangs"))]
+    assert same[0].startswith("hung:      from ")
+    assert same[2] == "cause:     rank 1 hangs"
     assert "hung:" not in told.text(REPORT)
     killed = told.text(replace(hung, state="killed", kind=None, first=None, cause="killed by ada")).splitlines()
     assert killed[1] == "Somebody ended it at step 1,200, where it hung."
