@@ -18,6 +18,7 @@ from ddptop.agent.observer.record import recording
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir
+from ddptop.agent.run.states import lingers
 from ddptop.agent.text import clean_line
 from ddptop.tui.link.control import await_observer, refusing
 from ddptop.tui.link.source import Refused
@@ -86,6 +87,8 @@ def _absence(member: Member | None, *, far: bool) -> str:
     if member is None:
         return "not reported yet"
     if member.ended is not None:
+        if waits := lingers(member.ended, alive=not far and may_live(member.process)):
+            return f"its script has ended{waits}"
         code = member.ended.exit_code
         return "ended" + ("" if code is None else f", exit code {code}")
     return "" if far or may_live(member.process) else "process gone"

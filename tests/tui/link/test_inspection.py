@@ -143,6 +143,17 @@ def test_ranks_that_cannot_answer_are_not_asked() -> None:
     assert found.unknown == {1: "ended, exit code 3", 2: "process gone", 3: "not reported yet"}
 
 
+def test_a_process_that_outlives_its_script_is_told_with_what_it_waits_for() -> None:
+    """It is not said to have ended: somebody looks here for what keeps it."""
+    with observed(run_of("late", 2)) as observer:
+        member = observer.directory.members()[1]
+        end = Ended(time.time_ns(), 0, step=5, pid=os.getpid(), awaits="thread uploader (train.py:9)")
+        observer.directory.write_member(msgspec.structs.replace(member, ended=end))
+        found = stacks_of(observer, stands)
+    waits = "its process waits at exit for thread uploader (train.py:9)"
+    assert found.unknown == {1: f"its script has ended; {waits}"}
+
+
 def test_many_ranks_are_asked_some_at_a_time() -> None:
     """No more are under way than fit; each that answers makes room for the next."""
     world = MOST_ASKED + 10
