@@ -225,6 +225,17 @@ async def test_the_first_theme_is_there_from_the_start(monkeypatch: pytest.Monke
         assert app.screen.styles.background == Color.parse(str(DARK.background))
 
 
+async def test_another_theme_says_how_to_keep_it() -> None:
+    """With the line for the settings file; the one that is kept says nothing."""
+    app = DdptopApp(StillSource(frame()), settings=Settings(look=Look(theme="dark")))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("t")
+        (said,) = app._notifications
+        assert 'theme = "light" in [look] of ' in said.message
+        await pilot.press("t")
+        assert list(app._notifications) == [said]
+
+
 async def test_the_dashboard_begins_as_it_is_set() -> None:
     """Theme and view are those of the settings."""
     app = DdptopApp(StillSource(frame()), settings=Settings(look=Look(theme="light")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 import select
 import signal
 import sys
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.color import ColorSystem
 from textual import on
-from textual.app import App
+from textual.app import App, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.events import AppBlur, DeliveryComplete, DeliveryFailed, Resize
@@ -47,7 +48,7 @@ from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
-from ddptop.tui.settings import Settings
+from ddptop.tui.settings import Settings, path
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
 
@@ -92,6 +93,15 @@ class DdptopApp(App[None]):
             id="app.picture",
             tooltip="Write a snapshot of the screen into an SVG file",
             show=False,
+        ),
+        Binding(
+            "ctrl+z",
+            "suspend",
+            "Suspend",
+            id="app.suspend",
+            tooltip="Suspend the dashboard; `fg` in the shell brings it back",
+            show=False,
+            priority=True,
         ),
         Binding("q", "leave", "Leave", id="app.leave", tooltip="Leave the dashboard; the run goes on"),
         Binding(
@@ -366,9 +376,15 @@ class DdptopApp(App[None]):
 
     @on(RunList.Chosen)
     async def _show_run(self, message: RunList.Chosen) -> None:
-        if self.several is not None:
+        if self.several is None:
+            return
+        try:
             await self.several.show(message.run)
-            self.repaint()
+        except ScreenStackError:
+            if self.return_code is None:
+                raise
+            # Left in the midst of it: the screens are gone.
+        self.repaint()
 
     @on(RunList.Asked)
     def _act_on_listed(self, message: RunList.Asked) -> None:
@@ -402,6 +418,15 @@ class DdptopApp(App[None]):
     def action_light(self) -> None:
         """Change between dark and light."""
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
+        name = next(name for name, theme in THEME_NAMES.items() if theme == self.theme)
+        if name != self.settings.look.theme:
+            self.notify(f'until you leave; theme = "{name}" in [look] of {path()} keeps them', title=f"{name} colors")
+
+    def action_suspend(self) -> None:
+        """Give the terminal back to the shell until it continues us."""
+        # Without a shell above us nobody could.
+        if os.getsid(os.getppid()) == os.getsid(0):
+            self.action_suspend_process()
 
     def action_leave(self) -> None:
         """Leave; the run goes on."""

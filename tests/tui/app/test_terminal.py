@@ -14,12 +14,24 @@ from collections.abc import Iterator
 
 import pytest
 from support.harness import DEADLINE_S, carriers, ddptop, until, write_script
+from support.screens import terminal as programs
 from support.scripts import OBEDIENT
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 
 SLEEPER = "import time\nwhile True:\n    time.sleep(0.1)\n"
+SHELL = """
+import os, signal, termios
+before = termios.tcgetattr(0)
+child = os.fork()
+if child:
+    stopped = os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+    print(f"the shell: stopped {stopped}, terminal as before {termios.tcgetattr(0) == before}", flush=True)
+    os.kill(child, signal.SIGCONT)
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+"""Continues a program once it has suspended itself."""
 WAYS = {
     "q": lambda process, terminal: os.write(terminal, b"q"),
     "ctrl-c": lambda process, terminal: os.write(terminal, b"\x03"),
@@ -109,6 +121,32 @@ def test_leaving_restores_the_terminal(sleeper, terminal, way):
     expected = {"q": 0, "ctrl-c": 0, "SIGTERM": 143, "SIGHUP": 129}[way]
     assert terminal.process.returncode == expected
     assert is_going_on(sleeper)
+
+
+def test_suspending_gives_the_terminal_back_to_the_shell():
+    """Ctrl-Z stops it, with the terminal as it was before; once it is continued it is painted again, and takes keys."""
+    opened = programs.Terminal(SHELL + programs.RUN + "raise SystemExit(run_dashboard(source))")
+    try:
+        opened.read_until(b"resnet")
+        os.write(opened.master, b"\x1a")
+        opened.read_until(b"the shell: stopped True, terminal as before True")
+        left = opened.written.rindex(b"\x1b[?1049l")
+        until(lambda: b"resnet" in opened.written[left:], "the dashboard again")
+        os.write(opened.master, b"q")
+        assert opened.wait() == 0
+    finally:
+        opened.close()
+
+
+def test_without_a_shell_it_is_not_suspended():
+    """Nobody could continue it: the key does nothing, and the next one is taken."""
+    opened = programs.Terminal(programs.RUN + "raise SystemExit(run_dashboard(source))")
+    try:
+        opened.read_until(b"resnet")
+        os.write(opened.master, b"\x1aq")
+        assert opened.wait() == 0
+    finally:
+        opened.close()
 
 
 def test_kill_9_of_the_dashboard_leaves_the_run_alone(sleeper, terminal):

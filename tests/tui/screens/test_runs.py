@@ -106,6 +106,19 @@ def said(screen: LaunchDialog, name: str) -> str:
 # The list
 
 
+@pytest.mark.parametrize("turns", [0, 1, 5, 12])
+async def test_leaving_while_another_run_comes_is_no_error(turns: int) -> None:
+    """The screens are gone in the midst of the change, wherever it has come to by then."""
+    app = dashboard(StillFleet())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await listing(pilot)
+        app.post_message(RunList.Chosen("simplenet-01"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        app.exit(return_code=0)
+    assert app.return_code == 0
+
+
 async def test_the_list_stands_beside_the_run_where_there_is_room() -> None:
     """At 120 columns `r` shows the list, goes to it, hides it; below that it is a screen, and `r` closes that too."""
     async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
