@@ -371,6 +371,8 @@ class Verdicts(Message, frozen=True, tag="verdicts"):
     at_ns: Moment
     verdicts: tuple[Verdict, ...] = ()
     """The one that matters most first. Empty: nothing is wrong, or nothing is known yet."""
+    missing_steps: Count = 0
+    """About how many more steps it takes until a rank can be told to be slow. 0: it can be."""
 
 
 class Recorded(Message, frozen=True, tag="recorded"):

@@ -35,6 +35,8 @@ class Changes:
         """In the order of their times, at most `EVENTS`."""
         self.verdicts: tuple[wire.Verdict, ...] = ()
         """Those that go on and are not hidden, the one that matters most first."""
+        self.missing_steps = 0
+        """As in `wire.Verdicts`."""
         self._going_on: dict[int, wire.Verdict] = {}
         """Verdicts that have begun and not ended, by number, the one that matters most first."""
         self._heard = False
@@ -117,6 +119,7 @@ class Changes:
             else:
                 self._tell_end(number, now.at_ns)
         self._going_on, self._heard = present, True
+        self.missing_steps = now.missing_steps
         self._show()
 
     def recall_verdict(self, recorded: wire.Verdict) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
+from ddptop.agent.text import plural
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 
@@ -256,6 +257,8 @@ class Frame:
     verdict: Verdict | None = None
     verdicts: tuple[Verdict, ...] = ()
     """All that is wrong now; `verdict` is the first of them."""
+    missing_steps: int = 0
+    """About how many more steps it takes until a rank can be told to be slow; 0 where it can."""
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those that agents and observer refused."""
     view_held_s: float | None = None
@@ -412,6 +415,13 @@ def waits_for(frame: Frame) -> str:
     if frame.state != "starting":
         return f"a new start waits for {frame.awaits}"
     return f"waits for {frame.awaits}, for {duration(max(0.0, frame.at - frame.started_at)).strip()}"
+
+
+def judging(frame: Frame) -> str:
+    """Say how long it takes until a rank can be told to be slow, of a run that makes steps; else an empty text."""
+    if frame.state != "running" or not frame.step or not frame.missing_steps or frame.verdicts:
+        return ""
+    return f"judging: about {plural(frame.missing_steps, 'more step')}"
 
 
 def lasting(frame: Frame) -> str:

@@ -180,6 +180,7 @@ class Framer:
             events=tuple(changes.events),
             verdict=changes.verdict,
             verdicts=changes.verdicts,
+            missing_steps=changes.missing_steps,
             history=store.history,
             logged=frozenset().union(*(model.metrics for model in models.values())),
             refused=store.refused + totals.refused + (group.refused if group is not None else 0),

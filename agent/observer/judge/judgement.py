@@ -162,6 +162,11 @@ class Judgement:
         self._intervals.generation = generation
         self._begin()
 
+    @property
+    def missing_steps(self) -> int:
+        """About how many more steps it takes until a rank can be told to be slow; 0 where it can."""
+        return self._judge.evidence.missing_steps if self._world > 1 else 0
+
     def suspects(self) -> frozenset[int]:
         """Return the ranks of a large group whose records would tell more: a few that may be slow, and others."""
         return self._detail.ranks

@@ -66,6 +66,11 @@ class Judge(Protocol):
         """Return the ranks of a large group whose records would decide now."""
         ...
 
+    @property
+    def missing_steps(self) -> int:
+        """About how many more steps it takes until a rank can be told to be slow."""
+        ...
+
     def conclude(self) -> None:
         """Wait for nobody any more with what was noticed, because the ranks have ended."""
 
@@ -100,6 +105,8 @@ class Judging:
         self.faults = 0
         self.now: tuple[wire.Verdict, ...] = ()
         """The verdicts of this moment."""
+        self.missing_steps = 0
+        """About how many more steps it takes until there can be one of a slow rank; 0 where there can."""
         self.hang: wire.Verdict | None = None
         """The hang that was told last of these processes, also when it is over."""
         self._world = world
@@ -200,6 +207,7 @@ class Judging:
         self._guarded(lambda: notes.extend(judge.notes()))
         for line in notes:
             self._report(line, "info")
+        self._guarded(lambda: setattr(self, "missing_steps", judge.missing_steps))
         present = found[0] if found else ()
         for verdict in ended:
             self._close(verdict, now_ns)

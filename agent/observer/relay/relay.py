@@ -435,7 +435,8 @@ class Relay:
                 return False
             # Those of the observer before this one go on until they are judged anew.
             present = tuple(verdict for verdict in self._recorder.verdicts_before if verdict.until_at_ns is None)
-        self._door.publish(wire.TOPIC_VERDICTS, wire.encode(wire.Verdicts(time.time_ns(), present)))
+        told = wire.Verdicts(time.time_ns(), present, self._judging.missing_steps)
+        self._door.publish(wire.TOPIC_VERDICTS, wire.encode(told))
         return True
 
     def _finish(self) -> None:

@@ -50,7 +50,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     ),
     wire.Event: "event: at_ns text rank level action who",
     wire.RunState: "run: at_ns state torchrun_pid exit_code cause refused ending",
-    wire.Verdicts: "verdicts: at_ns verdicts",
+    wire.Verdicts: "verdicts: at_ns verdicts missing_steps",
     wire.Ranks: "ranks: at_ns hellos beats summaries bundles",
     wire.Bundle: "bundle: messages",
     wire.HostState: "host state ranks heard_at_ns offset_ms offset_error_ms rtt_ms agent_version node gone",

@@ -163,6 +163,8 @@ class NoJudge:
     def rivals(self, remarks: Mapping[int, str]) -> None:
         """Take in who takes the cores of ranks."""
 
+    missing_steps = 0
+
     def suspects(self) -> frozenset[int]:
         """Return none."""
         return frozenset()

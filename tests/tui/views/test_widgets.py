@@ -245,6 +245,21 @@ def stepped(at: float) -> Frame:
     return frame_at(store, at)
 
 
+def test_until_a_verdict_is_possible_it_is_said_how_many_steps_that_takes() -> None:
+    """Header and `status` say so of a run that makes steps and of which nothing else is to be said; then nothing."""
+    for missing, state, line in (
+        (20, "running", "judging: about 20 more steps"),
+        (1, "running", "judging: about 1 more step"),
+        (0, "running", ""),
+        (20, "finished", ""),
+    ):
+        shown = frame(state, missing_steps=missing, verdict=None, verdicts=(), cause=None)
+        said = [text_of(row) for row in header_rows(shown, 78, INK, KEYS, roomy=False)]
+        for text in ("\n".join(said), "\n".join(card(shown))):
+            assert ("judging" in text) == bool(line)
+            assert line in text
+
+
 def test_a_run_that_stands_has_no_rates() -> None:
     """ETA, step time, phases and samples/s are dashes in header, panel, table, `status`, lines; the loss stays."""
     going, still = stepped(10.5), stepped(60.0)

@@ -13,7 +13,16 @@ from ddptop.tui.cli.output.plain import progress
 from ddptop.tui.cli.output.status import remark
 from ddptop.tui.drawing.units import DASH, count, loss, size
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import Frame, RankFrame, not_linked, recording, time_left, unheard_hosts, waits_for
+from ddptop.tui.model.frame import (
+    Frame,
+    RankFrame,
+    judging,
+    not_linked,
+    recording,
+    time_left,
+    unheard_hosts,
+    waits_for,
+)  # fmt: skip
 from ddptop.tui.model.hosts import UNREPORTED
 
 if TYPE_CHECKING:
@@ -43,6 +52,7 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
         _GAP.join(each for each in (frame.run, frame.state, frame.program, _ranks(frame), place) if each),
         *([] if frame.standing_s is None or stuck is not None else [describe_standing(frame.standing_s)]),
         *(verdict.text for verdict in frame.verdicts),
+        judging(frame),
         *(text for text in (frame.cause, unheard_hosts(frame), not_linked(frame), remark(frame)) if text),
         _progress(frame),
         *(
@@ -51,7 +61,7 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
             if text
         ),
     ]
-    return [*dict.fromkeys(lines), *_table(frame, width)]
+    return [*dict.fromkeys(filter(None, lines)), *_table(frame, width)]
 
 
 def _ranks(frame: Frame) -> str:

@@ -22,6 +22,7 @@ from ddptop.tui.model.frame import (
     ENDED,
     Frame,
     has_report,
+    judging,
     lasting,
     not_linked,
     recording,
@@ -304,7 +305,7 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
         return f"{stands or 'no step'}: {keys['run.stacks']} shows where each rank stands", "bold state-stalled"
     if frame.cause is not None:
         return frame.cause, "bold level-error"
-    return "", "label"
+    return judging(frame), "label"
 
 
 def _after_failure(frame: Frame) -> str:

@@ -141,6 +141,22 @@ class Evidence:
         self.add(block_of(rows))
         return True
 
+    @property
+    def missing_steps(self) -> int:
+        """About how many more steps it takes until something can be found in them at all; 0 where it can."""
+        blocks, missing = self.windows[1], self.span.windows - len(self.windows[1])
+        if missing <= 0:
+            return 0
+        held = [next(iter(each.values())) for each in self._open]
+        open_steps = held[-1].step - held[0].step + 1 if held else 0
+        each_has: float = BLOCK_STEPS
+        if blocks:
+            each_has = (blocks[-1].last_step - blocks[0].first_step + 1) / len(blocks)
+        elif held:
+            # Of records that are not of each step there are as many in a block.
+            each_has = max(BLOCK_STEPS * open_steps / len(held), BLOCK_NS * open_steps / max(1, self._open_ns))
+        return max(1, round(missing * each_has - open_steps))
+
     def add(self, block: Block) -> None:
         """Take in a block."""
         for scale in SCALES:

@@ -70,6 +70,8 @@ class Told:
     def rivals(self, remarks: Mapping[int, str]) -> None:
         """Take in who takes the cores of ranks."""
 
+    missing_steps = 0
+
     def suspects(self) -> frozenset[int]:
         return self.suspected
 
