@@ -97,6 +97,8 @@ class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """CPU time of the rank without that of its main thread."""
     children: Count = 0
     """Children and theirs that live."""
+    newest_socket: Count = 0
+    """Inode of the newest of these connections: another one has other bytes."""
 
 
 class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):

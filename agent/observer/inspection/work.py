@@ -62,15 +62,17 @@ def measure(
 def _work(pid: int, below: list[int], table: Mapping[int, Row], moved: Mapping[int, int], own_bytes: int) -> wire.Work:
     # The CPU time and the bytes of a child that was waited for become those of its parent.
     ended_s = sum(_readable((pid, *below), lambda each: _cpu_s(_PROC / str(each), 13)))
+    sockets = _sent_and_received(pid, moved)
     main_s = _cpu_s(_PROC / str(pid) / "task" / str(pid), 11)
     return wire.Work(
         at_ns=time.time_ns(),
         file_bytes=max(0, _io(pid) - own_bytes),
-        socket_bytes=_sent_and_received(pid, moved),
-        child_bytes=sum(_readable(below, lambda each: _io(each) + _sent_and_received(each, moved))),
+        socket_bytes=sum(sockets.values()),
+        child_bytes=sum(_readable(below, lambda each: _io(each) + sum(_sent_and_received(each, moved).values()))),
         child_cpu_ms=int(1000 * (ended_s + sum(table[each].cpu_s for each in below))),
         thread_cpu_ms=max(0, int(1000 * (table[pid].cpu_s - main_s))),
         children=len(below),
+        newest_socket=max(sockets, default=0),
     )
 
 
@@ -106,13 +108,15 @@ def _io(pid: int) -> int:
     return int(lines[1]) + int(lines[3])
 
 
-def _sent_and_received(pid: int, moved: Mapping[int, int]) -> int:
-    total = 0
+def _sent_and_received(pid: int, moved: Mapping[int, int]) -> dict[int, int]:
+    """Return the bytes of a process's connections, by inode."""
+    found = {}
     for entry in os.scandir(_PROC / str(pid) / "fd"):
         with contextlib.suppress(OSError):
             kind, _, rest = os.readlink(entry.path).partition("[")
-            total += moved.get(int(rest[:-1]), 0) if kind == "socket:" else 0
-    return total
+            if kind == "socket:" and (inode := int(rest[:-1])) in moved:
+                found[inode] = moved[inode]
+    return found
 
 
 def _moved_by_sockets() -> dict[int, int]:

@@ -22,9 +22,9 @@ FILES: Final = 8_000.0
 """Bytes a second that are work."""
 SOCKETS: Final = 4_000.0
 """Libraries keep their connections alive with less."""
-CHILDREN: Final = 20.0
-"""Percent of a core."""
-THREADS: Final = 30.0
+CHILDREN: Final = 10.0
+"""Percent of a core: on a machine under load that is much."""
+THREADS: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,10 @@ class Activity:
 def moved(before: Work, after: Work) -> str:
     """Return how a rank has worked between two moments, empty where it has not."""
     seconds = max(1e-3, (after.at_ns - before.at_ns) / ONE)
-    # A connection that was closed takes its number with it.
+    # A connection that was closed takes its bytes with it.
     received = abs(after.socket_bytes - before.socket_bytes) / seconds
+    if after.newest_socket != before.newest_socket:
+        received = max(received, after.socket_bytes / seconds)
     files = max(0, after.file_bytes - before.file_bytes) / seconds
     passed_on = max(0, after.child_bytes - before.child_bytes) / seconds
     child_cpu = max(0, after.child_cpu_ms - before.child_cpu_ms) / 10 / seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from support.standing import BARRIER, Run, Spot, in_library, in_user_code, waits
 
@@ -90,4 +91,5 @@ def test_a_connection_that_ends_and_one_that_begins_have_moved():
     """Of one small download after the other each takes its number of bytes with it."""
     before = Work(ONE, 0, 500_000, 0, 0, 0)
     assert "reads from a socket" in moved(before, Work(2 * ONE, 0, 20_000, 0, 0, 0))
+    assert "reads from a socket" in moved(before, msgspec.structs.replace(before, at_ns=2 * ONE, newest_socket=7))
     assert moved(before, before) == ""
