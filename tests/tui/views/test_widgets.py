@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from support.screens.dashboards import INK, KEYS, text_of
+from support.screens.dashboards import INK, KEYS, seen, settled, still_app, text_of
 from support.screens.frames import EVIL, NOW, frame, frame_at, hung_frame, rank_frame, verdict_frame
 
 from ddptop.agent import wire
@@ -132,10 +132,10 @@ def test_panels_use_the_width_in_even_rows(ranks: int, size: tuple[int, int], co
 @pytest.mark.parametrize("width", [76, 78, 118, 198])
 @pytest.mark.parametrize("state", STATES)
 def test_the_header_fits_and_names_the_state(state: str, width: int) -> None:
-    """Three or four lines, none too wide, with the run's name and its state in words."""
+    """Three or four lines, five with a message of two; none too wide, with the run's name and its state in words."""
     whole = replace(frame(state), orphaned=state == "running", refused=3, supervised=False)
     rows = header_rows(whole, width, INK, KEYS, roomy=False)
-    assert 3 <= len(rows) <= 4
+    assert 3 <= len(rows) <= 4 + (state == "frozen" and width < 80)
     assert all(width_of(row) <= width for row in rows)
     assert "resnet-7f3a" in text_of(rows[0])
     assert state.upper() in text_of(rows[0])
@@ -238,10 +238,10 @@ def stepped(at: float) -> Frame:
     wall, own = 81_300_000, 60_000_000
     for rank in (0, 1):
         last = wire.Step(1, 300, 10 * 10**9, wall, 7_100_000, own, 0, 0, wall - own, 0, 0.8764, 32)
-        for seen in (10.0, at):
-            beat = wire.Beat(rank, int(seen * 1e9), "running", "backward", 300, 10 * 10**9, 0, total_steps=1000)
-            store.apply(beat, seen)
-            store.apply(wire.Steps(rank, (last,)), seen)
+        for heard in (10.0, at):
+            beat = wire.Beat(rank, int(heard * 1e9), "running", "backward", 300, 10 * 10**9, 0, total_steps=1000)
+            store.apply(beat, heard)
+            store.apply(wire.Steps(rank, (last,)), heard)
     return frame_at(store, at)
 
 
@@ -282,7 +282,7 @@ def test_a_run_that_stands_has_no_rates() -> None:
 
 
 def test_a_narrow_header_keeps_what_matters() -> None:
-    """In 80 cells the loss stays before samples/s, and a verdict says since when, whatever else is cut."""
+    """In 80 cells the loss stays before samples/s, and a verdict is there whole, in two rows."""
     text = "rank 2 holds the group back by 31.4 ms a step (38%): all phases, most in data loading, since step 1204"
     found = replace(verdict_frame(), step=1_284_000, total_steps=4_000_000)
     assert found.verdict is not None
@@ -290,9 +290,32 @@ def test_a_narrow_header_keeps_what_matters() -> None:
     rows = [text_of(row) for row in header_rows(found, 78, INK, KEYS, roomy=False)]
     assert "loss 0.8764" in rows[1]
     assert "samples/s" not in rows[1]
-    assert rows[2].startswith("rank 2 holds the group back by 31.4 ms a step (38%)")
-    assert rows[2].endswith("…, since step 1204")
-    assert len(rows[2]) <= 78
+    assert " ".join(rows[2:4]) == text
+    assert max(map(len, rows)) <= 78
+
+
+async def test_a_small_screen_tells_the_whole_cause() -> None:
+    """At 60x15 neither the cause of an end nor that of a delay is cut: the message has two rows."""
+    cause = "rank 1: ValueError: could not read shard 17 of the data set, /data/train/shard-0017.tar is missing"
+    text = "rank 2 holds the group back by 31.4 ms a step (38%): data loading, since step 1204"
+    found = verdict_frame()
+    assert found.verdict is not None
+    found = replace(found, verdict=msgspec.structs.replace(found.verdict, text=text))
+    for shown, told in ((replace(frame("failed"), cause=cause), cause), (found, text)):
+        app = still_app(shown)
+        async with app.run_test(size=(60, 15)) as pilot:
+            await settled(pilot)
+            rows = [line.strip() for line in seen(app).splitlines()]
+            assert told in " ".join(rows[2:4])
+
+
+@pytest.mark.parametrize("key", ["1", "2", "3", "4"])
+async def test_a_few_ranks_leave_the_room_to_the_plot(key: str) -> None:
+    """With two ranks at 200x50 each view takes the lines that it needs, and the plot all others."""
+    app = still_app(frame(world=2))
+    async with app.run_test(size=(200, 50)) as pilot:
+        await settled(pilot, key)
+        assert app.screen.query_one("#plots").region.height >= 30
 
 
 def test_percent_and_eta_only_with_a_known_end() -> None:

@@ -108,20 +108,31 @@ def header_rows(
 ) -> list[Row]:
     """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed.
 
-    `keys` has, by the id of an action, the key that does it. A `hint` takes the last row, a fifth if need be. A hang is
+    `keys` has, by the id of an action, the key that does it. A `hint` takes the last row, a fifth if need be, and so
+    does the second row of a message; where both are there, the background gives way. A hang is
     told whole, in two rows if need be, with what can be done in the row below, in the place of all else.
     """
     word, hue = message(frame, keys, typed)
-    said: Row = [Segment(_clauses(word, width), ink[hue])] if word else []
+    said: list[Row] = [[Segment(line, ink[hue])] for line in _said(word, width)] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink, keys), _progress(frame, width, ink)]
     stuck = _stuck(frame)
     if stuck is not None and word == stuck.text:
         return rows + _hang(frame, stuck, width, ink, keys, hue)
-    rows += [row for row in (said, behind) if row]
+    rows += said
+    if behind and not (hint and len(said) > 1):
+        rows.append(behind)
     if hint:
         rows.append([Segment(units.shorten(hint, width), ink["bold brand"])])
     return rows + [[]] * ((4 if roomy else 3) - len(rows))
+
+
+def _said(text: str, width: int) -> list[str]:
+    """Return a message in one row, or in two where its first clause does not fit into one."""
+    if cell_len(text.partition(_BETWEEN)[0]) <= width:
+        return [_clauses(text, width)]
+    first, *more = units.wrapped(text, width)
+    return [first, _clauses(" ".join(more), width)]
 
 
 def _clauses(text: str, width: int) -> str:
