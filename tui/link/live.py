@@ -351,6 +351,8 @@ class Link:
             found = self._meet(self.directory, self._members, heard | spared)
             self.store.know_liveness(liveness(self.directory, found, at, spared))
             self._surveyed = self._members
+            if not (found.supervised or found.ended):
+                self._sockets.hear_ranks(self._members)
         except RunDirError:
             return
 

@@ -48,6 +48,8 @@ _TOGETHER: Final = 16
 _BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS, wire.TOPIC_HOSTS)
 _OF_EACH: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_STEPS)
 """What the ranks of a small group publish, until their observer says that it sends it together."""
+_OF_RANK: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY)
+"""What a rank publishes that says how it is."""
 UNREAD: Final = 1_000
 """Messages of an observer of a small group that may wait here."""
 
@@ -89,6 +91,8 @@ class Sockets:
         self._unread = wire.UNREAD * MOST_WATCHED if brief else UNREAD
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._sub: Listener | None = None
+        self._ranks: Listener | None = None
+        """To the ranks of this host themselves, as long as their observer is gone."""
         self._dealer: zmq.Socket[bytes] | None = None
         self._open_at: float | None = None
         """When the observer was first listened to; None where nobody does."""
@@ -155,6 +159,17 @@ class Sockets:
             with contextlib.suppress(zmq.Again):
                 self._dealer.send(wire.encode(first), zmq.NOBLOCK)
 
+    def hear_ranks(self, members: Mapping[int, Member]) -> None:
+        """Hear the ranks of this host themselves from now on, until an observer tells of them again."""
+        if self._ranks is not None or self._context is None or self._brief:
+            return
+        self._ranks = Listener(self._context, _OF_RANK, self._unread)
+        for member in members.values():
+            if member.ended is None and member.pub:
+                with contextlib.suppress(RunDirError):
+                    check_socket(member.pub, self._directory.owner)
+                    self._ranks.connect(member.pub)
+
     def know(self, members: Mapping[int, Member], far: Collection[int] = frozenset()) -> None:
         """Take in which ranks have come, some of them on `far` hosts; they are heard as soon as their observer is."""
         for rank, member in members.items():
@@ -204,6 +219,11 @@ class Sockets:
 
     def drain(self, deadline: float) -> None:
         """Take in what was sent by itself."""
+        if self._ranks is not None:
+            for frames in _received(self._ranks.socket, _TOGETHER):
+                with contextlib.suppress(ValueError, wire.Unreadable):
+                    _, payload = frames
+                    self._store.apply(wire.read_telemetry(payload), time.time())
         while self._sub is not None and self._clock() < deadline:
             received = _received(self._sub.socket, _TOGETHER)
             if not received or not self._is_same():
@@ -231,6 +251,9 @@ class Sockets:
                 self._subscribe(bundled=message.bundles)
         elif type(message) is wire.Verdicts and self._told_ranks:
             self._greeted = True
+            if self._ranks is not None:
+                self._ranks.close()
+                self._ranks = None
 
     def _subscribe(self, *, bundled: bool) -> None:
         """Subscribe to the messages of all ranks together, or to those of each, as another observer may send them."""
@@ -357,11 +380,12 @@ class Sockets:
 
     def close(self) -> None:
         """Close both; the run does not notice."""
-        if self._sub is not None:
-            self._sub.close()
+        for listener in (self._sub, self._ranks):
+            if listener is not None:
+                listener.close()
         if self._context is not None:
             self._context.destroy(linger=0)
-        self._sub = self._dealer = self._context = None
+        self._sub = self._ranks = self._dealer = self._context = None
 
 
 def _received(socket: zmq.Socket[bytes], most: int) -> list[list[bytes]]:

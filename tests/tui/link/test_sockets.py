@@ -13,7 +13,9 @@ from functools import partial
 
 import msgspec
 import pytest
+import zmq
 from support.fakes.observers import Observer, connections, observed
+from support.fakes.ranks import Rank
 from support.harness import until
 from support.locking import held
 
@@ -184,6 +186,32 @@ def test_the_numbers_stay_until_the_run_has_ended() -> None:
             until(lambda: polling(observer, link) and link.complete, "the record")
             found = frame_now(link)
             assert (found.state, found.loss) == ("finished", 0.125)
+
+
+def test_ranks_whose_observer_is_gone_are_heard_themselves() -> None:
+    """A first look tells how they are now, not how they were when it was recorded last; then the next one tells."""
+    with observed(run_of("alone", 2)) as observer, zmq.Context() as context:
+        ranks = [Rank(context, observer.directory, rank) for rank in range(2)]
+        observer.directory.update(observer=rundir.Process(2**22 + 1, 1.0), created_at_ns=time.time_ns(), launched=False)
+        record(observer, *(beat(rank, 3, age_s=30.0) for rank in range(2)))
+        observer.close()
+        with closing(Link(observer.directory, "test", onlooker=True)) as link:
+            until(lambda: (link.poll(), all(rank.hear() for rank in ranks))[1], "a subscriber")  # type: ignore[func-returns-value]
+            for rank in ranks:
+                rank.publish(wire.TOPIC_BEAT, beat(rank.rank, 7, state="paused"))
+
+            def told() -> set[tuple[str, int | None]]:
+                link.poll()
+                return {(rank.state, rank.step) for rank in frame_now(link).ranks}
+
+            until(lambda: told() == {("paused", 7)}, "both ranks")
+            assert frame_now(link).state == "paused"
+            assert not frame_now(link).supervised
+            observer.open()
+            until(lambda: polling(observer, link) and link._sockets.greeted, "the next observer")
+            until(lambda: (link.poll(), not any(rank.hear() for rank in ranks))[1], "nobody listens there")  # type: ignore[func-returns-value]
+        for rank in ranks:
+            rank.close()
 
 
 def test_two_onlookers_say_the_same() -> None:
