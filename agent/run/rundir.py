@@ -2,8 +2,8 @@
 
 A run has one folder, `<base>/<run>/`, of mode 0700. It holds `run.json` (the record of the run), `ranks/N.json`
 (the record of a rank, written by its agent), `logs/`, `run.db` (recorded by the observer)
-and the sockets.  Records are replaced atomically, so that a reader gets the old one or the new one; but a rank that
-ends on a full disk writes over its record in place, and a reader of that moment may find it damaged.
+and the sockets.  Records are replaced atomically, so that a reader gets the old one or the new one; but on a full disk
+that of a rank that ends, and that of the run, is written over in place: a reader of that moment may find it damaged.
 Each folder bears our mark.  A folder without it is neither listed nor removed, because another base than the default
 one may be a folder in use for other things; in the default base, runs of older versions are marked when they are found.
 """
@@ -11,6 +11,7 @@ one may be a folder in use for other things; in the default base, runs of older 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -125,8 +126,14 @@ class RunDir:
             raise RunDirError(f"run {self.name}: damaged record, {error}; {self._cure}") from error
 
     def write(self, run: Run) -> None:
-        """Replace the run's record."""
-        private.replace(self.path / "run.json", msgspec.json.encode(run))
+        """Replace the run's record, on a full disk in its place."""
+        path, content = self.path / "run.json", msgspec.json.encode(run)
+        try:
+            private.replace(path, content)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
+                raise
+            private.overwrite(path, content)
 
     def update(self, **changes: object) -> Run:
         """Change fields of the record and return it."""

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.run.files.private import LARGEST_RECORD
+from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import Ended, Member, RunDir
 from ddptop.agent.text import clean_line, shorten
 
@@ -107,24 +107,7 @@ class Account:
         self._directory.write_member(member)
 
     def _overwrite(self, member: Member) -> None:
-        """Write into the existing file: on a full disk its blocks are still there."""
-        content = msgspec.json.encode(member)
-        descriptor = os.open(
-            self._directory.path / "ranks" / f"{member.rank}.json", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-        )
-        try:
-            size = os.fstat(descriptor).st_size
-            if size > LARGEST_RECORD:
-                raise OSError(None, "larger than any record")
-            before = os.pread(descriptor, size, 0)
-            # JSON ignores blanks after the record.
-            padded = content.ljust(size)
-            if os.pwrite(descriptor, padded, 0) < len(padded):
-                os.pwrite(descriptor, before, 0)
-                os.ftruncate(descriptor, len(before))
-                raise OSError(None, "no room for it")
-        finally:
-            os.close(descriptor)
+        private.overwrite(self._directory.path / "ranks" / f"{member.rank}.json", msgspec.json.encode(member))
 
 
 def _brief(traceback: str) -> str | None:

@@ -179,6 +179,28 @@ def replace(path: Path, content: bytes) -> None:
         raise
 
 
+def overwrite(path: Path, content: bytes) -> None:
+    """Write a record into its existing file: on a full disk the blocks of that are still there.
+
+    Raises:
+        OSError: there is no room for it either, and the old content stays.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > LARGEST_RECORD:
+            raise OSError(None, "larger than any record")
+        before = os.pread(descriptor, size, 0)
+        # JSON ignores blanks after the record.
+        padded = content.ljust(size)
+        if os.pwrite(descriptor, padded, 0) < len(padded):
+            os.pwrite(descriptor, before, 0)
+            os.ftruncate(descriptor, len(before))
+            raise OSError(None, "no room for it")
+    finally:
+        os.close(descriptor)
+
+
 class Hold:
     """A shared lock on a folder by a process that uses it; several processes can hold it, and it ends with its process.
 

@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from ddptop.agent.run import rundir
+from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 
 
@@ -71,6 +72,24 @@ def test_a_base_that_cannot_be_written_is_read(base, monkeypatch):
     with pytest.raises(RunDirError, match=f"not writable; set {rundir.BASE_VARIABLE}"):
         rundir.create(a_run("another"))
     base.chmod(0o700)
+
+
+def test_the_end_of_a_run_is_written_down_on_a_full_disk(monkeypatch):
+    """Over the record that is there, where no new file can be made; a longer and a shorter one are read as they are."""
+    directory = rundir.create(a_run("full"))
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(private, "write", full)
+    killed = directory.update(state="killed", cause="killed by ada" * 9)
+    assert directory.read() == killed
+    directory.update(cause="x")
+    assert directory.read() == msgspec.structs.replace(killed, cause="x")
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, content, at: 0)
+    with pytest.raises(OSError, match="no room"):
+        directory.update(cause="longer")
+    assert directory.read().cause == "x"
 
 
 def test_a_live_name_is_taken_and_an_ended_one_is_free():
