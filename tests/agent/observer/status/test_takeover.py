@@ -278,7 +278,7 @@ def full(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_told_in_one_line_and_hides_no_end(full: Path) -> None:
-    """Nothing begins on it, and a run that is over there is said to be over though that cannot be written."""
+    """Nothing begins on it, and a run that is over there is said to be over, which is written over its record."""
     run = rundir.Run("old", "id", "x.py", (), 1, None, None, 1, True, state="running", torchrun=Process(2**22 + 1, 1.0))
     directory = RunDir(full / "old")
     for folder in (directory.path, directory.path / "ranks", directory.logs):
@@ -288,8 +288,8 @@ def test_a_full_disk_is_told_in_one_line_and_hides_no_end(full: Path) -> None:
         while True:
             flood.write(bytes(4096))
     assert takeover.meet(directory).state == "lost"
-    assert directory.read().state == "running", "it could not be written"
-    assert list(directory.path.glob(".*")) == [], "nor half of it"
+    assert directory.read().state == "lost"
+    assert list(directory.path.glob(".*")) == [], "no half of a record"
     with pytest.raises(RunDirError, match=r"full \(0 KiB free\); make room, or set DDPTOP_RUNTIME_DIR"):
         rundir.create(msgspec.structs.replace(run, run="new"))
 
