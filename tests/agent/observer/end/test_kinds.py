@@ -138,3 +138,27 @@ def test_every_kind_has_a_name_of_its_own_and_one_line_of_advice() -> None:
         assert kind.advice.endswith(".")
         assert kind.advice.isprintable()
         assert len(kind.advice) < 260
+
+
+def test_advice_speaks_of_no_rank_and_no_host_that_is_not_there() -> None:
+    """A run of one rank has no others, and one on one host no other machine and no network to look at."""
+    exception, lost = kinds.EXCEPTION, kinds.LOST_PEER
+    assert "the other ranks" in kinds.advised(exception, 5, None, ranks=2).advice
+    assert "other" not in kinds.advised(exception, 5, None, ranks=1).advice
+    assert "network" in kinds.advised(lost, 5, None, ranks=4, hosts=2).advice
+    alone = kinds.advised(lost, 5, None, ranks=4, hosts=1).advice
+    assert "network" not in alone
+    assert "machine" not in alone
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        ("RecursionError: maximum recursion depth exceeded while calling a Python object", "recursion"),
+        ("bdb.BdbQuit", "breakpoint"),
+        ("RuntimeError: [gloo/transport/tcp/pair.cc:580] Application timeout caused pair closure", "lost_peer"),
+    ],
+)
+def test_ends_of_the_field_are_recognized(error: str, name: str) -> None:
+    """By their own words."""
+    assert kinds.recognize(error, 1).name == name
