@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +34,7 @@ from ddptop.tui.control.launch.options import Request
 from ddptop.tui.control.launch.target import RequestError
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.fleet import Fleet
-from ddptop.tui.link.source import Cancelled
+from ddptop.tui.link.source import Cancelled, Refused
 from ddptop.tui.screens.dialogs.field import Field
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
@@ -437,6 +438,40 @@ async def test_escape_loses_nothing(state: Path) -> None:
         assert "--lr 0.1" in said(screen, "command")
         assert "mine" not in said(screen, "command")
         assert "--inject" not in said(screen, "command")
+
+
+@pytest.mark.parametrize("problem", ["", "toy does not tell its options: no module named torch"])
+async def test_an_enter_before_the_options_are_there_launches_once_they_are(
+    problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so meanwhile; where the program does not tell them nothing is launched, and it says why."""
+    fleet = StillFleet()
+    told = threading.Event()
+
+    def options(program: str) -> tuple[programs.Option, ...]:
+        told.wait()
+        if problem:
+            raise Refused(problem)
+        return OPTIONS
+
+    monkeypatch.setattr(fleet, "options", options)
+    async with dashboard(fleet).run_test(size=(120, 40)) as pilot:
+        await pilot.press("l")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LaunchDialog), "the dialog")
+        screen = pilot.app.screen
+        assert isinstance(screen, LaunchDialog)
+        await until(pilot, lambda: bool(screen.query(Field)), "the form")
+        field(screen, "world").fill("3")
+        await pilot.press("enter")
+        await until(pilot, lambda: "launched as soon as they are there" in said(screen, "account"), "that it waits")
+        assert not fleet.launched
+        told.set()
+        if problem:
+            await until(pilot, lambda: said(screen, "account") == problem, "why not")
+            assert not fleet.launched
+        else:
+            await until(pilot, lambda: shown(pilot) == "started-0001", "the new run")
+            assert [request.world for request in fleet.launched] == [3]
 
 
 async def test_what_is_remembered_belongs_to_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,8 @@ class LaunchDialog(Dialog["str | None"]):
         """The program whose fields are shown: a name of the catalogue, empty for all others, None before the first."""
         self._asking: str | None = None
         """The program whose options are being asked for."""
+        self._queued = False
+        """The user has launched; it begins once the options are there."""
         self._starting = False
         self._problems: dict[str, str] = {}
 
@@ -136,9 +138,10 @@ class LaunchDialog(Dialog["str | None"]):
         self._field("arguments").display = not program
         self._options = ()
         self._asking = program or None
+        self._queued = False
         heading = self.query_one("#options-of", Static)
         heading.display = bool(program)
-        heading.update(Content(f"options of {program}: asking it …"))
+        heading.update(Content(f"Reading {program}'s options…"))
         # Waited for: a field that is half gone has no place for what is wrong with it.
         await self.query_one("#options").remove_children()
         self._field("program").help = self._program_help()
@@ -172,6 +175,12 @@ class LaunchDialog(Dialog["str | None"]):
         said = clean(message.problem) or f"options of {message.program}"
         self.query_one("#options-of", Static).update(Content(said))
         self._check()
+        if self._queued:
+            self._queued = False
+            if message.problem:
+                self._say(message.problem, wrong=True)
+            else:
+                await self.action_launch()
 
     # What is filled in
 
@@ -268,7 +277,8 @@ class LaunchDialog(Dialog["str | None"]):
             return
         await self._catch_up()
         if self._asking is not None:
-            self._say(f"{self._asking} has not told its options yet; in a moment", wrong=True)
+            self._queued = True
+            self._say(f"Reading {self._asking}'s options…  It is launched as soon as they are there.")
             return
         for field in self.query(Field):
             if field.key in self._problems:
@@ -308,8 +318,9 @@ class LaunchDialog(Dialog["str | None"]):
             self.dismiss(message.run)
 
     @on(Button.Pressed, "#close")
-    def action_close(self) -> None:
+    async def action_close(self) -> None:
         """Close; what is filled in stays for the next time."""
+        await self._catch_up()
         self._remember()
         self.dismiss(None)
 
