@@ -7,7 +7,7 @@ difference have been followed by the right one earlier.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,8 @@ _SAME_SIZE: Final = frozenset(
     {"all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_coalesced"}
 )
 """Collectives to which all ranks give as many bytes; of others they may differ."""
+_SAME_WHERE_IT_STANDS: Final = frozenset({"all_gather", "gather", "scatter"})
+"""Of these some backends take unequal sizes, and others do not complete them."""
 BARRIERS: Final = frozenset({"barrier", "monitored_barrier"})
 
 
@@ -41,7 +43,8 @@ def mismatch_of(ranks: Mapping[int, Inspection]) -> Mismatch | None:
             for rank, inspection in ranks.items()
             if inspection.observed and (found := _calls(inspection, name)) is not None
         }
-        if len(calls) > 1 and (mismatch := _difference(name, calls)) is not None:
+        stand = {call.number for each in ranks.values() for call in each.open if call.group == name}
+        if len(calls) > 1 and (mismatch := _difference(name, calls, stand)) is not None:
             return mismatch
     return None
 
@@ -56,19 +59,20 @@ def _calls(inspection: Inspection, name: str) -> GroupCalls | None:
     return next((group for group in inspection.groups if group.group == name and group.recent), None)
 
 
-def _difference(name: str, calls: Mapping[int, GroupCalls]) -> Mismatch | None:
+def _difference(name: str, calls: Mapping[int, GroupCalls], stand: Collection[int]) -> Mismatch | None:
     by_number = {
         rank: dict(enumerate(group.recent, group.calls - len(group.recent) + 1)) for rank, group in calls.items()
     }
     for number in sorted({number for each in by_number.values() for number in each}):
         at = {rank: each[number] for rank, each in by_number.items() if number in each}
-        if len({_kind(call) for call in at.values()}) > 1:
+        if len({_kind(call, exact=number in stand) for call in at.values()}) > 1:
             return Mismatch(name, number, at, _odd(number, at, by_number))
     return None
 
 
-def _kind(call: PastCall) -> tuple[str, int]:
-    return call.op, call.bytes if call.op in _SAME_SIZE else 0
+def _kind(call: PastCall, *, exact: bool = True) -> tuple[str, int]:
+    counts = call.op in _SAME_SIZE or (exact and call.op in _SAME_WHERE_IT_STANDS)
+    return call.op, call.bytes if counts else 0
 
 
 def _odd(number: int, at: Mapping[int, PastCall], by_number: Mapping[int, Mapping[int, PastCall]]) -> frozenset[int]:

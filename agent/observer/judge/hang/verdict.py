@@ -27,7 +27,11 @@ INSIDE_S: Final = 20.0
 UNSEEN_S: Final = 120.0
 """Seconds without a step after which ranks are named of which nobody could see where they stand."""
 _RENDEZVOUS: Final = "rendezvous"
-_RECEIVES: Final = frozenset({"recv", "irecv", "recv_any_source"})
+_ONE_WAY: Final = (
+    (frozenset({"recv", "irecv", "recv_any_source"}), "none sends"),
+    (frozenset({"send", "isend"}), "none receives"),
+)
+"""Calls that nobody answers where all ranks are blocked in one of them, and what is missing."""
 
 
 @dataclass(frozen=True)
@@ -254,8 +258,9 @@ class _Conclusion:
         ranks = sorted({wait.rank for wait in complete})
         if (stopped := self._stopped()) is not None:
             return stopped
-        if self._all_receive(complete):
-            return self._receiving(complete)
+        for calls, missing in _ONE_WAY:
+            if self._all_are_in(calls, complete):
+                return self._unanswered(complete, missing)
         if self._age_s < self._patience_s:
             return None
         wait = max(complete, key=lambda each: each.call.open_ns)
@@ -265,19 +270,19 @@ class _Conclusion:
         text += f", which all have entered: network or backend{where}"
         return self._hang("all_inside", [], text, wait, ranks, False, where=place.where)
 
-    def _all_receive(self, complete: Sequence[Wait]) -> bool:
-        """Say whether every rank of the run is blocked in a receive: then nobody is left who could send."""
-        blocked = {wait.rank for wait in complete if wait.call.op in _RECEIVES and wait.call.blocking}
-        only = all(wait.call.op in _RECEIVES for wait in complete)
+    def _all_are_in(self, calls: Collection[str], complete: Sequence[Wait]) -> bool:
+        """Say whether every rank of the run is blocked in one of these: then nobody is left who could answer."""
+        blocked = {wait.rank for wait in complete if wait.call.op in calls and wait.call.blocking}
+        only = all(wait.call.op in calls for wait in complete)
         return only and self._progress.everyone and blocked == set(range(self._world))
 
-    def _receiving(self, complete: Sequence[Wait]) -> Told:
+    def _unanswered(self, complete: Sequence[Wait], missing: str) -> Told:
         wait = max(complete, key=lambda each: (each.call.open_ns, -each.rank))
         causes = [Cause(rank, "mismatch", "", self._place(rank)) for rank in range(self._world)]
         place = self._place(wait.rank)
         where = f" · {place.where}" if place.where else ""
         who = wording.named(range(self._world), self._world)
-        text = f"{who} wait in {wording.in_words(wait)}, and none sends{where}"
+        text = f"{who} wait in {wording.in_words(wait)}, and {missing}{where}"
         waiters = range(self._world)
         return self._hang("mismatch", causes, text, wait, waiters, True, where=place.where)
 

@@ -25,6 +25,25 @@ def other(training: Training) -> None:
     dist.all_gather([torch.empty(7) for _ in range(training.world)], part)  # stands here
 
 
+@fault("mismatch", by=None, blamed=(1,), says=MISMATCH)
+def gather_sizes(training: Training) -> None:
+    """It gives another size to an all-gather than the others, who gather, too."""
+    part = torch.zeros(7 if training.rank else 4096)
+    dist.all_gather([torch.empty_like(part) for _ in range(training.world)], part)  # stands here
+
+
+@fault("mismatch", by=None, says=MISMATCH)
+def sends(training: Training) -> None:
+    """Each sends to its neighbor, and none receives."""
+    dist.send(torch.zeros(8 << 20), (training.rank + 1) % training.world)  # stands here
+
+
+@fault("mismatch", by=None, says=MISMATCH)
+def receives(training: Training) -> None:
+    """Each receives from its neighbor, and none sends."""
+    dist.recv(torch.zeros(8), (training.rank + 1) % training.world)  # stands here
+
+
 @fault("mismatch", says=MISMATCH)
 def shape(training: Training) -> None:
     """It reduces a tensor of another size than the others."""
@@ -50,6 +69,12 @@ def barrier(training: Training) -> None:
     for _ in range(training.options.steps - training.number + 1):
         training.step()
     time.sleep(FOR_EVER)  # stands here
+
+
+@fault("not_entered", "mismatch", says=MISMATCH)
+def new_group(training: Training) -> None:
+    """It alone makes another group, for which all have to come."""
+    dist.new_group(range(training.world))  # stands here
 
 
 if __name__ == "__main__":

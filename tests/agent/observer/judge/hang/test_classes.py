@@ -609,19 +609,25 @@ def test_a_receive_waits_for_whoever_is_in_no_call():
 
 
 @pytest.mark.parametrize(("blocking", "sends"), [(True, False), (True, True), (False, False)])
-def test_ranks_that_all_receive_are_told_that_none_sends(blocking, sends):
-    """Soon, and not as a matter of the network; one that sends, or does something else meanwhile, is none of them."""
+@pytest.mark.parametrize(
+    ("op", "other", "missing"), [("recv", "send", "none sends"), ("send", "recv", "none receives")]
+)
+def test_ranks_that_all_receive_are_told_that_none_sends(op, other, missing, blocking, sends):
+    """Soon, and not as a matter of the network; one that sends, or does something else meanwhile, is none of them.
+
+    The same of ranks that all send.
+    """
     run = trained(2)
 
     def where(rank: int, since: float) -> Spot:
-        call = OpenCall("send" if sends and rank else "recv", "0", 0, 64, int(since * ONE), blocking=blocking)
+        call = OpenCall(other if sends and rank else op, "0", 0, 64, int(since * ONE), blocking=blocking)
         return Spot((ALL_REDUCE, MAIN), call, run.calls)
 
     deadlock = blocking and not sends
     finding = run.until_told(SOON_S if deadlock else 40, where)
     assert hang_of(finding).kind == ("mismatch" if deadlock else "all_inside")
     if deadlock:
-        assert finding.text.startswith("both ranks wait in recv 64 B, and none sends · train.py:31 main")
+        assert finding.text.startswith(f"both ranks wait in {op} 64 B, and {missing} · train.py:31 main")
         assert hang_of(finding).ranks == ()
 
 
@@ -725,3 +731,27 @@ def test_before_the_first_step_a_hang_is_told_later():
     run.spend(25, where)
     assert run.told == []
     assert hang_of(run.until_told(15, where)).ranks == (1,)
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_unequal_sizes_are_a_mismatch_where_the_gather_does_not_complete(stands):
+    """Both sizes and the line; some backends take unequal sizes, and then a later hang has another cause."""
+    run = trained(2)
+    unequal = PastCall("all_gather", 28), PastCall("all_gather", 16 << 10)
+
+    def where(rank: int, since: float) -> Spot:
+        number = run.calls + 1
+        if stands:
+            return waits(number, unequal[rank], seconds=since + 0.1, recent=(REDUCE, REDUCE, unequal[rank]))
+        recent = (REDUCE, unequal[rank])
+        if rank:
+            return Spot(SLEEPS, calls=number, recent=recent)
+        return waits(number + 1, seconds=since + 0.1, recent=(*recent, REDUCE))
+
+    finding = run.until_told(SOON_S, where)
+    if stands:
+        assert hang_of(finding).kind == "mismatch"
+        for said in ("all_gather 28 B", "all_gather 16 KiB", f"(call {run.calls + 1})", "train.py:40"):
+            assert said in finding.text
+    else:
+        assert (hang_of(finding).kind, finding.rank) == ("not_entered", 1)
