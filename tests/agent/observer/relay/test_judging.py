@@ -284,3 +284,21 @@ def test_suspects_of_a_large_group_are_asked_for_their_records(
         until(lambda: (1, [9], 0) in judge.heard, "the records")
         assert [each for each in judge.heard if isinstance(each, tuple)] == [(1, [7, 8], 0), (1, [9], 0)]
         assert not group[0].is_asked()
+
+
+def test_the_last_hang_is_kept_for_whoever_tells_the_end() -> None:
+    """As it was told last, with its end; that of other processes is none of these."""
+    made = Recorded()
+    hang = wire.Verdict(4, "hang", "rank 1 hangs · 3 s", 100, hang=wire.Hang("not_entered", (1,)))
+    assert made.judging.hang is None
+    made.judge.finds = (SLOW, hang)
+    made.judging.turn(200)
+    assert made.judging.hang == hang
+    over = msgspec.structs.replace(hang, until_at_ns=300)
+    made.judge.finds, made.judge.over = (), [over]
+    made.judging.turn(400)
+    assert made.judging.hang == over
+    made.judging.restart(0)
+    assert made.judging.hang == over, "the same processes"
+    made.judging.restart(1)
+    assert made.judging.hang is None
