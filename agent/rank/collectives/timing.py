@@ -255,13 +255,11 @@ class Collectives:
         self._has_seen = True
         stamps = self._stamps
         self._settle()
-        backend = backends.of(tensors)
+        backend, thread = backends.of(tensors), thread or threading.get_ident()
         in_place = origin in _IN_PLACE
         if origin == _DDP:
             self._ddp = True
-        host = backend.clock is None and (
-            (thread or threading.get_ident()) == self._main or (stamps.in_backward and _is_of_torch())
-        )
+        host = backend.clock is None and (thread == self._main or (stamps.in_backward and _is_of_torch()))
         size = bytes_of(tensors)
         call = Call(
             op,
@@ -272,6 +270,7 @@ class Collectives:
             group=backends.group,
             workers=0 if op in _POINT_TO_POINT else backend.workers,
         )
+        call.thread = thread
         if stamps.in_backward and not call.blocking and (self._ddp or origin == AUTOGRAD):
             call.deferred = host
             self._buckets = True

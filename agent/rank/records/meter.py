@@ -101,17 +101,23 @@ def _blocked(stamped: StepStamps, segments: list[tuple[int, int, int]]) -> Itera
     waits at the end of backward for the all-reduces that it issued as gradients became ready:
     the thread computes until it has issued the last of them. Where they are not timed,
     it is assumed to wait until the end of the phase.
+
+    Collectives that follow on others, in a communication hook, are called by a thread of the backend while the training
+    thread computes, or waits already: the first to call one in a backward pass is the thread that computes it.
     """
     yield from stamped.waits
-    for call in stamped.calls:
-        if call.done is not None and call.blocking:
-            yield call.entered, call.done
+    followed = set()
     for begin, end, phase in segments:
-        if phase == BACKWARD:
-            inside = [call for call in stamped.calls if call.deferred and begin <= call.entered < end]
-            if inside:
-                finished = max((call.done for call in inside if call.done is not None), default=end)
-                yield max(call.entered for call in inside), min(end, finished)
+        if phase != BACKWARD:
+            continue
+        inside = [call for call in stamped.calls if (call.deferred or call.blocking) and begin <= call.entered < end]
+        followed.update(id(call) for call in inside if call.thread != inside[0].thread)
+        if any(call.deferred for call in inside):
+            finished = max((call.done for call in inside if call.done is not None), default=end)
+            yield max(call.entered for call in inside if id(call) not in followed), min(end, finished)
+    for call in stamped.calls:
+        if call.done is not None and call.blocking and id(call) not in followed:
+            yield call.entered, call.done
 
 
 def _merge(intervals: Iterable[Interval]) -> list[Interval]:

@@ -41,7 +41,7 @@ class Call:
 
     __slots__ = (
         "blocking", "bytes", "deferred", "device", "done", "entered", "estimated", "expected", "group", "in_flight",
-        "moments", "number", "op", "origin", "workers",
+        "moments", "number", "op", "origin", "thread", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +61,8 @@ class Call:
         """The how-manieth call of the group it is on this rank, from 1; 0 where it is not counted."""
         self.workers = workers
         """Number of the group's collectives that the backend works on at a time, 0 where that is not known."""
+        self.thread = 0
+        """Identifier of the thread that called it."""
         self.deferred = False
         """True where the end of the backward pass waits for it: DDP's buckets."""
         self.estimated = False
