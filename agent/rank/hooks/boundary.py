@@ -1,8 +1,9 @@
-"""The end of a step: the outermost of nested optimizer steps.
+"""The end of a step: the outermost of nested optimizer steps, the last of several without a backward pass between.
 
-Every optimizer step is a step: a loop with two optimizers (a GAN) makes two records an
+A loop that makes a backward pass for each of two optimizers (a GAN) makes two records an
 iteration, each with the phases that led to it.  A wrapper (ZeroRedundancyOptimizer, GradScaler)
-and the optimizer in it make one step.
+and the optimizer in it make one step, and so do optimizers that step one after the other: which is the last of them
+is known from the iteration before.  The steps inside of a backward pass are one step, at its end.
 """
 
 from __future__ import annotations
@@ -10,21 +11,26 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ddptop.agent.rank.hooks import losses
-from ddptop.agent.rank.records.stamps import OPTIMIZER, OTHER
+from ddptop.agent.rank.records.stamps import BACKWARD, OPTIMIZER, OTHER
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
 
 Hook = Callable[..., None]
 
+_MOST_FOLLOWED: Final = 64
+
 
 class Boundary:
     """Ends the record of a step, and holds the rank at that point while the group is paused."""
 
-    __slots__ = ("_inner", "_is_optimizer", "_nested", "_overflow", "_session", "outermost", "reached")
+    __slots__ = (
+        "_followed", "_follows", "_inner", "_is_inside", "_is_optimizer", "_key", "_last", "_nested", "_overflow",
+        "_series", "_session", "alone", "inside", "moved", "outermost", "pending", "reached",
+    )  # fmt: skip
 
     def __init__(self, session: Session, nested: Callable[[], bool]) -> None:
         """Begin outside of any step; `nested` says whether the present optimizer step is inside of another one."""
@@ -39,9 +45,33 @@ class Boundary:
         """Tensor of a fused optimizer that a GradScaler steps in any case: zero where its gradients are finite."""
         self.reached = False
         """A step has ended, at which the rank has not been held yet."""
+        self.moved = False
+        """A backward pass has begun since an optimizer has stepped."""
+        self.pending = False
+        """An optimizer has stepped that others are expected to follow."""
+        self.inside = False
+        """An optimizer has stepped in this backward pass."""
+        self.alone: int | None = None
+        """Address of the optimizer that has made the last step by itself."""
+        self._is_inside = False
+        """The present step of an optimizer is inside of a backward pass."""
+        self._key = 0
+        """Address of the optimizer that steps, also where a GradScaler steps it."""
+        self._last = 0
+        """Of the one that has stepped last."""
+        self._series: set[int] = set()
+        """Of those that have stepped without a backward pass between."""
+        self._follows = False
+        """The present step of an optimizer follows that of another one without a backward pass between."""
+        self._followed: set[int] = set()
+        """Of those that another one has followed without a backward pass between."""
 
-    def begin(self, stepping: Any) -> None:
-        """Note that an optimizer, or a wrapper of one, begins to step."""
+    def restart(self) -> None:
+        """Follow another thread: what has stepped before has nothing to do with what steps now."""
+        self._series, self.alone = set(), None
+
+    def begin(self, stepping: Any, optimizer: Any = None) -> None:
+        """Note that an optimizer, or a wrapper of this `optimizer`, begins to step."""
         if self.outermost is not None:
             if self.outermost == id(stepping):
                 # The last step raised, and torch called no hook.
@@ -51,8 +81,17 @@ class Boundary:
                 return
             # Another that is not nested: here, too, the last step raised.
             self._session.stamps.leave()
+        self._key = id(stepping if optimizer is None else optimizer)
+        stamps = self._session.stamps
+        self._is_inside = stamps.phases[-1] == BACKWARD
+        if not self._is_inside:
+            if self.moved or self._key in self._series:
+                self._conclude()
+                self._series, self._follows = set(), False
+            elif self._series:
+                self._follows = True
         self.outermost, self._inner, self._overflow = id(stepping), False, None
-        self._session.stamps.enter(OPTIMIZER)
+        stamps.enter(OPTIMIZER)
         self._is_optimizer = hasattr(stepping, "param_groups")
 
     def end(self, stepping: Any) -> None:
@@ -61,7 +100,8 @@ class Boundary:
             return
         stamps, is_optimizer = self._session.stamps, self._is_optimizer
         # First: the step counts even where a failed device raises in what follows.
-        self.reached = True
+        is_last = self._ends()
+        self.reached = self.reached or is_last
         self._leave()
         if not is_optimizer:
             if not self._inner:
@@ -79,7 +119,55 @@ class Boundary:
             except Exception as error:
                 # Attributes of the script's optimizer may raise; the step counts all the same.
                 self._session.faults.note("learning rate", error)
-        self._session.cut()
+        if is_last:
+            self._session.cut()
+
+    def _ends(self) -> bool:
+        """Take in the step that ends; return whether it ends a record."""
+        if self._is_inside:
+            self.inside, self.alone = True, None
+            return False
+        if self._follows and self.moved:
+            # It has made backward passes in its step (LBFGS).
+            self._follows, self._series = False, set()
+        # Where the first of a series has ended the step, because nothing was known of the others, they do not again.
+        is_late = self._follows and not self.pending
+        if self._follows:
+            self._remember(self._last)
+        self._follows, self.moved, self._last = False, False, self._key
+        self._series.add(self._key)
+        self.pending = not is_late and self._key in self._followed
+        is_last = not is_late and not self.pending
+        self.alone = self._key if is_last and len(self._series) == 1 else None
+        return is_last
+
+    def _remember(self, key: int) -> None:
+        if len(self._followed) >= _MOST_FOLLOWED:
+            # A script may make new optimizers for each step.
+            self._followed.clear()
+        self._followed.add(key)
+
+    def _conclude(self) -> None:
+        """End the step where those that were expected have not followed."""
+        if self.pending:
+            self.pending = False
+            self._followed.discard(self._last)
+            self.reached = True
+            self._session.cut()
+
+    def backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Make a backward pass, with the end of the step before it and that of the optimizers inside of it."""
+        if self.pending and self.outermost is None:
+            self._conclude()
+            self.hold()
+        result = original(*args, **kwargs)
+        if self.inside and self._session.stamps.phases[-1] != BACKWARD:
+            self.inside, self.reached, self.alone = False, True, None
+            self._session.cut()
+            self.hold()
+        else:
+            self.moved = True
+        return result
 
     def abandon(self, stepping: Any) -> None:
         """Note that its step has raised, and so does not count."""
@@ -120,13 +208,14 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
         here = ident()
         if here != trainer and (trainer is None or here == main or _has_ended(trainer)):
             trainer = here
+            boundary.restart()
         return here == trainer
 
     def before(stepping: Any, *_: Any) -> None:
         if compiling() or (ident() != trainer and not counts()):
             return
         began = cost.clock() if cost.sampling else 0
-        if boundary.outermost is None and not stamps.recording:
+        if boundary.outermost is None and boundary.alone == id(stepping) and not stamps.recording:
             boundary.outermost = id(stepping)
             phases.append(OPTIMIZER)
             homes.append(OPTIMIZER)
@@ -137,6 +226,8 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
                 note("the beginning of a step", error)
         if began:
             cost.add(cost.clock() - began)
+        if boundary.reached:
+            boundary.hold()
 
     def after(stepping: Any, *_: Any) -> None:
         if compiling() or (ident() != trainer and not counts()):
@@ -146,12 +237,13 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
         if (
             step < stamps.eventful
             and checks.quiet
-            and boundary.outermost == id(stepping)
+            and boundary.outermost == boundary.alone == id(stepping)
             and (streak := streaks.get(id(stepping))) is not None
             and streak.optimizer() is stepping
         ):
             try:
                 boundary.outermost = None
+                boundary.moved = False
                 streak.steps += 1
                 stamps.steps += 1
                 stamps.completed_at = stamps.wall()

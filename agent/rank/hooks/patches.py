@@ -303,6 +303,20 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     )
     hooks.around(scaler, "unscale_", enter, lambda _: stamps.leave())
     _scaled_step(scaler, boundary, session, compiling)
+    _around_backward(torch, boundary, compiling)
+
+
+def _around_backward(torch: Any, boundary: Boundary, compiling: Callable[[], bool]) -> None:
+    """Let a step end at a backward pass as well; not by `Hooks`, whose functions cannot raise what a hold raises."""
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return original(*args, **kwargs)
+        return boundary.backward(original, *args, **kwargs)
+
+    torch.autograd.backward = backward
 
 
 def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: Callable[[], bool]) -> None:
@@ -315,7 +329,9 @@ def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: C
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if compiling() or ident() != main:
             return original(self, *args, **kwargs)
-        begin(self)
+        begin(self, args[0] if args else kwargs.get("optimizer"))
+        if boundary.reached:
+            boundary.hold()
         try:
             result = original(self, *args, **kwargs)
         except BaseException:  # raised again: the scaler has no hook for it

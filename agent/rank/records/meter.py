@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 
-from ddptop.agent.rank.records.stamps import BACKWARD, COPY, OTHER, StepStamps
+from ddptop.agent.rank.records.stamps import BACKWARD, COPY, OPTIMIZER, OTHER, StepStamps
 from ddptop.agent.wire import Collective, Step
 
 Interval = tuple[int, int]
@@ -106,15 +106,22 @@ def _blocked(stamped: StepStamps, segments: list[tuple[int, int, int]]) -> Itera
     thread computes, or waits already: the first to call one in a backward pass is the thread that computes it.
     """
     yield from stamped.waits
-    followed = set()
-    for begin, end, phase in segments:
+    followed: set[int] = set()
+    since: int | None = None
+    for index, (begin, end, phase) in enumerate(segments):
         if phase != BACKWARD:
             continue
-        inside = [call for call in stamped.calls if (call.deferred or call.blocking) and begin <= call.entered < end]
+        since = begin if since is None else since
+        if [each[2] for each in segments[index + 1 : index + 3]] == [OPTIMIZER, BACKWARD]:
+            # A step of an optimizer inside of the backward pass, which then goes on.
+            continue
+        inside = [call for call in stamped.calls if (call.deferred or call.blocking) and since <= call.entered < end]
         followed.update(id(call) for call in inside if call.thread != inside[0].thread)
         if any(call.deferred for call in inside):
             finished = max((call.done for call in inside if call.done is not None), default=end)
-            yield max(call.entered for call in inside if id(call) not in followed), min(end, finished)
+            computed = max(call.entered for call in inside if id(call) not in followed)
+            yield max(begin, computed), max(begin, min(end, finished))
+        since = None
     for call in stamped.calls:
         if call.done is not None and call.blocking and id(call) not in followed:
             yield call.entered, call.done

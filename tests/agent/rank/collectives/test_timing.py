@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -469,13 +470,16 @@ def test_what_follows_in_a_communication_hook_is_waited_for_as_a_whole(blocking:
         origin = "torch.autograd.graph"
         calls.append(collectives.begin("all_reduce", [], backends, clock.now, blocking=blocks, origin=origin))
 
+    def called(count: int) -> bool:
+        return len(calls) == count
+
     clock.now = 10
     call()
     for begun, done in ((30, 35), (35, 40)):
         calls[-1].done = clock.now = begun
-        count = len(calls)
+        count = len(calls) + 1
         _thread.start_new_thread(call, (blocking,))
-        until(lambda count=count: len(calls) > count, "the call")
+        until(functools.partial(called, count), "the call")
         calls[-1].done = done
     clock.now = 42
     stamps.leave()

@@ -114,6 +114,75 @@ def gan() -> None:
         g_step.step()
 
 
+def at_boundaries(train: Callable[[], object], look: Callable[[], Any]) -> list[Any]:
+    """Return what `look` finds at each boundary of a step."""
+    found: list[Any] = []
+    cut = session.cut
+
+    def spy() -> None:
+        found.append(look())
+        cut()
+
+    session.cut = spy  # type: ignore[method-assign]
+    train()
+    session.cut = cut  # type: ignore[method-assign]
+    return found
+
+
+@case
+def one_optimizer_after_the_other() -> dict[str, Any]:
+    model, _ = under_ddp(SlowModule())
+    optimizers = [torch.optim.AdamW([each], lr=lr) for each, lr in zip(model.parameters(), (0.1, 0.2), strict=True)]
+
+    def train() -> None:
+        for _ in range(4):
+            model(torch.ones(4, 3)).pow(2).mean().backward()
+            for each in optimizers:
+                each.step()
+            for each in optimizers:
+                each.zero_grad()
+
+    def look() -> list[float]:
+        return [float(state["step"]) for each in optimizers for state in each.state.values()]
+
+    return {"made": at_boundaries(train, look)}
+
+
+@case
+def the_second_optimizer_now_and_then() -> None:
+    model, _ = under_ddp(SlowModule(0.0))
+    first, second = (torch.optim.SGD([each], lr=0.1) for each in model.parameters())
+    for number in range(12):
+        model(torch.ones(4, 3)).mean().backward()
+        first.step()
+        if number % 3 == 1:
+            second.step()
+    # What ends the last step, if nothing else follows.
+    model(torch.ones(4, 3)).mean().backward()
+
+
+@case
+def inside_backward() -> dict[str, Any]:
+    module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    for each in module.parameters():
+        optimizer = torch.optim.SGD([each], lr=0.1)
+
+        def step(parameter: torch.Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            optimizer.step()
+            parameter.grad = None
+
+        each.register_post_accumulate_grad_hook(step)
+
+    def train() -> None:
+        for _ in range(3):
+            module(torch.ones(4, 3)).mean().backward()
+
+    found = at_boundaries(
+        train, lambda: [session.stamps.activity, *(each.grad is None for each in module.parameters())]
+    )
+    return {"at": found}
+
+
 @case
 def scaler() -> dict[str, Any]:
     model, sgd = under_ddp(SlowModule(0.0))

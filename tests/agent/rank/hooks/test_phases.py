@@ -108,6 +108,27 @@ def test_every_optimizer_of_a_gan_is_a_step(cases):
         assert phase(generator, "backward") >= DELAY_NS
 
 
+def test_optimizers_that_step_one_after_the_other_are_one_step(cases):
+    """Each iteration is a step, and from the second on its end is after the last of them."""
+    case = cases["one_optimizer_after_the_other"]
+    assert len(case["steps"]) == 4
+    assert case["made"] == [[1], [2, 2], [3, 3], [4, 4]]
+    assert [step["lr"] for step in case["steps"]] == [0.1, 0.2, 0.2, 0.2]
+    assert min(phase(step, name) for step in case["steps"] for name in ("forward", "backward")) >= DELAY_NS
+
+
+def test_an_optimizer_that_does_not_always_follow_makes_no_step_more_or_less(cases):
+    """Whether the others were expected or not, an iteration is a step."""
+    assert len(cases["the_second_optimizer_now_and_then"]["steps"]) == 12
+
+
+def test_optimizers_inside_of_a_backward_pass_are_one_step_at_its_end(cases):
+    """All parameters have been updated there, and the backward pass is over."""
+    case = cases["inside_backward"]
+    assert len(case["steps"]) == 3
+    assert case["at"] == [["other", True, True, True, True]] * 3
+
+
 def test_the_compiler_does_not_see_the_agent(cases):
     """With the agent the same graphs are compiled, with no more breaks, to the same result, and steps are seen."""
     case = cases["compiled"]
