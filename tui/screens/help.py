@@ -83,6 +83,9 @@ _OTHERS: Final = "other screens and dialogs"
 _TWO_COLUMNS: Final = 100
 """Cells from which on there are two columns."""
 _BETWEEN: Final = 3
+_WIDEST: Final = 150
+"""Cells of the box at most, as in the style sheet; `_FRAME` of them are its border and padding."""
+_FRAME: Final = 4
 _KEYS: Final = 14
 
 
@@ -112,8 +115,8 @@ class HelpScreen(Dialog[None]):
             yield Page()
 
     def on_mount(self) -> None:
-        """Fill it."""
-        self.call_after_refresh(self._show)
+        """Fill it before it is painted: a machine that is busy would show an empty box for a second."""
+        self._show()
 
     def on_resize(self) -> None:
         """Draw for another width."""
@@ -125,6 +128,9 @@ class HelpScreen(Dialog[None]):
         page, box = self.query_one(Page), self.query_one("#help", Vertical)
         # One cell is reserved for the scrollbar.
         width = max(20, page.size.width - 1 + page.scrollbar_size_vertical * page.show_vertical_scrollbar)
+        if not page.size:
+            # Not laid out yet: by the style sheet.
+            width = max(20, min(_WIDEST, self.app.size.width) - _FRAME - 1)
         hues = page.ink.hues
         names = (
             Content.styled(name, f"bold {hues['value']}" if index == self._page else hues["label"])

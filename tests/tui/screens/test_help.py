@@ -47,6 +47,21 @@ async def test_the_help_begins_with_the_screen_one_is_on(name: str) -> None:
         assert [key for key, count in Counter(named).items() if count > 1] == []
 
 
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+async def test_the_help_is_filled_before_it_is_painted(width: int) -> None:
+    """Its rows are there as soon as the screen is, and as wide as they stay."""
+    app = dashboard(StillSource(frame()))
+    async with app.run_test(size=(width, 40)) as pilot:
+        here = [("all ranks", key, f"meaning of {key}, and more of it that takes some room") for key in "abcdefgh"]
+        help_screen = HelpScreen(here)
+        await app.push_screen(help_screen)
+        first = help_screen.query_one(Page).text
+        assert "meaning of h" in first
+        await until(pilot, lambda: "meaning of h" in seen(app), "the help")
+        await pilot.pause()
+        assert help_screen.query_one(Page).text == first
+
+
 @pytest.mark.parametrize(
     ("chain", "counts", "back"),
     [
