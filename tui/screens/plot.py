@@ -21,6 +21,7 @@ _HINTS: Final = (
     (("plot.zoom_in", "plot.zoom_out"), "Zoom"),
     (("plot.back", "plot.forward"), "Scroll"),
     (("plot.log",), "Log"),
+    (("plot.band",), "Band"),
     (("plot.smooth",), "Smooth"),
     (("plot.cross",), "Read values"),
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddptop.tui.views.plot.contents import Look
     from ddptop.tui.views.plot.plot import Plot
 
-_ON_THE_PLOT = frozenset(("zoom", "scroll", "whole", "log", "smooth", "cross", "metric"))
+_ON_THE_PLOT = frozenset(("zoom", "scroll", "whole", "log", "gather", "smooth", "cross", "metric"))
 
 
 class PlottedScreen(LiveScreen):
@@ -48,6 +48,10 @@ class PlottedScreen(LiveScreen):
             tooltip="Plot: later steps; at the end it follows the run",
         ),
         Binding("y", "log", "Log", id="plot.log", tooltip="Plot: logarithmic or linear scale", show=False),
+        Binding(
+            "b", "gather", "Band", id="plot.band", show=False,
+            tooltip="Plot: mean, least and greatest of the ranks, or each rank",
+        ),
         Binding("w", "smooth", "Smooth", id="plot.smooth", tooltip="Plot: smooth lightly, strongly, not", show=False),
         Binding("i", "cross", "Read", id="plot.cross", tooltip="Plot: crosshair; arrows move it", show=False),
     ]  # fmt: skip
@@ -125,6 +129,11 @@ class PlottedScreen(LiveScreen):
         """Change the scale."""
         if self._plot is not None:
             self._plot.change_scale()
+
+    def action_gather(self) -> None:
+        """Show the ranks as a band, or each."""
+        if self._plot is not None:
+            self._plot.gather()
 
     def action_smooth(self) -> None:
         """Smooth more, or not at all."""

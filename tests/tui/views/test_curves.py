@@ -22,17 +22,17 @@ from ddptop.tui.views.plot.window import FEWEST, SMOOTHINGS, Window
 
 
 def test_the_band_holds_all_ranks() -> None:
-    """Least and greatest of all, median of those that are known; a rank without numbers changes nothing."""
+    """Least and greatest of all, mean of those that are known; a rank without numbers changes nothing."""
     rng = np.random.default_rng(5)
     values = rng.normal(size=(9, 40))
     values[3] = np.nan
     values[:, 7] = np.nan
-    low, median, high = curves.band(Columns(np.arange(40.0), values, values, values - 1, values + 1, values))
+    low, mean, high = curves.band(Columns(np.arange(40.0), values, values, values - 1, values + 1, values))
     known = np.delete(np.delete(values, 3, axis=0), 7, axis=1)
-    assert np.delete(median, 7) == pytest.approx(np.median(known, axis=0))
+    assert np.delete(mean, 7) == pytest.approx(known.mean(axis=0))
     assert np.delete(low, 7) == pytest.approx(known.min(axis=0) - 1)
     assert np.delete(high, 7) == pytest.approx(known.max(axis=0) + 1)
-    assert np.isnan(median[7])
+    assert np.isnan(mean[7])
 
 
 def test_smoothing_is_unbiased_and_keeps_gaps() -> None:
@@ -184,10 +184,16 @@ def test_the_contents_are_one_some_or_many_ranks() -> None:
     assert many is not None
     assert [line.name for line in one.lines] == ["min", "max", "2"]
     assert [line.name for line in few.lines] == ["0", "1", "3", "2"]
-    assert [line.name for line in many.lines] == ["min", "max", "median", "2"]
+    assert [line.name for line in many.lines] == ["min", "max", "mean", "2"]
     assert few.lines[-1].values[-1] == pytest.approx(2 + 100 / 59.5, rel=1e-3)
     assert many.lines[2].values[-1] == pytest.approx(4 + 100 / 59.5, rel=1e-3)
     assert list(few.broken) == [50]
+    band = contents_of(history, range(4), 2, run, Look(window=Window(band=True)), 30)
+    assert band is not None
+    assert [line.name for line in band.lines] == ["min", "max", "mean", "2"]
+    assert [line.values[-1] for line in band.lines] == pytest.approx(
+        [each + 100 / 59.5 for each in (0, 3, 1.5, 2)], rel=2e-2
+    )
     assert few.at[-1] == 6.0
 
 

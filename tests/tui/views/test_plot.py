@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.screens.dashboards import INK, KEYS, SIZES, dashboard, rests, seen, still_app, text_of, until
+from support.screens.dashboards import INK, KEYS, SIZES, dashboard, rests, seen, settled, still_app, text_of, until
 from support.screens.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded
 from support.values.histories import RecordedHistory
 from textual.app import App
@@ -446,3 +446,13 @@ def test_pictures(snap_compare: Callable[..., bool], name: str, size: str) -> No
         await pilot.pause()
 
     assert snap_compare(still_app(shown), terminal_size=SIZES[size], run_before=before)
+
+
+async def test_a_few_ranks_are_a_band_on_a_key() -> None:
+    """Their mean in the band of least and greatest, with the chosen one, and each as a line again."""
+    app = still_app(frame())
+    async with app.run_test(size=(200, 50)) as pilot:
+        await settled(pilot)
+        for named in ("max  mean  min [0]", "[0] 1  2  3"):
+            await pilot.press("b")
+            await until(pilot, lambda named=named: named in seen(app), named)  # type: ignore[misc]

@@ -1,7 +1,7 @@
 """The contents of a plot: lines with names and hues, limits, values to read off. Pure; draws nothing.
 
-One rank is a line within its least and greatest; a few ranks are a line each; many are the
-band that holds them, with the chosen one in it. Imports NumPy.
+One rank is a line within its least and greatest; a few ranks are a line each, or like many ones their mean
+in the band that holds them, with the chosen one in it. Imports NumPy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SCALES: Final = {
     "ms": ((1e4, "s"), (0.0, "ms")),
 }
 """By a metric's unit, the units that it is shown in: the smallest value of each, and its name."""
-_BAND: Final = ("max", "median", "min")
+_BAND: Final = ("max", "mean", "min")
 _DIVISORS: Final = {"GiB": 2.0**30, "MiB": 2.0**20, "s": 1e3}
 
 
@@ -58,7 +58,7 @@ class Line:
     """One line, in the unit of the plot."""
 
     name: str
-    """The rank, or `min`, `median`, `max`."""
+    """The rank, or `min`, `mean`, `max`."""
     hue: str
     values: Floats
     faded: bool = False
@@ -135,7 +135,7 @@ def contents_of(
     metric = metric_named(look.metric)
     divisor, unit = _scale(metric, drawn.high)
     drawn = drawn._replace(mean=drawn.mean / divisor, low=drawn.low / divisor, high=drawn.high / divisor)
-    lines = _lines(drawn, ranks, chosen, look.window.smoothing)
+    lines = _lines(drawn, ranks, chosen, look.window)
     together = [_logged(line.values) if look.window.log else line.values for line in lines]
     values = np.concatenate([line.values for line in lines])
     # All there is, where all was asked for; on a logarithmic axis outliers take little room.
@@ -166,7 +166,8 @@ def span_of(history: Source, ranks: Sequence[int], upto: int | None) -> tuple[in
     return (first, last) if first <= last else None
 
 
-def _lines(drawn: Columns, ranks: Sequence[int], chosen: int | None, smoothing: str) -> tuple[Line, ...]:
+def _lines(drawn: Columns, ranks: Sequence[int], chosen: int | None, window: Window) -> tuple[Line, ...]:
+    smoothing = window.smoothing
     if len(ranks) == 1:
         hue = _hue(ranks[0])
         whole = Line(str(ranks[0]), hue, curves.smoothed(drawn.mean[0], smoothing))
@@ -174,17 +175,17 @@ def _lines(drawn: Columns, ranks: Sequence[int], chosen: int | None, smoothing: 
             return (whole,)
         edges = (Line("min", "faint", drawn.low[0], True), Line("max", "faint", drawn.high[0], True))
         return (*edges, whole)
-    if len(ranks) <= RANK_HUES:
+    if len(ranks) <= RANK_HUES and not window.band:
         lines = [
             Line(str(rank), _hue(rank), curves.smoothed(values, smoothing), rank != chosen and chosen in ranks)
             for rank, values in zip(ranks, drawn.mean, strict=True)
         ]
         return tuple(sorted(lines, key=lambda line: line.name == str(chosen)))
-    low, median, high = curves.band(drawn)
+    low, mean, high = curves.band(drawn)
     band = (
         Line("min", "faint", low, True),
         Line("max", "faint", high, True),
-        Line("median", "gauge", curves.smoothed(median, smoothing)),
+        Line("mean", "gauge", curves.smoothed(mean, smoothing)),
     )
     if chosen is None or chosen not in ranks:
         return band

@@ -25,14 +25,11 @@ _INERTIA: Final = {"off": 0.0, "light": 0.6, "strong": 0.9}
 
 
 def band(drawn: Columns) -> tuple[Floats, Floats, Floats]:
-    """Return least, median and greatest over the ranks: of all steps, of the means, of all steps."""
+    """Return least, mean and greatest over the ranks, in the columns that any of them has."""
+    finite = np.isfinite(drawn.mean)
     with np.errstate(invalid="ignore"):
-        ordered = np.sort(np.where(np.isfinite(drawn.mean), drawn.mean, np.nan), axis=0)
-        counts = np.sum(~np.isnan(ordered), axis=0)
-        where = np.arange(ordered.shape[1])
-        lower, upper = np.maximum(counts - 1, 0) // 2, np.maximum(counts, 1) // 2
-        median = (ordered[lower, where] + ordered[np.minimum(upper, len(ordered) - 1), where]) / 2
-    return np.fmin.reduce(drawn.low, axis=0), median, np.fmax.reduce(drawn.high, axis=0)
+        mean = np.where(finite, drawn.mean, 0.0).sum(axis=0) / finite.sum(axis=0)
+    return np.fmin.reduce(drawn.low, axis=0), mean, np.fmax.reduce(drawn.high, axis=0)
 
 
 def smoothed(values: Floats, smoothing: str) -> Floats:

@@ -308,6 +308,10 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         """Change between a logarithmic and a linear scale."""
         self._show_window(replace(self.look.window, log=not self.look.window.log))
 
+    def gather(self) -> None:
+        """Show the ranks as one band with their mean, or each as a line."""
+        self._show_window(replace(self.look.window, band=not self.look.window.band))
+
     def smooth(self) -> None:
         """Smooth more; after the strongest, not at all."""
         self._show_window(self.look.window.smoother())

@@ -33,6 +33,8 @@ class Window:
     end: int | None = None
     """The last step shown; None for the newest of the run."""
     log: bool = False
+    band: bool = False
+    """True for the mean of the ranks within their least and greatest; of many ranks that is shown anyway."""
     smoothing: str = "off"
     """One of `SMOOTHINGS`."""
 
