@@ -22,6 +22,8 @@ stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`: n
 ended without an error, and their launcher has not; `ended`: by itself, with an unknown exit code; `lost`: gone without
 a record of its end."""
 
+_KILL_S: Final = 3.0
+"""Seconds that a kill takes beside its grace period."""
 ENDED: Final = frozenset({"finished", "ended", "stopped", "failed", "killed", "lost"})
 _IN_ORDER: Final = frozenset({"finished", "ended", "stopped"})
 
@@ -231,6 +233,13 @@ def in_run(rank: str, run: str, culprit: bool) -> str:
     if (rank == "finished" and run == "stopped") or (rank == "ended" and run in ("finished", "stopped")):
         return run
     return run if rank not in ENDED and (run in ENDED or run == "frozen") else rank
+
+
+def ended_by_kill(run: Run, ended: Ended | None) -> bool:
+    """Say whether a rank of a killed run ended in the course of the kill: it may handle SIGTERM, and exit with 0."""
+    if run.state != "killed" or ended is None or ended.exit_code:
+        return False
+    return run.ended_at_ns is None or ended.at_ns >= run.ended_at_ns - round((run.grace_s + _KILL_S) * 1e9)
 
 
 def of_reports(run: Run, reported: Collection[int], at_ns: int) -> str:

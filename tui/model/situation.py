@@ -98,6 +98,9 @@ class Sources:
         _, culprit = self.cause
         shown = {each: states.in_run(each, state, False) for each in set(own.values())}
         told = {rank: shown[each] for rank, each in own.items()}
+        for rank, model in ranks.items() if state == "killed" else ():
+            if model.member is not None and states.ended_by_kill(self.run, model.member.ended):
+                told[rank] = "killed"
         if culprit in own:
             told[culprit] = states.in_run(own[culprit], state, True)
         return Situation(now, state, told, totals)

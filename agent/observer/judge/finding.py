@@ -15,6 +15,8 @@ IN_WORDS: Final = {
     "optimizer": "optimizer step",
     "other": "between the phases (logging, checkpoint, evaluation)",
 }
+UNSEEN: Final = "outside of data loading and optimizer step (no backward pass is seen)"
+"""The words for `other` where no rank has called `backward`: its forward and backward pass, if any, are in there."""
 MOST_SHARE: Final = 1e6
 """A share beyond that is of steps that took no time at all."""
 

@@ -23,7 +23,7 @@ from ddptop.agent.observer.end import hung, kinds, parting, traces
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import command, survey
-from ddptop.agent.run import ends, hosts
+from ddptop.agent.run import ends, hosts, states
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import masking, tail
 from ddptop.agent.run.files.private import is_plain
@@ -164,6 +164,7 @@ def of(directory: RunDir) -> Report:
             alive=rank in found.alive,
             # What has become of the ranks of a host that did not answer the kill, nobody knows.
             by_kill=found.state == "killed" and rank not in unheard,
+            by_term=states.ended_by_kill(run, member.ended),
             prints=rank in with_output,
             stood=stood if rank == first else "",
         )
@@ -259,6 +260,7 @@ def _rank(
     *,
     alive: bool,
     by_kill: bool,
+    by_term: bool,
     prints: bool,
     stood: str,
 ) -> RankEnd:
@@ -269,7 +271,7 @@ def _rank(
     code = ended.exit_code if ended is not None and ended.exit_code is not None else status
     # A sign of life comes once a second; a rank that ends by itself knows best.
     known = (step, None if ended is None else ended.step, None if beat is None else beat.step)
-    state, told = _told(member, code, alive=alive, by_kill=by_kill)
+    state, told = _told(member, code, alive=alive, by_kill=by_term or (by_kill and ended is None))
     stack = _stack(directory, member, status)
     user = stack.user
     where = "" if user is None else clean_line(user.text, 100)
@@ -302,7 +304,7 @@ def _told(member: Member, code: int | None, *, alive: bool, by_kill: bool) -> tu
         return "stopped", f"stopped by {clean_line(ended.stopped_by, 100)}"
     if ended is not None and ended.error and code:
         return "failed", clean_line(ended.error)
-    if code is None and ended is None and by_kill:
+    if not code and by_kill:
         return "killed", "ended by the kill"
     if code is None:
         return "unknown", "ended, with an unknown exit code" if ended is not None else "left no word"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -168,6 +170,27 @@ class Marks:
 
         for owner, name, _, our in ours:
             setattr(owner, name, our)
+
+    def watch_processes(self, torch: Any) -> None:
+        """Say where the script starts ranks of its own, which nobody observes under the runner alone."""
+        module: Any = sys.modules["torch.multiprocessing.spawn"]
+        start = module.start_processes
+        signature = inspect.signature(start)
+
+        @functools.wraps(start)
+        def start_processes(*args: Any, **kwargs: Any) -> Any:
+            if self._session.backend is None and not self._session.gate.completed:
+                number = signature.bind_partial(*args, **kwargs).arguments.get("nprocs", 1)
+                program = self._session.hello.program
+                self._session.notify(
+                    f"the script starts {number} processes of its own, in which nothing is seen: "
+                    f"`ddptop launch --start spawn --world {number} {program}` shows them as ranks",
+                    "warning",
+                )
+            return start(*args, **kwargs)
+
+        for each in (module, torch.multiprocessing):
+            each.start_processes = start_processes
 
     def _leads(self, iterator: Any) -> bool:
         if self._loader is None or self._loader() is None:

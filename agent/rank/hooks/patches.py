@@ -280,8 +280,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     boundary = Boundary(session, functools.partial(_steps_inside, optimizer.__file__))
     compiling = torch.compiler.is_compiling
     before, after = hooks_of_steps(session, boundary, compiling)
-    optimizer.register_optimizer_step_pre_hook(before)
-    optimizer.register_optimizer_step_post_hook(after)
+    _leave_out_initialization(session, optimizer, before, after)
 
     def enter(*_: Any, **__: Any) -> None:
         stamps.enter(OPTIMIZER)
@@ -319,6 +318,32 @@ def _around_backward(torch: Any, boundary: Boundary, compiling: Callable[[], boo
     torch.autograd.backward = backward
 
 
+def _leave_out_initialization(session: Session, optimizer: Any, before: Any, after: Any) -> None:
+    """Register the hooks of all optimizers, but for the step by which torch makes the state that a checkpoint fills."""
+    handles: list[Any] = []
+
+    def register() -> None:
+        handles.append(optimizer.register_optimizer_step_pre_hook(before))
+        handles.append(optimizer.register_optimizer_step_post_hook(after))
+
+    def act(module: Any) -> None:
+        original = module._init_optim_state
+
+        @functools.wraps(original)
+        def initialize(*args: Any, **kwargs: Any) -> Any:
+            while handles:
+                handles.pop().remove()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                register()
+
+        module._init_optim_state = initialize
+
+    register()
+    after_import("torch.distributed.checkpoint.state_dict", session.faults.guard(act))
+
+
 def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: Callable[[], bool]) -> None:
     """Make `GradScaler.step` a step even where it skips the optimizer, so that all ranks have the same count."""
     original = scaler.step
@@ -346,6 +371,7 @@ def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: C
 
 def _marks(session: Session, torch: Any) -> None:
     session.marks.install(torch)
+    session.marks.watch_processes(torch)
 
 
 def _hide_from_compilers(_session: Session, torch: Any) -> None:

@@ -123,6 +123,7 @@ def _add_watching(verb: argparse.ArgumentParser) -> None:
         action="store_true",
         help="return once all ranks work, printing the run's name; with exit code 1 where one has failed by then",
     )
+    verb.add_argument("-v", "--verbose", action="store_true", help="say which ended runs were removed to make room")
     add_view(verb)
 
 
@@ -174,7 +175,8 @@ def _run(options: argparse.Namespace) -> int:
             print(shlex.join(command(request, *checked(request))))
             return 0
         holder = _holder(options)
-        directory = launch(request if holder is None else after_requeue(request), _tell, holder=holder)
+        asked = request if holder is None else after_requeue(request)
+        directory = launch(asked, _tell if options.verbose else _be_quiet, holder=holder)
     except RequestError as problem:
         return complain(problem, 2)
     return detach(directory, settings) if options.detach else show(options, directory, settings)
@@ -207,12 +209,17 @@ def _restart(options: argparse.Namespace) -> int:
     from ddptop.tui.control.launch.launch import RequestError, restart
 
     settings = configured(options)
+    tell = _tell if options.verbose else _be_quiet
     try:
-        directory = restart(chosen(options.run), resume=options.resume, who=who("shell"), tell=_tell)
+        directory = restart(chosen(options.run), resume=options.resume, who=who("shell"), tell=tell)
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: restarted as {directory.name}", file=sys.stderr)
     return detach(directory, settings) if options.detach else show(options, directory, settings)
+
+
+def _be_quiet(_: str) -> None:
+    """Leave out what was done besides: the events of the run have it."""
 
 
 def _tell(line: str) -> None:

@@ -8,15 +8,16 @@ milliseconds, not in how often it is the last: among equals somebody is always l
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from ddptop.agent.observer.judge.evidence.blocks import STEPS, Block, Evidence, Span
+from ddptop.agent.observer.judge.evidence.blocks import OWN_PHASES, STEPS, Block, Evidence, Span
 from ddptop.agent.observer.judge.evidence.detail import Detail
-from ddptop.agent.observer.judge.finding import IN_WORDS, MOST_SHARE, Finding, in_ms
+from ddptop.agent.observer.judge.finding import IN_WORDS, MOST_SHARE, UNSEEN, Finding, in_ms
 from ddptop.agent.observer.judge.kinds.rhythm import Rhythm, rhythm_of
 from ddptop.agent.observer.judge.kinds.suspects import (
     Suspicion,
@@ -213,8 +214,21 @@ def _end_of(suspicion: Suspicion | None, cost: float, view: Sequence[Block]) -> 
     return int(view[above[-1]].ends[-1]) if above else None
 
 
+def _pace(blame: _Blame, suspicion: Suspicion, view: Sequence[Block]) -> float:
+    """Return the ms a step of the group: where not each step waits for all, those of the rank that holds it back."""
+    if blame.rank is None:
+        return suspicion.step_ms
+    own = statistics.median(float(block.own[blame.rank]) for block in view[-suspicion.span.windows :])
+    return max(suspicion.step_ms, own)
+
+
+def _sees_backward(view: Sequence[Block]) -> bool:
+    return any(block.phases[:, OWN_PHASES.index("backward")].any() for block in view)
+
+
 def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm: Rhythm | None) -> Finding:
-    kind, cost, share = blame.kind, suspicion.cost, suspicion.cost / max(suspicion.step_ms, 1e-9)
+    kind, cost = blame.kind, suspicion.cost
+    share = cost / max(_pace(blame, suspicion, view), 1e-9)
     amount = f"{in_ms(cost)} a step ({share:.0%})"
     since = f"since step {blame.since_step:,}"
     more = None if blame.rank is None else more_work(view, blame.rank, cost)
@@ -222,7 +236,9 @@ def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm
         kind = "unequal_work"
         text = f"rank {blame.rank} has more work, {more}: it holds the group back by {amount}, {since}"
     elif blame.kind == "slow_rank":
-        where = ("all phases, most in " if blame.all_over else "") + IN_WORDS[blame.phase or "other"]
+        phase = blame.phase or "other"
+        place = UNSEEN if phase == "other" and not _sees_backward(view) else IN_WORDS[phase]
+        where = ("all phases, most in " if blame.all_over else "") + place
         often = "" if rhythm is None else f", {in_ms(rhythm.ms)} every {rhythm.every} steps"
         text = f"rank {blame.rank} holds the group back by {amount}: {where}{often}, {since}"
     elif blame.kind == "unequal_work":

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import msgspec
 import pytest
 from support.fakes.groups import Group, healthy, slow
 
@@ -181,6 +182,28 @@ def test_a_rank_at_half_the_speed_is_told_at_once():
     group, judge = Group(4, seed=18), Judgement(4)
     hear(judge, group.steps(50, slow(1, "forward", 20), slow(1, "backward", 40)))
     assert key(first(judge)) == ("slow_rank", 1, "backward")
+
+
+def test_a_share_is_that_of_the_pace_of_the_group():
+    """Between the averages of local SGD nobody waits: a rank costs no more than all that it takes itself."""
+    group, judge = Group(2, seed=19), Judgement(2)
+    records = (
+        (rank, msgspec.structs.replace(record, wall_ns=record.wall_ns - (record.wait_ns or 0), wait_ns=0))
+        for rank, record in group.steps(200, slow(1, "forward", 400))
+    )
+    hear(judge, records)
+    told = said(judge)
+    # 400 of the 474 ms of its step.
+    assert (told.kind, told.rank) == ("slow_rank", 1)
+    assert told.share == pytest.approx(0.86, abs=0.04)
+    assert "(8" in told.text
+
+
+def test_where_no_backward_pass_is_seen_its_time_is_not_called_that_between_the_phases():
+    """A loop of `autograd.grad`, say: forward and backward pass are in what is left."""
+    group, judge = Group(2, seed=20, forward=0.0, backward=0.0, other=40.0), Judgement(2)
+    hear(judge, group.steps(200, slow(1, "other", 20)))
+    assert "(no backward pass is seen)" in said(judge).text
 
 
 def test_a_slow_loader_on_all_ranks_is_the_input():

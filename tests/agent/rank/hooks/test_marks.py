@@ -59,6 +59,16 @@ elif how == "plain":
         net(batch).sum().backward()
         optimizer.step()
         count += 1
+elif how == "resumed":
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    optimizer = torch.optim.Adam(net.parameters())
+    # torch makes a step of its own, for the state that a checkpoint is loaded into.
+    get_optimizer_state_dict(net, optimizer)
+    for _ in range(12):
+        net(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        count += 1
 elif how == "unseen":
     for _ in range(30):
         torch.autograd.grad(net(torch.ones(4, 8)).sum(), list(net.parameters()))
@@ -75,6 +85,7 @@ dist.destroy_process_group()
         ("taken by hand", "batches"),
         ("marked", "calls of ddptop.agent.step()"),
         ("plain", None),
+        ("resumed", None),
         ("unseen", None),
     ],
 )
@@ -91,3 +102,22 @@ def test_the_steps_are_those_that_the_script_has_counted(tmp_path: Path, how: st
     events = ddptop("events", directory.name).stdout
     assert (f"steps are {steps_are}: " in events) == (steps_are in ("backward passes", "batches"))
     assert ("no optimizer step seen: steps are not counted" in events) == (how == "unseen")
+
+
+SPAWNS = """
+import torch.multiprocessing as mp
+
+def main(rank):
+    pass
+
+if __name__ == "__main__":
+    mp.spawn(main, nprocs=3)
+"""
+
+
+def test_a_script_that_starts_its_own_ranks_is_told_how_they_are_seen(tmp_path: Path) -> None:
+    """Under the runner alone nothing of them is: the line to type stands among the events."""
+    path = write_script(tmp_path, SPAWNS)
+    launched = ddptop("launch", "--plain", "--world", "1", str(path), cwd=tmp_path)
+    events = ddptop("events", launched.stdout.split()[-1]).stdout
+    assert f"`ddptop launch --start spawn --world 3 {path}` shows them as ranks" in events
