@@ -154,3 +154,8 @@ def age(seconds: float | None) -> str:
     if seconds < 5940:
         return f"{seconds / 60:2.0f} min"
     return f"{seconds / 3600:4.0f} h" if seconds < 172_800 else f"{seconds / 86_400:4.0f} d"
+
+
+def moment(at: float | None) -> str:
+    """Return a time with its day: `25 Nov 14:02`."""
+    return DASH if at is None else time.strftime("%d %b %H:%M", time.localtime(at))

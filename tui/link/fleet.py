@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ddptop.agent.wire import Verdict
+from ddptop.tui.drawing import units
 from ddptop.tui.link.source import Control
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import ENDED, Frame
@@ -50,6 +51,10 @@ class RunLine:
     """As in `Frame`."""
     hangs: str = ""
     """How it hangs; empty where it does not."""
+    cause: str = ""
+    """Of which it has ended; empty where that is not known, or it goes on."""
+    began: str = ""
+    """When it began, with its day; empty where that is not known."""
 
     @property
     def over(self) -> bool:
@@ -75,6 +80,8 @@ def line_of(frame: Frame) -> RunLine:
         launched=frame.launched,
         checkpoints=frame.checkpoints,
         grace_s=frame.grace_s,
+        cause=frame.cause or "" if frame.state in ENDED else "",
+        began="" if frame.started_at is None else units.moment(frame.started_at),
         hangs=held.text if held is not None and hang.is_urgent(held) else "",
     )
 

@@ -206,6 +206,9 @@ class RunList(Page, can_focus=True):
                 sign = " " if index else MARKED if line == marked else shown
                 row = fitted([Segment(f"{sign} ", self.ink["bold brand"]), *row], width)
                 rows.append(list(Segment.apply_style(row, None, self._ground)) if line == marked else row)
+        if marked is not None:
+            told = (f"began {marked.began}" if marked.began else "", marked.cause)
+            rows += [[], *([Segment(f"  {units.fit(each, width - 2)}", self.ink["label"])] for each in told if each)]
         rows += self._invitation(len(lines))
         self.show_rows(rows)
         offers = (

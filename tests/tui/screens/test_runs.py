@@ -141,6 +141,18 @@ async def test_the_list_stands_beside_the_run_where_there_is_room() -> None:
         assert isinstance(pilot.app.screen, RunScreen)
 
 
+@pytest.mark.usefixtures("utc")
+@pytest.mark.parametrize("size", SIZES.values())
+async def test_the_list_says_when_the_marked_run_began_and_why_it_ended(size: tuple[int, int]) -> None:
+    """Below the runs, at every size."""
+    async with dashboard(StillFleet()).run_test(size=size) as pilot:
+        listed = await listing(pilot)
+        while marked(listed) != "conv-9c02":
+            await pilot.press("down")
+        await until(pilot, lambda: "began 15 Jan 07:58" in seen(pilot.app), "when")
+        assert "rank 2: ValueError: bad lr" in seen(pilot.app)
+
+
 @pytest.mark.parametrize(
     ("size", "keys"),
     [((80, 24), ("down", "enter")), ((80, 24), ("2",)), ((120, 40), ("down", "enter")), ((120, 40), ("tab",))],
@@ -615,6 +627,7 @@ def test_options_that_the_launch_decides_are_left_out() -> None:
         ("wrong", ("l", "down", "x"), "80x24"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("utc")
 def test_pictures(snap_compare: Callable[..., bool], name: str, keys: tuple[str, ...], size: str) -> None:
     """The list of runs and the dialog, as a person has looked at them."""
 

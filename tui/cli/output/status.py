@@ -16,7 +16,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
-from ddptop.tui.drawing.units import DASH, count, duration, size
+from ddptop.tui.drawing.units import DASH, count, duration, moment, size
 from ddptop.tui.model.changes import level_of
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame, RankFrame, not_linked, unheard_hosts, unobserved, with_rank
@@ -283,7 +283,7 @@ def run_json(frame: Frame) -> dict[str, Any]:
 
 def table(frames: Sequence[Frame], now: float) -> list[str]:
     """Return the lines of `ps`."""
-    rows = [("RUN", "STATE", "RANKS", "STEP", "RAN", "SIZE", "PROGRAM", "")]
+    rows = [("RUN", "STATE", "RANKS", "STEP", "BEGAN", "RAN", "SIZE", "PROGRAM", "")]
     for frame in frames:
         end = now if frame.ended_at is None else frame.ended_at
         rows.append(
@@ -292,13 +292,14 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
                 frame.state,
                 f"{frame.world:,} on {len(frame.hosts):,} hosts" if frame.hosts.several else f"{frame.world:,}",
                 count(frame.step),
+                moment(frame.started_at),
                 DASH if frame.started_at is None else duration(end - frame.started_at),
                 size(frame.size_bytes).strip(),
                 frame.program,
                 remark(frame) or _hang(frame),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(7)]
+    widths = [max(len(row[column]) for row in rows) for column in range(8)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)).rstrip() for row in rows
     ]

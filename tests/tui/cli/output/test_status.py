@@ -52,3 +52,12 @@ def test_copies_to_a_device_are_a_phase_where_there_is_one(copy: float | None) -
     told = status.as_json(replace(frame(), ranks=(rank_frame(0, phases_ms=phases),)))["ranks"][0]["phases_ms"]
     assert {phase: spent for phase, spent in told.items() if spent is not None} == phases
     assert ("copy" in told) == (copy is not None)
+
+
+@pytest.mark.usefixtures("utc")
+def test_ps_says_when_a_run_began_and_why_it_ended() -> None:
+    """In its line, with the day."""
+    head, line = status.table([frame("failed")], NOW)
+    assert head.split()[4:6] == ["BEGAN", "RAN"]
+    assert "15 Jan 07:58" in line
+    assert line.endswith("rank 2: ValueError: bad lr")
