@@ -172,6 +172,7 @@ class Session:
             Exception: nothing can be published; the record is written all the same.
         """
         self._presence.begin()
+        self._inspecting.dead_threads.watch()
         self.meeting.begin()
         # A forked child (a data worker) has neither our thread nor our sockets.
         os.register_at_fork(after_in_child=self._abandon)

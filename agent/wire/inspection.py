@@ -146,3 +146,5 @@ class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Type and message of the exception that its training handles meanwhile: in a `finally`, or an `except`."""
     raised_at: Line = ""
     """The user's line that raised it: `train.py:31 main`."""
+    dead_thread: Line = ""
+    """The last thread of the script that an exception has ended: `thread prefetch died: KeyError: 'x'`."""

@@ -62,6 +62,7 @@ class Spot:
     moved: int | None = None
     """Bytes that it has read and written."""
     work: Work | None = None
+    dead_thread: str = ""
     groups: tuple[GroupCalls, ...] | None = None
     """Instead of the one group that follows from the rest."""
     ahead: int = 0
@@ -93,6 +94,7 @@ class Spot:
             memory_bytes=self.memory,
             moved_bytes=self.moved,
             work=self.work,
+            dead_thread=self.dead_thread,
             exception="" if outside else self.exception,
             raised_at="" if outside else self.raised_at,
         )

@@ -2,5 +2,6 @@
 
 inspecting  the whole answer
 stacks      the threads and what their frames say
+dead_threads the last thread that ended by an exception
 frames      their innermost frames, taken without harm
 """

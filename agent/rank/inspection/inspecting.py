@@ -14,6 +14,7 @@ from ddptop.agent.rank.collectives.counted import LONGEST, RECENT, Counted
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.inspection.dead_threads import DeadThreads
 from ddptop.agent.rank.inspection.frames import current, exceptions
 from ddptop.agent.rank.inspection.stacks import Stacks, bytes_of_this_thread, own_sources
 from ddptop.agent.rank.records.stamps import Call
@@ -41,6 +42,7 @@ class Inspecting:
         self._process = process
         self._began_s = began_ns / 1e9
         self._stacks: Stacks | None = None
+        self.dead_threads = DeadThreads()
         self._step = 0
         self._noticed: frozenset[int] = frozenset()
         """`id` of the exceptions that were handled when that step was noticed."""
@@ -55,7 +57,7 @@ class Inspecting:
 
     def inspect(self, rank: int, *, stacks: bool) -> Inspection:
         """Return where the rank stands: all that could be read, and the problem where something could not."""
-        found = Inspection(rank, time.time_ns(), "agent", self._process.pid)
+        found = Inspection(rank, time.time_ns(), "agent", self._process.pid, dead_thread=self.dead_threads.last)
         if (row := look(self._process)) is not None:
             found = msgspec.structs.replace(found, status=row.status)
         # A failed device raises in each question; the stacks are told all the same.

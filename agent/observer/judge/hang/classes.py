@@ -184,7 +184,9 @@ def _by_stacks(
         # A slow storage looks the same for a while.
         return Cause(rank, "data", place.LOADS, where, age_s >= POLLS_S, evidence)
     if where.does in place.WAITING:
-        return Cause(rank, "waiting", where.does, where, evidence=evidence)
+        # Who waits for another thread waits for ever for one that has died.
+        died = f" (its {last.dead_thread})" if last.dead_thread and where.does in place.FOR_THREADS else ""
+        return Cause(rank, "waiting", where.does + died, where, evidence=evidence)
     if not where.does and where.source and last.status == "sleeping":
         # In a call of C that its line makes, and not in a sleep.
         return Cause(rank, "waiting", place.WAITS, where, evidence=evidence)

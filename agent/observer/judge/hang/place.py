@@ -22,6 +22,7 @@ WAITS: Final = "waits"
 
 WORK: Final = frozenset({SAVES, EVALUATES, COMPILES})
 """What takes long in healthy runs."""
+FOR_THREADS: Final = frozenset({LOCKS, QUEUES, WAITS})
 WAITING: Final = frozenset({LOCKS, QUEUES, READS, WAITS_FOR_PROCESS, WAITS})
 
 _LIBRARY: Final = (

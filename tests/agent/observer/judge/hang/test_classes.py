@@ -755,3 +755,13 @@ def test_unequal_sizes_are_a_mismatch_where_the_gather_does_not_complete(stands)
             assert said in finding.text
     else:
         assert (hang_of(finding).kind, finding.rank) == ("not_entered", 1)
+
+
+def test_a_thread_that_has_died_is_told_of_a_rank_that_waits_for_threads():
+    """A queue that nobody fills any more; a rank that sleeps waits for no thread."""
+    for frames, told in ((in_library("queue.py", "get"), True), (SLEEPS, False)):
+        run = trained(2)
+        finding = run.until_told(SOON_S, stuck(Spot(frames, dead_thread="thread prefetch died: KeyError: 7"), run))
+        said = "it waits for a queue (its thread prefetch died: KeyError: 7) and never entered all_reduce"
+        assert (said in finding.text) == told
+        assert ("prefetch" in finding.text) == told
