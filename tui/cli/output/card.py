@@ -53,6 +53,7 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
         *([] if frame.standing_s is None or stuck is not None else [describe_standing(frame.standing_s)]),
         *(verdict.text for verdict in frame.verdicts),
         judging(frame),
+        _faults(frame),
         *(text for text in (frame.cause, unheard_hosts(frame), not_linked(frame), remark(frame)) if text),
         _progress(frame),
         *(
@@ -62,6 +63,15 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
         ),
     ]
     return [*dict.fromkeys(filter(None, lines)), *_table(frame, width)]
+
+
+def _faults(frame: Frame) -> str:
+    """Return the fault of the agent inside the first rank that has one; empty where none has."""
+    faulty = [rank for rank in frame.ranks if rank.fault]
+    if not faulty:
+        return ""
+    others = f", and {plural(len(faulty) - 1, 'other rank')}" if faulty[1:] else ""
+    return f"a fault of the agent in rank {faulty[0].rank}{others}; numbers may be missing: {faulty[0].fault}"
 
 
 def _ranks(frame: Frame) -> str:

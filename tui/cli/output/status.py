@@ -201,6 +201,7 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
         "memory_bytes": rank.memory_bytes,
         "step_age_s": _number(rank.step_age_s),
         "health": rank.health,
+        "fault": rank.fault,
         "metrics": {name: _number(value) for name, value in rank.metrics.items()},
         "coordinates": rank.coordinates,
         "log": rank.log,

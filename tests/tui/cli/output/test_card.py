@@ -12,6 +12,7 @@ from support.screens.hosts import hosted
 
 from ddptop.agent import wire
 from ddptop.tui.cli.output.card import card
+from ddptop.tui.cli.output.status import as_json
 
 SLOW = wire.Verdict(1, "slow_rank", "rank 1 holds the group back by 41 ms a step: data loading", 0, rank=1)
 
@@ -78,6 +79,17 @@ def test_a_run_that_stands_says_so() -> None:
     shown = replace(frame(), stands=True, ranks=tuple(rank_frame(rank, step_age_s=8.0) for rank in range(4)))
     assert "no step for 8 s" in card(shown)
     assert not any("no step" in line for line in card(frame()))
+
+
+def test_a_fault_of_the_agent_inside_a_rank_is_told() -> None:
+    """In a line of its own for all ranks, and in JSON at its rank."""
+    fault = "a call of a collective: OSError: a fault of ours"
+    ranks = tuple(rank_frame(rank, fault=None if rank == 0 else fault, faults=rank) for rank in range(4))
+    shown = replace(frame(), ranks=ranks)
+    line = f"a fault of the agent in rank 1, and 2 other ranks; numbers may be missing: {fault}"
+    assert line in card(shown)
+    assert not any("fault of the agent" in each for each in card(frame()))
+    assert [rank["fault"] for rank in as_json(shown)["ranks"]] == [None, fault, fault, fault]
 
 
 def test_a_hang_is_the_first_line() -> None:
