@@ -9,7 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.hooks import losses
 from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.inspection.stacks import own_sources
@@ -43,6 +44,7 @@ from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
 
+_EXIT: Final = os._exit
 _TICK_S: Final = 1.0
 _MOST_NOTICES: Final = 16
 
@@ -190,13 +192,16 @@ class Session:
         finally:
             self._account.begin()
         agent._listener = self
+        os._exit = self._exit
 
     def close(self, exit_code: int | None, error: str | None, traceback: str | None) -> None:
         """Record how the script ended, publish the last records, and close the sockets; not in a forked child."""
         if os.getpid() != self.owner:
             return
+        os._exit = _EXIT
         if not exit_code:
             self.marks.close()
+        self._tell_last()
         self._ended = True
         crashes.end()
         self.meeting.end()
@@ -221,6 +226,17 @@ class Session:
         except Exception as problem:
             self.faults.note("looking for what its process waits for at exit", problem)
             return ""
+
+    def _exit(self, status: int) -> NoReturn:
+        """Tell the last step, in a fraction of a second, before the script ends its process at once."""
+        if os.getpid() == self.owner:
+            self._tell_last()
+            try:
+                if self._publisher is not None:
+                    self._publisher.stop()
+            except Exception as problem:
+                self.faults.note("ending at once", problem)
+        _EXIT(status)
 
     def _abandon(self) -> None:
         """In a forked child: replace the locks that the agent's thread may hold, which does not exist there."""
@@ -300,16 +316,23 @@ class Session:
         gate = self.gate
         if gate.limit is None:
             return
-        began = self.stamps.clock()
+        self._tell_last()
         if gate.wait():
             try:
-                self.stamps.resume(began)
+                self.stamps.resume()
             except Exception as error:
                 # A failed device raises in the next call to it: that call must be the script's.
                 self.faults.note("going on after a pause", error)
         if gate.ended_by is not None:
             self._stopped = True
             raise SystemExit(0)
+
+    def _tell_last(self) -> None:
+        try:
+            steps = self.stamps.steps
+            self.stamps.tell_last(self.gate.completed, self.collectives.of_counted(steps - 1), losses.later)
+        except Exception as error:
+            self.faults.note("the record of the last step", error)
 
     def announce(self, total_steps: object, note: object, coordinates: object) -> None:
         """See `ddptop.agent.start`."""

@@ -7,9 +7,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.harness import DEADLINE_S, ddptop, status, write_script
+from support.harness import DEADLINE_S, ddptop, status, until, write_script
 from support.scripts import TRAIN
 
 from ddptop.agent.run import rundir
@@ -63,6 +64,63 @@ def test_parameters_are_those_of_a_run_without_the_agent(eighth, folder):
     # Not its exit code: gloo may abort in a rank that has trained to its end.
     assert len(digests(plain.stdout)) == 2, plain.stderr
     assert sorted(digests(plain.stdout)) == [digest for log in logs for digest in digests(log)]
+
+
+NUMBERED = """
+import os
+import sys
+
+import torch
+from torch import distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+for step in range(1, int(sys.argv[1]) + 1):
+    loss = model(torch.zeros(1, 8)).sum() * 0 + step
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+if sys.argv[2] == "at once":
+    os._exit(0)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("ending", ["usual", "at once"])
+def test_the_last_loss_is_that_of_the_last_step(tmp_path, monkeypatch, ending):
+    """A script whose loss is the number of the step, of which one in 64 is recorded; it ends as usual, or at once."""
+    monkeypatch.setenv(VARIABLE, "64")
+    write_script(tmp_path, NUMBERED)
+    name = f"last-{ending.replace(' ', '-')}"
+    done = ddptop("launch", "--world", "2", "--name", name, "train.py", "--", "203", ending, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "step 203, last loss 203" in done.stdout
+    assert [(rank["step"], rank["loss"]) for rank in status(name)["ranks"]] == [(203, 203.0)] * 2
+
+
+def test_each_single_step_of_a_paused_run_tells_its_own_loss(tmp_path, monkeypatch):
+    """That of the step at which it is held first, of three single steps, all between two recorded ones."""
+    monkeypatch.setenv(VARIABLE, "65536")
+    write_script(tmp_path, NUMBERED)
+    ddptop("launch", "--detach", "--world", "2", "--name", "single", "train.py", "--", "100000000", "", cwd=tmp_path)
+    try:
+        until(lambda: status("single")["step"], "the first steps")
+        found = []
+        for command in ("pause", "step", "step", "step"):
+            assert ddptop(command, "single").returncode == 0
+            told = until(_held_alike, "the record of the step")
+            found.append([told["step"], *(rank["loss"] for rank in told["ranks"])])
+        first = found[0][0]
+        assert found == [[number] * 3 for number in range(first, first + 4)]
+    finally:
+        ddptop("kill", "single")
+
+
+def _held_alike() -> Any:
+    told = status("single")
+    return told if {rank["step"] for rank in told["ranks"]} == {told["step"]} else None
 
 
 def digests(text: str) -> list[str]:

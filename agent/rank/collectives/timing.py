@@ -113,8 +113,10 @@ class Collectives:
         ) + sum(not call.origin for call in self._noted_calls())
 
     def _noted_calls(self) -> list[Call]:
-        """Return the calls of the present step, where it is only counted."""
-        steps = self._stamps.steps
+        return self.of_counted(self._stamps.steps)
+
+    def of_counted(self, steps: int) -> list[Call]:
+        """Return the calls of the step before which so many were complete, where it is only counted."""
         return [call_of(note, _IN_PLACE, buckets=self._buckets) for note in tuple(self._noted) if note[-1] == steps]
 
     @property

@@ -197,7 +197,7 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
     """
     stamps, checks, gate, cost = session.stamps, session.checks, session.gate, session.stamps.cost
     streaks = checks.streaks
-    phases, homes, note = stamps.phases, stamps.homes, session.faults.note
+    phases, homes, clock, note = stamps.phases, stamps.homes, stamps.clock, session.faults.note
     main, ident = threading.main_thread().ident, threading.get_ident
     trainer: int | None = None
 
@@ -219,6 +219,7 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
             boundary.outermost = id(stepping)
             phases.append(OPTIMIZER)
             homes.append(OPTIMIZER)
+            stamps.trail.append((clock(), OPTIMIZER))
         else:
             try:
                 boundary.begin(stepping)
@@ -247,6 +248,7 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
                 streak.steps += 1
                 stamps.steps += 1
                 stamps.completed_at = stamps.wall()
+                stamps.keep(clock())
                 phases.pop()
                 homes.pop()
                 phases[0] = OTHER

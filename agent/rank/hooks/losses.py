@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
@@ -53,6 +54,18 @@ def pending(torch: Any, tensor: Any) -> Known | Arriving | None:
     arrived = torch.cuda.Event()
     arrived.record(torch.cuda.current_stream(value.device))
     return Arriving(host, arrived)
+
+
+def noted(torch: Any, tensors: Any) -> Any:
+    """Return what is remembered of a loss until it is known whether it is shown; for `later`."""
+    if type(tensors) is not torch.Tensor or tensors.numel() != 1:
+        return None
+    return tensors.item() if tensors.is_cpu else tensors.detach()
+
+
+def later(loss: Any) -> Known | Arriving | None:
+    """Return the value, possibly pending, of what was `noted`."""
+    return pending(sys.modules["torch"], loss) if hasattr(loss, "detach") else None if loss is None else Known(loss)
 
 
 class Scaled:

@@ -20,7 +20,7 @@ from ddptop.agent.rank.hooks.around import Hooks
 from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records import device_time
-from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, Stamps
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
@@ -81,18 +81,20 @@ def _data(session: Session, torch: Any) -> None:
             stamps.turn(FORWARD)
 
     hooks = Hooks(session, torch)
-    counted = functools.partial(_drawn_in_counted, stamps)
+    counted = functools.partial(_drawn_in_counted, session, torch)
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave, counted=counted)
     hooks.around(dataloader.DataLoader, "__iter__", lambda _: stamps.open_loader(), lambda _: stamps.leave())
 
 
-def _drawn_in_counted(stamps: Stamps, original: Any) -> Callable[..., Any]:
-    phases, homes, cost = stamps.phases, stamps.homes, stamps.cost
+def _drawn_in_counted(session: Session, torch: Any, original: Any) -> Callable[..., Any]:
+    stamps, with_gradients = session.stamps, torch.is_grad_enabled
+    phases, homes, clock, cost = stamps.phases, stamps.homes, stamps.clock, stamps.cost
 
     def through(*args: Any, **kwargs: Any) -> Any:
         began = cost.clock() if cost.sampling else 0
         phases.append(DATA)
         homes.append(DATA)
+        stamps.trail.append((clock(), DATA))
         if began:
             cost.add(cost.clock() - began)
         try:
@@ -100,16 +102,27 @@ def _drawn_in_counted(stamps: Stamps, original: Any) -> Callable[..., Any]:
         finally:
             phases.pop()
             homes.pop()
+            if not with_gradients():
+                stamps.evaluates()
+            elif not session.sees_forward:
+                phases[-1] = FORWARD
+            stamps.trail.append((clock(), phases[-1]))
 
     return through
 
 
 def _run_in_counted(session: Session, torch: Any, original: Any) -> Callable[..., Any]:
-    phases, cost, with_gradients = session.stamps.phases, session.stamps.cost, torch.is_grad_enabled
+    stamps, with_gradients = session.stamps, torch.is_grad_enabled
+    phases, clock, cost = stamps.phases, stamps.clock, stamps.cost
 
     def through(*args: Any, **kwargs: Any) -> Any:
         began = cost.clock() if cost.sampling else 0
-        phases[-1] = FORWARD if with_gradients() else OTHER
+        if with_gradients():
+            phases[-1] = FORWARD
+            stamps.trail.append((clock(), FORWARD))
+        else:
+            stamps.evaluates()
+            stamps.turn(OTHER)
         if began:
             cost.add(cost.clock() - began)
         return original(*args, **kwargs)
@@ -210,7 +223,7 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         if loss is not None:
             stamps.loss(loss)
 
-    phases, homes, cost, plain = stamps.phases, stamps.homes, stamps.cost, torch.Tensor
+    phases, homes, clock, cost = stamps.phases, stamps.homes, stamps.clock, stamps.cost
 
     def counted(original: Any) -> Callable[..., Any]:
         def through(*args: Any, **kwargs: Any) -> Any:
@@ -219,6 +232,7 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
             depth += 1
             phases.append(BACKWARD)
             homes.append(BACKWARD)
+            stamps.trail.append((clock(), BACKWARD))
             if began:
                 cost.add(cost.clock() - began)
             try:
@@ -231,22 +245,25 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
                 if not depth:
                     # The end of the forward pass as well.
                     phases[-1] = homes[-1]
-                    look(args[0] if args else kwargs.get("tensors"))
+                    loss = look(args[0] if args else kwargs.get("tensors"))
+                    stamps.trail.append((clock(), phases[-1], loss))
                 if began:
                     cost.add(cost.clock() - began)
 
         return through
 
-    def look(tensors: Any) -> None:
-        """Look at a loss that is on the host, which costs next to nothing."""
+    def look(tensors: Any) -> Any:
+        """Look at a loss that is on the host, which costs next to nothing; return what is to be remembered of it."""
         try:
             if scaled.pairs:
+                plain = scaled.plain(tensors)
                 scaled.spend(tensors)
-            elif type(tensors) is plain and tensors.is_cpu and tensors.numel() == 1:
-                value = tensors.item()
-                # True of NaN and of the infinite.
-                if value - value != 0.0:
-                    stamps.spoiled(float(value))
+                return losses.noted(torch, plain)
+            loss = losses.noted(torch, tensors)
+            # True of NaN and of the infinite.
+            if type(loss) is float and loss - loss != 0.0:
+                stamps.spoiled(loss)
+            return loss
         except Exception as error:
             session.faults.note("backward", error)
 

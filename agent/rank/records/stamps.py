@@ -4,16 +4,17 @@ All arithmetic is left to the agent's own thread (`meter`), because every micros
 delays the training.  There are no locks: the training's threads append under the interpreter
 lock, and the agent's thread reads finished steps.
 
-Where stamps cost a rank more than its budget, only one step in k is *recorded*, and of the others its boundary and
-the present phase are noted alone: they are *counted*, and told with the next record.
+Where stamps cost a rank more than its budget, only one step in k is *recorded*; the others are *counted*, and told with
+the next record.  Of a counted step there is a trail of its phases and losses, until the next one is over: of the last
+step before a hold, or before the end of the script, a record is made of it.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeAlias
 
 from ddptop.agent.rank.records.cost import Cost
 from ddptop.agent.sampling import next_sampled
@@ -26,7 +27,17 @@ OTHER: Final = 4
 COPY: Final = 5
 """Copies from the host's memory to an accelerator's; see `hooks.copies`."""
 
+_LONGEST_TRAIL: Final = 8192
+"""Marks of a counted step that are remembered, the newest: a step may have no end."""
+_RARE_STEPS: Final = 16
+"""Steps without an evaluation after which the step with the next one is recorded: some loops evaluate in each step."""
+
 ACTIVITIES: Final = ("data", "forward", "backward", "optimizer", "other", "copy")
+
+
+Mark: TypeAlias = "tuple[int, int] | tuple[int, int, Any]"
+"""Clock in ns, the phase that begins there, and at the end of a backward pass its loss: a number, or a tensor of the
+device."""
 
 
 class Pending(Protocol):
@@ -167,9 +178,9 @@ class Stamps:
     """The stamps of one rank. Phases, steps and losses are stamped by the training thread."""
 
     __slots__ = (
-        "_capacity", "_current", "_ended", "_every", "_held_ns", "_next", "_next_of", "_opening", "_recorded", "_room",
-        "_seq", "_since", "_skipped_at", "_waited_at", "clock", "completed_at", "cost", "device", "dropped", "eventful",
-        "finished", "homes", "observed", "phases", "recording", "steps", "wall",
+        "_blocked", "_capacity", "_current", "_ended", "_evaluated", "_every", "_kept", "_next", "_next_of", "_opening",
+        "_recorded", "_room", "_seq", "_since", "_skipped_at", "_waited_at", "clock", "completed_at", "cost", "device",
+        "dropped", "eventful", "finished", "homes", "observed", "phases", "recording", "steps", "trail", "wall",
     )  # fmt: skip
 
     def __init__(
@@ -193,9 +204,15 @@ class Stamps:
         """`steps` at the end of the newest step that was recorded."""
         self._since = clock()
         """When that one ended."""
-        self._held_ns = 0
-        """Time of holds since then."""
         self._waited_at = -1
+        self.trail: deque[Mark] = deque(maxlen=_LONGEST_TRAIL)
+        """The marks of this step where it is only counted, from its boundary on."""
+        self._kept: deque[Mark] = deque(maxlen=_LONGEST_TRAIL)
+        """Those of the step before it, as far as its end."""
+        self._blocked: deque[tuple[int, int]] = deque(maxlen=64)
+        """Newest waits for collectives in counted steps."""
+        self._evaluated = -_RARE_STEPS
+        """`steps` at the last evaluation that was seen in a counted step."""
         self._ended: Moment | None = None
         """The device's moment of this boundary."""
         self._skipped_at = 0
@@ -252,22 +269,19 @@ class Stamps:
         """Begin a phase inside the present one; `leave` returns to it."""
         self.phases.append(phase)
         self.homes.append(phase)
-        if self.recording:
-            self._mark(phase)
+        self._mark(phase)
 
     def leave(self) -> None:
         """End the innermost phase."""
         if len(self.phases) > 1:
             self.phases.pop()
             self.homes.pop()
-        if self.recording:
-            self._mark(self.phases[-1])
+        self._mark(self.phases[-1])
 
     def turn(self, phase: int) -> None:
         """Replace the innermost phase, until `settle` or the end of the phase around it."""
         self.phases[-1] = phase
-        if self.recording:
-            self._mark(phase)
+        self._mark(phase)
 
     def settle(self) -> None:
         """End the innermost phase, and restore the entered phase around it where `turn` has replaced that.
@@ -280,6 +294,9 @@ class Stamps:
         self.turn(self.homes[-1])
 
     def _mark(self, phase: int) -> None:
+        if not self.recording:
+            self.trail.append((self.clock(), phase))
+            return
         current = self._current
         if len(current.marks) < self._room:
             current.marks.append((self.clock(), phase))
@@ -305,7 +322,9 @@ class Stamps:
     def waited(self, begin: int, end: int) -> None:
         """Note that the main thread waited for a collective."""
         self._waited_at = begin
-        if self.recording and len(self._current.waits) < self._room:
+        if not self.recording:
+            self._blocked.append((begin, end))
+        elif len(self._current.waits) < self._room:
             self._current.waits.append((begin, end))
 
     def waited_since(self, moment: int) -> bool:
@@ -384,17 +403,18 @@ class Stamps:
     def cut(self, step: int) -> None:
         """End the step of this number at its boundary: record it, or count it.
 
-        Of a step before `eventful` it is enough to set `steps`, `completed_at` and the outermost of the `phases`:
-        what else there is to begin anew is used only in a step that is recorded, before which this is called.
+        Of a step before `eventful` it is enough to set `steps`, `completed_at` and the outermost of the `phases`, and
+        to `keep` its trail: what else there is to begin anew is used only in a step that is recorded, before which this
+        is called.
         """
         now = self.clock()
+        self.keep(now)
         self.steps += 1
         self.completed_at = self.wall()
         self.phases[0], self._opening = OTHER, None
         if self.recording:
             self._record(self._current, step, now)
             self._current = StepStamps()
-            self._recorded, self._since, self._held_ns = self.steps, now, 0
         following = step + 1
         if following > self._next or self._next_of != self._every:
             self._next_of = every = self._every
@@ -408,12 +428,73 @@ class Stamps:
         if self._next_of != self._every:
             self.eventful = 0
 
+    def keep(self, now: int) -> None:
+        """Keep the trail of the step that ends now, and begin another one."""
+        self._kept, self.trail = self.trail, self._kept
+        mark = (now, OTHER)
+        self._kept.append(mark)
+        self.trail.clear()
+        self.trail.append(mark)
+
+    def evaluates(self) -> None:
+        """Note an evaluation in a counted step, which is recorded from now on, unless there was one shortly before."""
+        is_rare = self.steps - self._evaluated >= _RARE_STEPS
+        self._evaluated = self.steps
+        if is_rare:
+            self._record_now()
+            marks = self._current.marks
+            # The batches so far were those of the evaluation.
+            marks[:] = [(at, OTHER if phase == DATA else phase) for at, phase in marks]
+
+    def _record_now(self) -> None:
+        """Record the present step after all; what is known of its beginning is its trail."""
+        began = self.trail[0][0]
+        self.recording, self.eventful = True, 0
+        self._begin(began)
+        current = self._current
+        current.marks[:] = [mark[:2] for mark in self.trail]
+        # Moments of the device are missing for these marks, so that its times are not known.
+        current.clock = None
+        current.moments.clear()
+
+    def tell_last(self, step: int, calls: Iterable[Call], pending: Callable[[Any], Pending | None]) -> None:
+        """Record the last step, which is over, where it was only counted: the numbers that are shown are to be its own.
+
+        Args:
+            step: its number.
+            calls: its collectives.
+            pending: makes a loss of the trail readable.
+        """
+        kept = tuple(self._kept)
+        if self._recorded == self.steps or len(kept) == _LONGEST_TRAIL:
+            return
+        began, now = kept[0][0], kept[-1][0]
+        # With it goes what was noted of counted steps before it, and by the script since.
+        told, self._current = self._current, StepStamps()
+        told.marks[:] = [mark[:2] for mark in kept[:-1]]
+        told.waits[:] = [(since, until) for since, until in tuple(self._blocked) if began <= since and until <= now]
+        losses = [pending(mark[2]) for mark in kept if len(mark) > 2]
+        told.losses[:] = [loss for loss in losses if loss is not None]
+        told.calls[:] = calls
+        if self._skipped_at == self.steps:
+            told.skipped, told.skips = pending(1.0), told.skips - 1
+        else:
+            told.skips = 0
+        for of_this_step in (told.draws, told.moments, told.gradients):
+            of_this_step.clear()
+        told.clock = told.samples = None
+        told.counted = self.steps - 1 - self._recorded
+        told.counted_ns = began - self._since
+        self._finish(told, step, now)
+        if self.recording:
+            self._begin(now)
+
     def _begin(self, now: int) -> None:
         """Begin a step that is recorded, at the boundary of the one before it."""
         current = self._current
         current.counted = self.steps - self._recorded
         current.missed = False
-        current.counted_ns = now - self._since - self._held_ns
+        current.counted_ns = now - self._since
         if self._skipped_at != self.steps:
             current.skips = 0
         current.marks.append((now, self.phases[-1]))
@@ -423,30 +504,37 @@ class Stamps:
             current.moments.append(self._ended or self.device.record())
 
     def _record(self, current: StepStamps, step: int, now: int) -> None:
-        self._seq += 1
-        current.seq, current.step, current.observed = self._seq, step, self.observed and not current.missed
-        current.end, current.end_at = now, self.completed_at or 0
         if self.device is not None:
             self._ended = self.device.record()
             current.moments.append(self._ended)
+        self._finish(current, step, now)
+
+    def _finish(self, current: StepStamps, step: int, now: int) -> None:
+        self._seq += 1
+        current.seq, current.step, current.observed = self._seq, step, self.observed and not current.missed
+        current.end, current.end_at = now, self.completed_at or 0
         if len(self.finished) >= self._capacity:
             self.finished.popleft()
             self.dropped += 1
         self.finished.append(current)
+        self._recorded, self._since = self.steps, now
 
     def abandon(self) -> None:
         """Store only the newest record: in a forked child no thread reads them."""
         self._capacity = 1
         self.finished.clear()
 
-    def resume(self, began: int) -> None:
-        """Restart the step, so that the time of a hold, which began at that time of the clock, belongs to no step."""
+    def resume(self) -> None:
+        """Restart the step, so that the time of a hold belongs to none.
+
+        It is recorded, and so is each single step of a paused run.
+        """
         now = self.clock()
-        self._held_ns += now - began
         if not self.recording:
-            return
+            self._record_now()
         current = self._current
         current.marks[:] = [(now, self.phases[-1])]
+        current.clock = self.device
         current.moments[:] = [] if current.clock is None else [current.clock.record()]
         current.draws.clear()
         current.samples = None

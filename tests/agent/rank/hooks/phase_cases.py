@@ -548,7 +548,7 @@ def main() -> None:
         results: dict[str, Any] = {"compiled": {"without": without, "agent": compiled()}}
         results["compiled"]["steps"] = drained()
         for each in cases:
-            session.stamps.resume(session.stamps.clock())
+            session.stamps.resume()
             session.health = Health()
             torch.manual_seed(0)
             extra = each()

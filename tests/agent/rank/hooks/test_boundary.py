@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ class Session:
     def __init__(self) -> None:
         self.faults, self.stamps, self.steps, self.cuts = Faults(), self, 0, 0
         self.checks = self.gate = self
-        self.cost, self.recording = Cost(), True
+        self.cost, self.recording, self.clock = Cost(), True, time.perf_counter_ns
         self.completed = self.eventful = 0
         self.phases, self.homes = [OTHER], [OTHER]
         self.streaks: dict[int, object] = {}

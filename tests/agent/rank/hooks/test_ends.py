@@ -16,6 +16,7 @@ from support.fakes.clocks import Clock
 from support.harness import until
 
 from ddptop.agent.rank.checksums.checks import Checks
+from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
@@ -34,7 +35,7 @@ _imports = late.imports(globals())
 class Rank:
     """What of a rank takes part in the end of a step, and its hooks of optimizers."""
 
-    cut, hold, wait = Session.cut, Session.hold, Session.wait
+    cut, hold, wait, _tell_last = Session.cut, Session.hold, Session.wait, Session._tell_last
     end_step, count = Session.end_step, Session.count
 
     def __init__(self, every: int, cpu: Callable[[], int] = time.thread_time_ns) -> None:
@@ -42,6 +43,7 @@ class Rank:
         self.faults, self.gate = Faults(), Gate()
         self.stamps = Stamps(self.clock, self.clock, capacity=1 << 20)
         self.stamps.every, self.stamps.cost = every, Cost(cpu)
+        self.collectives = Collectives(self.stamps, self.faults)
         self.checks = Checks(0, 0, self.faults)
         self.checks.watch(torch)
         self.nested = False
@@ -187,12 +189,12 @@ def test_another_optimizer_at_the_same_address_is_not_taken_for_the_one_before()
 def test_what_fails_at_the_end_of_a_step_is_a_fault_and_the_step_counts() -> None:
     """Whatever is wrong with what the agent remembers, the script's own step goes on."""
     rank, (optimizer,) = Rank(64), optimizers(1)
-    for _ in range(3):
+    for _ in range(4):
         rank.step(optimizer)
     rank.before(optimizer, (), {})
     rank.stamps.phases.clear()
     rank.after(optimizer, (), {})
-    assert (rank.faults.count, rank.gate.completed, rank.stamps.steps) == (1, 4, 4)
+    assert (rank.faults.count, rank.gate.completed, rank.stamps.steps) == (1, 5, 5)
 
 
 def test_a_step_counts_though_the_device_fails_at_its_end() -> None:

@@ -8,12 +8,12 @@ import math
 import pytest
 from support.fakes.clocks import Clock
 
-from ddptop.agent.rank.hooks.losses import Known
+from ddptop.agent.rank.hooks import losses
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import EVERY, Cost
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.rank.records.health import RECOVERY, SKIPS, Health
-from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, Stamps
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, Stamps
 from ddptop.agent.rank.records.starvation import Starvation
 from ddptop.agent.wire import Step
 
@@ -100,18 +100,109 @@ def test_the_present_phase_is_known_in_a_counted_step() -> None:
     assert (stamps.steps, len(stamps.phases), stamps._current.marks) == (2, 1, [])
 
 
-def test_a_pause_is_no_part_of_a_counted_step() -> None:
+def test_a_pause_is_no_part_of_a_step_and_the_first_one_after_it_is_recorded() -> None:
     """A rank that is held for 1,000 ns in the middle of the counted steps has made no slower step."""
     clock = Clock(0)
     stamps = Stamps(clock, clock)
     stamps.every = 8
     run(stamps, clock, range(1, 4))
     clock.now += 1000
-    stamps.resume(clock.now - 1000)
-    last = until_recorded(stamps, clock, 4)
-    told = records(stamps)[-1]
-    assert last > 4
-    assert (told.step, told.counted, told.counted_ns, told.wall_ns) == (last, last - 2, 10 * (last - 2), 10)
+    stamps.resume()
+    run(stamps, clock, range(4, 5))
+    last = until_recorded(stamps, clock, 5)
+    first, after, later = records(stamps)
+    assert (first.step, after.step, later.step) == (1, 4, last)
+    assert (after.counted, after.counted_ns, after.wall_ns, after.data_ns, after.samples) == (2, 20, 10, 3, 8)
+    assert (later.counted, later.counted_ns, later.wall_ns) == (last - 5, 10 * (last - 5), 10)
+
+
+def told_last(stamps: Stamps, step: int) -> Step | None:
+    before = len(stamps.finished)
+    stamps.tell_last(step, (), losses.later)
+    return meter.record(stamps.finished[-1]) if len(stamps.finished) > before else None
+
+
+def trained(stamps: Stamps, clock: Clock[int], number: int) -> None:
+    """Make one step as the hooks of counted steps do: 3 ns data, 4 forward, 5 backward, 2 optimizer; its loss."""
+    stamps.draw(1, evaluation=False)
+    clock.now += 3
+    stamps.drew(8)
+    stamps.turn(FORWARD)
+    clock.now += 4
+    stamps.enter(BACKWARD)
+    clock.now += 5
+    stamps.settle()
+    stamps.trail.append((clock.now, OTHER, float(number)))
+    stamps.enter(OPTIMIZER)
+    clock.now += 2
+    stamps.leave()
+    stamps.cut(number)
+
+
+@pytest.mark.parametrize("steps", [4, 5, 9])
+def test_the_last_step_is_recorded_though_it_was_only_counted(steps: int) -> None:
+    """Before a hold and at the end: its number, its phases and its loss, not those of the last recorded one."""
+    clock = Clock(0)
+    stamps = Stamps(clock, clock)
+    stamps.every = 1 << 20
+    for number in range(1, steps + 1):
+        trained(stamps, clock, number)
+    told = told_last(stamps, steps)
+    assert told is not None
+    phases = (told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns, told.other_ns)
+    assert (told.step, told.loss, told.wall_ns, phases) == (steps, steps, 14, (3, 4, 5, 2, 0))
+    assert (told.counted, told.counted_ns) == (steps - 2, 14 * (steps - 2))
+    assert told_last(stamps, steps) is None, "once is enough"
+    trained(stamps, clock, steps + 1)
+    after = told_last(stamps, steps + 1)
+    assert after is not None
+    assert (after.step, after.loss, after.counted, after.seq) == (steps + 1, steps + 1, 0, told.seq + 1)
+
+
+def test_no_step_has_no_last_one() -> None:
+    """A script that ends before its first step tells none."""
+    clock = Clock(0)
+    stamps = Stamps(clock, clock)
+    assert told_last(stamps, 0) is None
+    stamps.draw(1, evaluation=False)
+    assert told_last(stamps, 0) is None
+
+
+def test_what_the_script_said_after_the_last_step_is_told_with_it() -> None:
+    """A final metric is not lost, and what the step that never ends has done so far is no part of it."""
+    clock = Clock(0)
+    stamps = Stamps(clock, clock)
+    stamps.every = 4
+    last = 0
+    while last < 3 or not stamps.recording:
+        last += 1
+        trained(stamps, clock, last)
+    stamps.metric("accuracy", 0.9)
+    stamps.draw(1, evaluation=True)
+    clock.now += 1000
+    stamps.drew(8)
+    told = told_last(stamps, last)
+    assert told is not None
+    assert (told.step, told.wall_ns, told.samples, told.metrics) == (last, 14, None, {"accuracy": 0.9})
+
+
+def test_the_step_with_an_evaluation_is_recorded() -> None:
+    """Its time is not lost among the counted ones; in a loop that evaluates before every step few are recorded."""
+    clock = Clock(0)
+    stamps = Stamps(clock, clock)
+    stamps.every = 1 << 20
+    for number in range(1, 40):
+        trained(stamps, clock, number)
+        if number == 20:
+            stamps.evaluates()
+            stamps.turn(OTHER)
+            clock.now += 1000
+    found = records(stamps)
+    assert [(step.step, step.wall_ns, step.other_ns, step.data_ns) for step in found[1:]] == [(21, 1014, 1000, 3)]
+    for number in range(40, 140):
+        stamps.evaluates()
+        trained(stamps, clock, number)
+    assert len(records(stamps)) == 1
 
 
 def test_a_summary_stands_for_all_steps() -> None:
@@ -171,7 +262,7 @@ def test_steps_that_a_scaler_skips_are_counted_over_the_records() -> None:
     stamps.every = 8
     run(stamps, clock, range(1, 17))
     for number in range(17, 33):
-        stamps.skip(Known(1.0))
+        stamps.skip(losses.Known(1.0))
         run(stamps, clock, range(number, number + 1))
     health = Health()
     changes = [health.check(stamped, meter.record(stamped)) for stamped in tuple(stamps.finished)]
@@ -187,7 +278,7 @@ def test_a_scaler_that_skips_every_third_step_is_no_trouble() -> None:
     stamps.every = 64
     for number in range(1, 2001):
         if number % 3 == 0:
-            stamps.skip(Known(1.0))
+            stamps.skip(losses.Known(1.0))
         run(stamps, clock, range(number, number + 1))
     health = Health()
     skipped = [stamped.skipped is not None for stamped in stamps.finished]
