@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import Any
+from typing import Any, Final
 
 from ddptop.agent.rank.records.device_time import CAPTURES
+
+_DEEPEST: Final = 4
+"""Products and quotients, the last one first, among which the division for accumulation is looked for."""
+_ROUNDING: Final = 1e-5
+"""A factor is rounded to 1/k in float32 at the worst."""
 
 
 class Known:
@@ -54,6 +59,28 @@ def pending(torch: Any, tensor: Any) -> Known | Arriving | None:
     arrived = torch.cuda.Event()
     arrived.record(torch.cuda.current_stream(value.device))
     return Arriving(host, arrived)
+
+
+def parts(tensors: Any) -> frozenset[int]:
+    """Return the whole numbers by which the script has divided a loss last, before it called `backward`.
+
+    Who accumulates gradients over k micro-batches mostly divides each loss by k: the loss of the step is the sum then.
+    This is asked before the backward pass, which frees what the graph has saved.
+    """
+    made = getattr(tensors, "grad_fn", None)
+    found: set[int] = set()
+    for _ in range(_DEEPEST):
+        kind = type(made).__name__
+        if kind not in ("DivBackward0", "MulBackward0"):
+            break
+        other = made._saved_other
+        # A number that is on a device is not waited for.
+        if other is not None and other.is_cpu and other.numel() == 1 and (factor := float(other)):
+            divisor = factor if kind == "DivBackward0" else 1 / factor
+            if abs(divisor - round(divisor)) < _ROUNDING * divisor:
+                found.add(round(divisor))
+        made = made.next_functions[0][0]
+    return frozenset(found)
 
 
 def noted(torch: Any, tensors: Any) -> Any:

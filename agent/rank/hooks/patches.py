@@ -209,6 +209,7 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
             stamps.used(evaluation=False)
             stamps.enter(BACKWARD)
             session.backward_on = tensors
+            stamps.divided(losses.parts(tensors))
 
     def leave(_: Any) -> None:
         nonlocal depth

@@ -46,7 +46,7 @@ def record(stamped: StepStamps) -> Step:
         optimizer_ns=phases[3],
         wait_ns=wait if stamped.observed else None,
         other_ns=phases[4],
-        loss=sum(values) / len(values) if values else None,
+        loss=_loss(stamped, values),
         samples=stamped.samples,
         collectives=tuple(_collectives(stamped, start)),
         metrics=stamped.metrics,
@@ -56,6 +56,15 @@ def record(stamped: StepStamps) -> Step:
         counted=stamped.counted,
         counted_ns=stamped.counted_ns,
     )
+
+
+def _loss(stamped: StepStamps, values: list[float]) -> float | None:
+    """Return the mean loss of the micro-batches; their sum where each was divided by the number of them."""
+    if not values:
+        return None
+    number = len(stamped.parts)
+    were_divided = number > 1 and all(number in parts for parts in stamped.parts)
+    return sum(values) / (1 if were_divided else len(values))
 
 
 def is_ready(stamped: StepStamps) -> bool:

@@ -131,8 +131,8 @@ class StepStamps:
 
     __slots__ = (
         "calls", "clock", "counted", "counted_ns", "draws", "end", "end_at", "full", "gradients", "losses", "marks",
-        "metrics", "missed", "moments", "observed", "rate", "samples", "seq", "skipped", "skips", "spoiled", "step",
-        "waits",
+        "metrics", "missed", "moments", "observed", "parts", "rate", "samples", "seq", "skipped", "skips", "spoiled",
+        "step", "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -148,6 +148,8 @@ class StepStamps:
         """Begin and end of the main thread's waits for collectives."""
         self.draws: list[Draw] = []
         self.losses: list[Pending] = []
+        self.parts: list[frozenset[int]] = []
+        """Of each backward pass, the numbers by which its loss was divided before."""
         self.gradients: list[Pending] = []
         """Numbers that are finite where the gradients are."""
         self.skipped: Pending | None = None
@@ -179,8 +181,9 @@ class Stamps:
 
     __slots__ = (
         "_blocked", "_capacity", "_current", "_ended", "_evaluated", "_every", "_kept", "_next", "_next_of", "_opening",
-        "_recorded", "_room", "_seq", "_since", "_skipped_at", "_waited_at", "clock", "completed_at", "cost", "device",
-        "dropped", "eventful", "finished", "homes", "observed", "phases", "recording", "steps", "trail", "wall",
+        "_parts", "_recorded", "_room", "_seq", "_since", "_skipped_at", "_waited_at", "clock", "completed_at", "cost",
+        "device", "dropped", "eventful", "finished", "homes", "observed", "phases", "recording", "steps", "trail",
+        "wall",
     )  # fmt: skip
 
     def __init__(
@@ -218,6 +221,8 @@ class Stamps:
         self._skipped_at = 0
         """Number of the last counted step that a GradScaler skipped."""
         self._current = StepStamps()
+        self._parts: list[frozenset[int]] = []
+        """`StepStamps.parts` of the newest record."""
         self.cost = Cost()
         self.recording = True
         """False in a step that is only counted. The first step is recorded, whatever `every` is."""
@@ -338,6 +343,11 @@ class Stamps:
         """Note a loss on which `backward` was called."""
         if len(self._current.losses) < self._room:
             self._current.losses.append(value)
+
+    def divided(self, by: frozenset[int]) -> None:
+        """Note the whole numbers by which the loss of a backward pass that begins was divided."""
+        if len(self._current.parts) < self._room:
+            self._current.parts.append(by)
 
     def spoiled(self, loss: float) -> None:
         """Note, in a step that is only counted, that its loss is not finite."""
@@ -475,6 +485,7 @@ class Stamps:
         told.waits[:] = [(since, until) for since, until in tuple(self._blocked) if began <= since and until <= now]
         losses = [pending(mark[2]) for mark in kept if len(mark) > 2]
         told.losses[:] = [loss for loss in losses if loss is not None]
+        told.parts[:] = self._parts
         told.calls[:] = calls
         if self._skipped_at == self.steps:
             told.skipped, told.skips = pending(1.0), told.skips - 1
@@ -517,6 +528,7 @@ class Stamps:
             self.finished.popleft()
             self.dropped += 1
         self.finished.append(current)
+        self._parts = current.parts
         self._recorded, self._since = self.steps, now
 
     def abandon(self) -> None:

@@ -96,6 +96,32 @@ def accumulation() -> dict[str, Any]:
 
 
 @case
+def divided() -> dict[str, Any]:
+    """Each loss is divided by the number of micro-batches, in the ways that scripts and frameworks have."""
+    model, sgd = under_ddp(SlowModule(0.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    ways: list[Callable[[Any], Any]] = [
+        lambda loss: loss / 4,
+        lambda loss: loss * 0.25,
+        lambda loss: loss.div_(4),
+        lambda loss: loss / torch.tensor(4),
+        lambda loss: scaler.scale(loss / 4),
+        lambda loss: loss / 4 * 2,
+    ]
+    means = []
+    for way in ways:
+        losses = []
+        for number in range(4):
+            loss = model(torch.ones(4, 3)).mean() * 0 + number + 1
+            losses.append(loss.item())
+            way(loss).backward()
+        sgd.step()
+        means.append(sum(losses) / 4)
+    means[-1] *= 2
+    return {"losses": means}
+
+
+@case
 def workers() -> None:
     model, sgd = under_ddp(SlowModule(0.0))
     for batch in DataLoader(Slow(4 * DELAY, 12), batch_size=4, num_workers=1):

@@ -82,6 +82,12 @@ def test_accumulation_is_one_step_with_the_mean_loss(cases):
         assert step["loss"] == pytest.approx(sum(case["losses"][4 * number : 4 * number + 4]) / 4, rel=1e-6)
 
 
+def test_a_loss_that_was_divided_for_accumulation_is_told_as_the_script_knows_it(cases):
+    """By `/ k`, `* (1 / k)`, in place, by a tensor, under a GradScaler, with a weight: the mean of the four losses."""
+    case = cases["divided"]
+    assert [step["loss"] for step in case["steps"]] == pytest.approx(case["losses"], rel=1e-6)
+
+
 def test_the_learning_rate_is_that_of_the_step(cases):
     """Each record tells the rate of the optimizer that stepped."""
     assert [step["lr"] for step in cases["accumulation"]["steps"]] == [1e-3, 1e-3]
