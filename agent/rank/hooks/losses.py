@@ -67,7 +67,7 @@ def parts(tensors: Any) -> frozenset[int]:
     Who accumulates gradients over k micro-batches mostly divides each loss by k: the loss of the step is the sum then.
     This is asked before the backward pass, which frees what the graph has saved.
     """
-    made = getattr(tensors, "grad_fn", None)
+    made: Any = getattr(tensors, "grad_fn", None)
     found: set[int] = set()
     for _ in range(_DEEPEST):
         kind = type(made).__name__
