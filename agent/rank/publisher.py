@@ -221,6 +221,7 @@ class Publisher:
 
     def _send_steps(self) -> None:
         began = time.thread_time_ns()
+        self._starvation.follow(self._session.stamps.thread)
         collected = self._starvation.stamp(self._collect())
         device_time.CAPTURES.ask(self._taken.clear)
         records = [record for step in collected if (record := self._store(step)) is not None]

@@ -70,7 +70,6 @@ class Collectives:
     def __init__(self, stamps: Stamps, faults: Faults) -> None:
         self._stamps = stamps
         self._faults = faults
-        self._main = threading.main_thread().ident
         self._flying: dict[int, Call] = {}
         self._enqueued: deque[Call] = deque()
         """Calls on a device, oldest first; the host learns of their completion only later."""
@@ -148,6 +147,11 @@ class Collectives:
             found += open_calls.find(noted, self._stamps, self._waits, main, is_over=False)
         return found
 
+    @property
+    def thread(self) -> int | None:
+        """The training thread."""
+        return self._stamps.thread
+
     def now(self) -> int:
         """Return the present time of the clock of the stamps."""
         return self._stamps.clock()
@@ -187,7 +191,7 @@ class Collectives:
         """By number of a member of torch's enumeration, whose own look-up of names is linear."""
         backends = Backends(torch, group)
         stamps, clock, ident = self._stamps, self._stamps.clock, threading.get_ident
-        noted, main, groups = self._noted, self._main, self.groups
+        noted, groups = self._noted, self.groups
 
         def named(name: Any) -> str:
             op: str = _NAMES.get(name.name, name.name.lower())
@@ -217,7 +221,7 @@ class Collectives:
                     counted = backends.counted or backends.count(groups)
                     # No other Python code runs within this line: two threads never get the same number.
                     counted.calls = number = counted.calls + 1
-                    steps, is_main = stamps.steps, thread == main or (in_backward and _is_of_torch())
+                    steps, is_main = stamps.steps, thread == stamps.thread or (in_backward and _is_of_torch())
                     note = backends, number, op, now, size, asynchronous, in_backward, origin, is_main, steps
                     counted.noted.append(note)
                     noted.append(note)
@@ -261,7 +265,7 @@ class Collectives:
         in_place = origin in _IN_PLACE
         if origin == _DDP:
             self._ddp = True
-        host = backend.clock is None and (thread == self._main or (stamps.in_backward and _is_of_torch()))
+        host = backend.clock is None and (thread == stamps.thread or (stamps.in_backward and _is_of_torch()))
         size = bytes_of(tensors)
         call = Call(
             op,

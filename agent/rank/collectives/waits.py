@@ -1,4 +1,4 @@
-"""The time for which the main thread waits for collectives, and the end of those whose completion only a wait shows.
+"""The time for which the training thread waits for collectives, and the end of calls whose completion only a wait shows.
 
 This module wraps `Work.wait`, the waits of functional collectives, and the methods of a process group
 whose works have no future.  A wait only writes stamps; works are referred to weakly.
@@ -38,7 +38,7 @@ _DEPTH: Final = 20
 
 
 class Waits:
-    """Stamps the waits of the main thread, and completes calls whose end only a wait shows."""
+    """Stamps the waits of the training thread, and completes calls whose end only a wait shows."""
 
     def __init__(self, stamps: Stamps, faults: Faults, flying: dict[int, Call], begin: Callable[..., Call]) -> None:
         self._stamps = stamps
@@ -46,7 +46,6 @@ class Waits:
         self._flying = flying
         """Calls in flight, by id: shared with `timing.Collectives`."""
         self._begin = begin
-        self._main = threading.main_thread().ident
         self._watches = False
         self.without_future: Call | None = None
         """The last call whose work has no future (send, recv, reduce_scatter of gloo)."""
@@ -80,11 +79,12 @@ class Waits:
 
     def _time_wait(self, torch: Any, owner: Any, name: str, *, functional: bool = False) -> None:
         original = getattr(owner, name)
-        clock, ident, compiling = self._stamps.clock, threading.get_ident, torch.compiler.is_compiling
+        stamps, ident, compiling = self._stamps, threading.get_ident, torch.compiler.is_compiling
+        clock = stamps.clock
 
         @functools.wraps(original)
         def wait(awaited: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling() or ident() != self._main:
+            if compiling() or ident() != stamps.thread:
                 return original(awaited, *args, **kwargs)
             if functional:
                 self.functional = True

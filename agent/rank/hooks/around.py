@@ -12,11 +12,10 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """Puts hooks around functions of torch, which run in the main thread only and raise no `Exception`."""
+    """Puts hooks around functions of torch, which run in the training thread only and raise no `Exception`."""
 
     def __init__(self, session: Session, torch: Any) -> None:
         self._session = session
-        self._main = threading.main_thread().ident
         self._compiling = torch.compiler.is_compiling
 
     def around(
@@ -34,13 +33,13 @@ class Hooks:
         are only counted; nothing in it raises but the original.
         """
         original = getattr(owner, name)
-        note, main, ident = self._session.faults.note, self._main, threading.get_ident
+        note, ident = self._session.faults.note, threading.get_ident
         compiling, stamps, cost = self._compiling, self._session.stamps, self._session.stamps.cost
         through = None if counted is None else counted(original)
 
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if compiling() or ident() != main:
+            if compiling() or ident() != stamps.thread:
                 return original(*args, **kwargs)
             if through is not None and not stamps.recording:
                 return through(*args, **kwargs)

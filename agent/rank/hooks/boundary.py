@@ -207,7 +207,7 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
         nonlocal trainer
         here = ident()
         if here != trainer and (trainer is None or here == main or _has_ended(trainer)):
-            trainer = here
+            trainer = stamps.thread = here
             boundary.restart()
         return here == trainer
 

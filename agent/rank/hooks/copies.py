@@ -84,7 +84,6 @@ class _Stamping:
         self._compiling = torch.compiler.is_compiling
         self._note = note
         self._stamps = stamps
-        self._main = threading.main_thread().ident
         self._step = 0
         self._copies = 0
 
@@ -126,7 +125,7 @@ class _Stamping:
         return copy
 
     def _may_stamp(self) -> bool:
-        return threading.get_ident() == self._main and not self._compiling() and self._has_room()
+        return threading.get_ident() == self._stamps.thread and not self._compiling() and self._has_room()
 
     def _has_room(self) -> bool:
         stamps = self._stamps

@@ -1,7 +1,7 @@
 """The patches of torch that observe a step: data, forward, backward and loss, optimizer, start-up.
 
 Every patch calls the original with the same arguments and passes its exceptions on;
-errors of the patch itself are counted and dropped.  Phases are those of the main thread, and a
+errors of the patch itself are counted and dropped.  Phases are those of the training thread, and a
 compiler that traces a patch meets only the original.  `groups` hooks process groups,
 `compilers` hides the hooks from compilers, and `injection` adds faults.
 """
@@ -365,12 +365,12 @@ def _leave_out_initialization(session: Session, optimizer: Any, before: Any, aft
 def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: Callable[[], bool]) -> None:
     """Make `GradScaler.step` a step even where it skips the optimizer, so that all ranks have the same count."""
     original = scaler.step
-    main, ident, guard = threading.main_thread().ident, threading.get_ident, session.faults.guard
+    stamps, ident, guard = session.stamps, threading.get_ident, session.faults.guard
     begin, end, abandon = guard(boundary.begin), guard(boundary.end), guard(boundary.abandon)
 
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if compiling() or ident() != main:
+        if compiling() or ident() != stamps.thread:
             return original(self, *args, **kwargs)
         begin(self, args[0] if args else kwargs.get("optimizer"))
         if boundary.reached:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from typing import Final
 
@@ -91,7 +90,7 @@ class Inspecting:
     def _with_calls(self, found: Inspection) -> Inspection:
         collectives = self._collectives
         # Nobody refers to the frame for longer: it holds what the function holds.
-        opened = collectives.open(current().get(threading.main_thread().ident or 0))
+        opened = collectives.open(current().get(collectives.thread or 0))
         if collectives.mechanism in (timing.HOOKS, wrapper.WRAPPER):
             opened = self._settled(opened)
             now = collectives.now()

@@ -11,6 +11,7 @@ step before a hold, or before the end of the script, a record is made of it.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -66,7 +67,7 @@ class Call:
         self.bytes = size
         self.in_flight = in_flight
         self.blocking = blocking
-        """True where the main thread is blocked until completion."""
+        """True where the training thread is blocked until completion."""
         self.group = group
         self.number = 0
         """The how-manieth call of the group it is on this rank, from 1; 0 where it is not counted."""
@@ -145,7 +146,7 @@ class StepStamps:
         """True once the number of marks has reached its bound, so that no more are added."""
         self.calls: list[Call] = []
         self.waits: list[tuple[int, int]] = []
-        """Begin and end of the main thread's waits for collectives."""
+        """Begin and end of the training thread's waits for collectives."""
         self.draws: list[Draw] = []
         self.losses: list[Pending] = []
         self.parts: list[frozenset[int]] = []
@@ -182,8 +183,8 @@ class Stamps:
     __slots__ = (
         "_blocked", "_capacity", "_current", "_ended", "_evaluated", "_every", "_kept", "_next", "_next_of", "_opening",
         "_parts", "_recorded", "_room", "_seq", "_since", "_skipped_at", "_waited_at", "clock", "completed_at", "cost",
-        "device", "dropped", "eventful", "finished", "homes", "observed", "phases", "recording", "steps", "trail",
-        "wall",
+        "device", "dropped", "eventful", "finished", "homes", "observed", "phases", "recording", "steps", "thread",
+        "trail", "wall",
     )  # fmt: skip
 
     def __init__(
@@ -197,6 +198,8 @@ class Stamps:
         self.wall = wall
         self._capacity = capacity
         self._room = room
+        self.thread = threading.main_thread().ident
+        """The training thread: the main one, or the one whose steps are counted."""
         self.phases = [OTHER]
         """The phases that the training thread is in, the innermost last."""
         self.homes = [OTHER]
@@ -325,7 +328,7 @@ class Stamps:
         self._current.missed = True
 
     def waited(self, begin: int, end: int) -> None:
-        """Note that the main thread waited for a collective."""
+        """Note that the training thread waited for a collective."""
         self._waited_at = begin
         if not self.recording:
             self._blocked.append((begin, end))
@@ -333,7 +336,7 @@ class Stamps:
             self._current.waits.append((begin, end))
 
     def waited_since(self, moment: int) -> bool:
-        """Say whether the main thread began to wait for a collective at `moment` or later, and that wait has ended.
+        """Say whether the training thread began to wait for a collective at `moment` or later, and that wait has ended.
 
         May be called from any thread.
         """

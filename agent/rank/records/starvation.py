@@ -18,10 +18,17 @@ class Starvation:
     """Divides the kernel's count since the last batch of records among the records of the next one."""
 
     def __init__(self, counters: Path | None = None) -> None:
-        own = Path(f"/proc/self/task/{threading.main_thread().native_id}/schedstat")
-        self._counters = own if counters is None else counters
+        self._thread = threading.main_thread()
+        self._counters = _of(self._thread) if counters is None else counters
         self._last: int | None = None
         self._begun = False
+
+    def follow(self, ident: int | None) -> None:
+        """Follow the training thread where it has become another one."""
+        if ident != self._thread.ident:
+            found = next((thread for thread in threading.enumerate() if thread.ident == ident), None)
+            if found is not None:
+                self._thread, self._counters, self._last = found, _of(found), None
 
     def stamp(self, steps: list[Step]) -> list[Step]:
         """Return the records with their shares of the count, in proportion to their wall time.
@@ -50,3 +57,7 @@ class Starvation:
             return int(self._counters.read_bytes().split()[1])
         except (OSError, IndexError, ValueError):
             return None
+
+
+def _of(thread: threading.Thread) -> Path:
+    return Path(f"/proc/self/task/{thread.native_id}/schedstat")
