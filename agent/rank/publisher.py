@@ -87,6 +87,8 @@ class Publisher:
         self._history = history.History(session.rank, session.records_bytes, session.hello.generation)
         self._digest = Digest(session.rank, session.hello.generation)
         self._batches = Batches()
+        self._seen: set[int] = set()
+        """Phases of `stamps` that this rank has had in any step."""
         self._starvation = Starvation()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ddptop-agent", daemon=True)
@@ -304,15 +306,16 @@ class Publisher:
 
     def _record(self, stamped: StepStamps) -> wire.Step:
         self._batches.sort(stamped)
+        self._seen.update(phase for _, phase in stamped.marks)
         try:
-            step, device_ns = meter.record(stamped), device_time.by_phase(stamped)
+            step, device_ns = meter.record(stamped, self._seen), device_time.by_phase(stamped)
         except Exception as error:
             self._session.faults.note("measuring a step", error)
             # A failed device is not asked again; the record of its last steps matters most.
             for asked in (stamped.losses, stamped.gradients, stamped.calls):
                 asked.clear()
             stamped.skipped = None
-            step, device_ns = meter.record(stamped), None
+            step, device_ns = meter.record(stamped, self._seen), None
         if device_ns is not None:
             step = msgspec.structs.replace(step, device_ns=device_ns)
         self._try("looking at the numbers", functools.partial(self._publish_health, stamped, step))

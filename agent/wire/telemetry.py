@@ -84,10 +84,11 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Optimizer steps completed by the end of this record, counted from 1; a step that GradScaler skips counts."""
     end_at_ns: Moment
     wall_ns: Span
-    data_ns: Span
-    forward_ns: Span
-    backward_ns: Span
-    optimizer_ns: Span
+    data_ns: Span | None
+    forward_ns: Span | None
+    backward_ns: Span | None
+    optimizer_ns: Span | None
+    """None of these four: such a phase was never seen. Its time, if it has any, is in `other_ns`."""
     wait_ns: Span | None
     """Time in which this rank's main thread was blocked in a collective. None: collectives are not observed."""
     other_ns: Span
@@ -253,10 +254,10 @@ class Summary(Message, frozen=True, tag="summary"):
     """Steps since the previous summary, those included that were only counted."""
     wall_ns: Span
     """Mean over these steps of the time of one; so are all times here."""
-    data_ns: Span
-    forward_ns: Span
-    backward_ns: Span
-    optimizer_ns: Span
+    data_ns: Span | None
+    forward_ns: Span | None
+    backward_ns: Span | None
+    optimizer_ns: Span | None
     wait_ns: Span | None
     other_ns: Span
     loss: float | None = None

@@ -217,11 +217,7 @@ def _row(step: Step, memory: float) -> tuple[float, ...]:
     return (
         math.nan if step.loss is None else _number(step.loss),
         step.wall_ns / 1e6,
-        step.data_ns / 1e6,
-        step.forward_ns / 1e6,
-        step.backward_ns / 1e6,
-        step.optimizer_ns / 1e6,
-        math.nan if step.wait_ns is None else step.wait_ns / 1e6,
+        *_spans(step),
         # A history has no number for copies.
         (step.other_ns + (step.copy_ns or 0)) / 1e6,
         statistics.median(calls) / 1e6 if calls else math.nan,
@@ -233,17 +229,22 @@ def _row(step: Step, memory: float) -> tuple[float, ...]:
 
 def _means(told: Summary, memory: float) -> tuple[float, ...]:
     """Return a summary's numbers in the order of `RECORDED`."""
-    times = (told.wall_ns, told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns)
     return (
         math.nan if told.loss is None else _number(told.loss),
-        *(spent / 1e6 for spent in times),
-        math.nan if told.wait_ns is None else told.wait_ns / 1e6,
+        told.wall_ns / 1e6,
+        *_spans(told),
         (told.other_ns + (told.copy_ns or 0)) / 1e6,
         math.nan if told.p50_ns is None else told.p50_ns / 1e6,
         math.nan if told.samples is None or not told.wall_ns else told.samples / told.wall_ns * 1e9,
         math.nan,
         memory,
     )
+
+
+def _spans(told: Step | Summary) -> list[float]:
+    """Return the phases of `RECORDED` but `other`, in ms; NaN where one is not known."""
+    spans = told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns, told.wait_ns
+    return [math.nan if span is None else span / 1e6 for span in spans]
 
 
 def _number(value: float) -> float:

@@ -268,13 +268,12 @@ class HistoryByTime:
 
     def take_summary(self, told: Summary) -> None:
         """Take in a summary of a rank's newest steps."""
-        end, steps, wall, wait, loss = told.end_at_ns, told.steps, told.wall_ns, told.wait_ns, told.loss
+        end, steps, wall, loss = told.end_at_ns, told.steps, told.wall_ns, told.loss
         if not 0 < end < _LAST_NS or steps <= 0:
             return
         known = loss is not None and loss == loss
         sums = (
-            steps, told.step * steps, wall * steps, told.data_ns * steps, told.forward_ns * steps,
-            told.backward_ns * steps, told.optimizer_ns * steps, math.nan if wait is None else wait * steps,
+            steps, told.step * steps, wall * steps, *(span * steps for span in _spans(told)),
             _bounded(loss) * steps if known and loss is not None else 0.0, steps if known else 0,
         )  # fmt: skip
         self._steps.add(told.rank, end - max(0, wall * steps), end, sums)
@@ -318,17 +317,22 @@ class HistoryByTime:
         if metric == "own":
             return scaled(of("step") - of("wait"))
         if metric == "other":
-            known = of("data") + of("forward") + of("backward") + of("optimizer")
-            return scaled(of("step") - known - np.nan_to_num(of("wait")))
+            phases = ("data", "forward", "backward", "optimizer", "wait")
+            return scaled(of("step") - sum(np.nan_to_num(of(phase)) for phase in phases))
         return scaled(of(metric))
 
 
 def _sums(step: Step) -> tuple[float, ...]:
-    wait, loss = step.wait_ns, step.loss
+    loss = step.loss
     return (
-        1, step.step, step.wall_ns, step.data_ns, step.forward_ns, step.backward_ns, step.optimizer_ns,
-        math.nan if wait is None else wait, 0.0 if loss is None else _bounded(loss), 0 if loss is None else 1,
+        1, step.step, step.wall_ns, *_spans(step), 0.0 if loss is None else _bounded(loss), 0 if loss is None else 1,
     )  # fmt: skip
+
+
+def _spans(told: Step | Summary) -> list[float]:
+    """Return the phases of `STEP_FIELDS`; NaN where one is not known."""
+    spans = told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns, told.wait_ns
+    return [math.nan if span is None else span for span in spans]
 
 
 def _bounded(loss: float) -> float:

@@ -47,10 +47,10 @@ class _Light(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step: int
     end_at_ns: int
     wall_ns: int
-    data_ns: int
-    forward_ns: int
-    backward_ns: int
-    optimizer_ns: int
+    data_ns: int | None
+    forward_ns: int | None
+    backward_ns: int | None
+    optimizer_ns: int | None
     wait_ns: int | None
     other_ns: int
     loss: float | None = None

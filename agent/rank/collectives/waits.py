@@ -1,4 +1,4 @@
-"""The time for which the training thread waits for collectives, and the end of calls whose completion only a wait shows.
+"""The time for which the training thread waits for collectives, and the end of calls that only a wait shows.
 
 This module wraps `Work.wait`, the waits of functional collectives, and the methods of a process group
 whose works have no future.  A wait only writes stamps; works are referred to weakly.

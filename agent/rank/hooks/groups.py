@@ -51,7 +51,9 @@ def distributed(session: Session, torch: Any) -> None:
         hooks.around(torch.distributed.ProcessGroup, "split_group", lambda *_, **__: None, split)
     hooks.around(c10d, "init_process_group", enter_init, leave_init)
     session.collectives.expects_groups = True
-    torch.distributed.init_process_group = c10d.init_process_group
+    # Device meshes have a reference of their own.
+    for module in (torch.distributed, torch.distributed.device_mesh):
+        module.init_process_group = c10d.init_process_group
     session.meeting.prepare(torch)
     atexit.register(session.faults.guard(_unhook), session, c10d)
 

@@ -8,19 +8,30 @@ collective is moved from its segment to `wait`, each nanosecond once.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from typing import Final
 
-from ddptop.agent.rank.records.stamps import BACKWARD, COPY, OPTIMIZER, OTHER, StepStamps
+from ddptop.agent.rank.records.stamps import (
+    ACTIVITIES,
+    BACKWARD,
+    COPY,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    StepStamps,
+)
 from ddptop.agent.wire import Collective, Step
 
 Interval = tuple[int, int]
 
+EVERY_PHASE: Final = range(len(ACTIVITIES))
 MAX_COLLECTIVES = 256
 """Collectives of one record at most; a step with more has the first ones."""
 
 
-def record(stamped: StepStamps) -> Step:
-    """Turn the stamps of one step into its record."""
+def record(stamped: StepStamps, seen: Container[int] = EVERY_PHASE) -> Step:
+    """Turn the stamps of one step into its record; of phases that were never `seen` nothing is known."""
     segments = _segments(stamped)
     start = segments[0][0]
     _clip(stamped, segments)
@@ -40,10 +51,10 @@ def record(stamped: StepStamps) -> Step:
         step=stamped.step,
         end_at_ns=stamped.end_at,
         wall_ns=stamped.end - start,
-        data_ns=phases[0],
-        forward_ns=phases[1],
-        backward_ns=phases[2],
-        optimizer_ns=phases[3],
+        data_ns=phases[DATA] if DATA in seen else None,
+        forward_ns=phases[FORWARD] if FORWARD in seen else None,
+        backward_ns=phases[BACKWARD] if BACKWARD in seen else None,
+        optimizer_ns=phases[OPTIMIZER] if OPTIMIZER in seen else None,
         wait_ns=wait if stamped.observed else None,
         other_ns=phases[4],
         loss=_loss(stamped, values),

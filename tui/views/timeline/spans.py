@@ -138,19 +138,21 @@ def lay_phases(step: Step, begin: int) -> tuple[Span, ...]:
     the last bucket was done. What is left before it once data, copies, forward and backward are laid is `other`.
     """
     waits = _waits(step)
-    copied = step.copy_ns or 0
-    head = step.data_ns + copied + step.forward_ns + step.backward_ns
+    drawn, copied, forward, backward = (
+        span or 0 for span in (step.data_ns, step.copy_ns, step.forward_ns, step.backward_ns)
+    )
+    head = drawn + copied + forward + backward
     before = 0
     if waits:
         before = waits[-1][0] - sum(end - since for since, end in waits[:-1])
     lead = min(max(0, before - head), step.other_ns)
     parts = [
         ("other", lead),
-        ("data", step.data_ns),
+        ("data", drawn),
         ("copy", copied),
-        ("forward", step.forward_ns),
-        ("backward", step.backward_ns),
-        ("optimizer", step.optimizer_ns),
+        ("forward", forward),
+        ("backward", backward),
+        ("optimizer", step.optimizer_ns or 0),
         ("other", step.other_ns - lead),
     ]
     spans: list[Span] = []
@@ -183,7 +185,7 @@ def _waits(step: Step) -> list[Interval]:
         # Measured by other stamps than the record's sum, or calls from several threads: keep to the sum.
         return _cut(blocked, step.wait_ns)
     others = [call.entered_ns + (call.duration_ns or 0) for call in seen if not call.blocking]
-    latest = step.wall_ns - step.optimizer_ns
+    latest = step.wall_ns - (step.optimizer_ns or 0)
     end = min(max(others, default=latest), step.wall_ns)
     return _merged([*blocked, *_free(blocked, end, rest)])
 

@@ -242,7 +242,8 @@ def _rows(together: Sequence[dict[int, Step]], world: int) -> Rows:
 def _numbers(step: Step) -> tuple[float, ...]:
     wait = np.nan if step.wait_ns is None else step.wait_ns / 1e6
     return (
-        step.data_ns / 1e6, step.forward_ns / 1e6, step.backward_ns / 1e6, step.optimizer_ns / 1e6,
+        (step.data_ns or 0) / 1e6, (step.forward_ns or 0) / 1e6, (step.backward_ns or 0) / 1e6,
+        (step.optimizer_ns or 0) / 1e6,
         step.other_ns / 1e6, (step.copy_ns or 0) / 1e6, wait, step.samples or 0, (step.starved_ns or 0) / 1e6,
         step.wall_ns / 1e6,
     )  # fmt: skip

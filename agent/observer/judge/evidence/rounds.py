@@ -66,7 +66,8 @@ class Rounds:
 def _numbers(summary: Summary) -> tuple[float, ...]:
     wait = np.nan if summary.wait_ns is None else summary.wait_ns / 1e6
     return (
-        summary.data_ns / 1e6, summary.forward_ns / 1e6, summary.backward_ns / 1e6, summary.optimizer_ns / 1e6,
+        (summary.data_ns or 0) / 1e6, (summary.forward_ns or 0) / 1e6, (summary.backward_ns or 0) / 1e6,
+        (summary.optimizer_ns or 0) / 1e6,
         summary.other_ns / 1e6, (summary.copy_ns or 0) / 1e6, wait, summary.samples or 0.0,
         (summary.starved_ns or 0) / 1e6, summary.wall_ns / 1e6,
     )  # fmt: skip

@@ -101,6 +101,23 @@ def test_not_known_and_not_finite_are_told_apart() -> None:
     assert np.isnan(history.window("own", 0, BASE, 1)[:, 0]).tolist() == [False, False, True]
 
 
+def test_a_phase_that_was_never_seen_is_not_known() -> None:
+    """Neither of single steps nor of means; what else there is adds up to the step."""
+    single, together = HistoryByTime(1), HistoryByTime(1)
+    ms = 10**6
+    for number in range(1, 11):
+        single.take(
+            0, Step(number, number, BASE * SECOND + number * 80 * ms, 80 * ms, None, None, 30 * ms, 0, 0, 50 * ms)
+        )
+    end = BASE * SECOND + 800 * ms
+    together.take_summary(Summary(0, 1, end, 5, 10, 10, 80 * ms, None, None, 30 * ms, 0, 0, 50 * ms))
+    for history in (single, together):
+        told = {metric: history.window(metric, 0, BASE, 1)[0, 0] for metric in METRICS}
+        assert math.isnan(told["data"])
+        assert math.isnan(told["forward"])
+        assert (told["backward"], told["other"], told["step"]) == pytest.approx((30, 50, 80))
+
+
 def test_no_number_from_outside_breaks_the_ring() -> None:
     """Times beyond all sense, clocks that go back, numbers at the ends of their range."""
     history = HistoryByTime(1)

@@ -1,0 +1,83 @@
+"""Training loops that are unlike those of the catalogue, two ranks each: what `status` says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.harness import DEADLINE_S, ddptop, status, write_script
+
+IN_A_THREAD = """
+import threading, time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("gloo")
+def train():
+    model = nn.parallel.DistributedDataParallel(nn.Linear(256, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, in DataLoader(TensorDataset(torch.randn(6400, 256)), batch_size=64):
+        optimizer.zero_grad()
+        loss = model(images).square().mean()
+        if dist.get_rank() == 1:
+            time.sleep(0.02)
+        loss.backward()
+        optimizer.step()
+    print("loss", loss.item())
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+dist.destroy_process_group()
+"""
+
+TENSOR_PARALLEL = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+mesh = init_device_mesh("cpu", (2,))
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+model = parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+for step in range(100):
+    optimizer.zero_grad()
+    model(torch.ones(4, 16)).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def ended(folder: Path, script: str, name: str) -> tuple[str, dict[str, Any]]:
+    """Return what a run of the script printed, and its last status."""
+    write_script(folder, script)
+    done = ddptop("launch", "--world", "2", "--name", name, "train.py", cwd=folder, timeout=3 * DEADLINE_S)
+    assert done.returncode == 0, done.stdout
+    return done.stdout, status(name)
+
+
+def test_a_training_in_a_thread_of_its_own_is_seen_as_one_in_the_main_thread(tmp_path):
+    """Each phase, the loss, and rank 1's forward pass, for which rank 0 waits."""
+    _, told = ended(tmp_path, IN_A_THREAD, "thread")
+    assert [rank["step"] for rank in told["ranks"]] == [100, 100]
+    quick, slow = (rank["phases_ms"] for rank in told["ranks"])
+    assert all(phases[name] for phases in (quick, slow) for name in ("data", "forward", "backward", "optimizer"))
+    assert quick["wait"] > 10 > slow["wait"]
+    assert slow["forward"] >= 20 > quick["forward"]
+    logs = ddptop("logs", "--rank", "0", "thread").stdout
+    assert told["ranks"][0]["loss"] == pytest.approx(float(logs.split("loss ")[-1].split()[0]), rel=1e-5)
+
+
+def test_a_phase_that_is_never_seen_is_not_known(tmp_path):
+    """Tensor parallelism without a loader: its forward pass and its data may be any part of the rest, and are no 0."""
+    said, told = ended(tmp_path, TENSOR_PARALLEL, "parallel")
+    assert told["backend"] == "gloo"
+    for rank in told["ranks"]:
+        phases = rank["phases_ms"]
+        assert phases["data"] is None
+        assert phases["forward"] is None
+        assert phases["backward"] > 0
+        assert phases["other"] > 0
+    assert "(data –, forward –, backward" in said
