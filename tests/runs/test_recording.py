@@ -101,10 +101,10 @@ def test_the_last_loss_is_that_of_the_last_step(tmp_path, monkeypatch, ending):
 
 
 def test_each_single_step_of_a_paused_run_tells_its_own_loss(tmp_path, monkeypatch):
-    """That of the step at which it is held first, of three single steps, all between two recorded ones."""
-    monkeypatch.setenv(VARIABLE, "65536")
+    """That of the step at which it is held first, and of three single steps, most of which would not be recorded."""
+    monkeypatch.setenv(VARIABLE, "64")
     write_script(tmp_path, NUMBERED)
-    ddptop("launch", "--detach", "--world", "2", "--name", "single", "train.py", "--", "100000000", "", cwd=tmp_path)
+    ddptop("launch", "--detach", "--world", "2", "--name", "single", "train.py", "--", "100000000", "usual", cwd=tmp_path)
     try:
         until(lambda: status("single")["step"], "the first steps")
         found = []
