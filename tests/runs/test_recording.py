@@ -104,7 +104,8 @@ def test_each_single_step_of_a_paused_run_tells_its_own_loss(tmp_path, monkeypat
     """That of the step at which it is held first, and of three single steps, most of which would not be recorded."""
     monkeypatch.setenv(VARIABLE, "64")
     write_script(tmp_path, NUMBERED)
-    ddptop("launch", "--detach", "--world", "2", "--name", "single", "train.py", "--", "100000000", "usual", cwd=tmp_path)
+    endless = ("train.py", "--", "100000000", "usual")
+    ddptop("launch", "--detach", "--world", "2", "--name", "single", *endless, cwd=tmp_path)
     try:
         until(lambda: status("single")["step"], "the first steps")
         found = []
