@@ -23,6 +23,7 @@ from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.hooks import losses
 from ddptop.agent.rank.hooks.marks import Marks
+from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.inspection.stacks import own_sources
 from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving
@@ -102,6 +103,8 @@ class Session:
         self._start_phase = "imports"
         self._ended = False
         self._script = Script(self.stamps, self.faults)
+        self.totals = Totals(lambda: self.gate.completed)
+        """The steps of the training as the library knows them that runs its loop."""
         self._output = Output() if output is None else output
         self._lost_noted = 0
         self._tick_due = 0.0
@@ -424,6 +427,8 @@ class Session:
         reading = self._reading = self._read_gauges()
         self._inspecting.notice(self.gate.completed)
         bare = self.bare_beat(seq, refused)
+        own = self._script.total_steps
+        told = self.totals.current() if own is None else None
         return msgspec.structs.replace(
             bare,
             activity=self._activity(bare.state),
@@ -434,7 +439,8 @@ class Session:
             device=self.device,
             backend=self.backend,
             torch_version=self.torch_version,
-            total_steps=self._script.total_steps,
+            total_steps=own if told is None else told.steps,
+            total_by=None if told is None else told.by,
             note=self._script.note,
             mechanism=self.collectives.mechanism,
             outstanding=self.outstanding,

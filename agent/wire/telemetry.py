@@ -160,7 +160,7 @@ class Beat(Message, frozen=True, tag="beat"):
     backend: Name | None = None
     torch_version: Name | None = None
     total_steps: Whole | None = None
-    """Steps that the script announced with `ddptop.agent.start`."""
+    """Steps of the whole training: what the script announced with `ddptop.agent.start`, else by `total_by`."""
     note: Line | None = None
     """One line by the script about itself, for example that its data is synthetic."""
     mechanism: Label | None = None
@@ -199,6 +199,8 @@ class Beat(Message, frozen=True, tag="beat"):
     """True where the environment of the rank fixes `recorded_every`."""
     steps_are: Label = ""
     """The things that are counted as steps, in words; empty where they are optimizer steps, or none was seen yet."""
+    total_by: Label | None = None
+    """The library that says how many steps there are: `Trainer`, `Lightning`, `DeepSpeed`, `tqdm`. None: the script."""
     cost_ns: Span | None = None
     """CPU time of our hooks on the training thread in a recorded step, as measured now and then. None: not known."""
     counted_cost_ns: Span | None = None

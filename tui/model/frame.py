@@ -225,6 +225,8 @@ class Frame:
     step: int | None = None
     """The step that every rank has completed."""
     total_steps: int | None = None
+    total_by: str | None = None
+    """The library that says so; None: the script itself."""
     eta_s: float | None = None
     step_ms: float | None = None
     """Mean step time of the slowest rank in the recent window: the common scale of the bars."""

@@ -160,6 +160,7 @@ class Framer:
             held_since=self._held(state, beats),
             step=step,
             total_steps=total,
+            total_by=totals.total_by,
             eta_s=(total - step) * step_ms / 1e3 if moving and total and step is not None and step_ms else None,
             step_ms=step_ms,
             phases_ms=totals.phases_ms,

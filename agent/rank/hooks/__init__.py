@@ -11,5 +11,6 @@ losses      which losses can be read, and their values, without stalling the dev
 gradients   a sample of the gradients, which shows whether they are finite
 compilers   hides our code from torch's compiler
 imports     runs a function after the script's own import of a module
+totals      how many steps the training takes, as the library says that runs its loop
 injection   the faults of `--inject`
 """

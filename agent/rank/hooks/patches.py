@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddptop.agent.rank.hooks import batches, compilers, copies, groups, injection, losses
+from ddptop.agent.rank.hooks import batches, compilers, copies, groups, injection, losses, totals
 from ddptop.agent.rank.hooks.around import Hooks
 from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
 from ddptop.agent.rank.hooks.imports import after_import
@@ -50,6 +50,7 @@ def _install_guarded(session: Session, torch: Any) -> None:
         _copies,
         groups.distributed,
         _marks,
+        totals.watch,
         _hide_from_compilers,
     )
     for install in installations:

@@ -202,7 +202,8 @@ def progress(frame: Frame) -> str:
         return "step –"
     if frame.total_steps is None:
         return f"step {frame.step:,}"
-    text = f"step {frame.step:,}/{frame.total_steps:,} {100 * frame.step / max(1, frame.total_steps):.0f}%"
+    by = f" by {frame.total_by}" if frame.total_by else ""
+    text = f"step {frame.step:,}/{frame.total_steps:,}{by} {100 * frame.step / max(1, frame.total_steps):.0f}%"
     return text + (f"  ETA {duration(frame.eta_s).strip()}" if frame.eta_s is not None else "")
 
 

@@ -41,6 +41,7 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "step": frame.step,
         "total_steps": frame.total_steps,
         "steps_are": frame.steps_are or None,
+        "total_by": frame.total_by,
         "samples_per_s": _number(frame.samples_per_s),
         "standing_s": _number(frame.standing_s),
         "pid": frame.torchrun_pid,

@@ -25,6 +25,7 @@ class Totals:
 
     step: int | None
     total_steps: int | None
+    total_by: str | None
     step_ms: float | None
     phases_ms: dict[str, float] | None
     samples_per_s: float | None
@@ -45,10 +46,12 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     """Return the numbers of the group that these ranks are; see `settings.Thresholds` for the factor."""
     beats = [model.beat for model in models if model.beat is not None]
     times, rates = _measured(models)
+    total = max((beat for beat in beats if beat.total_steps), key=lambda beat: beat.total_steps or 0, default=None)
     losses = [model.loss for model in models if model.loss is not None]
     return Totals(
         step=step_of(models),
-        total_steps=max((beat.total_steps for beat in beats if beat.total_steps is not None), default=None),
+        total_steps=None if total is None else total.total_steps,
+        total_by=None if total is None else total.total_by,
         step_ms=max((each[0] for each in times.values() if each[0] is not None), default=None),
         phases_ms=_mean_phases(times.values()),
         samples_per_s=sum(rates.values()) if rates else None,

@@ -227,7 +227,7 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
         steps: Row = [
             Segment("step ", label),
             figure(step.rjust(len(whole)), ink, "bold value"),
-            Segment(f"/{whole} ", label),
+            Segment(f"/{whole} " + (f"by {frame.total_by} " if frame.total_by else ""), label),
         ]
         if width >= 100:
             steps += [*gauge(share, 20, ink), Segment(" ")]
