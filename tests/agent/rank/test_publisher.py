@@ -33,7 +33,8 @@ class Session:
     def __init__(self) -> None:
         self.faults, self.health, self.gate = Faults(), self, self
         self.limit = self.record_ns = None
-        self.own_choice = OwnChoice(Stamps())
+        self.stamps = Stamps()
+        self.own_choice = OwnChoice(self.stamps)
         self.own_choice.is_over = True
 
     def check(self, *_: object) -> None: ...
@@ -48,7 +49,7 @@ class Failed:
 
 def bare() -> Any:
     found: Any = Publisher.__new__(Publisher)
-    found._session, found._batches = Session(), Batches()
+    found._session, found._batches, found._seen = Session(), Batches(), set()
     found._records_measured = False
     found._taken, found._waited = deque(), 0
     return found
@@ -85,7 +86,7 @@ def test_during_a_capture_nothing_of_a_step_is_freed(monkeypatch: pytest.MonkeyP
     captures = Captures()
     monkeypatch.setattr(device_time, "CAPTURES", captures)
     thread = bare()
-    thread._starvation = SimpleNamespace(stamp=lambda steps: steps)
+    thread._starvation = SimpleNamespace(stamp=lambda steps: steps, follow=lambda thread: None)
     thread._session.rank, thread._session.hello, thread._batching = 3, SimpleNamespace(generation=0), False
     thread._store = lambda step: None
     stamps = thread._session.stamps = Stamps()
@@ -176,7 +177,7 @@ def test_the_records_of_a_second_are_joined_only_for_who_subscribes_to_them(monk
     thread._session.rank, thread._session.hello = 3, wire.Hello(1, "r", "i", 3, 3, 4, 1, 0, "h", "p", "0", "3", 2)
     thread._summary, thread._send_beat = None, lambda: None
     thread._collect = lambda: [next(numbers)]
-    thread._starvation = SimpleNamespace(stamp=lambda steps: steps)
+    thread._starvation = SimpleNamespace(stamp=lambda steps: steps, follow=lambda thread: None)
     thread._store = lambda seq: wire.encode(wire.Step(seq, seq, 0, 10, 1, 2, 3, 4, 0, 0, metrics={"x" * size: 1.0}))
     heard: list[tuple[bytes, bytes]] = []
     waiting: list[bytes] = []
