@@ -18,7 +18,7 @@ from ddptop.agent.run import generations
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.tui.model.changes import Changes
 from ddptop.tui.model.collectives import Alignment
-from ddptop.tui.model.frame import EventLine
+from ddptop.tui.model.frame import ENDED, EventLine
 from ddptop.tui.model.hearing import Hearing
 from ddptop.tui.model.hosts import Hosts, is_on_several
 from ddptop.tui.model.ranks.generations import Generations
@@ -398,7 +398,10 @@ class Store:
         """Move time on: what the run and its ranks are like by now, and as events what has changed, each once."""
         self.situation = situation = self._situation_at(now, self._added_up(now))
         # Before anybody is heard nothing is known: a run that is met in full swing did not begin now.
-        if situation.state != "starting" or any(model.beat is not None for model in self.ranks.values()):
+        begun = situation.state != "starting" or any(model.beat is not None for model in self.ranks.values())
+        # Once all ranks have ended, the run does not begin to run: the observer says how it has ended.
+        over = situation.state == "running" and all(state in ENDED for state in situation.ranks.values())
+        if begun and not over:
             self.changes.note_state(now, situation.state)
         withheld = self.hosts.withheld(situation, self.ranks, self._thresholds.silent_s)
         self.changes.note_ranks(now, situation.state, situation.ranks, withheld)

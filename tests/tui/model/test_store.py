@@ -212,6 +212,21 @@ def test_the_rates_of_a_run_that_stands_are_not_told():
     assert (held.state, held.stands, held.current_step_ms) == ("paused", False, 10)
 
 
+def test_no_run_begins_to_run_after_the_end_of_its_ranks():
+    """It was silent before they failed: nothing is told of its state until the observer says how it has ended."""
+    store = Store(RUN)
+    for number in (0, 1):
+        store.apply(beat(number), 1.0)
+    assert frame_at(store, 1.0).state == "running"
+    assert frame_at(store, 60.0).state == "silent"
+    failed = Ended(5, 1, "ValueError: x")
+    store.know_members({0: member(0, failed), 1: member(1, failed)})
+    store.know_liveness(Liveness("running", True, False, frozenset()))
+    frame = frame_at(store, 61.0)
+    assert [rank.state for rank in frame.ranks] == ["failed", "failed"]
+    assert "running" not in [event.text for event in frame_at(store, 62.0).events]
+
+
 def test_how_a_rank_ended():
     """Its own record tells finished from failed; without one it is lost, or killed where a kill was asked for."""
     store = Store(RUN)
