@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sysconfig
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,7 @@ _LARGEST: Final = 8 << 20
 _PARTS: Final = 3
 """Last parts of a path that are shown where it is in no folder that is known."""
 _OURS: Final = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
-_STDLIB: Final = sysconfig.get_paths()["stdlib"] + os.sep
+_STDLIB: Final = os.path.dirname(os.__file__) + os.sep
 _PACKAGES: Final = re.compile(r"(?<![^/])(?:(?:site|dist)-packages|lib(?:64)?/python3(?:\.\d+)?t?)/")
 """The folders of installed packages and of Python itself, also those of another interpreter than this one."""
 _GENERATED: Final = re.compile(r"(?:^|/)torchinductor_|\.so(?:\.|$)")
