@@ -134,6 +134,5 @@ class SeveralRuns:
 
     def _launched(self, run: str | None) -> None:
         if run is not None:
-            self._app.notify(f"started {run}", markup=False)
             # The dialog has to be gone before its screen's place is taken.
             self._app.post_message(RunList.Chosen(run))

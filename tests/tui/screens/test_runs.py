@@ -484,6 +484,8 @@ async def test_an_enter_before_the_options_are_there_launches_once_they_are(
         else:
             await until(pilot, lambda: shown(pilot) == "started-0001", "the new run")
             assert [request.world for request in fleet.launched] == [3]
+            # The run is on the screen, with its first event: no message says it again.
+            assert not list(pilot.app._notifications)
 
 
 async def test_what_is_remembered_belongs_to_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
