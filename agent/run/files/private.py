@@ -196,7 +196,7 @@ def overwrite(path: Path, content: bytes) -> None:
         if os.pwrite(descriptor, padded, 0) < len(padded):
             os.pwrite(descriptor, before, 0)
             os.ftruncate(descriptor, len(before))
-            raise OSError(None, "no room for it")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)
 
