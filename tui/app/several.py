@@ -5,7 +5,8 @@ The part of the dashboard that knows the `Fleet`; without one, none of this is o
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from textual.app import App
 
@@ -17,6 +18,9 @@ from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.views.runs import RunList
+
+if TYPE_CHECKING:
+    from ddptop.tui.control.launch.form import Draft
 
 SIDE: Final = 120
 """Columns from which on there is room for the list beside a run."""
@@ -30,6 +34,8 @@ class SeveralRuns:
         self._app = app
         self._shown = shown
         self._acting = acting
+        self._closed: Draft | None = None
+        """The launch form as it was closed last; None where it was launched."""
 
     # The list
 
@@ -130,9 +136,12 @@ class SeveralRuns:
         """Fill in another run."""
         from ddptop.tui.screens.dialogs.launch import LaunchDialog
 
-        self._app.push_screen(LaunchDialog(self.fleet, who("dashboard")), self._launched)
+        dialog = LaunchDialog(self.fleet, who("dashboard"), self._closed)
+        self._app.push_screen(dialog, partial(self._left, dialog.draft))
 
-    def _launched(self, run: str | None) -> None:
+    def _left(self, draft: Draft, run: str | None) -> None:
+        """Keep what was filled in: what is stored of it is without faults and secrets."""
+        self._closed = draft if run is None else None
         if run is not None:
             # The dialog has to be gone before its screen's place is taken.
             self._app.post_message(RunList.Chosen(run))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 import threading
 import time
@@ -450,6 +451,36 @@ async def test_escape_loses_nothing(state: Path) -> None:
         assert "--lr 0.1" in said(screen, "command")
         assert "mine" not in said(screen, "command")
         assert "--inject" not in said(screen, "command")
+
+
+async def test_a_closed_form_is_as_it_was_until_it_is_launched(state: Path) -> None:
+    """Name, faults and a secret come back on the same dashboard and stand in no file; a launch has used them up."""
+    fleet = StillFleet()
+    filled = {"name": "mine", "inject": "rank=1,crash", "environment": "A_TOKEN=hidden77", "world": "3"}
+    async with dashboard(fleet).run_test(size=(120, 40)) as pilot:
+        screen = await dialog(pilot)
+        for key, value in filled.items():
+            field(screen, key).fill(value)
+        await until(pilot, lambda: screen.draft.launch == filled, "what is filled in")
+        await pilot.press("escape")
+        assert not {"crash", "mine", "hidden77"} & set(re.findall(r"\w+", state.read_text()))
+        screen = await dialog(pilot)
+        assert {key: field(screen, key).current for key in filled} == filled
+        field(screen, "program").fill("toy")
+        await until(pilot, lambda: screen.draft.program == "toy", "another program")
+        assert field(screen, "inject").current == filled["inject"]
+        field(screen, "inject").fill("")
+        await until(pilot, lambda: "--inject" not in said(screen, "command"), "no fault")
+        await pilot.press("escape")
+        screen = await dialog(pilot)
+        assert field(screen, "inject").current == ""
+        field(screen, "world").enter()
+        await pilot.press("enter")
+        await until(pilot, lambda: shown(pilot) == "mine", "the run")
+        assert fleet.launched[0].environment == (filled["environment"],)
+        screen = await dialog(pilot)
+        assert field(screen, "name").current == ""
+        assert "hidden77" not in field(screen, "environment").current
 
 
 @pytest.mark.parametrize("problem", ["", "toy does not tell its options: no module named torch"])

@@ -1,6 +1,7 @@
 """The dialog that a run is filled in and started with; the command line that does the same stands below it.
 
-What was filled in last stands there again, closed or launched, now or tomorrow.
+What was filled in last stands there again, closed or launched, now or tomorrow; faults, the name and secrets only
+where it was closed, and on this dashboard.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -65,17 +67,21 @@ class LaunchDialog(Dialog["str | None"]):
         run: str | None
         problem: str = ""
 
-    def __init__(self, fleet: Fleet, who: str) -> None:
+    def __init__(self, fleet: Fleet, who: str, closed: form.Draft | None = None) -> None:
+        """Prepare a form in which a `who` launches; `closed` is the draft of one that was closed, not launched."""
         super().__init__()
         self._fleet = fleet
         self._who = who
         self.draft, self._notice = remembered.recall()
+        stored = self.draft.launch
+        if closed is not None:
+            self.draft = msgspec.structs.replace(closed, launches=self.draft.launches)
         self._recent = remembered.recent()
         self._options: tuple[Option, ...] = ()
         self._owner = self.draft.owner
         """The program that the options of the launch were filled in for."""
-        self._typed: set[str] = set()
-        """Keys of fields that were filled in on this dialog: they stay when another program is chosen."""
+        self._typed = {key for key, text in self.draft.launch.items() if text != stored.get(key, "")}
+        """Keys of fields that were filled in and are not stored: they stay when another program is chosen."""
         self._shown: str | None = None
         """The program whose fields are shown: a name of the catalogue, empty for all others, None before the first."""
         self._asking: str | None = None
@@ -101,7 +107,7 @@ class LaunchDialog(Dialog["str | None"]):
             yield Static("", id="account")
             with Horizontal(id="choices"):
                 yield Button(Content("Launch"), id="launch", compact=True)
-                yield Button(Content("Close"), id="close", compact=True)
+                yield Button(Content("Close and keep"), id="close", compact=True)
             yield Static("", id="hint")
 
     async def on_mount(self) -> None:
