@@ -53,6 +53,7 @@ class Rank(Commanded, Protocol):
     records_bytes: int
     """Memory that the newest records may take."""
     health: Health
+    is_loss_unsure: bool
     record_ns: int | None
     """CPU time of the publisher's thread for a record, None until there was one."""
     own_choice: OwnChoice
@@ -316,6 +317,7 @@ class Publisher:
                 asked.clear()
             stamped.skipped = None
             step, device_ns = meter.record(stamped, self._seen), None
+        self._session.is_loss_unsure = meter.is_loss_unsure(stamped)
         if device_ns is not None:
             step = msgspec.structs.replace(step, device_ns=device_ns)
         self._try("looking at the numbers", functools.partial(self._publish_health, stamped, step))

@@ -78,6 +78,8 @@ class Session:
         self.gate = Gate()
         self.follower = Follower(self.gate, Decisions(directory.path), self.faults, Place(directory))
         self.health = Health()
+        self.is_loss_unsure = False
+        """Whether the last loss may be 1/k of the script's; see `meter.is_loss_unsure`."""
         self.notices: deque[Event] = deque(maxlen=_MOST_NOTICES)
         """Events of this rank that are to be published."""
         generation = enrolment.generation(directory, standing)
@@ -452,6 +454,7 @@ class Session:
             cost_ns=self.stamps.cost.recorded_ns,
             counted_cost_ns=self.stamps.cost.counted_ns,
             record_ns=self.record_ns,
+            is_loss_unsure=self.is_loss_unsure,
         )
 
     def _activity(self, state: str) -> str:

@@ -207,6 +207,9 @@ class Beat(Message, frozen=True, tag="beat"):
     """The same of a step that is only counted."""
     record_ns: Span | None = None
     """CPU time of the agent's own thread for each record."""
+    is_loss_unsure: bool = False
+    """True where the last loss may be 1/k of the script's: k backward passes made the step, and whether each loss was
+    divided by k is not known."""
 
 
 class Steps(Message, frozen=True, tag="steps"):

@@ -49,6 +49,21 @@ for step in range(100):
 dist.destroy_process_group()
 """
 
+ACCUMULATING = """
+import torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+for step in range(50):
+    for tokens in (8, 12, 10, 10):
+        # As Trainer does: the number is that of all micro-batches.
+        (model(torch.ones(tokens, 16)).square().sum() / 40).backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
 
 def ended(folder: Path, script: str, name: str) -> tuple[str, dict[str, Any]]:
     """Return what a run of the script printed, and its last status."""
@@ -81,3 +96,11 @@ def test_a_phase_that_is_never_seen_is_not_known(tmp_path):
         assert phases["backward"] > 0
         assert phases["other"] > 0
     assert "(data –, forward –, backward" in said
+
+
+def test_a_loss_that_may_be_a_part_of_the_scripts_is_marked(tmp_path):
+    """Four micro-batches, each divided by something else than 4: `~` before the loss, and why in `status --json`."""
+    said, told = ended(tmp_path, ACCUMULATING, "accumulating")
+    assert [rank["is_loss_unsure"] for rank in told["ranks"]] == [True, True]
+    assert "last loss ~" in said
+    assert "loss ~" in ddptop("status", "accumulating").stdout

@@ -91,17 +91,19 @@ def percent(value: float | None, width: int = 4) -> str:
     return text if len(text) == width else f">{'9' * (width - 2)}%"
 
 
-def loss(value: float | None) -> str:
-    """Return seven cells: ` 1.2840`, `0.01230`, `1.23e-5`, `    nan`."""
+def loss(value: float | None, *, unsure: bool = False) -> str:
+    """Return seven cells: ` 1.2840`, ` 0.0123`, `1.2e-05`, `    nan`; `~1.2840` where it is `unsure`."""
     if value is None:
         return DASH.rjust(7)
     if not math.isfinite(value):
         return str(value).rjust(7)
     size_ = abs(value)
-    if size_ == 0 or 1e-2 <= size_ < 1e4:
-        digits = 4 if size_ < 100 else 2
-        return f"{value:7.{digits}f}"
-    return f"{value:7.1e}"
+    kind, digits = ("f", 4 if size_ < 100 else 2) if size_ == 0 or 1e-2 <= size_ < 1e4 else ("e", 1)
+    text = f"{value:.{digits}{kind}}"
+    if unsure:
+        # A digit makes room for the mark.
+        text = f"~{text}" if len(text) < 7 else f"~{value:.{digits - 1}{kind}}"
+    return text.rjust(7)
 
 
 def number(value: float | None) -> str:

@@ -72,6 +72,8 @@ class RankFrame:
     heard_age_s: float | None = None
     """Since the last sign of life of the agent."""
     loss: float | None = None
+    is_loss_unsure: bool = False
+    """True where gradients are accumulated and how the script divides its losses is not known: shown as `~`."""
     losses: tuple[float | None, ...] = ()
     """Recent losses, oldest first, at most 240."""
     step_ms: float | None = None
@@ -236,6 +238,8 @@ class Frame:
     """Of the whole group; a sample on which several ranks work together counts once."""
     loss: float | None = None
     """Mean over the ranks' last losses."""
+    is_loss_unsure: bool = False
+    """True where it is of any rank."""
     slowest: int | None = None
     """Rank with the largest own time (step without wait), where it stands out at all."""
     torchrun_pid: int | None = None

@@ -64,6 +64,7 @@ def pending(torch: Any, tensor: Any) -> Known | Arriving | None:
 def parts(tensors: Any) -> frozenset[int]:
     """Return the whole numbers by which the script has divided a loss last, before it called `backward`.
 
+    0 is among them where there may be one that cannot be read: on a device, or within what is compiled.
     Who accumulates gradients over k micro-batches mostly divides each loss by k: the loss of the step is the sum then.
     This is asked before the backward pass, which frees what the graph has saved.
     """
@@ -71,11 +72,15 @@ def parts(tensors: Any) -> frozenset[int]:
     found: set[int] = set()
     for _ in range(_DEEPEST):
         kind = type(made).__name__
+        if kind == "CompiledFunctionBackward":
+            found.add(0)
         if kind not in ("DivBackward0", "MulBackward0"):
             break
         other = made._saved_other
-        # A number that is on a device is not waited for.
-        if other is not None and other.is_cpu and other.numel() == 1 and (factor := float(other)):
+        if other is not None and not other.is_cpu:
+            # It is not waited for.
+            found.add(0)
+        elif other is not None and other.numel() == 1 and (factor := float(other)):
             divisor = factor if kind == "DivBackward0" else 1 / factor
             if abs(divisor - round(divisor)) < _ROUNDING * divisor:
                 found.add(round(divisor))

@@ -73,9 +73,17 @@ def _loss(stamped: StepStamps, values: list[float]) -> float | None:
     """Return the mean loss of the micro-batches; their sum where each was divided by the number of them."""
     if not values:
         return None
+    return sum(values) / (1 if _were_divided(stamped) else len(values))
+
+
+def _were_divided(stamped: StepStamps) -> bool:
     number = len(stamped.parts)
-    were_divided = number > 1 and all(number in parts for parts in stamped.parts)
-    return sum(values) / (1 if were_divided else len(values))
+    return number > 1 and all(number in parts for parts in stamped.parts)
+
+
+def is_loss_unsure(stamped: StepStamps) -> bool:
+    """Say whether the losses of several micro-batches may have been divided for accumulation in a way not seen."""
+    return len(stamped.parts) > 1 and not _were_divided(stamped) and any(parts - {1} for parts in stamped.parts)
 
 
 def is_ready(stamped: StepStamps) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
@@ -50,6 +51,7 @@ def test_no_random_text_keeps_an_unprintable_character() -> None:
         (units.rate, 5),
         (units.age, 6),
         (units.loss, 7),
+        (functools.partial(units.loss, unsure=True), 7),
         (units.percent, 4),
     ],
 )

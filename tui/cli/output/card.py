@@ -91,7 +91,7 @@ def _progress(frame: Frame) -> str:
     if frame.current_step_ms is not None:
         parts.append(f"{_milliseconds(frame.current_step_ms)} ms/step")
     if frame.loss is not None:
-        parts.append(f"loss {loss(frame.loss).strip()}")
+        parts.append(f"loss {loss(frame.loss, unsure=frame.is_loss_unsure).strip()}")
     if frame.samples_per_s is not None:
         parts.append(f"{frame.samples_per_s:,.0f} samples/s")
     return _GAP.join(filter(None, (*parts, recording(frame))))
@@ -126,7 +126,7 @@ def _columns(frame: Frame) -> list[_Column]:
         *([_Column("HOST", lambda rank: rank.host or DASH, 1, left=True)] if frame.hosts.several else []),
         _Column("STATE", lambda rank: rank.state, 1, left=True),
         _Column("STEP", lambda rank: count(rank.step), 2),
-        _Column("LOSS", lambda rank: loss(rank.loss).strip(), 6),
+        _Column("LOSS", lambda rank: loss(rank.loss, unsure=rank.is_loss_unsure).strip(), 6),
         _Column("STEP ms", lambda rank: _milliseconds(rank.current_step_ms), 3),
         *phases,
         _Column("all-reduce p50 ms", lambda rank: _milliseconds(rank.allreduce_p50_ms), 9),

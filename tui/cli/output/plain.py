@@ -183,7 +183,7 @@ def line(frame: Frame) -> str:
     """Return the group's line for an interval."""
     parts = [progress(frame)]
     if frame.loss is not None:
-        parts.append(f"loss {frame.loss:.4g}")
+        parts.append(f"loss {'~' * frame.is_loss_unsure}{frame.loss:.4g}")
     if frame.samples_per_s is not None:
         parts.append(f"{frame.samples_per_s:,.0f} samples/s")
     parts.append(f"step {phases(frame)}")
@@ -234,7 +234,7 @@ def summary(frame: Frame) -> list[str]:
     code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
     lines = [f"{frame.run} {frame.state}{code}" + (f" after {duration(took).strip()}" if took is not None else "")]
     if frame.step:
-        loss = "" if frame.loss is None else f", last loss {frame.loss:.4g}"
+        loss = "" if frame.loss is None else f", last loss {'~' * frame.is_loss_unsure}{frame.loss:.4g}"
         metrics = frame.ranks[0].metrics if frame.ranks else {}
         shown = "".join(f", {name} {value:.4g}" for name, value in metrics.items())
         lines.append(f"{progress(frame)}{loss}{shown}; usual step {phases(frame)}")

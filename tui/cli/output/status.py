@@ -190,6 +190,7 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
         "activity": rank.activity,
         "step": rank.step,
         "loss": _number(rank.loss),
+        "is_loss_unsure": rank.is_loss_unsure,
         "step_ms": _number(rank.step_ms),
         # Without a device there are no copies to one.
         "phases_ms": {phase: _number(known.get(phase)) for phase in PHASES if phase != "copy" or phase in known},

@@ -30,6 +30,7 @@ class Totals:
     phases_ms: dict[str, float] | None
     samples_per_s: float | None
     loss: float | None
+    is_loss_unsure: bool
     slowest: int | None
     backend: str | None
     device: str | None
@@ -56,6 +57,7 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         phases_ms=_mean_phases(times.values()),
         samples_per_s=sum(rates.values()) if rates else None,
         loss=sum(losses) / len(losses) if losses else None,
+        is_loss_unsure=any(beat.is_loss_unsure for beat in beats),
         slowest=_slowest(times, slowest_factor),
         backend=next((beat.backend for beat in beats if beat.backend), None),
         device=next((beat.device for beat in beats if beat.device), None),

@@ -175,7 +175,7 @@ def _loss(rank: RankFrame, inner: int, tall: int, ink: Ink) -> list[Row]:
     broken = rank.loss is not None and not math.isfinite(rank.loss)
     head = [
         Segment("loss ", ink["label"]),
-        figure(units.loss(rank.loss), ink, "bold level-error" if broken else "bold value"),
+        figure(units.loss(rank.loss, unsure=rank.is_loss_unsure), ink, "bold level-error" if broken else "bold value"),
     ]
     course = sparkline(rank.losses, rank.step or 0, max(0, inner - 14), ink, tall)
     return [[*(head if index == 0 else [Segment(" " * 12)]), Segment("  "), *row] for index, row in enumerate(course)]

@@ -144,7 +144,9 @@ def _phases(
 
 def _loss(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     broken = rank.loss is not None and not math.isfinite(rank.loss)
-    yield from _fact("last", units.loss(rank.loss), width, ink, "bold level-error" if broken else "value")
+    text = units.loss(rank.loss, unsure=rank.is_loss_unsure)
+    why = "  ~: how the script divides it is not seen" if rank.is_loss_unsure else ""
+    yield from _fact("last", text, width, ink, "bold level-error" if broken else "value", after=why)
     if rank.health is not None:
         yield from _fact("health", rank.health, width, ink, "bold level-error")
     if any(value is not None for value in rank.losses):

@@ -240,7 +240,7 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     pieces += [
         [Segment(f"counted: {frame.steps_are}", label)] if frame.steps_are else [],
         [figure(units.milliseconds(frame.current_step_ms), ink), Segment(" ms/step", label)],
-        [Segment("loss ", label), figure(units.loss(frame.loss).strip().rjust(6), ink)],
+        [Segment("loss ", label), figure(units.loss(frame.loss, unsure=frame.is_loss_unsure).strip().rjust(6), ink)],
         [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],
     ]
     return packed(pieces, width)

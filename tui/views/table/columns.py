@@ -90,7 +90,7 @@ def _age(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
 
 def _loss(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
     broken = rank.loss is not None and not math.isfinite(rank.loss)
-    return [figure(units.loss(rank.loss), ink, "bold level-error" if broken else "value")]
+    return [figure(units.loss(rank.loss, unsure=rank.is_loss_unsure), ink, "bold level-error" if broken else "value")]
 
 
 def _bar(rank: RankFrame, frame: Frame, ink: Ink) -> Row:

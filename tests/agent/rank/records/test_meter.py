@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
+import pytest
+from support import late
 from support.fakes.clocks import Clock
 
+from ddptop.agent.rank.hooks import losses
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, Call, Stamps
 from ddptop.agent.wire import PHASES
+
+if TYPE_CHECKING:
+    import torch
+
+_imports = late.imports(globals())
 
 
 def total(step) -> int:
@@ -121,3 +130,26 @@ def test_overflow_drops_the_oldest_and_counts():
         a_step(stamps, clock, [])
     assert [stamped.seq for stamped in stamps.finished] == [4, 5]
     assert stamps.dropped == 3
+
+
+@pytest.mark.parametrize(
+    ("divided", "micro_batches", "is_unsure"),
+    [
+        (lambda loss: loss, 4, False),
+        (lambda loss: loss * 1.0, 4, False),
+        (lambda loss: loss / 4, 4, False),
+        (lambda loss: loss / 4, 3, True),
+        (lambda loss: loss / 1234, 4, True),
+        (lambda loss: loss / 1234, 1, False),
+        (lambda loss: loss / torch.ones((), device="meta"), 4, True),
+        (lambda loss: torch.compile(lambda it: it / 4, backend="aot_eager")(loss), 4, True),
+    ],
+)
+def test_a_loss_is_unsure_where_its_division_for_accumulation_is_not_known(divided, micro_batches, is_unsure):
+    """Divided by another number, by one on a device, or within compiled code; but not where there is one pass only."""
+    clock = Clock(0)
+    stamps = Stamps(clock, clock)
+    for _ in range(micro_batches):
+        stamps.divided(losses.parts(divided(torch.ones((), requires_grad=True))))
+    a_step(stamps, clock, [])
+    assert meter.is_loss_unsure(stamps.finished[0]) is is_unsure
