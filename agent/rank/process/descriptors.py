@@ -6,12 +6,18 @@ over the agent's, as if they were not there.  What native code closes is not see
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
 import os
-import socket
 import stat
 from collections.abc import Collection, Iterable
+from typing import Final
+
+_LONGEST: Final = 128
+"""Bytes of any address: a `sockaddr_storage`."""
+_FAMILY: Final = 2
+"""Bytes before the path in a `sockaddr_un`."""
 
 _ours: dict[int, str] = {}
 """What the agent has opened, as `/proc` names it: the number alone may be another's by now."""
@@ -67,16 +73,21 @@ def _is_ours(number: int) -> bool:
     try:
         if number in _ours and _name(number) == _ours[number]:
             return True
-        if not stat.S_ISSOCK(os.fstat(number).st_mode):
-            return False
-        looked_at = socket.socket(fileno=number)
-        try:
-            return looked_at.getsockname() in _addresses
-        finally:
-            looked_at.detach()
+        return stat.S_ISSOCK(os.fstat(number).st_mode) and _address(number) in _addresses
     except (OSError, TypeError, ValueError, OverflowError):
         # The original says so.
         return False
+
+
+def _address(number: int) -> str:
+    """Return the path that a socket is bound to, empty where there is none.
+
+    An object of Python's `socket` would make the socket non-blocking where the script has set a default timeout.
+    """
+    address, length = ctypes.create_string_buffer(_LONGEST), ctypes.c_uint32(_LONGEST)
+    if ctypes.CDLL(None).getsockname(number, address, ctypes.byref(length)):
+        return ""
+    return os.fsdecode(address.raw[_FAMILY : length.value].partition(b"\0")[0])
 
 
 def _name(number: int) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 from support.harness import ddptop, status, until, write_script
 
+from ddptop.agent.rank.process import descriptors
 from ddptop.agent.run import rundir
 
 SCRIPT = """
@@ -78,3 +81,21 @@ def test_a_script_that_closes_all_descriptors_is_observed_to_its_end(tmp_path: P
     if how == "fork":
         # The folder that is listed.
         assert (tmp_path / "left").read_text().split() == ["0"]
+
+
+def test_closing_a_copy_of_a_socket_leaves_the_socket_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that has set a default timeout for sockets, and closes a copy of one, still has a blocking socket."""
+    monkeypatch.setattr(os, "close", os.close)
+    monkeypatch.setattr(os, "closerange", os.closerange)
+    one, other = socket.socketpair()
+    default = socket.getdefaulttimeout()
+    descriptors.keep((), ["ipc:///nowhere/rank0.pub"])
+    socket.setdefaulttimeout(5)
+    try:
+        os.close(os.dup(one.fileno()))
+        assert os.get_blocking(one.fileno())
+    finally:
+        socket.setdefaulttimeout(default)
+        descriptors.give_up()
+        one.close()
+        other.close()
