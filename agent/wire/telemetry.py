@@ -197,10 +197,6 @@ class Beat(Message, frozen=True, tag="beat"):
     """One step in so many is recorded; of the others the time alone is told, with the next record."""
     is_fixed: bool = False
     """True where the environment of the rank fixes `recorded_every`."""
-    steps_are: Label = ""
-    """The things that are counted as steps, in words; empty where they are optimizer steps, or none was seen yet."""
-    total_by: Label | None = None
-    """The library that says how many steps there are: `Trainer`, `Lightning`, `DeepSpeed`, `tqdm`. None: the script."""
     cost_ns: Span | None = None
     """CPU time of our hooks on the training thread in a recorded step, as measured now and then. None: not known."""
     counted_cost_ns: Span | None = None
@@ -210,6 +206,10 @@ class Beat(Message, frozen=True, tag="beat"):
     is_loss_unsure: bool = False
     """True where the last loss may be 1/k of the script's: k backward passes made the step, and whether each loss was
     divided by k is not known."""
+    steps_are: Label = ""
+    """The things that are counted as steps, in words; empty where they are optimizer steps, or none was seen yet."""
+    total_by: Label | None = None
+    """The library that says how many steps there are: `Trainer`, `Lightning`, `DeepSpeed`, `tqdm`. None: the script."""
 
 
 class Steps(Message, frozen=True, tag="steps"):

@@ -97,6 +97,21 @@ def test_a_newer_peer_may_add_fields():
     assert wire.read_telemetry(msgspec.msgpack.encode(newer)) == wire.Event(1, "text")
 
 
+def test_a_beat_of_an_older_record_is_read():
+    """A record outlives the version that wrote it: no field has come between those that a beat had before."""
+    at = 1795702924000000000
+    older = [
+        *("beat", 1, at, "ended", "its script has ended", 30, at, 30, 711311360, 25272304640, 0.0, None, "cpu"),
+        *("gloo", "2.14.1+cu130", None, None, "process-group hooks", 0, 0, 0, 0, None, None, 1, None, 1800.0, False),
+        *(None, 0, True, None, 1, False, 314622, None, 46367),
+    ]
+    beat = wire.read_telemetry(msgspec.msgpack.encode(older))
+    assert isinstance(beat, wire.Beat)
+    assert (beat.step, beat.timeout_s, beat.communicated) == (30, 1800.0, True)
+    assert (beat.cost_ns, beat.counted_cost_ns, beat.record_ns) == (314622, None, 46367)
+    assert (beat.steps_are, beat.total_by) == ("", None)
+
+
 @pytest.mark.parametrize(
     "kind", [wire.Collective, wire.Step, *wire.Telemetry.__args__, *wire.Command.__args__, *wire.HistoryAnswer.__args__]
 )
