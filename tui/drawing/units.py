@@ -97,18 +97,29 @@ def loss(value: float | None, *, unsure: bool = False) -> str:
         return DASH.rjust(7)
     if not math.isfinite(value):
         return str(value).rjust(7)
-    size_ = abs(value)
-    kind, digits = ("f", 4 if size_ < 100 else 2) if size_ == 0 or 1e-2 <= size_ < 1e4 else ("e", 1)
-    text = f"{value:.{digits}{kind}}"
-    if unsure:
-        # A digit makes room for the mark.
-        text = f"~{text}" if len(text) < 7 else f"~{value:.{digits - 1}{kind}}"
-    return text.rjust(7)
+    mark, size_ = "~" if unsure else "", abs(value)
+    if size_ == 0 or 1e-2 <= size_ < 1e4:
+        digits = 4 if size_ < 100 else 2
+        texts = [f"{mark}{value:.{each}f}" for each in (digits, digits - 1)]
+    else:
+        texts = [mark + _power(value, each) for each in (2, 1, 0)]
+    # Fewer digits make room for the mark, a sign, or a long exponent.
+    return next((text for text in texts if len(text) <= 7), texts[-1]).rjust(7)
+
+
+def _power(value: float, digits: int) -> str:
+    number, power = f"{value:.{digits}e}".split("e")
+    return f"{number}e{int(power)}"
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """Return any number with so many significant digits, whatever its size: `0.4375`, `1.234e+08`, `1.4e-11`, `nan`."""
+    return f"{value:.{digits}g}"
 
 
 def number(value: float | None) -> str:
     """Return nine cells of any number: `   0.4375`, `1.234e+08`, `      nan`."""
-    return (DASH if value is None else f"{value:.4g}").rjust(9)
+    return (DASH if value is None else significant(value)).rjust(9)
 
 
 def rate(value: float | None) -> str:

@@ -15,7 +15,7 @@ IN_WORDS: Final = {
     "optimizer": "optimizer step",
     "other": "between the phases (logging, checkpoint, evaluation)",
 }
-UNSEEN: Final = "outside of data loading and optimizer step (no backward pass is seen)"
+_NO_BACKWARD: Final = "outside of data loading and optimizer step (no backward pass is seen)"
 """The words for `other` where no rank has called `backward`: its forward and backward pass, if any, are in there."""
 MOST_SHARE: Final = 1e6
 """A share beyond that is of steps that took no time at all."""
@@ -39,6 +39,12 @@ class Finding:
     """True for what ends the training, or makes it useless, if nobody acts."""
     hang: Hang | None = None
     host: str = ""
+
+
+def place(phase: str | None, *, backward_seen: bool) -> str:
+    """Return the words for the phase that a delay is in; None is `other`."""
+    phase = phase or "other"
+    return IN_WORDS[phase] if backward_seen or phase != "other" else _NO_BACKWARD
 
 
 def in_ms(value: float) -> str:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import functools
 import random
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 
 from ddptop.agent.text import clean
+from ddptop.tui.cli.output.plain import line, summary
+from ddptop.tui.cli.output.status import as_json
 from ddptop.tui.drawing import units
+from ddptop.tui.model.frame import Frame, RankFrame
+
+RANK = RankFrame(0, "running", "forward", step=12)
+FRAME = Frame("toy-1", "running", "toy.py", 1, 0.0, step=12, ranks=(RANK,))
 
 HOSTILE = [
     ("plain", "plain"),
@@ -58,10 +65,23 @@ def test_no_random_text_keeps_an_unprintable_character() -> None:
 def test_numbers_keep_their_width(write: object, width: int) -> None:
     """From nothing known up to absurd sizes, a number takes the same cells."""
     values = [None, 0.0, 0.004, 0.5, 9.94, 9.95, 9.96, 99.4, 999.94, 999.96, 1e3, 9999.4]
-    values += [1e4, 99_999.4, 1e5, 3e6, 9e6, float("nan")]
+    values += [1e4, 99_999.4, 1e5, 3e6, 9e6, 1.4e-11, -1.4e-11, -1.5e-300, float("nan")]
     for value in values:
         text = write(value)  # type: ignore[operator]
         assert cell_len(text) == width, (value, text)
+
+
+@pytest.mark.parametrize("value", [1.4e-11, 1.25e-5, -1.2e-5, 0.0123, 3.5e7])
+def test_small_and_large_numbers_keep_significant_digits(value: float) -> None:
+    """On screens, in the plain output and in JSON a number reads back as itself, or as near as its cells allow."""
+    frame = replace(FRAME, loss=value, ranks=(replace(RANK, loss=value, metrics={"f": value}),))
+    rank = as_json(frame)["ranks"][0]
+    assert rank["loss"] == rank["metrics"]["f"] == value
+    (plain,) = (part for part in line(frame).split("  ") if part.startswith("loss "))
+    for text in (plain.removeprefix("loss "), summary(frame)[1].split(" f ")[1].split(";")[0], units.number(value)):
+        assert float(text) == value
+    assert len(units.loss(value)) == 7
+    assert float(units.loss(value)) == pytest.approx(value, rel=0.05)
 
 
 @pytest.mark.parametrize("power", range(44))

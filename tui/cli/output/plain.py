@@ -12,7 +12,7 @@ from typing import Final, TextIO
 from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
-from ddptop.tui.drawing.units import duration
+from ddptop.tui.drawing.units import duration, significant
 from ddptop.tui.link.source import Source, frame_now
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, not_linked, unheard_hosts, waits_for, with_rank
@@ -183,7 +183,7 @@ def line(frame: Frame) -> str:
     """Return the group's line for an interval."""
     parts = [progress(frame)]
     if frame.loss is not None:
-        parts.append(f"loss {'~' * frame.is_loss_unsure}{frame.loss:.4g}")
+        parts.append(f"loss {'~' * frame.is_loss_unsure}{significant(frame.loss)}")
     if frame.samples_per_s is not None:
         parts.append(f"{frame.samples_per_s:,.0f} samples/s")
     parts.append(f"step {phases(frame)}")
@@ -234,9 +234,9 @@ def summary(frame: Frame) -> list[str]:
     code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
     lines = [f"{frame.run} {frame.state}{code}" + (f" after {duration(took).strip()}" if took is not None else "")]
     if frame.step:
-        loss = "" if frame.loss is None else f", last loss {'~' * frame.is_loss_unsure}{frame.loss:.4g}"
+        loss = "" if frame.loss is None else f", last loss {'~' * frame.is_loss_unsure}{significant(frame.loss)}"
         metrics = frame.ranks[0].metrics if frame.ranks else {}
-        shown = "".join(f", {name} {value:.4g}" for name, value in metrics.items())
+        shown = "".join(f", {name} {significant(value)}" for name, value in metrics.items())
         lines.append(f"{progress(frame)}{loss}{shown}; usual step {phases(frame)}")
     if frame.injected:
         lines.append(f"injected faults: {frame.injected}")

@@ -16,7 +16,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
-from ddptop.tui.drawing.units import DASH, count, duration, moment, size
+from ddptop.tui.drawing.units import DASH, count, duration, moment, significant, size
 from ddptop.tui.model.changes import level_of
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame, RankFrame, not_linked, unheard_hosts, unobserved, with_rank
@@ -265,7 +265,7 @@ def _number(value: float | None) -> float | None:
     # JSON has no NaN and no infinity.
     if value is None or not math.isfinite(value):
         return None
-    return round(value, 6) if abs(value) >= 1 else float(f"{value:.6g}")
+    return round(value, 6) if abs(value) >= 1 else float(significant(value, 6))
 
 
 def run_json(frame: Frame) -> dict[str, Any]:

@@ -352,7 +352,7 @@ def _style(line: Line, hues: Ink) -> str:
 def _value(value: float) -> str:
     if np.isnan(value):
         return units.DASH
-    return f"{value:.4g}" if np.isfinite(value) else "not finite"
+    return units.significant(value) if np.isfinite(value) else "not finite"
 
 
 def extent(drawn: Contents, look: Look, run: tuple[int, int] | None, keys: Mapping[str, str]) -> str:

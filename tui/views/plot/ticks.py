@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from textual_plot.axis_formatter import AxisFormatter
 
+from ddptop.tui.drawing import units
 from ddptop.tui.drawing.ticks import decades, even_ticks, tick_labels
 
 
@@ -46,4 +47,4 @@ class Powers(Values):
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
         """Return the numbers that the powers stand for."""
-        return [f"{10**tick:.4g}" if -5 < tick < 5 else f"{10**tick:.1e}" for tick in ticks]
+        return [units.significant(10**tick) if -5 < tick < 5 else f"{10**tick:.1e}" for tick in ticks]

@@ -198,7 +198,7 @@ def _metrics(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     for name, value in sorted(rank.metrics.items())[:20]:
         yield [
             Segment(f"  {units.fit(name, min(24, max(4, width - 14)))} ", ink["label"]),
-            Segment(f"{value:.6g}", ink["value"]),
+            Segment(units.significant(value, 6), ink["value"]),
         ]
 
 

@@ -33,11 +33,12 @@ MOST_STEPS: Final = 1024
 MOST_ROWS: Final = 65_536
 """Records that are held one by one, of all ranks together."""
 
+BACKWARD: Final = OWN_PHASES.index("backward")
 WAIT: Final = len(OWN_PHASES)
 SAMPLES: Final = WAIT + 1
 STARVED: Final = SAMPLES + 1
 WALL: Final = STARVED + 1
-"""Columns of a table, after those of `OWN_PHASES`."""
+"""Columns of a table: one of `OWN_PHASES`, and those after them."""
 _EDGES: Final = [0, -1]
 
 

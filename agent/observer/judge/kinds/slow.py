@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from ddptop.agent.observer.judge.evidence.blocks import OWN_PHASES, STEPS, Block, Evidence, Span
+from ddptop.agent.observer.judge.evidence.blocks import BACKWARD, STEPS, Block, Evidence, Span
 from ddptop.agent.observer.judge.evidence.detail import Detail
-from ddptop.agent.observer.judge.finding import IN_WORDS, MOST_SHARE, UNSEEN, Finding, in_ms
+from ddptop.agent.observer.judge.finding import MOST_SHARE, Finding, in_ms, place
 from ddptop.agent.observer.judge.kinds.rhythm import Rhythm, rhythm_of
 from ddptop.agent.observer.judge.kinds.suspects import (
     Suspicion,
@@ -195,7 +195,7 @@ class Judge:
     def _blamed(self, found: Suspicion, view: Sequence[Block], scale: int) -> _Blame:
         suspicion = suspect(found.kind, found.rank, view, self._span)
         assert suspicion is not None
-        since = first_step(suspicion, view)
+        since = first_step(suspicion, view, self.evidence.rows)
         return _Blame(
             kind=suspicion.kind,
             rank=suspicion.rank,
@@ -222,8 +222,9 @@ def _pace(blame: _Blame, suspicion: Suspicion, view: Sequence[Block]) -> float:
     return max(suspicion.step_ms, own)
 
 
-def _sees_backward(view: Sequence[Block]) -> bool:
-    return any(block.phases[:, OWN_PHASES.index("backward")].any() for block in view)
+def sees_backward(view: Sequence[Block]) -> bool:
+    """Say whether any rank has called `backward` in these blocks."""
+    return any(block.phases[:, BACKWARD].any() for block in view)
 
 
 def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm: Rhythm | None) -> Finding:
@@ -236,9 +237,8 @@ def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm
         kind = "unequal_work"
         text = f"rank {blame.rank} has more work, {more}: it holds the group back by {amount}, {since}"
     elif blame.kind == "slow_rank":
-        phase = blame.phase or "other"
-        place = UNSEEN if phase == "other" and not _sees_backward(view) else IN_WORDS[phase]
-        where = ("all phases, most in " if blame.all_over else "") + place
+        where = place(blame.phase, backward_seen=sees_backward(view))
+        where = f"all phases, most in {where}" if blame.all_over else where
         often = "" if rhythm is None else f", {in_ms(rhythm.ms)} every {rhythm.every} steps"
         text = f"rank {blame.rank} holds the group back by {amount}: {where}{often}, {since}"
     elif blame.kind == "unequal_work":

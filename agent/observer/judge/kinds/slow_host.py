@@ -10,8 +10,8 @@ from typing import Final
 
 from ddptop.agent.observer.judge.evidence.blocks import Block, Evidence, Span
 from ddptop.agent.observer.judge.evidence.hosts import HostsOfRanks, by_host
-from ddptop.agent.observer.judge.finding import IN_WORDS, Finding, in_ms
-from ddptop.agent.observer.judge.kinds.slow import CLEARLY, Judge
+from ddptop.agent.observer.judge.finding import Finding, in_ms, place
+from ddptop.agent.observer.judge.kinds.slow import CLEARLY, Judge, sees_backward
 
 KIND: Final = "slow_host"
 _FEWEST: Final = 2
@@ -51,18 +51,20 @@ class SlowHost:
     @property
     def finding(self) -> Finding | None:
         """The host that holds the group back at this moment."""
-        found = None if self._judge is None else self._judge.finding
-        if found is None or found.kind != "slow_rank" or found.rank is None or found.cost_ms is None:
+        if self._judge is None or (found := self._judge.finding) is None:
+            return None
+        if found.kind != "slow_rank" or found.rank is None or found.cost_ms is None:
             return None
         ranks = self._columns[found.rank]
         if len(ranks) < _FEWEST:
             return None
-        host, phase = self._hosts.of(ranks[0]), IN_WORDS[found.phase or "other"]
+        host = self._hosts.of(ranks[0])
+        where = place(found.phase, backward_seen=sees_backward(self._judge.evidence.windows[1]))
         share = "" if found.share is None else f" ({found.share:.0%})"
         who = "both ranks" if len(ranks) == 2 else f"all {len(ranks)} ranks"
         text = (
             f"{host}: {who} hold the group back by {in_ms(found.cost_ms)} a step{share}: "
-            f"most in {phase}, since step {found.since_step or 0:,}"
+            f"most in {where}, since step {found.since_step or 0:,}"
         )
         return replace(found, kind=KIND, text=text, rank=None, host=host)
 

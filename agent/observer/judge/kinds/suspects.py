@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from ddptop.agent.observer.judge.evidence.blocks import OWN_PHASES, ROUNDS, SCALES, UNEVEN, Array, Block, Span
+from ddptop.agent.observer.judge.evidence.blocks import (
+    OWN_PHASES,
+    ROUNDS,
+    SCALES,
+    STARVED,
+    UNEVEN,
+    WAIT,
+    Array,
+    Block,
+    Rows,
+    Span,
+)
 from ddptop.agent.observer.judge.evidence.median import median, middle
 
 STEADY: Final = 4.0
@@ -224,8 +235,25 @@ def _is_all_over(view: Sequence[Block], rank: int) -> bool:
     return bool(rest > ALL_OVER * excess[at] / max(1e-9, usual[at]))
 
 
-def first_step(suspicion: Suspicion, view: Sequence[Block]) -> int:
-    """Return the step it began with; a window that it fills only in part tells where within."""
+def first_step(suspicion: Suspicion, view: Sequence[Block], rows: Iterable[Rows] = ()) -> int:
+    """Return the step it began with.
+
+    Within the window that it began in, the single steps tell it, or else the part of the window that it fills.
+    """
+    at, rank = suspicion.beginning, suspicion.rank
+    if at > 0 and rank is not None:
+        last = view[min(at + 1, len(view) - 1)].last_step
+        near = [each for each in rows if each.steps[-1] >= view[at - 1].first_step and each.steps[0] <= last]
+        if near:
+            own = np.concatenate([each.table[:, :, :WAIT].sum(axis=2) for each in near])
+            fed = own - np.concatenate([each.table[:, :, STARVED] for each in near])
+            above = np.minimum(_above_others(own, rank), _above_others(fed, rank)) - suspicion.cost / 2
+            steps = np.concatenate([each.steps for each in near])
+            return int(steps[np.argmax(np.cumsum(above[::-1])[::-1])])
+    return _first_of_window(suspicion, view)
+
+
+def _first_of_window(suspicion: Suspicion, view: Sequence[Block]) -> int:
     at, parts = suspicion.beginning, suspicion.costs / max(1e-9, suspicion.cost)
     if at > 0 and parts[at] > 0.9 and parts[at - 1] > 0.15:
         at -= 1

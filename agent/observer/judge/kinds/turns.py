@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from ddptop.agent.observer.judge.evidence.blocks import (
+    BACKWARD,
     OWN_PHASES,
     SAMPLES,
     STARVED,
@@ -26,7 +27,7 @@ from ddptop.agent.observer.judge.evidence.blocks import (
     Rows,
 )
 from ddptop.agent.observer.judge.evidence.median import median, middle
-from ddptop.agent.observer.judge.finding import IN_WORDS, MOST_SHARE, Finding, in_ms
+from ddptop.agent.observer.judge.finding import MOST_SHARE, Finding, in_ms, place
 
 KIND: Final = "taking_turns"
 BLOCKS: Final = 32
@@ -75,6 +76,8 @@ class _Lateness:
     """steps x `OWN_PHASES`: what it took more than the others' mean."""
     busier: Array
     """1 where a larger batch than all others' explains it, else 0."""
+    backward_seen: bool
+    """True where any rank has called `backward`."""
     starved_ms: float
     """Time without a core, a step, of all ranks together: it can have been the last one's."""
     step_ms: float
@@ -153,8 +156,10 @@ class Turns:
 
     def _in_words(self, told: _Told, recent: _Lateness) -> Finding:
         cost = max(0.0, _cost(recent))
-        share = min(cost / max(recent.step_ms, 1e-9), MOST_SHARE)
-        where = "" if told.phase is None else f", {IN_WORDS[told.phase]}"
+        # Where not each step waits for all, the pace of the group is that of the ranks that are late.
+        pace = max(recent.step_ms, middle(recent.others + recent.distance))
+        share = min(cost / max(pace, 1e-9), MOST_SHARE)
+        where = "" if told.phase is None else f", {place(told.phase, backward_seen=recent.backward_seen)}"
         agreeing = int((recent.lead > told.cost / 2).sum())
         return Finding(
             kind=KIND,
@@ -190,6 +195,7 @@ def _lateness(rows: Rows) -> _Lateness:
         spread=median(np.abs(others - usual[:, None]), 1),
         phases=its_phases - (phases.sum(axis=1) - its_phases) / (ranks - 1),
         busier=(busier & (typical > 0)).astype(float),
+        backward_seen=bool(phases[:, :, BACKWARD].any()),
         starved_ms=float(rows.table[:, :, STARVED].mean(axis=0).sum()),
         step_ms=float(rows.table[:, :, WALL].mean()),
     )
@@ -209,6 +215,7 @@ def _joined(blocks: Sequence[_Lateness]) -> _Lateness:
         spread=whole("spread"),
         phases=whole("phases"),
         busier=whole("busier"),
+        backward_seen=any(block.backward_seen for block in blocks),
         starved_ms=_mean([block.starved_ms for block in blocks], blocks),
         step_ms=_mean([block.step_ms for block in blocks], blocks),
     )

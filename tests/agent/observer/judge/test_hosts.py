@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 from support.fakes.groups import Group, Slowness, slow
 
 from ddptop.agent import wire
@@ -50,6 +51,18 @@ def test_a_host_whose_ranks_are_all_slow_is_named_and_no_rank_of_it(sizes: tuple
     who = {2: "both ranks", 4: "all 4 ranks", 8: "all 8 ranks"}[sizes[host]]
     assert told.text.startswith(f"node{host}: {who} hold the group back by ")
     assert told.cost_ms == pytest.approx(31, abs=8)
+
+
+def test_where_no_backward_pass_is_seen_a_slow_host_is_not_said_to_be_so_between_the_phases() -> None:
+    """A loop of `autograd.grad`, say; and its share is no more than all of the step."""
+    group, judge = Group(4, 3, forward=0.0, backward=0.0, other=40.0), Judgement(4)
+    judge.hosts(states(2, 2))
+    for rank, record in group.steps(300, slow_host(range(2, 4), "other", 300)):
+        judge.steps(rank, (replace(record, wall_ns=record.wall_ns - (record.wait_ns or 0), wait_ns=0),), 0)
+    (told,) = judge.verdicts(MUCH_LATER)
+    assert (told.kind, told.phase) == ("slow_host", "other")
+    assert "(no backward pass is seen)" in told.text
+    assert told.share == pytest.approx(300 / 345, abs=0.04)
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (4, 4)])

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 from support.fakes.groups import Group, Slowness, slow
 
 from ddptop.agent import wire
@@ -191,3 +192,23 @@ def test_where_collectives_are_not_seen_nobody_takes_turns():
     group, judge = quick(4, seed=7), Judgement(4)
     group.observed = False
     assert told(judge, group, 200, in_turn(4, strictly, "forward", 25)) == []
+
+
+def test_the_share_of_turns_is_that_of_the_pace_of_the_group():
+    """Where nobody waits, a step of the mean rank is shorter than the delay of the one whose turn it is."""
+    group, judge = Group(4, seed=6, data=0.5, forward=1.0, backward=2.0, optimizer=0.2), Judgement(4)
+    for rank, record in group.steps(800, in_turn(4, strictly, "forward", 25)):
+        judge.steps(rank, (structs.replace(record, wall_ns=record.wall_ns - (record.wait_ns or 0), wait_ns=0),), 0)
+    (verdict,) = judge.verdicts(group.at_ns)
+    # 25 of the 29.7 ms of the one that is late; a step of all takes 11 in the mean.
+    assert verdict.kind == "taking_turns"
+    assert verdict.share == pytest.approx(25 / 29.7, abs=0.03)
+
+
+def test_where_no_backward_pass_is_seen_turns_are_not_said_to_be_between_the_phases():
+    """A loop of `autograd.grad`, say: forward and backward pass are in what is left."""
+    group, judge = Group(4, seed=7, forward=0.0, backward=0.0, other=8.0), Judgement(4)
+    told(judge, group, 300, in_turn(4, strictly, "other", 25))
+    (verdict,) = judge.verdicts(group.at_ns)
+    assert (verdict.kind, verdict.phase) == ("taking_turns", "other")
+    assert "(no backward pass is seen)" in verdict.text

@@ -189,7 +189,7 @@ def test_a_share_is_that_of_the_pace_of_the_group():
     group, judge = Group(2, seed=19), Judgement(2)
     records = (
         (rank, msgspec.structs.replace(record, wall_ns=record.wall_ns - (record.wait_ns or 0), wait_ns=0))
-        for rank, record in group.steps(200, slow(1, "forward", 400))
+        for rank, record in group.steps(300, slow(1, "forward", 400, since=101))
     )
     hear(judge, records)
     told = said(judge)
@@ -197,6 +197,15 @@ def test_a_share_is_that_of_the_pace_of_the_group():
     assert (told.kind, told.rank) == ("slow_rank", 1)
     assert told.share == pytest.approx(0.86, abs=0.04)
     assert "(8" in told.text
+    assert told.since_step == 101
+
+
+@pytest.mark.parametrize("ms", [0.2, 0.5, 1.0])
+def test_a_delay_begins_with_its_first_step_however_many_a_block_has(ms):
+    """Steps of 10 ms: a block of them has 50, and the delay begins within one; the verdict names the very step."""
+    group, judge = Group(2, seed=21, forward=2.0, backward=4.0, data=ms), Judgement(2)
+    hear(judge, group.steps(900, slow(1, "forward", 8, since=317)))
+    assert said(judge).since_step == pytest.approx(317, abs=1)
 
 
 def test_where_no_backward_pass_is_seen_its_time_is_not_called_that_between_the_phases():
