@@ -92,7 +92,7 @@ def percent(value: float | None, width: int = 4) -> str:
 
 
 def loss(value: float | None, *, unsure: bool = False) -> str:
-    """Return seven cells: ` 1.2840`, ` 0.0123`, `1.2e-05`, `    nan`; `~1.2840` where it is `unsure`."""
+    """Return seven cells: ` 1.2840`, ` 0.0123`, `1.25e-5`, `    nan`; `~1.2840` where it is `unsure`."""
     if value is None:
         return DASH.rjust(7)
     if not math.isfinite(value):
