@@ -325,16 +325,22 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
 
 
 def _around_backward(torch: Any, boundary: Boundary, compiling: Callable[[], bool]) -> None:
-    """Let a step end at a backward pass as well; not by `Hooks`, whose functions cannot raise what a hold raises."""
-    original = torch.autograd.backward
+    """Let a step end at a backward pass as well, that of `torch.autograd.grad` too.
 
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        if compiling():
-            return original(*args, **kwargs)
-        return boundary.backward(original, *args, **kwargs)
+    Not by `Hooks`, whose functions cannot raise what a hold raises.
+    """
 
-    torch.autograd.backward = backward
+    def patch(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return original(*args, **kwargs)
+            return boundary.backward(original, *args, **kwargs)
+
+        return patched
+
+    torch.autograd.backward = patch(torch.autograd.backward)
+    torch.autograd.grad = patch(torch.autograd.grad)
 
 
 def _leave_out_initialization(session: Session, optimizer: Any, before: Any, after: Any) -> None:

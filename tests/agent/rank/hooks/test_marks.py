@@ -69,6 +69,14 @@ elif how == "resumed":
         net(torch.ones(4, 8)).sum().backward()
         optimizer.step()
         count += 1
+elif how == "gradients by hand":
+    parts = [net.weight], [net.bias]
+    optimizers = [torch.optim.SGD(part, 0.1) for part in parts]
+    for _ in range(12):
+        for part, optimizer in zip(parts, optimizers):
+            (part[0].grad,) = torch.autograd.grad(net(torch.ones(4, 8)).sum(), part)
+            optimizer.step()
+            count += 1
 elif how == "unseen":
     for _ in range(30):
         torch.autograd.grad(net(torch.ones(4, 8)).sum(), list(net.parameters()))
@@ -86,6 +94,7 @@ dist.destroy_process_group()
         ("marked", "calls of ddptop.agent.step()"),
         ("plain", None),
         ("resumed", None),
+        ("gradients by hand", None),
         ("unseen", None),
     ],
 )
