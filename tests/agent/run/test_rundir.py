@@ -87,7 +87,7 @@ def test_the_end_of_a_run_is_written_down_on_a_full_disk(monkeypatch):
     directory.update(cause="x")
     assert directory.read() == msgspec.structs.replace(killed, cause="x")
     monkeypatch.setattr(os, "pwrite", lambda descriptor, content, at: 0)
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="No space"):
         directory.update(cause="longer")
     assert directory.read().cause == "x"
 
