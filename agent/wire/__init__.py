@@ -3,7 +3,7 @@
 codec      messages as bytes: `encode`, and `read_*` for each direction
 commands   from controllers and onlookers, DEALER -> ROUTER, one payload each
 answers    one `Reply` to each command, and what comes before it
-latencies  the latency of all-reduces from `Step` records, alike in the agent and in the dashboard
+latencies  the latency of collectives from `Step` records, alike in the agent and in the dashboard
 telemetry  from PUB sockets, `[topic, payload]`
 hosts      between the observers of a run on several hosts, and of the hosts
 inspection the place at which a rank stands, in detail

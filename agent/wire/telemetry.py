@@ -278,6 +278,12 @@ class Summary(Message, frozen=True, tag="summary"):
     generation: Count = 0
     """Restart count of the group at these steps."""
     copy_ns: Span | None = None
+    dominant: Count = 0
+    """The kind of collective that has taken most time, by its place in `latencies.KINDS`; also 0 where there was
+    none."""
+    dominant_p50_ns: Span | None = None
+    """Its median latency."""
+    dominant_p99_ns: Span | None = None
 
 
 class Event(Message, frozen=True, tag="event"):

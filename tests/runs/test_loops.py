@@ -64,6 +64,24 @@ for step in range(50):
 dist.destroy_process_group()
 """
 
+FSDP2 = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+for layer in (model[0], model[2], model):
+    fully_shard(layer)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+for step in range(50):
+    loss = model(torch.ones(4, 64)).square().mean()
+    loss.backward()
+    optimizer.step()
+    dist.all_reduce(loss.detach())
+dist.destroy_process_group()
+"""
+
 
 def ended(folder: Path, script: str, name: str) -> tuple[str, dict[str, Any]]:
     """Return what a run of the script printed, and its last status."""
@@ -104,3 +122,13 @@ def test_a_loss_that_may_be_a_part_of_the_scripts_is_marked(tmp_path):
     assert [rank["is_loss_unsure"] for rank in told["ranks"]] == [True, True]
     assert "last loss ~" in said
     assert "loss ~" in ddptop("status", "accumulating").stdout
+
+
+def test_of_fsdp2_the_latency_of_its_own_collectives_is_told(tmp_path):
+    """It all-gathers and reduces by scattering; the all-reduce of the loss is the lesser part."""
+    _, told = ended(tmp_path, FSDP2, "sharded")
+    for rank in told["ranks"]:
+        assert rank["collective_ms"]["op"] in ("all_gather", "reduce_scatter")
+        assert rank["collective_ms"]["p99"] >= rank["collective_ms"]["p50"] > 0
+        assert rank["allreduce_ms"]["p50"] > 0
+    assert len({rank["collective_ms"]["op"] for rank in told["ranks"]}) == 1

@@ -117,6 +117,11 @@ def significant(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
+def collective(kind: str) -> str:
+    """Return its name in words: `all-reduce`."""
+    return kind.replace("_", "-")
+
+
 def number(value: float | None) -> str:
     """Return nine cells of any number: `   0.4375`, `1.234e+08`, `      nan`."""
     return (DASH if value is None else significant(value)).rjust(9)

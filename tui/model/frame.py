@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
 from ddptop.agent.text import plural
+from ddptop.agent.wire.latencies import ALL_REDUCE
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 
@@ -82,6 +83,8 @@ class RankFrame:
     """The same window, by phase of `wire.PHASES`; adds up to `step_ms`. A phase not observed is left out."""
     allreduce_p50_ms: float | None = None
     allreduce_p99_ms: float | None = None
+    dominant: tuple[str, float | None, float | None] | None = None
+    """The kind of collective that the run uses most, with its median and p99 in ms; None: it is `all_reduce`."""
     samples_per_s: float | None = None
     memory_bytes: int | None = None
     memory_total_bytes: int | None = None
@@ -131,6 +134,11 @@ class RankFrame:
     def current_step_ms(self) -> float | None:
         """What a step takes now; None where the rank stands."""
         return None if self.stands else self.step_ms
+
+    @property
+    def collective(self) -> tuple[str, float | None, float | None]:
+        """The kind of collective that the run uses most, with its median and p99 in ms."""
+        return self.dominant or (ALL_REDUCE, self.allreduce_p50_ms, self.allreduce_p99_ms)
 
     @property
     def allreduce_wait_ms(self) -> float | None:
@@ -240,6 +248,8 @@ class Frame:
     """Mean over the ranks' last losses."""
     is_loss_unsure: bool = False
     """True where it is of any rank."""
+    collective: str = ALL_REDUCE
+    """The kind of collective that has taken most time in most ranks."""
     slowest: int | None = None
     """Rank with the largest own time (step without wait), where it stands out at all."""
     torchrun_pid: int | None = None

@@ -14,6 +14,7 @@ from typing import Any, Final
 from ddptop.agent.run import states
 from ddptop.agent.text import clean
 from ddptop.agent.wire import Beat, RunState
+from ddptop.agent.wire.latencies import ALL_REDUCE
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame, Ranks
 from ddptop.tui.model.hosts import NO_HOSTS, UNREPORTED, HostFrame, HostFrames, is_on_several
 from ddptop.tui.model.ranks.group import WAIT
@@ -102,7 +103,16 @@ class Framer:
                 return drawn
         exchange = partial(self._store.alignment.means_ms, rank)
         placed = host is not None or (model.member is None and is_on_several(self._store.run))
-        drawn = rank_frame(model, situation.at, state, self._log_of(model), exchange, host, placed=placed)
+        drawn = rank_frame(
+            model,
+            situation.at,
+            state,
+            self._log_of(model),
+            exchange,
+            host,
+            placed=placed,
+            kind=situation.totals.collective,
+        )
         self._drawn[rank] = situation.at, source, drawn
         return drawn
 
@@ -167,6 +177,7 @@ class Framer:
             samples_per_s=totals.samples_per_s if moving else None,
             loss=totals.loss,
             is_loss_unsure=totals.is_loss_unsure,
+            collective=totals.collective,
             slowest=totals.slowest,
             torchrun_pid=run.torchrun.pid if run.torchrun is not None else None,
             supervised=live.supervised if live is not None else True,
@@ -238,6 +249,10 @@ def _only(values: Set[str | None]) -> str | None:
     return next(iter(values)) if len(values) == 1 else None
 
 
+def _both_ms(percentiles: tuple[int | None, int | None]) -> tuple[float | None, float | None]:
+    return _ms(percentiles[0]), _ms(percentiles[1])
+
+
 def rank_frame(
     model: RankModel,
     now: float,
@@ -247,13 +262,15 @@ def rank_frame(
     host: HostFrame | None = None,
     *,
     placed: bool = False,
+    kind: str = ALL_REDUCE,
 ) -> RankFrame:
     """Return the frame of a rank; `exchange` works out its waiting and transfer in all-reduces, ms a step.
 
     It is `placed` where there are several hosts: what its `host` tells of it, None for an unknown one, is in it then.
+    `kind` is that of the collective whose latency is shown.
     """
     beat, hello, member, means = model.beat, model.hello, model.member, model.means
-    p50, p99 = model.percentiles
+    p50, p99 = _both_ms(model.percentiles(ALL_REDUCE))
     age = model.age(now)
     stands = state in _STANDING or (state in _MOVING and states.stands(age, means.step_ms))
     moving = state in _MOVING and not stands
@@ -273,8 +290,9 @@ def rank_frame(
         losses=tuple(model.losses),
         step_ms=means.step_ms,
         phases_ms=means.phases_ms,
-        allreduce_p50_ms=_ms(p50),
-        allreduce_p99_ms=_ms(p99),
+        allreduce_p50_ms=p50,
+        allreduce_p99_ms=p99,
+        dominant=None if kind == ALL_REDUCE else (kind, *_both_ms(model.percentiles(kind))),
         exchange=exchange,
         timed_every=1 if beat is None else beat.timed_every,
         samples_per_s=means.samples_per_s if moving else None,

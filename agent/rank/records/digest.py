@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ddptop.agent.wire import Step, Summary
-from ddptop.agent.wire.latencies import latencies_of, percentiles
+from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of, percentiles
 
 LATENCIES: Final = 512
-"""Recent all-reduces over which the latencies of a summary are computed."""
+"""Recent collectives of a kind over which the latencies of a summary are computed."""
 
 METRICS: Final = 64
 """Names of metrics in a summary at most; further ones are left out."""
@@ -24,14 +24,17 @@ class Digest:
         self.generation = generation
         self._number = 0
         self._steps: list[Step] = []
-        self._latencies: deque[int] = deque(maxlen=LATENCIES)
+        self._latencies: dict[str, deque[int]] = {kind: deque(maxlen=LATENCIES) for kind in KINDS}
+        self._took = Counter({ALL_REDUCE: 0})
         self._loss: float | None = None
         self._metrics: dict[str, float] = {}
 
     def add(self, step: Step) -> None:
         """Add a record."""
         self._steps.append(step)
-        self._latencies.extend(latencies_of(step))
+        for kind, took in latencies_of(step):
+            self._latencies[kind].extend(took)
+            self._took[kind] += sum(took)
         for name, value in step.metrics.items():
             if name in self._metrics or len(self._metrics) < METRICS:
                 self._metrics[name] = value
@@ -45,7 +48,9 @@ class Digest:
             return None
         self._number += 1
         last = steps[-1]
-        p50, p99 = percentiles(self._latencies) or (None, None)
+        p50, p99 = percentiles(self._latencies[ALL_REDUCE]) or (None, None)
+        most = max(self._took, key=self._took.__getitem__)
+        dominant_p50, dominant_p99 = percentiles(self._latencies[most]) or (None, None)
         samples = [step.samples for step in steps if step.samples is not None]
         count = len(steps) + sum(step.counted for step in steps)
         recorded_ns = sum(step.wall_ns for step in steps)
@@ -82,4 +87,7 @@ class Digest:
             metrics=dict(self._metrics),
             generation=self.generation,
             copy_ns=known_mean([step.copy_ns for step in steps]),
+            dominant=KINDS.index(most),
+            dominant_p50_ns=dominant_p50,
+            dominant_p99_ns=dominant_p99,
         )

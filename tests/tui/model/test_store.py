@@ -10,12 +10,15 @@ import pytest
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
+from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Ended, Member, Process, Run
+from ddptop.tui.cli.output.card import card
 from ddptop.tui.model.history.asked import Asked
 from ddptop.tui.model.history.history import History
 from ddptop.tui.model.situation import Liveness
 from ddptop.tui.model.store import ADDED_UP, Store
+from ddptop.tui.views.table.columns import columns_of
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True, max_restarts=2)
 
@@ -45,6 +48,29 @@ def test_every_rank_is_there_before_it_is_heard():
     assert frame.step is None
     assert frame.ranks[0].loss is None
     assert frame.ranks[0].memory_bytes is None
+
+
+@pytest.mark.parametrize("brief", [False, True])
+def test_the_latency_shown_is_that_of_the_collective_that_takes_most_time(brief: bool) -> None:
+    """Of FSDP2 with a small all-reduce in each step the all-gathers, by records and by summaries alike."""
+    calls = [wire.Collective("all_gather_into_tensor", 0, took * 10**6, 8, 1) for took in (1, 3, 9)]
+    calls += [wire.Collective("all_reduce", 0, 10**6, 8, 1), wire.Collective("broadcast", 0, 10**9, 8, 1)]
+    store = Store(RUN)
+    for rank in (0, 1):
+        records = [msgspec.structs.replace(step(seq), collectives=tuple(calls)) for seq in (1, 2)]
+        store.apply(beat(rank), 2.0)
+        digest = Digest(rank)
+        for record in records:
+            digest.add(record)
+        summary = digest.close()
+        assert summary is not None
+        store.apply(summary if brief else wire.Steps(rank, tuple(records)), 2.0)
+    frame = frame_at(store, 2.0)
+    assert frame.collective == "all_gather"
+    assert [rank.collective for rank in frame.ranks] == [("all_gather", 3, 9)] * 2
+    assert [rank.allreduce_p50_ms for rank in frame.ranks] == [1, 1]
+    assert {"ag p50", "ag p99"} < {column.title for column in columns_of(frame)}
+    assert "all-gather p50 ms" in "\n".join(card(frame))
 
 
 def test_numbers_come_from_the_records():

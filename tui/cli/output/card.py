@@ -11,7 +11,7 @@ from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
 from ddptop.tui.cli.output.plain import progress
 from ddptop.tui.cli.output.status import remark
-from ddptop.tui.drawing.units import DASH, count, loss, size
+from ddptop.tui.drawing.units import DASH, collective, count, loss, size
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import (
     Frame,
@@ -129,8 +129,8 @@ def _columns(frame: Frame) -> list[_Column]:
         _Column("LOSS", lambda rank: loss(rank.loss, unsure=rank.is_loss_unsure).strip(), 6),
         _Column("STEP ms", lambda rank: _milliseconds(rank.current_step_ms), 3),
         *phases,
-        _Column("all-reduce p50 ms", lambda rank: _milliseconds(rank.allreduce_p50_ms), 9),
-        _Column("p99 ms", lambda rank: _milliseconds(rank.allreduce_p99_ms), 13),
+        _Column(f"{collective(frame.collective)} p50 ms", lambda rank: _milliseconds(rank.collective[1]), 9),
+        _Column("p99 ms", lambda rank: _milliseconds(rank.collective[2]), 13),
         _Column("MEMORY", lambda rank: size(rank.memory_bytes).strip(), 10),
         _Column("PID", lambda rank: str(rank.pid or DASH), 12),
     ]

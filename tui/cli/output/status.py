@@ -182,6 +182,7 @@ def _escape(char: str) -> str:
 
 def _rank_json(rank: RankFrame) -> dict[str, Any]:
     known: Mapping[str, float] = rank.phases_ms or {}
+    kind, p50, p99 = rank.collective
     return {
         "rank": rank.rank,
         "host": rank.host,
@@ -200,6 +201,7 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
             "wait": _number(rank.allreduce_wait_ms),
             "transfer": _number(rank.allreduce_transfer_ms),
         },
+        "collective_ms": {"op": kind, "p50": _number(p50), "p99": _number(p99)},
         "memory_bytes": rank.memory_bytes,
         "step_age_s": _number(rank.step_age_s),
         "health": rank.health,

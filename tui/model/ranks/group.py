@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
+from ddptop.agent.wire.latencies import KINDS
 from ddptop.tui.model.ranks.mesh import replica_of
 from ddptop.tui.model.ranks.rank import RankModel, rate_of
 
@@ -31,6 +32,8 @@ class Totals:
     samples_per_s: float | None
     loss: float | None
     is_loss_unsure: bool
+    collective: str
+    """The kind of collective that has taken most time in most ranks."""
     slowest: int | None
     backend: str | None
     device: str | None
@@ -49,6 +52,7 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     times, rates = _measured(models)
     total = max((beat for beat in beats if beat.total_steps), key=lambda beat: beat.total_steps or 0, default=None)
     losses = [model.loss for model in models if model.loss is not None]
+    dominant = [model.dominant for model in models]
     return Totals(
         step=step_of(models),
         total_steps=None if total is None else total.total_steps,
@@ -58,6 +62,7 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         samples_per_s=sum(rates.values()) if rates else None,
         loss=sum(losses) / len(losses) if losses else None,
         is_loss_unsure=any(beat.is_loss_unsure for beat in beats),
+        collective=max(KINDS, key=dominant.count),
         slowest=_slowest(times, slowest_factor),
         backend=next((beat.backend for beat in beats if beat.backend), None),
         device=next((beat.device for beat in beats if beat.device), None),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
-from ddptop.agent.wire.latencies import latencies_of
+from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of
 from ddptop.tui.model.ranks.recent import Latencies, Means, RecentSteps
 from ddptop.tui.settings import Thresholds
 
@@ -76,7 +76,8 @@ class RankModel:
         self._pending: list[Step] = []
         self._recent = RecentSteps()
         self.losses: deque[float | None] = deque(maxlen=LOSSES)
-        self._latencies = Latencies()
+        self._latencies = {kind: Latencies() for kind in KINDS}
+        self._took: Counter[str] = Counter()
         self._means: Means | None = None
         self._superseded = False
         """Another process takes its place: its records tell nothing of that one."""
@@ -132,7 +133,9 @@ class RankModel:
         self.brief = not watched
         self._pending.clear()
         self._recent.clear()
-        self._latencies.clear()
+        for latencies in self._latencies.values():
+            latencies.clear()
+        self._took.clear()
         self._means = None
         if watched:
             self._seq = self._given_up = 0
@@ -171,7 +174,9 @@ class RankModel:
         self._listener(self.rank, step)
         self._recent.append(step)
         self._note_loss(step.step, step.loss)
-        self._latencies.extend(latencies_of(step))
+        for kind, took in latencies_of(step):
+            self._latencies[kind].extend(took)
+            self._took[kind] += sum(took)
         self._note_metrics(step.metrics)
         self._means = None
 
@@ -208,10 +213,22 @@ class RankModel:
         return self.told if self.told is not None and self.told.seq > self._seq else None
 
     @property
-    def percentiles(self) -> tuple[int | None, int | None]:
-        """The median and the 99th percentile of its all-reduces, in ns."""
+    def dominant(self) -> str | None:
+        """The kind of collective that has taken most time; None where its records have none."""
         told = self._newer_summary
-        return (self._latencies.percentiles() or (None, None)) if told is None else (told.p50_ns, told.p99_ns)
+        if told is None:
+            return max(self._took, key=self._took.__getitem__, default=None)
+        # A newer agent may know of more kinds.
+        return KINDS[told.dominant] if told.dominant < len(KINDS) else None
+
+    def percentiles(self, kind: str) -> tuple[int | None, int | None]:
+        """Return the median and the 99th percentile of one kind of collective, in ns."""
+        told = self._newer_summary
+        if told is None:
+            return self._latencies[kind].percentiles() or (None, None)
+        if kind == ALL_REDUCE:
+            return told.p50_ns, told.p99_ns
+        return (told.dominant_p50_ns, told.dominant_p99_ns) if self.dominant == kind else (None, None)
 
     @property
     def step(self) -> int | None:

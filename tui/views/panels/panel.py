@@ -161,7 +161,7 @@ def _stepping(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[Row
     rows = [_edged(row, shape, ink) for row in _loss(rank, inner, tall, ink)]
     rows.append(_step(rank, frame, shape, ink))
     rows += _long_legend(amounts, shape, ink) if room >= 5 + lines and inner >= 45 else _legend(amounts, shape, ink)
-    rows.append(_all_reduce(rank, shape, ink))
+    rows.append(_collective(rank, shape, ink))
     if rank.ended is not None:
         rows.append(_edged([Segment(units.shorten(rank.ended, inner), ink[f"state-{rank.state}"])], shape, ink))
         return [*rows, _identity(rank, frame, shape, ink)]
@@ -237,21 +237,21 @@ def _long_legend(amounts: _Amounts, shape: Shape, ink: Ink) -> list[Row]:
     return [_edged(row, shape, ink) for row in rows]
 
 
-def _all_reduce(rank: RankFrame, shape: Shape, ink: Ink) -> Row:
-    if rank.mechanism is None and rank.allreduce_p50_ms is None and rank.step:
+def _collective(rank: RankFrame, shape: Shape, ink: Ink) -> Row:
+    kind, p50, p99 = rank.collective
+    name = units.collective(kind)
+    if rank.mechanism is None and p50 is None and rank.step:
         unseen = "not seen: open the rank" if rank.communicated is not False else "no collective so far"
-        return _all_reduce_row(unseen, "", "", shape, ink)
-    return _all_reduce_row(
-        "", units.milliseconds(rank.allreduce_p50_ms), units.milliseconds(rank.allreduce_p99_ms), shape, ink
-    )
+        return _collective_row(name, unseen, "", "", shape, ink)
+    return _collective_row(name, "", units.milliseconds(p50), units.milliseconds(p99), shape, ink)
 
 
 @lru_cache(maxsize=_ROWS)
-def _all_reduce_row(unseen: str, p50: str, p99: str, shape: Shape, ink: Ink) -> Row:
+def _collective_row(name: str, unseen: str, p50: str, p99: str, shape: Shape, ink: Ink) -> Row:
     label = ink["label"]
     if unseen:
-        return _edged([Segment("all-reduce ", label), Segment(unseen, ink["faint"])], shape, ink)
-    row = [Segment("all-reduce p50", label), figure(p50, ink), Segment("  p99", label), figure(p99, ink)]
+        return _edged([Segment(f"{name} ", label), Segment(unseen, ink["faint"])], shape, ink)
+    row = [Segment(f"{name} p50", label), figure(p50, ink), Segment("  p99", label), figure(p99, ink)]
     return _edged([*row, Segment(" ms", label)], shape, ink)
 
 

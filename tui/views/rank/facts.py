@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from ddptop.agent.text import clean
+from ddptop.agent.wire.latencies import ALL_REDUCE
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Row, width_of
@@ -155,15 +156,17 @@ def _loss(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
 
 
 def _communication(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
-    both = (rank.allreduce_p50_ms, rank.allreduce_p99_ms)
+    kind, *both = rank.collective
     text = (
         units.DASH
-        if both == (None, None)
+        if both == [None, None]
         else "  ".join(f"{units.milliseconds(value)} ms p{which}" for which, value in zip((50, 99), both, strict=True))
     )
-    yield from _fact("all-reduce", text, width, ink, after="  waiting for peers included")
+    yield from _fact(
+        units.shorten(units.collective(kind), _LABEL - 2), text, width, ink, after="  waiting for peers included"
+    )
     split = (rank.allreduce_wait_ms, rank.allreduce_transfer_ms)
-    if split != (None, None):
+    if kind == ALL_REDUCE and split != (None, None):
         waited, transferred = map(units.milliseconds, split)
         yield from _fact(
             "  of it", f"{waited} ms a step until the last rank came, {transferred.strip()} ms after", width, ink

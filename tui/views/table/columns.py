@@ -177,12 +177,12 @@ _COLUMNS: Final = (
     ),
     Column("loss", "loss", 7, "last loss", lambda rank: rank.loss, _loss, 3),
     Column(
-        "p50", "ar p50", 6, "all-reduce latency, median, ms", lambda rank: rank.allreduce_p50_ms,
-        _figures(lambda rank: units.milliseconds(rank.allreduce_p50_ms)), 11,
+        "p50", "ar p50", 6, "all-reduce latency, median, ms", lambda rank: rank.collective[1],
+        _figures(lambda rank: units.milliseconds(rank.collective[1])), 11,
     ),
     Column(
-        "p99", "ar p99", 6, "all-reduce latency, p99, ms", lambda rank: rank.allreduce_p99_ms,
-        _figures(lambda rank: units.milliseconds(rank.allreduce_p99_ms)), 10,
+        "p99", "ar p99", 6, "all-reduce latency, p99, ms", lambda rank: rank.collective[2],
+        _figures(lambda rank: units.milliseconds(rank.collective[2])), 10,
     ),
     Column(
         "samples", "smpl/s", 6, "samples a second", lambda rank: rank.samples_per_s,
@@ -228,12 +228,24 @@ def _metric(name: str) -> Column:
     return Column(METRIC + name, units.shorten(name, 9), 9, meaning, lambda rank: rank.metrics.get(name), draw, 9)
 
 
+_SHORT: Final = {"all_gather": "ag", "reduce_scatter": "rs", "all_to_all": "aa"}
+"""Begins the titles of latencies where they are not of all-reduces."""
+
+
+def _named(column: Column, collective: str) -> Column:
+    """Return a column of all-reduces as that of another collective."""
+    meaning = column.meaning.replace("all-reduce", units.collective(collective))
+    return replace(column, title=f"{_SHORT[collective]} {column.key}", meaning=meaning)
+
+
 def columns_of(frame: Frame, *, grouped: bool = False) -> tuple[Column, ...]:
     """Return every column there is of a run, in the order in which they stand, the script's own last.
 
     Where ranks are `grouped` by host, its column has to be asked for.
     """
     known: tuple[Column, ...] = (*_COLUMNS[:1], PLACE, *_COLUMNS[1:]) if frame.placed else _COLUMNS
+    if frame.collective in _SHORT:
+        known = tuple(_named(column, frame.collective) if column.key in ("p50", "p99") else column for column in known)
     if "copy" in (frame.phases_ms or {}):
         after_data = 1 + next(at for at, column in enumerate(known) if column.key == "data")
         known = (*known[:after_data], COPY, *known[after_data:])
