@@ -262,7 +262,11 @@ class Asked:
                     # It has come so far meanwhile that its columns would be too many.
                     interest.asked_for = None
                     return
-                longer = interest.stretches[-1].joined(stretch)
+                newest = interest.stretches[-1]
+                longer = newest.joined(stretch)
+                if longer.end > newest.end:
+                    # The extent may have told of these steps before, while this number was out of sight.
+                    self.records += 1
                 if key[0] == "time":
                     longer = longer.part(interest.first // longer.width - _EDGE, longer.end)
                     interest.asked_for = longer.begin * longer.width, interest.last, longer.width

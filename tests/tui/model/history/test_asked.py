@@ -197,6 +197,27 @@ def test_what_is_out_of_sight_is_not_asked_for() -> None:
     assert scene.asked.by_step.last == 520
 
 
+def test_what_comes_back_into_sight_is_drawn_to_its_end() -> None:
+    """A view is told of the steps made meanwhile, also of a run that makes no more, and then of nothing new."""
+    scene = Scene()
+    scene.train(40)
+    scene.exchange()
+    scene.check(1, 40)
+    scene.now += SIGHT_S
+    scene.train(20)
+    for _ in range(2):
+        scene.exchange(EDGE_S + 0.01)
+    assert scene.asked.by_step.last == 60
+    scene.asked.by_step.read_many([0, 1], "loss", 1, 60)
+    told = scene.asked.records
+    scene.exchange(EDGE_S + 0.01)
+    assert scene.asked.records > told
+    scene.check(1, 60)
+    told = scene.asked.records
+    scene.exchange(EDGE_S + 0.01)
+    assert scene.asked.records == told
+
+
 def test_nothing_is_asked_twice_while_an_answer_is_awaited() -> None:
     """And again once it has been lost, or the connection is another one."""
     scene = Scene()
