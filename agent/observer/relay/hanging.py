@@ -82,9 +82,9 @@ class Hanging:
         # They are told one after the other.
         self._watch.progress.met |= met
 
-    def meet(self, rank: int) -> None:
-        """Take note of a rank whose process was found."""
-        self._watch.progress.meet(rank, self._clock())
+    def meet(self, rank: int, world: int) -> None:
+        """Take note of a rank whose process was found, and of the number of ranks that it was told there are."""
+        self._watch.progress.meet(rank, self._clock(), world)
 
     def lose(self, rank: int) -> None:
         """Take note of a rank whose process is gone."""

@@ -321,7 +321,7 @@ class Relay:
             self._judging.restart(member.generation)
             self._hanging.restart(member.generation)
             self._repeating.generation = self._intake.generation
-        self._hanging.meet(member.rank)
+        self._hanging.meet(member.rank, member.world)
         self._inspections.meet(member, afar=afar)
         if not afar:
             self._rivals.meet(member)

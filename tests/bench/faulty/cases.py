@@ -76,6 +76,7 @@ KINDS: Final = (
     # By --start spawn the program itself has started the ranks, and torch ends them with it.
     Kind("launcher-killed", "deaths", starts=("launch", "hand")),
     Kind("never-starts", "hangs", patience_s=120.0),
+    Kind("never-comes", "hangs", starts=("spawn",), patience_s=120.0),
     Kind("port", "deaths", dies=True),
     Kind("deadlock", "hangs"),
     *(

@@ -38,6 +38,8 @@ class Progress:
         """Ranks whose process was found."""
         self.gone: set[int] = set()
         """Ranks whose process is gone."""
+        self.asked_world = 0
+        """Ranks that those which have come were told to be: a launch may only have guessed it. 0: not known."""
         self.since_ns: int | None = None
         """When the run made its last step, was seen to make progress, was let go from a pause, or began; None before
         the first sign of life."""
@@ -51,8 +53,9 @@ class Progress:
         """Milliseconds of a step, by the newest summaries of the rank that speaks for all."""
         self._speaker: int | None = None
 
-    def meet(self, rank: int, now_ns: int) -> None:
-        """Take note of a rank whose process was found."""
+    def meet(self, rank: int, now_ns: int, world: int = 0) -> None:
+        """Take note of a rank whose process was found, and of the number of ranks that it was told there are."""
+        self.asked_world = max(self.asked_world, world)
         if rank not in self.met and not self.has_stepped:
             self.since_ns = now_ns
         self.met.add(rank)

@@ -305,21 +305,26 @@ class _Conclusion:
         if self._progress.has_stepped or not waiters or self._age_s < BEFORE_FIRST_S:
             return None
         known = self._progress.met | beats.keys()
-        missing = [rank for rank in range(self._world) if rank not in known] if self._progress.everyone else []
+        world = max(self._world, self._progress.asked_world)
+        missing = [rank for rank in range(world) if rank not in known] if self._progress.everyone else []
         before = [rank for rank in self._present if rank in beats and beats[rank].activity == "imports"]
         causes = [
             cause for rank in sorted({*missing, *before, *self._away}) if (cause := self._cause(rank)) is not None
         ]
         if any(cause.kind == "working" for cause in causes):
             return None
-        wait_for = f"{wording.named(waiters, self._world)} {wording.verb(waiters, 'waits', 'wait')}"
+        wait_for = f"{wording.named(waiters, world)} {wording.verb(waiters, 'waits', 'wait')}"
+        place = self._place(waiters[0])
         if causes:
-            text = wording.missed(causes, wait_for, self._world)
-            return self._hang(causes[0].kind, causes, text, None, waiters, False)
+            text = wording.missed(causes, wait_for, place, world)
+            # Only ranks of the run can be shown.
+            named = [cause for cause in causes if cause.rank < self._world]
+            where = causes[0].place.where or place.where
+            return self._hang(causes[0].kind, named, text, None, waiters, False, where=where)
         if self._age_s < MEETING_S:
             return None
         text = f"{wait_for} in the rendezvous, which does not complete: see MASTER_ADDR, MASTER_PORT and the world size"
-        return self._hang("unknown", [], text, None, waiters, False, where=self._place(waiters[0]).where)
+        return self._hang("unknown", [], text, None, waiters, False, where=place.where)
 
     def _outside(self) -> Told | None:
         """Return what is told where no rank is in a collective: nobody is accused, unless nothing moves at all."""

@@ -81,13 +81,17 @@ def accusation(
     return f"{who} {hang}: {subject} {does}never entered {in_words(wait)}, in which {wait_for}{where}"
 
 
-def missed(causes: Sequence[Cause], wait_for: str, world: int) -> str:
-    """Return the line about ranks that do not come to the rendezvous, where `wait_for` says who waits."""
+def missed(causes: Sequence[Cause], wait_for: str, meeting: Place, world: int) -> str:
+    """Return the line about ranks that do not come to the meeting of all, where `wait_for` says who waits."""
     ranks, first = [cause.rank for cause in causes], causes[0]
     says = first.says if first.says and all(cause.says == first.says for cause in causes) else "does not come"
     says = says if len(ranks) == 1 else _of_several(says)
     where = f" · {first.place.where}" if first.place.where else ""
-    return f"{named(ranks, world)} {says}: {wait_for} for {verb(ranks, 'it', 'them')} in the rendezvous{where}"
+    at = f" ({meeting.line})" if meeting.line else ""
+    return (
+        f"{named(ranks, world)} of {world} {says}: {wait_for} for {verb(ranks, 'it', 'them')} "
+        f"in init_process_group{at}{where}"
+    )
 
 
 def _of_several(says: str) -> str:

@@ -44,7 +44,7 @@ class Asked:
         )
         self.step = 0
         for rank in range(2):
-            self.hanging.meet(rank)
+            self.hanging.meet(rank, 2)
 
     def ask(self, ranks: Collection[int], then: Then, *, stacks: bool) -> None:
         self.questions.append((tuple(ranks), then))
@@ -171,7 +171,7 @@ def test_other_processes_begin_anew(asked):
     # Each of the new processes is told by itself, and takes the place of an old one.
     for rank in range(2):
         asked.hanging.restart(1)
-        asked.hanging.meet(rank)
+        asked.hanging.meet(rank, 2)
     asked.spend(25)
     ((ranks_asked, _),) = asked.questions
     assert ranks_asked == (0, 1)

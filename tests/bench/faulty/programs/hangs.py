@@ -78,5 +78,10 @@ def never_starts(training: Training) -> None:
     time.sleep(FOR_EVER)  # stands here
 
 
+@fault("not_entered", by=(0,), blamed=(1,), marked=Training.join, early=True, missing=1)
+def never_comes(_: Training) -> None:
+    """The program starts one rank less than it makes the process group for."""
+
+
 if __name__ == "__main__":
     main()

@@ -56,6 +56,8 @@ class Fault:
     """True for a fault before the process group exists."""
     workers: int
     """Data workers of each rank."""
+    missing: int
+    """Ranks that a program which starts its ranks by itself does not start."""
 
 
 FAULTS: Final[dict[str, Fault]] = {}
@@ -70,13 +72,14 @@ def fault(
     line: bool = True,
     early: bool = False,
     workers: int = 0,
+    missing: int = 0,
 ) -> Callable[[Callable[[Training], None]], Callable[[Training], None]]:
     """Enter a function as a fault, under its name; it is called in the place where the step `--at` begins."""
 
     def enter(happen: Callable[[Training], None]) -> Callable[[Training], None]:
         right = (marked or happen) if line else None
         FAULTS[happen.__name__.replace("_", "-")] = Fault(
-            happen, kinds, says, by, by if blamed is None else blamed, right, early, workers
+            happen, kinds, says, by, by if blamed is None else blamed, right, early, workers, missing
         )
         return happen
 
@@ -239,6 +242,6 @@ def main(kind: type[Training] = Training) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(probe.getsockname()[1]))
-        spawn(spawned, (kind, options), options.spawn)
+        spawn(spawned, (kind, options), options.spawn - FAULTS[options.fault].missing)
     else:
         kind(options).run()

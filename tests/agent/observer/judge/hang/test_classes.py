@@ -686,9 +686,9 @@ def test_of_a_large_group_all_that_have_not_come_are_counted():
 @pytest.mark.parametrize(
     ("missing", "gone", "says"),
     [
-        ((2,), (), "rank 2 has not started: ranks 0, 1 and 3 wait for it in the rendezvous"),
-        ((2, 3), (), "ranks 2 and 3 have not started: ranks 0 and 1 wait for them in the rendezvous"),
-        ((2, 3), (3,), "ranks 2 and 3 do not come: ranks 0 and 1 wait for them in the rendezvous"),
+        ((2,), (), "rank 2 of 4 has not started: ranks 0, 1 and 3 wait for it in init_process_group (train.py:31)"),
+        ((2, 3), (), "ranks 2 and 3 of 4 have not started: ranks 0 and 1 wait for them in init_process_group"),
+        ((2, 3), (3,), "ranks 2 and 3 of 4 do not come: ranks 0 and 1 wait for them in init_process_group"),
     ],
 )
 def test_ranks_that_never_start_are_named_while_the_others_meet(missing, gone, says):
@@ -707,6 +707,18 @@ def test_ranks_that_never_start_are_named_while_the_others_meet(missing, gone, s
     hang = hang_of(finding)
     assert (hang.kind, hang.ranks, hang.sure) == ("not_entered", missing, False)
     assert finding.text.startswith(says)
+
+
+def test_a_rank_beyond_a_guessed_world_is_missed_by_the_word_of_those_that_have_come():
+    """The script makes a group of more ranks than the launch has guessed and than it starts."""
+    run = Run(2, STEP_S)
+    run.watch.progress.meet(0, run.now_ns, world=3)
+    meets = Spot(in_library("torch/distributed/rendezvous.py", "rendezvous"), state="starting", groups=())
+    meets.activity = "rendezvous"
+    finding = run.until_told(40, lambda rank, since: meets)
+    said = "rank 2 of 3 has not started: ranks 0 and 1 wait for it in init_process_group (train.py:31)"
+    assert finding.text.startswith(said)
+    assert (hang_of(finding).kind, hang_of(finding).ranks) == ("not_entered", ())
 
 
 def test_a_rendezvous_that_all_have_entered_is_told_without_a_culprit():
