@@ -111,13 +111,14 @@ def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
 
 def _run(program: str, arguments: list[str], as_module: bool, session: Session | None) -> None:
     """Run the script and report its end to the agent; exit code and traceback are those of the script."""
-    code, error, trace = 0, None, None
+    code, error, trace, left = 0, None, None, None
     try:
         sys.argv = arguments
         _execute(program, as_module)
     except SystemExit as request:
         code = ending.status(request.code)
         error = None if code == 0 else ending.request(request.code)
+        left = request.__traceback__
         raise
     except BaseException as failure:
         # The process dies of SIGINT below, as plain Python does, so that the launcher sees the same.
@@ -128,7 +129,7 @@ def _run(program: str, arguments: list[str], as_module: bool, session: Session |
     finally:
         flush()
         if session is not None:
-            session.close(code, error, trace)
+            session.close(code, error, trace, left)
             if session.stopped and code == 0 and session.owner == os.getpid():
                 _leave()
     if code == 130:

@@ -9,6 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
@@ -25,7 +26,7 @@ from ddptop.agent.rank.hooks import losses
 from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.inspecting import Inspecting
-from ddptop.agent.rank.inspection.stacks import own_sources
+from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
 from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.meeting.meeting import Participant
@@ -104,6 +105,8 @@ class Session:
         """What was read for the last sign of life."""
         self._start_phase = "imports"
         self._ended = False
+        self._left_at = ""
+        """The line of the `sys.exit` that ended the script in order; empty where none did."""
         self._script = Script(self.stamps, self.faults)
         self.totals = Totals(lambda: self.gate.completed)
         """The steps of the training as the library knows them that runs its loop."""
@@ -199,10 +202,17 @@ class Session:
         agent._listener = self
         os._exit = self._exit
 
-    def close(self, exit_code: int | None, error: str | None, traceback: str | None) -> None:
-        """Record how the script ended, publish the last records, and close the sockets; not in a forked child."""
+    def close(
+        self, exit_code: int | None, error: str | None, traceback: str | None, left: TracebackType | None = None
+    ) -> None:
+        """Record how the script ended, publish the last records, and close the sockets; not in a forked child.
+
+        `left` is the trace of a `sys.exit`.
+        """
         if os.getpid() != self.owner:
             return
+        if not exit_code and not self._stopped:
+            self._left_at = self._where_left(left)
         os._exit = _EXIT
         if not exit_code:
             self.marks.close()
@@ -216,7 +226,9 @@ class Session:
                 error = self._output.explain(exit_code, error)
             except Exception as problem:
                 self.faults.note("reading the end of its output", problem)
-            self._account.end(exit_code, error, traceback, stopped_by, self.gate.completed, self._awaits())
+            self._account.end(
+                exit_code, error, traceback, stopped_by, self.gate.completed, self._awaits(), self._left_at
+            )
             if self._publisher is not None:
                 self._publisher.stop()
         except Exception as problem:
@@ -224,6 +236,13 @@ class Session:
         finally:
             descriptors.give_up()
             self._presence.end()
+
+    def _where_left(self, trace: TracebackType | None) -> str:
+        try:
+            return raised_at(trace, own_sources()) if trace is not None else ""
+        except Exception as problem:
+            self.faults.note("looking for the line that ended its script", problem)
+            return ""
 
     def _awaits(self) -> str:
         try:
@@ -464,7 +483,9 @@ class Session:
             case "paused":
                 return "saving a checkpoint" if self.gate.working else f"held at step {self.gate.completed:,}"
             case "ended":
-                return "its script has ended"
+                return (
+                    f"its script has ended by sys.exit ({self._left_at})" if self._left_at else "its script has ended"
+                )
         return self.stamps.activity
 
     def inspect(self, *, stacks: bool) -> Inspection:

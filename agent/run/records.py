@@ -65,6 +65,8 @@ class Ended(msgspec.Struct, frozen=True):
     """The process that wrote this, which may be a child of the rank. None: an agent of an older version."""
     awaits: Line = ""
     """What its interpreter waits for before the process ends: `thread uploader (train.py:9)`."""
+    left_at: Line = ""
+    """The user's line of the `sys.exit` that ended the script with exit code 0: `train.py:9 main`."""
 
 
 class Member(msgspec.Struct, frozen=True):

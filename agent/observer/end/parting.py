@@ -172,6 +172,9 @@ def _apart(
             if without_word
             else f"finished {'its script' if len(finished) == 1 else 'their scripts'}"
         )
+        at = {each.left_at for rank in finished if (each := members[rank].ended) is not None and each.left_at}
+        if len(finished) == 1 and at:
+            left += f" by sys.exit ({clean_line(at.pop(), 100)})"
         text = f"{ranks(finished)} {left} while "
         text += f"{ranks(stood)} still stood in {next(iter(stood.values())).text}"
         return Apart(kinds.LEFT_EARLY.name, text, finished[0] if len(finished) == 1 else None)

@@ -90,21 +90,12 @@ class Stacks:
                 error, trace = found[ident]
                 told = describe(error, _LONGEST_ERROR)
                 if id(error) not in old and not re.match(USUAL, told):
-                    return told, self._raised_at(trace)
+                    return told, raised_at(trace, self._sources)
         finally:
             # They hold what the functions hold.
             found.clear()
             frames.clear()
         return "", ""
-
-    def _raised_at(self, trace: TracebackType | None) -> str:
-        where = ""
-        while trace is not None:
-            file = trace.tb_frame.f_code.co_filename
-            if not self._sources.is_library(file):
-                where = f"{self._sources.name(file)}:{trace.tb_lineno} {function_name(_called(trace.tb_frame))}"
-            trace = trace.tb_next
-        return clean(where, 300)
 
     def _thread(
         self, ident: int, stack: _Taken, thread: threading.Thread | None, texts: dict[tuple[str, int], str]
@@ -171,6 +162,17 @@ def bytes_of_this_thread() -> int | None:
         return int(fields[1]) + int(fields[3])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def raised_at(trace: TracebackType | None, sources: Sources) -> str:
+    """Return the user's line that raised an exception, `train.py:31 main`; empty where it was none of the user's."""
+    where = ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not sources.is_library(file):
+            where = f"{sources.name(file)}:{trace.tb_lineno} {function_name(_called(trace.tb_frame))}"
+        trace = trace.tb_next
+    return clean(where, 300)
 
 
 def own_sources() -> Sources:

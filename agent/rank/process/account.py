@@ -78,6 +78,7 @@ class Account:
         stopped_by: str | None,
         step: int | None,
         awaits: str = "",
+        left_at: str = "",
     ) -> None:
         """Add the end of the script to the record; on a full disk with the end of the traceback, or without it."""
         if os.getpid() != self._owner:
@@ -91,6 +92,7 @@ class Account:
             step,
             self._owner,
             clean_line(awaits, 300),
+            clean_line(left_at, 300),
         )
         brief = msgspec.structs.replace(ended, traceback=None if traceback is None else _brief(traceback))
         bare = msgspec.structs.replace(ended, traceback=None)

@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ddptop.agent.rank.hooks.imports import after_import
@@ -68,11 +68,12 @@ class _Rank:
     def ends(self, failure: BaseException | None) -> None:
         """Report the end of a process of `multiprocessing`, by the exception with which it ends."""
         code = 0 if failure is None else 1
+        left = None
         if isinstance(failure, SystemExit):
-            code = ending.status(failure.code)
+            code, left = ending.status(failure.code), failure.__traceback__
             # torch.multiprocessing writes the exception to a file and exits with a `SystemExit` in its context.
             failure = failure.__context__ if code else None
-        self._report_end(code, failure)
+        self._report_end(code, failure, left)
 
     def ends_with_interpreter(self) -> None:
         """Report the end of the script, with an exit code only where an exception was not caught.
@@ -83,7 +84,7 @@ class _Rank:
         code = None if failure is None else 130 if isinstance(failure, KeyboardInterrupt) else 1
         self._report_end(code, failure)
 
-    def _report_end(self, code: int | None, failure: BaseException | None) -> None:
+    def _report_end(self, code: int | None, failure: BaseException | None, left: TracebackType | None = None) -> None:
         """Record the end, at the first call; no `Exception` of it hides the script's own."""
         session, self._session = self._session, None
         # A forked data worker has a copy of the session, and ends before its rank.
@@ -92,7 +93,7 @@ class _Rank:
         try:
             flush()
             if failure is None:
-                session.close(code, f"SystemExit: {code}" if code else None, None)
+                session.close(code, f"SystemExit: {code}" if code else None, None, left)
             else:
                 session.close(code, *ending.texts(failure, failure.__traceback__))
         except Exception as error:

@@ -69,6 +69,7 @@ KINDS: Final = (
     Kind("raises", "deaths", TECHNIQUES, dies=True),
     Kind("all-raise", "deaths", dies=True),
     Kind("exits", "deaths", dies=True),
+    Kind("exits-in-order", "deaths", dies=True),
     Kind("segfault", "deaths", dies=True),
     Kind("memory", "deaths", dies=True),
     Kind("nan", "deaths"),

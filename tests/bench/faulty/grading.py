@@ -12,7 +12,7 @@ Line = Mapping[str, Any]
 Note = Mapping[str, Any]
 """What a program wrote of its fault: `training.Training.note`."""
 _RANK: Final = re.compile(r"\branks? (\d+)\b")
-_PLACE: Final = re.compile(r"([^\s/:]+\.py):(\d+)")
+_PLACE: Final = re.compile(r"([^\s/:(]+\.py):(\d+)")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -76,8 +77,12 @@ def cause_of(
         activity: the work that stacks do not show.
     """
     if progress.has_ended(rank):
-        # Its process ends a moment later.
-        return Cause(rank, "left_early", "has ended", evidence=("heartbeat",))
+        # Its process ends a moment later. Of a `sys.exit` the rank has told the line.
+        by = re.fullmatch(r"its script has ended by sys\.exit \(((\S+) ?.*)\)", progress.beats[rank].activity)
+        says, where = (
+            ("has ended", NOWHERE) if by is None else (f"has ended by sys.exit ({by[1]})", Place(by[1], by[2]))
+        )
+        return Cause(rank, "left_early", says, where, evidence=("heartbeat",))
     if (rank in progress.gone or progress.has_ended(rank)) and progress.age_s(now_ns) < ENDED_S:
         return None
     if rank in progress.gone:

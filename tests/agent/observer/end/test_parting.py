@@ -126,6 +126,15 @@ def test_a_rank_that_left_early_is_told() -> None:
         assert (found.rank, found.kind) == (1, "left_early")
 
 
+def test_a_rank_that_left_by_an_exit_is_told_with_its_line() -> None:
+    """`sys.exit(0)`, whose line the rank has recorded."""
+    early, late = member(1, Ended(1, 0, left_at="train.py:9 main")), failed(0, CLOSED, trace("all_reduce", 24), 9)
+    assert judged(early, late).cause == (
+        "rank 1 finished its script by sys.exit (train.py:9 main) while rank 0 still stood in "
+        "all_reduce (train.py:24 main)"
+    )
+
+
 def test_a_rank_that_did_not_come_is_the_cause_of_a_timeout() -> None:
     """Torchrun ended it afterwards, so that it left nothing but its SIGTERM; DDP's own collectives are in backward."""
     stood = failed(0, TIMEOUT, trace("_engine_run_backward", 21, "autograd/graph.py"), 9)

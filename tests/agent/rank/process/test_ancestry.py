@@ -158,6 +158,17 @@ def test_an_exit_code_that_nobody_tells_is_none(rank, ending, code, recorded, st
     assert of_rank(Evidence(True, ended, False), 3.5) == state
 
 
+@pytest.mark.parametrize(
+    ("ending", "left_at"),
+    [("sys.exit(0)", "script.py:3 leave"), ("sys.exit(3)", ""), ("pass", "")],
+)
+def test_the_line_of_an_exit_in_order_is_recorded(rank, ending, left_at):
+    """Who left while others wait is found by it; an exit that is a failure tells itself, and an end has no line."""
+    done = rank.run(f"import sys\ndef leave():\n    {ending}\nleave()\n")
+    assert done.returncode == (3 if "3" in ending else 0)
+    assert rank.member.ended.left_at == left_at
+
+
 def test_a_process_of_multiprocessing_tells_its_exit_code() -> None:
     """There it is known: by the exception that the process ends with."""
     from ddptop.agent.rank.process import spawned

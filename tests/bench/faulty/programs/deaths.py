@@ -51,6 +51,12 @@ def exits(training: Training) -> None:
     sys.exit(3)
 
 
+@fault("left_early", says=r"(?i)finished its script by sys\.exit")
+def exits_in_order(training: Training) -> None:
+    """It ends with exit code 0, while the others wait."""
+    sys.exit(0)  # stands here
+
+
 @fault("native_crash", says="(?i)SIGSEGV|segmentation")
 def segfault(training: Training) -> None:
     """Native code reads where nothing is."""

@@ -327,6 +327,15 @@ def test_a_rank_that_has_ended_left_early():
     assert finding.text.startswith("rank 1 has ended, and ranks 0, 2 and 3 wait for it in all_reduce 4 MiB")
 
 
+def test_a_rank_that_has_left_by_an_exit_is_told_with_its_line():
+    """`sys.exit(0)` on one rank: no failure, and yet the others wait for it."""
+    run = trained()
+    left = Spot((), state="ended", activity="its script has ended by sys.exit (train.py:9 main)")
+    finding = run.until_told(SOON_S, lambda rank, since: left if rank == 1 else waits(run.calls + 1, seconds=since))
+    assert finding.text.startswith("rank 1 has ended by sys.exit (train.py:9 main), and ranks 0, 2 and 3 wait for it")
+    assert hang_of(finding).where == "train.py:9 main"
+
+
 def test_a_rank_whose_process_is_gone_is_named():
     """The launcher has not ended the others."""
     run = trained(2)
