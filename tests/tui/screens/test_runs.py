@@ -483,11 +483,35 @@ async def test_a_closed_form_is_as_it_was_until_it_is_launched(state: Path) -> N
         assert "hidden77" not in field(screen, "environment").current
 
 
+def displayed(screen: LaunchDialog) -> list[str]:
+    """Return the keys of the fields that are there for the user, in their order."""
+    return [each.key for each in screen.query(Field) if each.is_on_screen and each.region.height]
+
+
+async def test_the_basic_fields_fit_and_one_key_shows_the_rest() -> None:
+    """Without scrolling at 80x24; folded again, what is filled in stays, and what is wrong is never hidden."""
+    async with dashboard(StillFleet()).run_test(size=(80, 24)) as pilot:
+        screen = await dialog(pilot)
+        basic = ["program", "world", "name", "--epochs", "--batch-size", "--lr", "--model"]
+        await until(pilot, lambda: displayed(screen) == basic, "the basic fields")
+        assert all(screen.query_one("#fields").region.contains_region(field(screen, key).region) for key in basic)
+        await pilot.press("f2")
+        every = {*(option.key for option in LAUNCH_OPTIONS), *(option.flag for option in form.offered(OPTIONS))}
+        await until(pilot, lambda: {each.key for each in screen.query(Field) if each.region.height} >= every, "all")
+        field(screen, "grace").fill("9")
+        field(screen, "program").enter()
+        await until(pilot, lambda: "--grace 9" in said(screen, "command"), "it is filled in")
+        await pilot.press("f2")
+        await until(pilot, lambda: displayed(screen) == [*basic[:3], "grace", *basic[3:]], "folded, with what is there")
+        field(screen, "rdzv_id").fill("7")
+        await until(pilot, lambda: field(screen, "rdzv_id").region.height > 0, "what is wrong")
+
+
 @pytest.mark.parametrize("problem", ["", "toy does not tell its options: no module named torch"])
 async def test_an_enter_before_the_options_are_there_launches_once_they_are(
     problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says so meanwhile; where the program does not tell them nothing is launched, and it says why."""
+    """It says so, and takes what is typed meanwhile; of a program that tells no options nothing is launched."""
     fleet = StillFleet()
     told = threading.Event()
 
@@ -504,7 +528,12 @@ async def test_an_enter_before_the_options_are_there_launches_once_they_are(
         screen = pilot.app.screen
         assert isinstance(screen, LaunchDialog)
         await until(pilot, lambda: bool(screen.query(Field)), "the form")
-        field(screen, "world").fill("3")
+        field(screen, "world").enter()
+        await pilot.press("3")
+        await until(pilot, lambda: field(screen, "world").current == "3", "what is typed")
+        progress = {said(screen, "options-of")}
+        await until(pilot, lambda: len(progress.add(said(screen, "options-of")) or progress) > 2, "that it goes on")  # type: ignore[func-returns-value]
+        assert all(f"Reading {Draft().program}'s options" in line for line in progress)
         await pilot.press("enter")
         await until(pilot, lambda: "launched as soon as they are there" in said(screen, "account"), "that it waits")
         assert not fleet.launched
@@ -695,6 +724,7 @@ async def test_arrows_reach_every_field_of_a_short_form() -> None:
     """Where the form has to scroll, down goes to the next field all the same, and brings it into sight."""
     async with dashboard(StillFleet()).run_test(size=(80, 24)) as pilot:
         screen = await dialog(pilot)
+        await pilot.press("f2")
 
         def in_sight(field: Field) -> bool:
             return screen.query_one("#fields").region.contains_region(field.region)

@@ -22,6 +22,10 @@ from ddptop.tui.control.launch.target import RequestError, target
 
 DECIDED: Final = "ranks"
 """The group of a program's options that the launch itself decides: how many ranks, and where."""
+_BASIC: Final = frozenset({"world", "name"})
+"""Options of the launch that most launches are about."""
+_SELDOM: Final = frozenset({"data", "what is kept"})
+"""Groups of a program's options that most launches leave as they are."""
 
 
 class Draft(msgspec.Struct, forbid_unknown_fields=True):
@@ -110,6 +114,12 @@ def _masked(text: str) -> str:
 def offered(options: Sequence[Option]) -> list[Option]:
     """Return the options that a launch leaves to the user."""
     return [option for option in options if option.group != DECIDED]
+
+
+def seldom(options: Sequence[Option]) -> set[str]:
+    """Return the keys of the options of the launch and of the program that most launches leave as they are."""
+    own = {option.flag for option in offered(options) if option.group in _SELDOM}
+    return own | {option.key for option in OPTIONS if option.key not in _BASIC}
 
 
 def request(draft: Draft, options: Sequence[Option], who: str) -> Request:

@@ -1,16 +1,17 @@
 """The dialog that a run is filled in and started with; the command line that does the same stands below it.
 
 What was filled in last stands there again, closed or launched, now or tomorrow; faults, the name and secrets only
-where it was closed, and on this dashboard.
+where it was closed, and on this dashboard. Fields that most launches leave empty are folded until they are asked for.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 from textual import events, on
@@ -34,6 +35,9 @@ from ddptop.tui.screens.dialogs.field import Field
 from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
 from ddptop.tui.screens.dialogs.program import ProgramField, ProgramInput
 
+_TURNS: Final = "|/-\\"
+_TURN_S: Final = 0.2
+
 
 class Fields(VerticalScroll, can_focus=False, inherit_bindings=False):
     """The lines of the form; the arrows go from one to the next, and it scrolls with them."""
@@ -46,6 +50,7 @@ class LaunchDialog(Dialog["str | None"]):
         Binding("enter", "launch", "Launch", id="launch.launch", tooltip="Launch what is filled in, and show it"),
         Binding("escape,q", "close", "Close", id="launch.close", tooltip="Close; what is filled in is kept"),
         Binding("ctrl+o", "choose", "Script", id="launch.choose", tooltip="Choose a script from the folders"),
+        Binding("f2", "more", "More", id="launch.more", tooltip="Show all fields, or only the basic ones"),
         Binding("down", "app.focus_next", "Next", id="launch.next", tooltip="Go to the next field", show=False),
         Binding(
             "up", "app.focus_previous", "Previous", id="launch.previous", tooltip="Go to the field before", show=False
@@ -86,6 +91,8 @@ class LaunchDialog(Dialog["str | None"]):
         """The program whose fields are shown: a name of the catalogue, empty for all others, None before the first."""
         self._asking: str | None = None
         """The program whose options are being asked for."""
+        self._asked_at = 0.0
+        """When they were asked for, by the monotonic clock."""
         self._queued = False
         """The user has launched; it begins once the options are there."""
         self._starting = False
@@ -94,13 +101,15 @@ class LaunchDialog(Dialog["str | None"]):
     def compose(self) -> ComposeResult:
         """Lay out the form, and what it comes to."""
         draft = self.draft
-        with Vertical(id="dialog", classes="-broad -harmless -form"):
+        with Vertical(id="dialog", classes="-broad -harmless -form -folded"):
             yield Static("Launch a run", id="question")
             with Fields(id="fields"):
                 yield ProgramField("program", "program", "", draft.named, self._recent)
                 yield Field("arguments", "arguments", "of the program, as in a shell", draft.arguments)
+                seldom = form.seldom(())
                 for option in OPTIONS:
-                    yield _launch_field(option, draft.launch.get(option.key, ""))
+                    field = _launch_field(option, draft.launch.get(option.key, ""))
+                    yield field.set_class(option.key in seldom, "-seldom")
                 yield Static("", id="options-of")
                 yield Vertical(id="options")
             yield Static("", id="command")
@@ -108,6 +117,7 @@ class LaunchDialog(Dialog["str | None"]):
             with Horizontal(id="choices"):
                 yield Button(Content("Launch"), id="launch", compact=True)
                 yield Button(Content("Close and keep"), id="close", compact=True)
+                yield Button(Content(""), id="more", compact=True)
             yield Static("", id="hint")
 
     async def on_mount(self) -> None:
@@ -116,6 +126,8 @@ class LaunchDialog(Dialog["str | None"]):
         if self._notice is not None:
             self._say(self._notice, wrong=True)
         self._hint()
+        self._name_more()
+        self.set_interval(_TURN_S, self._tell_progress)
         await self._take_program()
 
     def _hint(self) -> None:
@@ -147,13 +159,22 @@ class LaunchDialog(Dialog["str | None"]):
         self._queued = False
         heading = self.query_one("#options-of", Static)
         heading.display = bool(program)
-        heading.update(Content(f"Reading {program}'s options…"))
+        self._asked_at = time.monotonic()
+        self._tell_progress()
         # Waited for: a field that is half gone has no place for what is wrong with it.
         await self.query_one("#options").remove_children()
         self._field("program").help = self._program_help()
         if program:
             self.run_worker(partial(self._ask, program), thread=True)
         self._check()
+
+    def _tell_progress(self) -> None:
+        """Show that the program is being asked, and for how long by now: it imports torch for the answer."""
+        if self._asking is not None:
+            took = time.monotonic() - self._asked_at
+            turn = _TURNS[int(took / _TURN_S) % len(_TURNS)]
+            said = f"{turn} Reading {self._asking}'s options… {took:.0f} s"
+            self.query_one("#options-of", Static).update(Content(said))
 
     def _program_help(self) -> str:
         if self.draft.program and not self._choosing:
@@ -176,8 +197,12 @@ class LaunchDialog(Dialog["str | None"]):
         given = self.draft.given()
         place = self.query_one("#options")
         await place.remove_children()
-        offered = form.offered(self._options)
-        await place.mount(*(_program_field(option, given.get(option.flag, "")) for option in offered))
+        seldom = form.seldom(self._options)
+        fields = [
+            _program_field(option, given.get(option.flag, "")).set_class(option.flag in seldom, "-seldom")
+            for option in form.offered(self._options)
+        ]
+        await place.mount(*fields)
         said = clean(message.problem) or f"options of {message.program}"
         self.query_one("#options-of", Static).update(Content(said))
         self._check()
@@ -240,8 +265,31 @@ class LaunchDialog(Dialog["str | None"]):
         for field in self.query(Field):
             half = field.key == "program" and self._choosing
             field.complain(None if half else self._problems.get(field.key))
+            if self._is_needed(field):
+                # It stays unfolded, also once it is empty again.
+                field.remove_class("-seldom")
         line = form.command(self.draft, options)
         self.query_one("#command", Static).update(Content(f"$ {clean(line)}{' …' if self._asking else ''}"))
+
+    def _is_needed(self, field: Field) -> bool:
+        return bool(self.draft.filled(field.key)) or field.key in self._problems
+
+    def action_more(self) -> None:
+        """Show all fields, or only those that are basic or filled in."""
+        dialog = self.query_one("#dialog").toggle_class("-folded")
+        seldom = form.seldom(self._options) if dialog.has_class("-folded") else set()
+        for field in self.query(Field):
+            idle = not self._is_needed(field) and not field.has_pseudo_class("focus-within")
+            field.set_class(field.key in seldom and idle, "-seldom")
+        self._name_more()
+
+    @on(Button.Pressed, "#more")
+    def _more(self) -> None:
+        self.action_more()
+
+    def _name_more(self) -> None:
+        which = "More" if self.query_one("#dialog").has_class("-folded") else "Fewer"
+        self.query_one("#more", Button).label = Content(f"{which} fields ({keys_of(self)['launch.more']})")
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         """Tell all about the field that is being filled in."""
