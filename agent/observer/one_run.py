@@ -23,6 +23,7 @@ from ddptop.agent.observer.engine.foreign import Foreign
 from ddptop.agent.observer.engine.launcher import Torchrun
 from ddptop.agent.observer.engine.meeting import Awaited
 from ddptop.agent.observer.engine.scheduler import Scheduler
+from ddptop.agent.observer.engine.unseen import Unseen
 from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.observer.orders.others import Others
 from ddptop.agent.observer.relay.relay import Relay
@@ -75,6 +76,7 @@ class Observer:
         self._look_due = 0.0
         self._exits = Exits()
         self._awaited = Awaited(run)
+        self._unseen = Unseen(time.monotonic())
         relay = self._relay = Relay(context, directory, run)
         self._scheduler = Scheduler(run, relay.requests)
         self._say = self._relay.say
@@ -119,6 +121,7 @@ class Observer:
                 self._abandon()
                 return
             self._find_ranks()
+            self._look_for_unseen()
             self._note_exits()
             self._ends.turn()
             self._scheduler.turn(self._members.values())
@@ -291,6 +294,14 @@ class Observer:
                 if is_new:
                     self._say(f"rank {rank} is up (pid {member.process.pid})")
         self._note_start()
+
+    def _look_for_unseen(self) -> None:
+        now = time.monotonic()
+        if self._up or not self._run.launched or self._run.leader == "torchrun" or not self._unseen.is_due(now):
+            return
+        found = (each.process for each in processes.find(self._run, {}))
+        if line := self._unseen.look(found, now):
+            self._say(line, "warning")
 
     def _note_start(self) -> None:
         if self._state == "starting":
