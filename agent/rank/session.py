@@ -304,14 +304,17 @@ class Session:
             self.end_step()
 
     def end_step(self) -> None:
-        """Check the parameters where that is due, and end the current step."""
+        """Check the parameters where that is due, and end the current step; the step counts whatever fails here."""
         step = self.gate.completed + 1
         try:
             self.checks.boundary(step)
         except Exception as error:
-            # The step counts all the same.
             self.faults.note("checksums of parameters", error)
-        self.stamps.cut(step)
+        try:
+            self.stamps.cut(step)
+        except Exception as error:
+            # A failed device raises in the next call to it: that call must be the script's.
+            self.faults.note("the end of a step", error)
 
     def hold(self) -> None:
         """Do as `count` where optimizer steps are what is counted.

@@ -90,7 +90,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     optimizer_ns: Span | None
     """None of these four: such a phase was never seen. Its time, if it has any, is in `other_ns`."""
     wait_ns: Span | None
-    """Time in which this rank's main thread was blocked in a collective. None: collectives are not observed."""
+    """Time in which this rank's training thread was blocked in a collective. None: collectives are not observed."""
     other_ns: Span
     loss: float | None = None
     samples: Size | None = None

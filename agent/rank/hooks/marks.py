@@ -63,10 +63,7 @@ class Marks:
         self._session.stamps.eventful = 0
 
     def _end(self) -> None:
-        try:
-            self._session.end_step()
-        except Exception as error:
-            self._session.faults.note("the end of a step", error)
+        self._session.end_step()
         self._session.count()
 
     def _ends(self, kind: str) -> None:

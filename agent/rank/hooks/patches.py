@@ -20,7 +20,7 @@ from ddptop.agent.rank.hooks.around import Hooks
 from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records import device_time
-from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, Stamps
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
@@ -321,19 +321,20 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     )
     hooks.around(scaler, "unscale_", enter, lambda _: stamps.leave())
     _scaled_step(scaler, boundary, session, compiling)
-    _around_backward(torch, boundary, compiling)
+    _around_backward(torch, boundary, session.stamps, compiling)
 
 
-def _around_backward(torch: Any, boundary: Boundary, compiling: Callable[[], bool]) -> None:
+def _around_backward(torch: Any, boundary: Boundary, stamps: Stamps, compiling: Callable[[], bool]) -> None:
     """Let a step end at a backward pass as well, that of `torch.autograd.grad` too.
 
     Not by `Hooks`, whose functions cannot raise what a hold raises.
     """
+    ident = threading.get_ident
 
     def patch(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if compiling():
+            if compiling() or ident() != stamps.thread:
                 return original(*args, **kwargs)
             return boundary.backward(original, *args, **kwargs)
 

@@ -10,6 +10,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,12 +33,15 @@ class Total(NamedTuple):
     by: str
 
 
-class _Bar(NamedTuple):
+@dataclass
+class _Bar:
     bar: Callable[[], Any]
     steps: int
     """Steps that were complete when it began."""
     number: int
     """The number that it began at."""
+    first: tuple[int, int] | None = None
+    """Its number and that of the steps when it was looked at first."""
 
 
 class Totals:
@@ -48,8 +52,6 @@ class Totals:
         self._steps = steps
         self._told: Total | None = None
         self._bars: list[_Bar] = []
-        self._moved: dict[int, tuple[int, int]] = {}
-        """By the id of a bar, its number and that of the steps when it was looked at first."""
 
     def tell(self, remaining: object, by: str) -> None:
         """Take in how many steps a library is to make from now on; infinite and unknown numbers are left out."""
@@ -78,7 +80,7 @@ class Totals:
             # A closed one is disabled.
             if bar is None or bar.disable or not bar.total or bar.n >= bar.total:
                 continue
-            if each_step := self._a_step(bar):
+            if each_step := self._a_step(each, int(bar.n)):
                 steps = math.ceil((bar.total - each.number) / each_step)
                 if enclosing is None or (outer := enclosing.bar()) is None:
                     return Total(each.steps + steps, "tqdm")
@@ -87,11 +89,12 @@ class Totals:
             enclosing = each
         return None
 
-    def _a_step(self, bar: Any) -> int | None:
+    def _a_step(self, bar: _Bar, number: int) -> int | None:
         """Return by how much a bar moves in a step, None where it does not move with the steps, or not yet."""
-        steps, number = self._steps(), int(bar.n)
-        number_first, steps_first = self._moved.setdefault(id(bar), (number, steps))
-        made, moved = steps - steps_first, number - number_first
+        steps = self._steps()
+        if bar.first is None:
+            bar.first = number, steps
+        made, moved = steps - bar.first[1], number - bar.first[0]
         if made < _LEAST_STEPS:
             return None
         each_step = round(moved / made)

@@ -116,6 +116,21 @@ def test_a_bar_that_moves_with_the_steps_says_how_many_there_are(training, monke
     assert training.told() == (900, "tqdm")
 
 
+def test_a_bar_in_the_place_of_one_that_is_gone_says_its_own_steps(training, monkeypatch):
+    """A bar of tokenizing is freed before that of the training, which then is where it was in memory."""
+    bars = module("tqdm.std", monkeypatch).tqdm
+    before = bars(total=10_000)
+    before.n = 5000
+    assert training.told() is None
+    place = id(before)
+    del before
+    moving = bars(total=300)
+    assert id(moving) == place
+    training.told()
+    training.steps = moving.n = 10
+    assert training.told() == (300, "tqdm")
+
+
 def test_of_a_bar_for_each_epoch_only_all_epochs_tell(training, monkeypatch):
     """With a bar of the epochs around it the product; without one, nothing once the first epoch is over."""
     bars = module("tqdm.std", monkeypatch).tqdm
