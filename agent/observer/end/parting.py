@@ -116,7 +116,7 @@ def of_ranks(
     apart = None
     if kind in (kinds.MISMATCH, kinds.TIMEOUT, kinds.LOST_PEER, kinds.LATE_ABORT):
         stood = _stood(members, log_of, codes)
-        apart = _apart(kind, members, stood, codes, f"{error or ''} {printed}")
+        apart = _apart(kind, first, members, stood, codes, f"{error or ''} {printed}")
     return Parting(kind.name, place, apart)
 
 
@@ -157,6 +157,7 @@ def _stood(
 
 def _apart(
     kind: kinds.Kind,
+    first: int,
     members: Mapping[int, Member],
     stood: Mapping[int, _Call],
     codes: Mapping[int, int],
@@ -180,7 +181,14 @@ def _apart(
         return Apart(kinds.LEFT_EARLY.name, text, finished[0] if len(finished) == 1 else None)
     if not stood or kind not in (kinds.MISMATCH, kinds.TIMEOUT):
         return None
-    calls = sorted(set(stood.values()), key=lambda call: sum(each == call for each in stood.values()))
+    if kind is kinds.MISMATCH and codes.get(first) == -signal.SIGABRT and first in stood:
+        # gloo gives up over a size only in the same collective, and there only where more comes than fits: the others
+        # may have gone on to another call meanwhile.
+        stood = {rank: call for rank, call in stood.items() if call.name == stood[first].name}
+    # Of as many ranks on both sides that one is told first which failed first.
+    calls = sorted(
+        set(stood.values()), key=lambda call: (sum(each == call for each in stood.values()), call != stood.get(first))
+    )
     by_call = {call: [rank for rank, each in stood.items() if each == call] for call in calls}
     if len(calls) > 1:
         least, most = calls[0], calls[-1]

@@ -96,6 +96,20 @@ def test_another_size_is_told_from_the_crash_of_gloo(tmp_path: Path) -> None:
     )
 
 
+def test_another_size_is_told_where_the_other_rank_has_gone_on(tmp_path: Path) -> None:
+    """Less came to it than it expected, which gloo takes: it stands in its next call, which is no part of it."""
+    (tmp_path / "rank-1.log").write_text(ENFORCE + dump("all_gather", 32))
+    on = failed(0, CLOSED, trace("_engine_run_backward", 40, "autograd/graph.py"), 20)
+    found = judged(
+        on, member(1), deaths=(Death(1, 30, -signal.SIGABRT),), log_of=lambda rank: tmp_path / f"rank-{rank}.log"
+    )
+    assert (found.kind, found.rank) == ("mismatch", 1)
+    assert found.cause == (
+        "rank 1 called all_gather (train.py:32 main) with another size than its peers: "
+        "1,000 bytes came where 12 were expected"
+    )
+
+
 @pytest.mark.parametrize(
     ("backend", "printed", "kind"),
     [(CLOSED, "", "mismatch"), ("DistBackendError: NCCL error", "", "aborted"), (CLOSED, "free(): bad\n", "aborted")],
