@@ -195,7 +195,9 @@ def _by_stacks(
     if not where.does and where.source and last.status == "sleeping":
         # In a call of C that its line makes, and not in a sleep.
         return Cause(rank, "waiting", place.WAITS, where, evidence=evidence)
-    return Cause(rank, "not_entered", place.SLEEPS if where.does == place.SLEEPS else "", where, evidence=evidence)
+    return Cause(
+        rank, "not_entered", where.does if where.does in (place.SLEEPS, place.GROUPS) else "", where, evidence=evidence
+    )
 
 
 def _by_disk(last: Inspection, where: Place, age_s: float) -> Cause | None:

@@ -18,6 +18,7 @@ QUEUES: Final = "waits for a queue"
 READS: Final = "waits for a socket"
 WAITS_FOR_PROCESS: Final = "waits for another process"
 SLEEPS: Final = "sleeps"
+GROUPS: Final = "waits in new_group (all ranks have to call it)"
 WAITS: Final = "waits"
 
 WORK: Final = frozenset({SAVES, EVALUATES, COMPILES})
@@ -29,6 +30,7 @@ _LIBRARY: Final = (
     # In the order in which they are looked for: the first says more than those after it.
     (re.compile(r"torch/utils/data/"), "", LOADS),
     (re.compile(r"torch/(_dynamo|_inductor|_functorch)/|/triton/"), "", COMPILES),
+    (re.compile(r"torch/distributed/distributed_c10d\.py"), "new_group", GROUPS),
     (re.compile(r"torch/(serialization|distributed/checkpoint/.*)\.py|safetensors/"), "save", SAVES),
     (re.compile(r"(^|/)(subprocess|popen_\w+)\.py"), "", WAITS_FOR_PROCESS),
     (re.compile(r"(^|/)queues?\.py"), "", QUEUES),
