@@ -57,7 +57,9 @@ def seen(request, tmp_path_factory) -> dict[str, Any]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(ranks.pid, signal.SIGKILL)
     reports = [line for line in out.splitlines() if line.startswith("REPORT ")]
-    assert len(reports) == 1, f"exit code {ranks.returncode}: {out + errors}"
+    # Of a crash in native code the agent writes the stacks there.
+    crashes = [path.read_text() for path in (run.rank_crash(0), run.rank_crash(1)) if path.exists()]
+    assert len(reports) == 1, "\n".join([f"exit code {ranks.returncode}: {out}", errors, *crashes])
     report: dict[str, Any] = json.loads(reports[0].removeprefix("REPORT "))
     return {"by": request.param} | report
 
