@@ -424,8 +424,8 @@ class DdptopApp(App[None]):
 
     def action_suspend(self) -> None:
         """Give the terminal back to the shell until it continues us."""
-        # Without a shell above us nobody could.
-        if os.getsid(os.getppid()) == os.getsid(0):
+        # Without a shell above us nobody could; in a container the parent may be outside, and has the number 0.
+        if (parent := os.getppid()) and os.getsid(parent) == os.getsid(0):
             self.action_suspend_process()
 
     def action_leave(self) -> None:

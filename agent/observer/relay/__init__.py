@@ -8,7 +8,6 @@ sound         which messages of a rank can be true
 fills         questions for earlier records, read as fast as there is room for the answers
 judging       the judge's verdicts, published and recorded
 hanging       what the ranks are asked of a run that makes no steps, and the record of their answers
-rivals        who takes the cores of a rank that waits for one
 suspects      the records of ranks that may be slow, asked for where they would decide
 looking_back  the history of the run: kept, saved, and asked for
 door          what onlookers have of it: two sockets, commands, the newest of each rank

@@ -20,6 +20,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.observer.inspection.inspections import Inspections
+from ddptop.agent.observer.inspection.rivals import Rivals
 from ddptop.agent.observer.orders.budget import Budget
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.recorder import Recorder
@@ -43,7 +44,6 @@ from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.observer.relay.repeating import Repeating
-from ddptop.agent.observer.relay.rivals import Rivals
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.wakeup import WakeUp
 from ddptop.agent.run.rundir import Member, Run, RunDir

@@ -20,7 +20,7 @@ class Open(NamedTuple):
 
     call: Call
     blocking: bool
-    """The main thread is blocked in it."""
+    """The training thread is blocked in it."""
     sure: bool
     """False: it may have completed."""
 
@@ -32,7 +32,7 @@ def find(flying: Iterable[Call], stamps: Stamps, waits: Waits, main: FrameType |
         flying: the calls that are not known to be complete.
         stamps: of this rank.
         waits: of this rank.
-        main: the innermost frame of the main thread.
+        main: the innermost frame of the training thread.
         is_over: the step in which calls were made that are not timed is over.
     """
     awaited = waits.awaited(main)
@@ -57,7 +57,7 @@ def _state(
     *,
     is_over: bool,
 ) -> tuple[bool, bool] | None:
-    """Return whether the main thread is blocked in a call, and whether it is open for sure; None: it has completed."""
+    """Say whether the training thread is blocked in a call, and whether it is surely open; None: it has completed."""
     if call.device is not None:
         # The events of a graph's capture cannot be asked for.
         return None if call.duration is not None else (False, not CAPTURES.under_way)

@@ -139,7 +139,7 @@ class Collectives:
         return seen and not communication.may_be_unseen(watches=self._watches)
 
     def open(self, main: FrameType | None) -> list[Open]:
-        """Return the calls that have not completed, oldest first, where the main thread's innermost frame is `main`."""
+        """Return the calls that have not completed, oldest first; `main` is the training thread's innermost frame."""
         is_over = self._stamps.steps != self._step
         flying = tuple(self._flying.values())
         found = open_calls.find(flying, self._stamps, self._waits, main, is_over=is_over)
@@ -393,7 +393,7 @@ class Collectives:
 def _is_of_torch() -> bool:
     """Say whether this is a thread that Python did not start.
 
-    In such threads torch runs the backward pass of what is on a device, while the main thread waits for its end.
+    In such threads torch runs the backward pass of what is on a device, while the training thread waits for its end.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None:

@@ -101,7 +101,7 @@ class Waits:
         """Return the work that the thread of a stack waits for, None where it waits for none.
 
         Args:
-            frame: the innermost frame of the main thread.
+            frame: the innermost frame of the training thread.
         """
         for _ in range(_DEPTH):
             if frame is None:

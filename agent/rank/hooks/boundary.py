@@ -206,6 +206,10 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
         # than the main one, the steps of the first of them that lives count.
         nonlocal trainer
         here = ident()
+        if here != stamps.thread and stamps.in_backward and _has_ended(here):
+            # torch runs the backward pass of what is on a device in threads that Python does not know.
+            boundary.inside = True
+            return False
         if here != trainer and (trainer is None or here == main or _has_ended(trainer)):
             trainer = stamps.thread = here
             boundary.restart()

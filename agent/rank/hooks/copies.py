@@ -25,7 +25,7 @@ raises whatever the arguments make it raise."""
 
 
 def watch(torch: Any, stamps: Stamps, note: Callable[[str, Exception], None], host: Collection[str] = _HOST) -> None:
-    """Stamp the copies of the main thread from now on.
+    """Stamp the copies of the training thread from now on.
 
     Args:
         torch: the module.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import random
 import sys
@@ -246,3 +247,29 @@ def test_a_number_that_comes_while_a_step_ends_counts_from_the_next_step() -> No
     for _ in range(3):
         rank.step(optimizer)
     assert [stamped.step for stamped in rank.stamps.finished][-1] == 12
+
+
+def test_steps_in_threads_of_torch_are_one_step_at_the_end_of_the_backward_pass() -> None:
+    """On a device the backward pass, with the optimizers that hooks step in it, runs in threads of torch."""
+    rank, some = Rank(1), optimizers(2)
+
+    def step(optimizer: torch.optim.Optimizer, done: threading.Event) -> None:
+        rank.before(optimizer, (), {})
+        rank.after(optimizer, (), {})
+        done.set()
+
+    def backward() -> None:
+        made = len(rank.stamps.finished)
+        rank.stamps.enter(BACKWARD)
+        for each in some:
+            done = threading.Event()
+            _thread.start_new_thread(step, (each, done))
+            assert done.wait(30)
+            assert len(rank.stamps.finished) == made
+        rank.stamps.leave()
+
+    for _ in range(3):
+        rank.boundary.backward(backward)
+    assert rank.gate.completed == len(rank.stamps.finished) == 3
+    assert rank.stamps.thread == threading.get_ident()
+    assert not rank.faults.count

@@ -10,8 +10,8 @@ import psutil
 from support.harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.observer.relay import rivals
-from ddptop.agent.observer.relay.rivals import Rivals
+from ddptop.agent.observer.inspection import rivals
+from ddptop.agent.observer.inspection.rivals import Rivals
 from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import Member
 
