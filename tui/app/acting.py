@@ -33,6 +33,7 @@ from ddptop.tui.screens.dialogs.question import (
     about_restart,
     about_stop,
 )
+from ddptop.tui.views.screen.events import EventList
 
 if TYPE_CHECKING:
     from ddptop.tui.control.kill import Killing
@@ -235,6 +236,9 @@ class Acting:
                 # It was decided before it could be cancelled.
                 text = f"not frozen: {acted.text}"
                 self._app.notify(text, title="" if shown else turn.run, severity="warning", markup=False)
+            case None if shown and turn.waiting is not None and self._app.screen.query(EventList):
+                # The event that says the same stands on this screen.
+                pass
             case None:
                 self._app.notify(acted.text, title="" if shown else turn.run, markup=False)
             case Refused() if turn.killed:

@@ -42,6 +42,7 @@ class Recorded:
     """In place of the app: works when it is told to, and notes what is shown."""
 
     key_names = KEYS
+    screen: Screen[Any] = Screen()
 
     def __init__(self) -> None:
         self.app = self

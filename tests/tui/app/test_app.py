@@ -83,17 +83,31 @@ async def test_enter_opens_a_rank_and_escape_returns_to_it() -> None:
 
 
 async def test_space_pauses_and_resumes() -> None:
-    """Space holds the run, then lets it go; the answer is shown, the footer offers what works."""
+    """Space holds the run, then lets it go; the footer offers what works."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         app = pilot.app
         assert "Pause" in footer_keys(app)
         await pilot.press("space")
-        await until(pilot, lambda: "held at step 1,284 in 8 ms" in seen(app), "the answer")
         await until(pilot, lambda: "Resume" in footer_keys(app), "resume is offered")
         assert "Pause" not in footer_keys(app)
         await pilot.press("space")
         await until(pilot, lambda: source.asked == ["pause", "resume"], "resumed")
+
+
+@pytest.mark.parametrize("key", ["space", "c"])
+async def test_a_message_does_not_repeat_the_event_in_sight(key: str) -> None:
+    """What was done stands among the events of the run's screen; the screen of a rank has none, and is told."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        app = pilot.app
+        await pilot.press(key)
+        await until(pilot, lambda: source.asked and app.acting._under_way is None, "it is done")  # type: ignore[attr-defined]
+        assert not list(app._notifications)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RankScreen), "a rank")
+        await pilot.press("full_stop" if key == "space" else key)
+        await until(pilot, lambda: len(source.asked) == 2 and list(app._notifications), "a message")
 
 
 async def test_a_count_before_the_dot_makes_so_many_steps() -> None:
