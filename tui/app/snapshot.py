@@ -15,6 +15,7 @@ from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Control, Inspector, Refused, frame_now
 from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.history.history import History
 from ddptop.tui.settings import Settings
 
 QUIET_S: Final = 0.4
@@ -68,7 +69,7 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
     taken: list[str] = []
 
     async def pilot(pilot: Pilot[object]) -> None:
-        taken.append(await _settled(pilot))
+        taken.append(await _settled(pilot, frame.history))
         app.exit()
 
     app.run(headless=True, size=size, auto_pilot=pilot)
@@ -87,8 +88,8 @@ def _whole(link: Link) -> Frame:
     return frame_now(link)
 
 
-async def _settled(pilot: Pilot[object]) -> str:
-    """Wait until the screen no longer changes, and return it as SVG."""
+async def _settled(pilot: Pilot[object], history: History | None) -> str:
+    """Wait until the screen has its numbers and no longer changes, and return it as SVG."""
     give_up = time.monotonic() + PATIENCE_S
     seen, since = "", time.monotonic()
     while True:
@@ -97,6 +98,10 @@ async def _settled(pilot: Pilot[object]) -> str:
         now = time.monotonic()
         if svg != seen:
             seen, since = svg, now
-        elif now - since > QUIET_S or now > give_up:
+        elif now > give_up or (now - since > QUIET_S and _is_answered(history)):
             return svg
         await asyncio.sleep(QUIET_S / 4)
+
+
+def _is_answered(history: History | None) -> bool:
+    return history is None or not history.begun or (history.complete and history.by_time.complete)

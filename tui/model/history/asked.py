@@ -322,18 +322,20 @@ class Asked:
     @property
     def complete(self) -> bool:
         """False until what is in sight has been answered once, from a whole history."""
-        if self._ended and self._source is None:
-            # Nothing is recorded, and nobody is left to ask.
-            return True
+        return self.is_answered("step") and (
+            self._is_unanswerable or (self.extent is not None and self.extent.complete)
+        )
+
+    @property
+    def _is_unanswerable(self) -> bool:
+        """True where nothing is recorded, and nobody is left to ask."""
+        return self._ended and self._source is None
+
+    def is_answered(self, by: str) -> bool:
+        """Return False while a first answer about something in sight is awaited."""
         now = self.clock()
-        return (
-            self.extent is not None
-            and self.extent.complete
-            and all(
-                each.answered
-                for key, each in self._interests.items()
-                if key[0] == "step" and now - each.read_at <= SIGHT_S
-            )
+        return self._is_unanswerable or all(
+            each.answered for key, each in self._interests.items() if key[0] == by and now - each.read_at <= SIGHT_S
         )
 
     @property
@@ -406,6 +408,11 @@ class AskedTime:
         self._asked = asked
         self.world = asked.world
         self.columns = columns_for(asked.world)
+
+    @property
+    def complete(self) -> bool:
+        """False while a first answer about what is in sight is awaited."""
+        return self._asked.is_answered("time")
 
     def bucket(self, level: int, at: float) -> int:
         """Return the number of the bucket that a moment (s since the epoch) is in."""

@@ -209,6 +209,7 @@ class Heatmap(RankView):
             slow=None if frame.verdict is None else frame.verdict.rank,
             ended=frame.state in ENDED,
             unseen=chosen is not None and chosen.mechanism is None,
+            complete=frame.history is None or frame.history.by_time.complete,
             shaded=self._shaded,
             keys=keys_of(self),
             hosts=frame.hosts,

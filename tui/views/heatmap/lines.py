@@ -53,6 +53,8 @@ class Sight(NamedTuple):
     ended: bool
     unseen: bool
     """True where the chosen rank's collectives are not seen."""
+    complete: bool
+    """False while the numbers are awaited."""
     shaded: bool
     """True where the terminal has colors for a scale; else it is made of signs."""
     keys: Mapping[str, str]
@@ -205,6 +207,8 @@ def _axis(heat: HeatCells, sight: Sight, ink: Ink) -> Row:
 
 def _legend(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
     metric = sight.metric
+    if heat.scale is None and not sight.complete:
+        return [Segment(" loading history", ink["label"])]
     if heat.scale is None:
         blind = sight.unseen and metric.name in ("own", "wait")
         why = "collectives are not seen here" if blind else "nothing is known of it"

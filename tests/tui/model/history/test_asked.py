@@ -197,6 +197,20 @@ def test_what_is_out_of_sight_is_not_asked_for() -> None:
     assert scene.asked.by_step.last == 520
 
 
+def test_a_number_over_time_is_awaited_until_its_first_answer() -> None:
+    """So a map that is empty because nobody has answered yet is told from one of which nothing is known."""
+    scene = Scene()
+    scene.train(50)
+    scene.exchange()
+    by_time = scene.asked.by_time
+    assert by_time.complete
+    for metric in ("step", "learning_rate"):
+        by_time.window(metric, 0, BASE_S, 10)
+        assert not by_time.complete
+        scene.exchange(0.1)
+        assert by_time.complete
+
+
 def test_what_comes_back_into_sight_is_drawn_to_its_end() -> None:
     """A view is told of the steps made meanwhile, also of a run that makes no more, and then of nothing new."""
     scene = Scene()
