@@ -63,6 +63,7 @@ class Spot:
     """Bytes that it has read and written."""
     work: Work | None = None
     dead_thread: str = ""
+    problem: str = ""
     groups: tuple[GroupCalls, ...] | None = None
     """Instead of the one group that follows from the rest."""
     ahead: int = 0
@@ -95,6 +96,7 @@ class Spot:
             moved_bytes=self.moved,
             work=self.work,
             dead_thread=self.dead_thread,
+            problem=self.problem,
             exception="" if outside else self.exception,
             raised_at="" if outside else self.raised_at,
         )

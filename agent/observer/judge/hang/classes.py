@@ -37,6 +37,8 @@ SWAPS: Final = 100.0
 ENDED_S: Final = 5.0
 """Seconds without a step after which a rank that has ended is the cause of a hang: until then the end of the run may
 follow, as it does where a rank has failed."""
+_NO_PY_SPY: Final = "py-spy is not installed"
+"""In the words in which an inspection says why it has no stacks: the agent of such a rank cannot tell any."""
 STOPPED: Final = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
 
 ORDER: Final = (
@@ -138,13 +140,14 @@ def _silent(
         # On a machine under load its agent gets no time either.
         return Cause(rank, "working", "works", where, evidence=tuple(evidence))
     evidence += ["CPU time"] if busy else []
+    unseen = " (install py-spy to see the line)" if not where.where and _NO_PY_SPY in last.problem else ""
     if busy and moves(seen) and progress.age_s(now_ns) < max(ONE_LINE_S, progress.bearable_s):
         # To read a large pickle or table holds the lock for as long as that takes.
         return Cause(rank, "working", "works", where, evidence=tuple(evidence))
     return Cause(
         rank,
         "lock_held",
-        f"{'computes, holding' if busy else 'holds'} the interpreter lock",
+        f"{'computes, holding' if busy else 'holds'} the interpreter lock{unseen}",
         where,
         held or busy,
         tuple(evidence),

@@ -21,6 +21,7 @@ from support.standing import (
     waits,
 )  # fmt: skip
 
+from ddptop.agent.observer.inspection import dumps
 from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.judge.hang.classes import ENDED_S
 from ddptop.agent.observer.judge.hang.progress import ONE
@@ -90,6 +91,11 @@ LOADER = (
             Spot((), silent=True, cpu=100.0, status="running"),
             "lock_held",
             "it computes, holding the interpreter lock; ranks 0, 2 and 3 wait in",
+        ),
+        (
+            Spot((), silent=True, cpu=100.0, status="running", problem=dumps.MISSING),
+            "lock_held",
+            "it computes, holding the interpreter lock (install py-spy to see the line); ranks 0, 2 and 3 wait in",
         ),
         (Spot(LOADER, cpu=0.5), "data", "it waits for data"),
         (Spot(in_user_code(31, source="second.acquire()")), "waiting", "it waits for a lock"),
