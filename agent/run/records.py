@@ -162,6 +162,8 @@ class Run(msgspec.Struct, frozen=True):
     """Number of this host among them, from 0, likewise."""
     holder: Process | None = None
     """The process whose end ends the run on this host, such as the task of a scheduler; None for most runs."""
+    removed: _Count = 0
+    """Ended runs that its launch removed to make room."""
 
     @property
     def meets(self) -> bool:

@@ -159,7 +159,7 @@ def _ps(options: argparse.Namespace) -> int:
     elif options.all:
         # Before anything else: the processes that do it are forked, and what a thread holds then is held for ever.
         others = _others(thresholds)
-    takeover.tidy()
+    removed = len(takeover.tidy())
     damaged: list[str] = []
     own = rundir.runs(damaged)
     for line in damaged:
@@ -170,9 +170,27 @@ def _ps(options: argparse.Namespace) -> int:
         print_json([status.run_json(frame) for frame in shown])
     elif shown:
         print("\n".join(status.table(shown, time.time())))
+        _say_removed(removed, own)
     else:
         print("no runs yet; `ddptop launch --world 4 resnet` starts one")
     return 0
+
+
+def _say_removed(removed: int, runs: list[RunDir]) -> None:
+    """Print how many ended runs were removed to make room, by this call and by the launches of these runs."""
+    from ddptop.agent.run import rundir
+    from ddptop.agent.text import plural
+
+    for directory in runs:
+        with contextlib.suppress(rundir.RunDirError):
+            removed += directory.read().removed
+    if removed:
+        was = "was" if removed == 1 else "were"
+        line = (
+            f"{plural(removed, 'ended run')} {was} removed to make room; "
+            f"the last {rundir.KEEP_ENDED} stay, within `all_mib` (ddptop help settings)"
+        )
+        print(f"\x1b[2m{line}\x1b[0m" if sys.stdout.isatty() else line)
 
 
 def _status(options: argparse.Namespace) -> int:

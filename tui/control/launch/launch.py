@@ -212,13 +212,14 @@ def _start(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunD
 
 
 def _with_room(run: Run, spared: RunDir | None) -> tuple[Run, dict[str, int]]:
-    """Return the run with the room that the settings give it, and the ended runs that were removed to make it."""
+    """Return the run with the room that the settings give it, and the ended runs removed to make it, with bytes."""
     try:
         storage = settings.load().storage
     except settings.SettingsError as problem:
         raise RequestError(str(problem)) from problem
     removed = takeover.tidy(spared) | retention.make_room(storage.all_mib << 20, spared=spared)
-    return msgspec.structs.replace(run, run_bytes=storage.run_mib << 20, all_bytes=storage.all_mib << 20), removed
+    bounds = {"run_bytes": storage.run_mib << 20, "all_bytes": storage.all_mib << 20}
+    return msgspec.structs.replace(run, **bounds, removed=len(removed)), removed
 
 
 def _removal(removed: Mapping[str, int]) -> str:
