@@ -26,10 +26,12 @@ from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.screens.dialogs.question import (
     ANEW,
     FREEZE,
+    REMOVE,
     RESUME,
     SAVE_AND_STOP,
     STOP,
     about_freeze,
+    about_removal,
     about_restart,
     about_stop,
 )
@@ -142,6 +144,19 @@ class Acting:
             case "restart" if not self._preparing:
                 self._preparing = True
                 self._app.run_worker(partial(self._prepare_restart, run.run, do, control), thread=True)
+
+    def remove(self, run: RunLine, work: Work) -> None:
+        """Have a run removed by `work`, after a question; one that has not ended stays, and that is told."""
+        if run.over:
+            self._app.push_screen(about_removal(run.run), partial(self._remove, run.run, work))
+        else:
+            kill = keys_of(self._app)["runs.kill"]
+            text = f"{run.run} has not ended; {kill} kills it"
+            self._app.notify(text, title="not removed", severity="warning", markup=False)
+
+    def _remove(self, run: str, work: Work, answer: str | None) -> None:
+        if answer == REMOVE:
+            self._do(f"removal of {run}", run, work)
 
     def marked(self, frame: Frame) -> Frame:
         """Return a frame with what an action of this dashboard waits for, if one does."""

@@ -122,6 +122,9 @@ class SeveralRuns:
     def act(self, asked: RunList.Asked) -> None:
         """Do what is asked with a run of the list."""
         line = asked.line
+        if asked.action == "remove":
+            self._acting.remove(line, partial(self.fleet.remove, line))
+            return
         try:
             shown = line.run_id == self._shown.newest().run_id
             control = self._shown.source.control if shown else self.fleet.control(line.run)

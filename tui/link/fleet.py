@@ -132,5 +132,13 @@ class Fleet(Protocol):
         """
         ...
 
+    def remove(self, line: RunLine) -> str:
+        """Remove an ended run with its logs and records, and tell it. Takes a moment.
+
+        Raises:
+            Refused: it stays, and why.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of sockets; the runs go on."""

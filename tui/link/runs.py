@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.launch.options import Request
+from ddptop.tui.drawing import units
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.host import Host
@@ -125,6 +126,22 @@ class Runs:
             return launch(request).name
         except (RequestError, RunDirError) as problem:
             raise Refused(str(problem)) from problem
+
+    def remove(self, line: RunLine) -> str:
+        """Remove an ended run, as `ddptop clean` does; see `Fleet.remove`."""
+        # Here, because they load the observer, and most dashboards remove nothing.
+        from ddptop.agent.observer.record import retention
+        from ddptop.agent.observer.status import takeover
+
+        try:
+            directory = rundir.find(line.run)
+            if not takeover.meet(directory).ended:
+                raise Refused(f"{line.run} has not ended, and was not removed")
+            size = retention.size_of(directory.path)
+            rundir.remove(directory, line.run_id, over=True)
+        except RunDirError as problem:
+            raise Refused(str(problem)) from problem
+        return f"removed {line.run}: {units.size(size).strip()} came free"
 
     def close(self) -> None:
         """Close all sockets."""

@@ -57,6 +57,13 @@ class RunList(Page, can_focus=True):
         Binding("x", "ask('stop')", "Stop", id="runs.stop", tooltip="Stop the marked run at a step: asks first"),
         Binding("k", "ask('kill')", "Kill", id="runs.kill", tooltip="Kill the marked run: asks first"),
         Binding("R", "ask('restart')", "Restart", id="runs.restart", tooltip="Restart the marked run"),
+        Binding(
+            "delete",
+            "ask('remove')",
+            "Remove",
+            id="runs.remove",
+            tooltip="Remove the marked run with its logs and records, once it has ended: asks first",
+        ),
         Binding("up", "mark(-1)", "Run above", id="runs.up", tooltip="Mark the run above", show=False),
         Binding("down", "mark(1)", "Run below", id="runs.down", tooltip="Mark the run below", show=False),
         Binding("home", "edge(0)", "First run", id="runs.first", tooltip="Mark the first run", show=False),
@@ -252,8 +259,8 @@ class RunList(Page, can_focus=True):
         if action != "ask":
             return bool(self.lines)
         line = self.line
-        if line is None:
-            return False
+        if line is None or parameters[0] == "remove":
+            return line is not None
         return is_offered(str(parameters[0]), line.state, launched=line.launched, waiting=self._is_awaited(line))
 
     def _is_awaited(self, line: RunLine) -> bool:
@@ -261,7 +268,10 @@ class RunList(Page, can_focus=True):
 
     def lacks(self, action: str) -> bool:
         """Say whether an action is offered although the marked run has not what it needs; see `LiveScreen.lacks`."""
-        return action == "runs.checkpoint" and self.line is not None and not self.line.checkpoints
+        line = self.line
+        if line is None:
+            return False
+        return {"runs.checkpoint": not line.checkpoints, "runs.remove": not line.over}.get(action, False)
 
     def _mark(self, index: int) -> None:
         self.marked = self.lines[index].run

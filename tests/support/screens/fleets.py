@@ -65,6 +65,11 @@ class StillFleet:
         self.frames[name] = frame("starting", world=request.world or 2, run=name, program=request.program)
         return name
 
+    def remove(self, line: RunLine) -> str:
+        """Remove it."""
+        del self.frames[line.run]
+        return f"removed {line.run}"
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -92,6 +92,23 @@ def test_a_look_is_bounded(folder: Path, poll_s: float, most: int) -> None:
         fleet.close()
 
 
+def test_an_ended_run_is_removed_and_no_other_of_its_name(fleet: Runs) -> None:
+    """A live run is refused in one line, and so is a run whose name another one has taken."""
+    ended("gone", 1)
+    ended("taken", 2, run_id="newer")
+    rundir.create(
+        Run("live", "l", "p", (), 1, "gloo", "cpu", 3, True, state="running", observer=rundir.identify(os.getpid()))
+    )
+    lines = {line.run: line for line in fleet.listing(None).lines}
+    assert fleet.remove(lines["gone"]).startswith("removed gone: ")
+    with pytest.raises(Refused, match="live has not ended"):
+        fleet.remove(lines["live"])
+    with pytest.raises(Refused, match="another run has taken this name"):
+        fleet.remove(replace(lines["taken"], run_id="older"))
+    assert {run.name for run in rundir.runs()} == {"taken", "live"}
+    assert {line.run for line in fleet.listing(None).lines} == {"taken", "live"}
+
+
 def test_a_name_taken_again_is_another_run(fleet: Runs) -> None:
     """What was known of the ended run of that name is not told of its successor."""
     ended("same", 1_000, "failed", "first")

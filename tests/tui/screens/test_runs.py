@@ -236,6 +236,23 @@ async def test_what_waits_is_cancelled_in_the_list_too(place: int) -> None:
         await until(pilot, lambda: "Pause" in footer_keys(app), "it can be paused again")
 
 
+async def test_an_ended_run_is_removed_after_one_question() -> None:
+    """A live one stays and one line says why; a run that has ended stays too, unless the answer is to remove it."""
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=(80, 24), notifications=True) as pilot:
+        listed = await listing(pilot, "down", "delete")
+        await until(pilot, lambda: "has not ended" in seen(pilot.app), "why not")
+        assert not isinstance(pilot.app.screen, Question)
+        await pilot.press("end", "delete")
+        assert isinstance(pilot.app.screen, Question)
+        await pilot.press("escape", "delete", "right")
+        assert set(fleet.frames) == {each.run for each in FRAMES}
+        await pilot.press("enter")
+        await until(pilot, lambda: "toy-77aa" not in fleet.frames, "it is removed")
+        await until(pilot, lambda: "removed toy-77aa" in seen(pilot.app), "what was done")
+        await until(pilot, lambda: "toy-77aa" not in listed.text, "its line is gone")
+
+
 async def test_the_mark_stays_with_its_run() -> None:
     """When the list changes its order under the hand, a key still acts on the run that was marked."""
     fleet = StillFleet()

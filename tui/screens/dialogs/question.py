@@ -24,6 +24,7 @@ STOP: Final = "stop"
 FREEZE: Final = "freeze"
 RESUME: Final = "resume"
 ANEW: Final = "anew"
+REMOVE: Final = "remove"
 _CANCEL: Final = "cancel"
 
 
@@ -132,6 +133,12 @@ def about_freeze(run: str, left_s: float | None, reason: str, resume: str) -> Qu
     if not reason:
         return Question(f"Freeze {run}?", (risk,), ((FREEZE, "Freeze"),))
     return Question(f"Freeze {run} instead?", (reason, risk), ((FREEZE, "Freeze"),))
+
+
+def about_removal(run: str) -> Question:
+    """Ask whether an ended run is to be removed."""
+    fact = "Its logs and records go with it, and do not come back."
+    return Question(f"Remove {run}?", (fact,), ((REMOVE, "Remove"),))
 
 
 def about_restart(run: str, *, resumable: bool) -> Question:
