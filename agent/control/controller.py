@@ -128,7 +128,7 @@ class Controller:
         started = self._clock()
         held = self._lease("pause", patience_s)
         self._decide(held, lambda id: wire.Keep(id, held.token, held.step, held.serial))
-        return f"held at step {held.step:,} in {(self._clock() - started) * 1e3:.0f} ms"
+        return f"held at step {held.step:,} in {(self._clock() - started) * 1e3:,.0f} ms"
 
     def advance(self, steps: int, patience_s: float = PATIENCE_S) -> str:
         """Let all ranks of a paused group do exactly this many more steps.
@@ -149,7 +149,7 @@ class Controller:
         target = (steps_held.pop() or 0) + steps
         self._decide_next(lambda id, serial: wire.Advance(id, target, serial))
         self._await_target(target, patience_s)
-        return f"held at step {target:,} after {plural(steps, 'step')} in {(self._clock() - started) * 1e3:.0f} ms"
+        return f"held at step {target:,} after {plural(steps, 'step')} in {(self._clock() - started) * 1e3:,.0f} ms"
 
     def resume(self) -> str:
         """Resume all ranks.

@@ -211,8 +211,10 @@ def _legend(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
         return [Segment(" loading history", ink["label"])]
     if heat.scale is None:
         blind = sight.unseen and metric.name in ("own", "wait")
-        why = "collectives are not seen here" if blind else "nothing is known of it"
+        why = "collectives are not seen here" if blind else "no value in sight"
         text = f" {metric.title}: {why}; {sight.keys['heatmap.metric']} shows another number"
+        if not blind:
+            text += f", {sight.keys['heatmap.zoom_out']} more time"
         return [Segment(units.shorten(text, width), ink["label"])]
     low, high = (metric.text(value).strip() for value in heat.scale)
     if sight.shaded:
@@ -236,7 +238,7 @@ def _reading(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
     text = units.DASH if value is None else metric.text(value).strip()
     back = (sight.newest - sight.at) * sight.seconds
     host = units.shorten(sight.hosts.name_of(sight.chosen), _LONGEST)
-    when = f"{units.age(back).strip()} ago" if back else "now"
+    when = f"{units.age(back).strip()} ago" if back else "end" if sight.ended else "now"
     pieces: list[Row] = [
         [Segment(f" ▸ rank {sight.chosen}{f' ({host})' if host else ''}", ink["bold rank-chosen"])],
         [Segment(text.rjust(9), ink["faint" if value is None else "bold value"])],

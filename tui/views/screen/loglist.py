@@ -109,7 +109,7 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
             parts.append(name)
         held = units.count(len(picture.lines))
         if picture.at_begin and picture.at_end:
-            parts.append(f"{held} lines")
+            parts.append(f"{held} {'line' if len(picture.lines) == 1 else 'lines'}")
         elif picture.at_end:
             parts.append(f"the last {held} lines of {size(picture.size)}")
         else:
