@@ -99,7 +99,6 @@ def measure(name: str, rounds: int, profile: str, left_out: Sequence[str]) -> di
     switch = Hooks()
     meeting = f"file://{directory.path.parent}/meet"
     distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-    switch.find()
     model, inputs, options = network(name)
     labels = torch.randint(0, 10, (len(inputs),))
 
@@ -110,6 +109,8 @@ def measure(name: str, rounds: int, profile: str, left_out: Sequence[str]) -> di
 
     ddp = nn.parallel.DistributedDataParallel(model, **options)
     sgd = torch.optim.SGD(ddp.parameters(), lr=1e-3)
+    # After that: hooks for scripts without an optimizer go with the first one.
+    switch.find()
     batches = iter(DataLoader(Endless(), batch_size=None))
 
     def run(steps: int) -> float:
