@@ -12,7 +12,7 @@ from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.message import Amount, Called, Count, Moment, Pid, Rank, Size, Span
 
 MOST_THREADS: Final = 64
-"""Threads of one inspection at most, the main thread first."""
+"""Threads of one inspection at most, the training thread first."""
 MOST_FRAMES: Final = 100
 """Frames of one stack at most; where it is deeper the middle is left out."""
 
@@ -37,6 +37,7 @@ class Thread(msgspec.Struct, frozen=True, array_like=True, gc=False):
     frames: tuple[Frame, ...] = ()
     """The innermost first. Empty: they could not be read."""
     main: bool = False
+    """True for the training thread, which is the main one as long as no other makes steps."""
     native_id: Pid | None = None
     """The system's id of the thread."""
     left_out: Count = 0
@@ -57,7 +58,7 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     open_ns: Span
     """Time since the call."""
     blocking: bool = False
-    """True where the rank's main thread is blocked in it."""
+    """True where the rank's training thread is blocked in it."""
     sure: bool = True
     """False where its completion is not reported, so that it may have completed."""
 

@@ -81,8 +81,9 @@ class Inspecting:
     def _with_stacks(self, found: Inspection) -> Inspection:
         # The script is known only now: it has replaced the runner as `__main__`.
         stacks = self._stacks = self._stacks or Stacks(own_sources(), self._began_s)
-        threads, left_out = stacks.take()
-        exception, raised_at = stacks.exception(self._outlasted)
+        training = self._collectives.thread
+        threads, left_out = stacks.take(training)
+        exception, raised_at = stacks.exception(self._outlasted, training)
         return msgspec.structs.replace(
             found, threads=threads, threads_left_out=left_out, exception=exception, raised_at=raised_at
         )

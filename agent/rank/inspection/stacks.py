@@ -55,38 +55,43 @@ class Stacks:
         """Read by threads that have ended, or written."""
         self._reader: threading.Thread | None = None
 
-    def take(self) -> tuple[tuple[Thread, ...], int]:
-        """Return the threads, the main one first, and the number of those that were left out."""
+    def take(self, training: int | None = None) -> tuple[tuple[Thread, ...], int]:
+        """Return the threads, the training one first, and the number of those that were left out.
+
+        Args:
+            training: identifier of the training thread; None: the main one.
+        """
         frames = current()
         own = threading.get_ident()
         known = {thread.ident: thread for thread in threading.enumerate()}
-        main = threading.main_thread().ident
-        idents = sorted(
-            (ident for ident in frames if ident != own and not _is_ours(known.get(ident))),
-            key=lambda ident: (ident != main, ident not in known),
-        )
+        idents = [ident for ident in frames if ident != own and not _is_ours(known.get(ident))]
+        first = training if training in idents else threading.main_thread().ident
+        idents.sort(key=lambda ident: (ident != first, ident not in known))
         taken = {ident: _taken(frames[ident]) for ident in idents[:MOST_THREADS]}
         # They hold what the functions hold.
         frames.clear()
         texts = self._texts(taken.values())
-        threads = [self._thread(ident, stack, known.get(ident), texts) for ident, stack in taken.items()]
+        threads = [
+            self._thread(ident, stack, known.get(ident), texts, trains=ident == first) for ident, stack in taken.items()
+        ]
         kept, left_out = bounded(threads)
         return kept, left_out + len(idents) - len(threads)
 
-    def exception(self, old: frozenset[int]) -> tuple[str, str]:
+    def exception(self, old: frozenset[int], training: int | None = None) -> tuple[str, str]:
         """Return the exception that the training handles, and the user's line that raised it; empty where it is none.
 
         Args:
             old: `id` of exceptions during whose handling steps were made: the training goes on in there.
+            training: identifier of the training thread; None: the main one.
         """
         found = exceptions()
         frames = current()
-        main = threading.main_thread().ident
+        first = training or threading.main_thread().ident
         # In another thread the training is where a collective is.
-        order = sorted(found, key=lambda ident: ident != main)
-        training = (ident for ident in order if ident == main or _is_in_collective(frames.get(ident)))
+        order = sorted(found, key=lambda ident: ident != first)
+        trains = (ident for ident in order if ident == first or _is_in_collective(frames.get(ident)))
         try:
-            for ident in training:
+            for ident in trains:
                 error, trace = found[ident]
                 told = describe(error, _LONGEST_ERROR)
                 if id(error) not in old and not re.match(USUAL, told):
@@ -98,14 +103,20 @@ class Stacks:
         return "", ""
 
     def _thread(
-        self, ident: int, stack: _Taken, thread: threading.Thread | None, texts: dict[tuple[str, int], str]
+        self,
+        ident: int,
+        stack: _Taken,
+        thread: threading.Thread | None,
+        texts: dict[tuple[str, int], str],
+        *,
+        trains: bool,
     ) -> Thread:
         native_id = thread.native_id if thread is not None else None
         main = ident == threading.main_thread().ident
         return Thread(
             name=_name(thread) or f"thread {ident:#x}",
             frames=tuple(self._frame(frame, texts) for frame in stack.frames),
-            main=main,
+            main=trains,
             # In a forked process Python may still tell that of its parent's.
             native_id=os.getpid() if main and sys.platform == "linux" else native_id,
             left_out=stack.left_out,

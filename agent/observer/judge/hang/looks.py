@@ -27,7 +27,7 @@ class Look:
 
 
 def main_thread(inspection: Inspection | None) -> Thread | None:
-    """Return the main thread of a rank, None where its stack is not known."""
+    """Return the training thread of a rank, None where its stack is not known."""
     if inspection is None:
         return None
     found = next((thread for thread in inspection.threads if thread.main), None)
@@ -66,7 +66,7 @@ def has_advanced(before: Inspection, after: Inspection) -> bool:
 
 
 def stacks(looks: Sequence[Look], rank: int) -> list[tuple[Frame, ...]]:
-    """Return the stacks of a rank's main thread, innermost frame first, of the looks in which it is known."""
+    """Return the stacks of a rank's training thread, innermost frame first, of the looks in which it is known."""
     found = (main_thread(look.ranks.get(rank)) for look in looks)
     return [thread.frames for thread in found if thread is not None]
 

@@ -21,11 +21,11 @@ from ddptop.agent.run.script.sources import Sources
 HERE = Path(__file__)
 
 
-def taken(by: Stacks | None = None) -> tuple[tuple[wire.Thread, ...], int]:
+def taken(by: Stacks | None = None, training: int | None = None) -> tuple[tuple[wire.Thread, ...], int]:
     """Return what a thread of its own takes of the stacks of all others."""
     found: list[tuple[tuple[wire.Thread, ...], int]] = []
     reader = by or Stacks(Sources(str(HERE.parent), ""), time.time())
-    thread = threading.Thread(target=lambda: found.append(reader.take()), name="ddptop-agent", daemon=True)
+    thread = threading.Thread(target=lambda: found.append(reader.take(training)), name="ddptop-agent", daemon=True)
     thread.start()
     thread.join(DEADLINE_S)
     assert found, "the stacks were not taken"
@@ -53,6 +53,21 @@ def run_as(file: str, name: str) -> Callable[[], None]:
     running(waiting, name)
     until(lambda: any(thread.name == name and thread.frames for thread in taken()[0]), f"{name} to stand")
     return event.set
+
+
+def test_a_training_in_another_thread_comes_first() -> None:
+    """The thread that makes the steps is the one that is judged; the main one again once that has ended."""
+    event = threading.Event()
+    trainer = threading.Thread(target=event.wait, name="trainer", daemon=True)
+    trainer.start()
+    threads, _ = taken(training=trainer.ident)
+    assert [(thread.name, thread.main) for thread in threads][:1] == [("trainer", True)]
+    (main,) = (thread for thread in threads if thread.native_id == os.getpid())
+    assert (main.name, main.main) == ("MainThread", False)
+    event.set()
+    trainer.join(DEADLINE_S)
+    threads, _ = taken(training=trainer.ident)
+    assert [(thread.name, thread.main) for thread in threads][:1] == [("MainThread", True)]
 
 
 def test_the_main_thread_comes_first_with_the_users_line() -> None:
