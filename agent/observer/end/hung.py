@@ -22,6 +22,12 @@ def ageless(verdict: wire.Verdict) -> str:
     return verdict.text if verdict.hang is None else re.sub(_AGE, "", verdict.text)
 
 
+def is_the_cause(verdict: wire.Verdict, cause: str | None) -> bool:
+    """Say whether the cause of a run's end is this hang, whatever has ended what was left of it then."""
+    text = ageless(verdict)
+    return cause is not None and (cause == text or cause.startswith(f"{text}; "))
+
+
 def at_exit(verdicts: Sequence[wire.Verdict]) -> wire.Verdict | None:
     """Return the verdict on scripts that had finished while their processes went on; None where that was not told."""
     told = (each for each in reversed(verdicts) if each.hang is not None and each.hang.kind == "at_exit")

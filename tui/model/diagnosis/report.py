@@ -126,7 +126,7 @@ def _hang(report: Report) -> list[ReportLine]:
         return []
     until = "" if stuck.until_at_ns is None else f" until {_clock(stuck.until_at_ns)}"
     # Where it is the cause, the next line says so.
-    said = "" if report.cause == hang.ageless(stuck) else f"{hang.ageless(stuck)}; "
+    said = "" if hang.is_the_cause(stuck, report.cause) else f"{hang.ageless(stuck)}; "
     lines = [ReportLine("hung", f"{said}from {_clock(stuck.since_at_ns)}{until}", "bold level-error")]
     if report.stood:
         lines.append(ReportLine("stacks", f"ddptop stacks {report.run.run} shows where the ranks stood then"))

@@ -42,3 +42,17 @@ def test_the_last_of_several_counts() -> None:
     first, last = hang(143), hang(None, since_s=144)
     assert hung.at_the_end([first, last, hang(None, kind="standing", since_s=147)], 150 * S) == last
     assert hung.at_the_end([], 150 * S) is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "same"),
+    [
+        ("rank 1 hangs", True),
+        ("rank 1 hangs; then killed by alice", True),
+        ("rank 1 hangs up", False),
+        (None, False),
+    ],
+)
+def test_a_hang_stays_the_cause_whoever_ended_what_was_left(cause: str | None, same: bool) -> None:
+    """What a kill adds to a cause makes it no other one."""
+    assert hung.is_the_cause(hang(None), cause) is same
