@@ -119,7 +119,7 @@ def test_a_word_is_waited_for_until_rank_and_class_are_right():
 def test_the_matrix_has_every_fault_once():
     """Without choice each fault comes once for each world and start; a mesh is left out where it cannot be."""
     found = list(cases.chosen((), (), (2, 4), ("launch",)))
-    assert len(found) == 2 * len(cases.KINDS)
+    assert len(found) == 2 * sum("launch" in kind.starts for kind in cases.KINDS)
     assert len({kind.name for kind in cases.KINDS}) == len(cases.KINDS)
     meshes = list(cases.chosen(("sleep",), ("mesh",), (2, 4), ("launch",)))
     assert [each.world for each in meshes] == [4]

@@ -111,7 +111,7 @@ def test_each_single_step_of_a_paused_run_tells_its_own_loss(tmp_path, monkeypat
         found = []
         for command in ("pause", "step", "step", "step"):
             assert ddptop(command, "single").returncode == 0
-            told = until(_held_alike, "the record of the step")
+            told = until(_held_alike, "the record, which comes after the sign of life")
             found.append([told["step"], *(rank["loss"] for rank in told["ranks"])])
         first = found[0][0]
         assert found == [[number] * 3 for number in range(first, first + 4)]
@@ -121,7 +121,8 @@ def test_each_single_step_of_a_paused_run_tells_its_own_loss(tmp_path, monkeypat
 
 def _held_alike() -> Any:
     told = status("single")
-    return told if {rank["step"] for rank in told["ranks"]} == {told["step"]} else None
+    alike = {number for rank in told["ranks"] for number in (rank["step"], rank["loss"])} == {told["step"]}
+    return told if alike else None
 
 
 def digests(text: str) -> list[str]:

@@ -185,7 +185,7 @@ async def test_a_stop_asks_how() -> None:
     source = StillSource(frame(checkpoints=True))
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("c")
-        await until(pilot, lambda: "saved in /data/c.pt" in seen(pilot.app), "where it was saved")
+        await until(pilot, lambda: source.asked == ["checkpoint"], "saved")
         await pilot.press("x", "escape", "x", "q", "x", "enter")
         assert source.asked == ["checkpoint"]
         await pilot.press("x", "right", "enter")

@@ -331,7 +331,7 @@ async def test_no_past_is_an_empty_view_that_says_so() -> None:
                 await settled(pilot, key)
             assert "no step is complete yet" in seen(app)
             await settled(pilot, "3")
-            assert "no step" in seen(app) or "nothing is known" in seen(app)
+            assert "no step" in seen(app) or "no value in sight" in seen(app)
 
 
 async def test_standing_still_costs_no_repaint(few: Frame) -> None:

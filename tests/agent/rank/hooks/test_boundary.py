@@ -35,6 +35,8 @@ class Session:
         self.phases, self.homes = [OTHER], [OTHER]
         self.streaks: dict[int, object] = {}
         self.depth = 0
+        self.thread: int | None = threading.main_thread().ident
+        self.in_backward = False
 
     def enter(self, _: object) -> None:
         self.depth += 1
