@@ -48,7 +48,7 @@ def test_what_cannot_be_sampled_is_left_alone() -> None:
     for dtype in others:
         try:
             made = torch.empty(8, dtype=dtype)
-        except (NotImplementedError, RuntimeError):
+        except RuntimeError:
             continue
         assert read(made) is None, dtype
     assert read(torch.eye(3).to_sparse()) is None
