@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +18,11 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control.caller import Caller
 from ddptop.agent.control.polled import Refused
+from ddptop.agent.run import states
 from ddptop.agent.run.files.database import DAMAGE
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import is_stopped, may_live
-from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 from ddptop.agent.text import clean_line
 
 _ANSWER_S: Final = 1.0
@@ -60,8 +62,8 @@ def note(directory: RunDir, event: wire.Event) -> None:
                 connection.execute("INSERT INTO events VALUES(?, ?)", (event.at_ns, wire.encode(event)))
 
 
-def events(database: Path) -> list[wire.Event]:
-    """Return the recorded events of a run, oldest first; unreadable ones are left out."""
+def events(database: Path, run: Run) -> list[wire.Event]:
+    """Return the recorded events of a run, oldest first, `with_end`; unreadable ones are left out."""
     found = []
     if is_plain(database):
         with contextlib.suppress(*DAMAGE), contextlib.closing(_open(database)) as connection:
@@ -70,7 +72,18 @@ def events(database: Path) -> list[wire.Event]:
                     message = wire.read_telemetry(payload)
                     if isinstance(message, wire.Event):
                         found.append(message)
-    return found[::-1]
+    return [*with_end(reversed(found), run)]
+
+
+def with_end(events: Iterable[wire.Event], run: Run) -> Iterator[wire.Event]:
+    """Yield the events of a run, and its end by its record: on a full disk there was room for that alone."""
+    is_told = run.ended_at_ns is None or run.state not in states.ENDED
+    for event in events:
+        is_told = is_told or event.text.startswith(f"run {run.state}")
+        yield event
+    if not is_told and run.ended_at_ns is not None:
+        text, level = states.describe_end(run.state, run.cause)
+        yield wire.Event(run.ended_at_ns, text, run.cause_rank, level)
 
 
 def _tell(directory: RunDir, event: wire.Event) -> bool:

@@ -392,7 +392,7 @@ class Observer:
         if judgement.warning and not told:
             publish(wire.Event(time.time_ns(), judgement.warning, None, "warning"))
         at_ns = self._others.conclude(judgement, killed=self._orders.killed_by is not None)
-        text, level = cause.describe_end_of_run(judgement.state, judgement.cause)
+        text, level = states.describe_end(judgement.state, judgement.cause)
         publish(wire.Event(at_ns, text, None, level))
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
         # Of the time at which its verdicts end: what goes on until then was wrong at the end.

@@ -242,6 +242,13 @@ def ended_by_kill(run: Run, ended: Ended | None) -> bool:
     return run.ended_at_ns is None or ended.at_ns >= run.ended_at_ns - round((run.grace_s + _KILL_S) * 1e9)
 
 
+def describe_end(state: str, why: str | None) -> tuple[str, str]:
+    """Return text and level of the event of a run's end."""
+    # The cause of a kill begins with "killed by", that of a stop with "stopped by".
+    text = why if state in ("killed", "stopped") and why else state if why is None else f"{state}: {why}"
+    return f"run {text}", "error" if state == "failed" else "info"
+
+
 def of_reports(run: Run, reported: Collection[int], at_ns: int) -> str:
     """Return the state of a living run of which only the ranks that have reported are known, at a time of the clock."""
     if run.launched or run.local_world is not None:

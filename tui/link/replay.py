@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.control import journal
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run.files.database import Locked
 from ddptop.agent.run.identity import Process
@@ -110,7 +111,8 @@ class Replay:
         ended = self._ended
         yield from self._starts(database)
         yield from (each for each in recording.read_end(database) if ended or isinstance(each, wire.Beat))
-        yield from recording.read_events(database)
+        events = (each for each in recording.read_events(database) if isinstance(each, wire.Event))
+        yield from journal.with_end(events, self._store.run)
         yield from self._verdicts(database)
         if ended:
             yield from recording.read_newest_steps(database, RECENT_RECORDS)

@@ -231,13 +231,6 @@ def last_line(text: str) -> str | None:
     return lines[-1] if lines else None
 
 
-def describe_end_of_run(state: str, why: str | None) -> tuple[str, str]:
-    """Return text and level of the event of a run's end."""
-    # The cause of a kill begins with "killed by", that of a stop with "stopped by".
-    text = why if state in ("killed", "stopped") and why else state if why is None else f"{state}: {why}"
-    return f"run {text}", "error" if state == "failed" else "info"
-
-
 def describe_end(member: Member, death: Death | None = None, *, on_request: bool = False) -> tuple[str, str]:
     """Return text and level of the event of a rank's end, from its record and what was seen; `on_request`: killed."""
     ended = member.ended

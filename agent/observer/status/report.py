@@ -180,7 +180,7 @@ def of(directory: RunDir) -> Report:
         cause_step = next((each.step for each in ranks if each.rank == first), None)
         on = {member.host for member in members.values()}
         kind = kinds.advised(kind, cause_step, None if death is None else death.out_of_memory, len(members), len(on))
-    newest = list(journal.events(directory.database))[-_EVENTS:] if readable else []
+    newest = journal.events(directory.database, run)[-_EVENTS:]
     return Report(
         run=msgspec.structs.replace(run, cause=None if run.cause is None else hide.line(run.cause)),
         state=found.state,

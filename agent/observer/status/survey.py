@@ -226,7 +226,7 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
             # Another run may have the name by now.
             now = directory.read()
             if now.run_id == run.run_id and now.state not in ENDED_STATES:
-                text, level = cause.describe_end_of_run(found.state, found.cause)
+                text, level = states.describe_end(found.state, found.cause)
                 # Before the record says that the run is over: after that another run may take its name.
                 journal.note(directory, wire.Event(run.ended_at_ns or time.time_ns(), text, found.cause_rank, level))
                 directory.write(run)

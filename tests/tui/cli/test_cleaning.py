@@ -164,7 +164,7 @@ def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
     again = launch.restart(oldest, tell=said.append)
     assert left() == ["old-1", "oldest", "oldest.2"]
     assert said == ["removed 3 finished runs, 8 MiB: old-2, old-3, old-4"]
-    assert said[0] in [event.text for event in journal.events(again.database)]
+    assert said[0] in [event.text for event in journal.events(again.database, again.read())]
     assert launch.restart(oldest, tell=said.append).name == "oldest.3"
     assert len(said) == 1
 

@@ -68,7 +68,7 @@ def test_a_run_on_several_hosts_is_not_frozen() -> None:
         with pytest.raises(Refused, match=r"several hosts.*nothing is frozen; `ddptop pause toy-1` holds all hosts"):
             RunControl(directory, run, "ada (shell)").freeze()
         assert not (directory.path / "frozen.json").exists()
-        assert [each.action for each in journal.events(directory.database)] == ["freeze"]
+        assert [each.action for each in journal.events(directory.database, directory.read())] == ["freeze"]
     finally:
         shutil.rmtree(directory.path)
 

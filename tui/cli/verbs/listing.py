@@ -224,7 +224,8 @@ def _events(options: argparse.Namespace) -> int:
     directory = chosen(options.run, last=True)
     database = directory.database
     verdicts = recording.read_verdicts(database) if is_plain(database) else ()
-    found = status.happened(journal.events(database), verdicts, directory.read().ended_at_ns)
+    run = directory.read()
+    found = status.happened(journal.events(database, run), verdicts, run.ended_at_ns)
     if options.json:
         print_json(
             [

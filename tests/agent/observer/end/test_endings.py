@@ -16,6 +16,7 @@ from support.harness import carriers, until
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline, journal
+from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
@@ -52,7 +53,7 @@ def stopped(process: Process) -> Iterator[None]:
 
 def told(directory: RunDir) -> list[str]:
     """Return the texts of the recorded events."""
-    return [event.text for event in journal.events(directory.database)]
+    return [event.text for event in recording.newest_events(directory.database, 100)]
 
 
 def test_a_stopped_observer_keeps_nobody_from_ending_the_run(launch: Launch) -> None:

@@ -601,7 +601,7 @@ def test_on_a_full_disk_what_was_there_stays_whole(base: Path, write: str) -> No
         assert directory.read().state == "finished"
         assert Decisions(directory.path).newest() == 0
         freezer.frozen(directory)
-        journal.events(directory.database)
+        journal.events(directory.database, directory.read())
 
 
 @pytest.mark.parametrize("names", [False, True])
