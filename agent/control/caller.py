@@ -283,7 +283,7 @@ class LiveGroup:
         try:
             return self._decisions.decide(serial, wire.encode(decision))
         except OSError as error:
-            raise Refused(f"{self._directory.path}: {error.strerror}; nothing can be decided there") from error
+            raise Refused(self._decisions.refusal(error)) from error
 
 
 def connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:

@@ -13,6 +13,7 @@ is proposed on all hosts, and decided once all can be told.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from itertools import islice
@@ -29,6 +30,7 @@ _PROPOSAL: Final = re.compile(r"\.proposed-([1-9][0-9]{0,17})")
 _MOST_ENTRIES: Final = 100_000
 RETAINED: Final = 256
 """Newest decisions that stay on disk, for ranks that read late."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 LARGEST: Final = 2048
 """Bytes of a decision at most."""
 
@@ -89,6 +91,11 @@ class Decisions:
         with contextlib.suppress(OSError):
             (self._folder / str(serial - RETAINED)).unlink(missing_ok=True)
         return True
+
+    def refusal(self, error: OSError) -> str:
+        """Return why nothing can be decided, and what helps."""
+        said = f"{self._folder.parent}: {error.strerror}; nothing can be decided there"
+        return f"{said}: make room (`df -h`, `df -i`), and ask again" if error.errno in _FULL else said
 
     def _create(self, name: str, content: bytes) -> bool:
         """Make a file whole and exclusively; return False where it is there already."""

@@ -70,7 +70,7 @@ class Deciding:
             made = command.serial == self._decisions.newest() + 1
             made = made and self._decisions.decide(command.serial, command.content)
         except OSError as error:
-            return f"{self._directory.path}: {error.strerror}; nothing can be decided there"
+            return self._decisions.refusal(error)
         self._reply(sender, wire.Reply(command.id, made, DECIDED if made else DECIDED_ALREADY))
         return None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 
 from ddptop.agent.run.decisions import Decisions
@@ -31,3 +33,12 @@ def test_of_many_at_once_one_decides(tmp_path):
     for serial in range(90, 100):
         assert decisions.read(serial + 1) == bytes(winners[serial]) * 2000
     assert sorted(path.name for path in (tmp_path / "decisions").iterdir()) == sorted(map(str, range(1, 101)))
+
+
+def test_a_refusal_says_what_helps_where_the_disk_is_full(tmp_path):
+    """And no such thing where something else is the matter."""
+    decisions = Decisions(tmp_path)
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        text = decisions.refusal(OSError(number, os.strerror(number)))
+        assert text.endswith("nothing can be decided there: make room (`df -h`, `df -i`), and ask again")
+    assert decisions.refusal(OSError(errno.EACCES, "Permission denied")).endswith("nothing can be decided there")
