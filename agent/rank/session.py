@@ -334,6 +334,17 @@ class Session:
         self.gate.completed += 1
         self.wait()
 
+    def recount(self) -> None:
+        """Begin to count anew: what was counted so far were no steps of the training."""
+        self._tell_last()
+        self.gate.recount()
+        self.totals.forget()
+        try:
+            self.stamps.renumber()
+        except Exception as error:
+            # As in `wait`.
+            self.faults.note("counting anew", error)
+
     def wait(self) -> None:
         """Hold the training thread at the boundary of the step that was counted last, while the group is paused.
 

@@ -52,8 +52,12 @@ class _Numbers:
 
     def add(self, rank: int, step: int, at_ns: int, values: tuple[float, ...]) -> None:
         last = self.last.get(rank, 0)
-        if not last < step < _FURTHEST:
+        if step == last or not 0 < step < _FURTHEST:
             return
+        if step < last:
+            # The rank counts anew: what it had counted so far were no steps of the training.
+            self.forget((rank,))
+            last = 0
         self.last[rank] = step
         if not last:
             self.first[rank] = step

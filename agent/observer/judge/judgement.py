@@ -67,7 +67,7 @@ class Judgement:
         self._communication = Communication(self._world)
         self._divergence = Divergence(self._world)
         self._last: dict[int, int] = {}
-        """By rank, its newest step that was taken in."""
+        """By rank, its newest record that was taken in."""
         self._standing: Finding | None = None
         self._stood_until_ns: int | None = None
 
@@ -87,9 +87,9 @@ class Judgement:
             return
         last = self._last.get(rank, -1)
         for record in records:
-            if record.step <= last:
+            if record.seq <= last:
                 continue
-            last = record.step
+            last = record.seq
             self._heard_ns = max(self._heard_ns, record.end_at_ns)
             if self._large:
                 self._detail.take(rank, record)

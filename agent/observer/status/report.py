@@ -238,7 +238,7 @@ def _last_steps(database: Path, generation: int, world: int) -> dict[int, int]:
     found: dict[int, int] = {}
     for each in recording.read_last_steps(database, generation, max(_STEP_MESSAGES, 2 * world)):
         if isinstance(each, wire.Steps) and each.steps:
-            found[each.rank] = max(found.get(each.rank, 0), each.steps[-1].step)
+            found[each.rank] = each.steps[-1].step
     return found
 
 

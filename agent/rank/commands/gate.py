@@ -106,6 +106,12 @@ class Gate:
         self._changed = threading.Condition(self.lock)
         self.limit = self._expires = self._token = self._work = None
 
+    def recount(self) -> None:
+        """Count from the first step again. A pause that is under way lapses: its step is one of the count before."""
+        with self.lock:
+            self.completed = 0
+            self._open()
+
     def promise(self, token: str, lease_s: float, holder: str = "") -> int:
         """Promise not to pass the current step; return its number.
 

@@ -1,7 +1,8 @@
 """The steps of a script without an optimizer of torch, and those that a script marks by hand.
 
 As long as no optimizer of torch was made, a step is a backward pass through DDP or FSDP2; before the first of these,
-a batch of the data loader.  Once the script has called `ddptop.agent.step`, only its calls are steps.
+a batch of the data loader.  Once the script has called `ddptop.agent.step`, only its calls are steps.  With the first
+optimizer, or the first such call, the count begins anew: what was counted before was an evaluation, or a warm-up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -56,11 +58,19 @@ class Marks:
     def called(self) -> None:
         """Take a call of `ddptop.agent.step`; optimizer steps that were counted before the first are made up for."""
         self._calls += 1
-        self.steps_are = CALLS
+        self._settle(CALLS)
         if self._calls > self._session.gate.completed:
             self._end()
         # The hooks of the optimizers would count by themselves before that.
         self._session.stamps.eventful = 0
+
+    def _settle(self, kind: str) -> None:
+        """Count only what is surely a step from now on; what was counted for want of it is no step any more."""
+        before, self.steps_are = self.steps_are, kind
+        if before in (BACKWARD, BATCHES):
+            number, sure = self._session.gate.completed, kind or "steps of an optimizer"
+            self._session.recount()
+            self._say(f"steps are counted anew: they are {sure}, and not the {number:,} {before} so far")
 
     def _end(self) -> None:
         self._session.end_step()
@@ -105,18 +115,20 @@ class Marks:
 
         init, no_sync = Optimizer.__init__, DistributedDataParallel.no_sync
         compute, draw, compiling = torch.autograd.backward, _BaseDataLoaderIter.__next__, torch.compiler.is_compiling
+        stamps, ident = self._session.stamps, threading.get_ident
 
         @functools.wraps(init)
         def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             self.has_optimizer = True
             put_back()
-            if self.steps_are in (BACKWARD, BATCHES):
-                self._say(f"from step {self._session.gate.completed + 1:,} on steps are those of an optimizer")
-                self.steps_are = ""
+            if not self.by_hand:
+                self._settle("")
             init(optimizer, *args, **kwargs)
 
         @functools.wraps(compute)
         def backward(*args: Any, **kwargs: Any) -> Any:
+            if ident() != stamps.thread:
+                return compute(*args, **kwargs)
             self._depth += 1
             try:
                 result = compute(*args, **kwargs)
@@ -146,12 +158,13 @@ class Marks:
         @functools.wraps(no_sync)
         @contextlib.contextmanager
         def unsynced(module: Any) -> Iterator[None]:
-            self._unsynced += 1
+            is_counted = ident() == stamps.thread
+            self._unsynced += is_counted
             try:
                 with no_sync(module):
                     yield
             finally:
-                self._unsynced -= 1
+                self._unsynced -= is_counted
 
         ours = (
             (Optimizer, "__init__", init, made),

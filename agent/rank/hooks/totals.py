@@ -64,6 +64,10 @@ class Totals:
             self._bars.append(_Bar(weakref.ref(bar), self._steps(), int(bar.n)))
             del self._bars[:-_MOST_BARS]
 
+    def forget(self) -> None:
+        """Forget what was told in another count of the steps."""
+        self._told, self._bars = None, []
+
     def current(self) -> Total | None:
         """Return what is known, which a bar tells only once it has moved with some steps; called now and then."""
         if self._told is None:

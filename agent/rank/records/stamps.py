@@ -181,10 +181,10 @@ class Stamps:
     """The stamps of one rank. Phases, steps and losses are stamped by the training thread."""
 
     __slots__ = (
-        "_blocked", "_capacity", "_current", "_ended", "_evaluated", "_every", "_kept", "_next", "_next_of", "_opening",
-        "_parts", "_recorded", "_room", "_seq", "_since", "_skipped_at", "_waited_at", "clock", "completed_at", "cost",
-        "device", "dropped", "eventful", "finished", "homes", "observed", "phases", "recording", "steps", "thread",
-        "trail", "wall",
+        "_before", "_blocked", "_capacity", "_current", "_ended", "_evaluated", "_every", "_kept", "_next",
+        "_next_of", "_opening", "_parts", "_recorded", "_room", "_seq", "_since", "_skipped_at", "_waited_at",
+        "clock", "completed_at", "cost", "device", "dropped", "eventful", "finished", "homes", "observed", "phases",
+        "recording", "steps", "thread", "trail", "wall",
     )  # fmt: skip
 
     def __init__(
@@ -236,7 +236,9 @@ class Stamps:
         """The next step that is recorded, chosen when `every` was `_next_of`."""
         self._next_of = 0
         self.steps = 0
-        """Steps completed, those included that were only counted."""
+        """Steps completed, those included that were only counted, and those before the present count."""
+        self._before = 0
+        """Those before the present count."""
         self.device: DeviceClock | None = None
         """Set once the training is known to run on a device with its own time line."""
         self.observed = False
@@ -355,7 +357,7 @@ class Stamps:
     def spoiled(self, loss: float) -> None:
         """Note, in a step that is only counted, that its loss is not finite."""
         if self._current.spoiled is None:
-            self._current.spoiled = self.steps + 1, loss
+            self._current.spoiled = self.steps - self._before + 1, loss
 
     def gradient(self, value: Pending) -> None:
         """Note a number that is finite where the gradients are; may be called from any thread."""
@@ -533,6 +535,11 @@ class Stamps:
         self.finished.append(current)
         self._parts = current.parts
         self._recorded, self._since = self.steps, now
+
+    def renumber(self) -> None:
+        """Begin the first step of another count, which is recorded."""
+        self._before, self._next, self.cost.next_counted = self.steps, 0, 0
+        self.resume()
 
     def abandon(self) -> None:
         """Store only the newest record: in a forked child no thread reads them."""

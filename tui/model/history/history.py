@@ -37,9 +37,18 @@ class NewestSteps:
         self.world = world
         self._limit = max(LEAST_STEPS, min(MOST_STEPS, RECORDS // max(1, world)))
         self._steps: dict[int, dict[int, Step]] = {}
+        self._last: dict[int, Step] = {}
+        """By rank, its newest record."""
 
     def take(self, rank: int, step: Step) -> None:
-        """Take in a record."""
+        """Take in a record; with a later one of an earlier step the rank has begun to count anew."""
+        last = self._last.get(rank, step)
+        if step.seq > last.seq and step.step < last.step:
+            for number, others in list(self._steps.items()):
+                others.pop(rank, None)
+                if not others:
+                    del self._steps[number]
+        self._last[rank] = step if step.seq > last.seq else last
         together = self._steps.get(step.step)
         if together is None:
             if len(self._steps) >= self._limit:

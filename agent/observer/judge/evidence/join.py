@@ -16,9 +16,20 @@ class StepJoin:
     def __init__(self, world: int) -> None:
         self._world = world
         self._steps: dict[int, dict[int, Step]] = {}
+        self._last: dict[int, int] = {}
+        """By rank, the number of its newest record."""
 
     def take(self, rank: int, step: Step) -> dict[int, Step] | None:
-        """Take in a record, in order within each rank; return those of all ranks of its step once it is the last."""
+        """Take in a record, in order within each rank; return those of all ranks of its step once it is the last.
+
+        A rank that has begun to count anew is not compared by what it has told before.
+        """
+        if step.step < self._last.get(rank, 0):
+            for number, others in list(self._steps.items()):
+                others.pop(rank, None)
+                if not others:
+                    del self._steps[number]
+        self._last[rank] = step.step
         together = self._steps.setdefault(step.step, {})
         together[rank] = step
         if len(together) < self._world:

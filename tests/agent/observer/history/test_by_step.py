@@ -202,3 +202,18 @@ def test_a_restart_goes_on_where_the_ranks_had_come() -> None:
     history.take(0, step(1))
     assert list(history.read(0, "loss").steps) == [1, 8]
     assert history.last == 8
+
+
+def test_a_rank_that_counts_anew_has_no_steps_of_the_count_before() -> None:
+    """What it counted before were no steps of the training; another rank that still counts so keeps its own."""
+    history = HistoryByStep(2)
+    for number in range(1, 41):
+        for rank in (0, 1):
+            history.take(rank, step(number, 7.0))
+    for number in range(1, 13):
+        history.take(0, step(number, float(number)))
+    assert history.span(0) == (1, 12)
+    assert history.span(1) == (1, 40)
+    loss = list(RECORDED).index("loss")
+    read = history._numbers("").course.read(0, loss, 0, math.inf)
+    assert (read.mean * read.count).sum() == sum(range(1, 13))

@@ -37,6 +37,18 @@ def test_a_step_is_whole_once_and_when_the_last_rank_has_told_of_it(told: list[s
     assert whole == sorted(set.intersection(*told))
 
 
+def test_ranks_that_count_anew_are_compared_from_the_first_step_of_the_new_count_on() -> None:
+    """However far one has counted before, and however late another begins."""
+    join = StepJoin(2)
+    for number in range(1, 31):
+        join.take(0, step(number))
+    for number in range(1, 41):
+        join.take(1, step(number))
+    found = [join.take(rank, step(number)) for number in range(1, 13) for rank in (0, 1)]
+    assert [each is not None for each in found] == [False, True] * 12
+    assert len(join._steps) == 0
+
+
 def test_a_rank_that_is_silent_costs_no_memory() -> None:
     """Steps that never become whole are let go."""
     join = StepJoin(2)

@@ -45,6 +45,39 @@ elif how == "taken by hand":
     for _ in range(30):
         net(next(batches)[0])
         count += 1
+elif how in ("evaluated before", "evaluated before marks"):
+    with torch.no_grad():
+        for (batch,) in DataLoader(data, batch_size=4):
+            net(batch)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1) if how == "evaluated before" else None
+    for _ in range(12):
+        net(torch.ones(4, 8)).sum().backward()
+        optimizer.step() if optimizer is not None else agent.step()
+        count += 1
+elif how == "warmed up":
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    for _ in range(30):
+        model(torch.ones(4, 8)).sum().backward()
+        descend()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(12):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        count += 1
+elif how == "beside a thread":
+    import threading
+
+    def explore():
+        model(torch.ones(4, 8)).sum().backward()
+
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    for _ in range(12):
+        model(torch.ones(4, 8)).sum().backward()
+        count += 1
+        other = threading.Thread(target=explore)
+        other.start()
+        other.join()
+        descend()
 elif how == "marked":
     first, second = torch.optim.SGD(net.parameters(), 0.1), torch.optim.Adam(net.parameters())
     for (batch,) in DataLoader(data, batch_size=4):
@@ -91,6 +124,10 @@ dist.destroy_process_group()
         ("own optimizer", "backward passes"),
         ("inference", "batches"),
         ("taken by hand", "batches"),
+        ("evaluated before", None),
+        ("evaluated before marks", "calls of ddptop.agent.step()"),
+        ("warmed up", None),
+        ("beside a thread", "backward passes"),
         ("marked", "calls of ddptop.agent.step()"),
         ("plain", None),
         ("resumed", None),
@@ -111,6 +148,7 @@ def test_the_steps_are_those_that_the_script_has_counted(tmp_path: Path, how: st
     events = ddptop("events", directory.name).stdout
     assert (f"steps are {steps_are}: " in events) == (steps_are in ("backward passes", "batches"))
     assert ("no optimizer step seen: steps are not counted" in events) == (how == "unseen")
+    assert ("steps are counted anew: " in events) == how.startswith(("evaluated", "warmed"))
 
 
 SPAWNS = """

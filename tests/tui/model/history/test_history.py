@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from support.values.histories import RecordedHistory
 from support.values.steps import BASE, SECOND, step
@@ -25,6 +26,17 @@ def test_the_newest_steps_are_kept_whole() -> None:
     assert not kept.of(1)
     assert NewestSteps(10_000)._limit == LEAST_STEPS
     assert NewestSteps(1024)._limit * 1024 <= RECORDS
+
+
+def test_a_rank_that_counts_anew_has_no_steps_of_the_count_before() -> None:
+    """Nor is it waited for until it has as many."""
+    kept = NewestSteps(2)
+    for seq in range(1, 1011):
+        for rank in (0, 1):
+            kept.take(rank, msgspec.structs.replace(step(seq, seq), step=seq if seq <= 1000 else seq - 1000))
+    # The first of the new count comes while the other rank still has a whole store of the old one.
+    assert kept.numbers({0, 1}) == list(range(2, 11))
+    assert [each.seq for each in kept.by_rank(0)] == list(range(1002, 1011))
 
 
 def test_a_restart_forgets_the_steps_and_keeps_the_numbers() -> None:
