@@ -183,7 +183,13 @@ class Inspections:
             if each.own_bytes is not None:
                 self._own_bytes[rank] = each.own_bytes
         members = {member.process.pid for member in self._members.values()}
-        found = work.measure(asked, self._own_bytes, members) if asked else {}
+        trainers = {
+            rank: thread.native_id
+            for rank in asked
+            for thread in question.found[rank].threads
+            if thread.main and thread.native_id is not None
+        }
+        found = work.measure(asked, self._own_bytes, members, trainers) if asked else {}
         return {
             rank: msgspec.structs.replace(each, work=found[rank]) if rank in found else each
             for rank, each in question.found.items()

@@ -39,7 +39,10 @@ _MOVED_AT: Final = 120
 
 
 def measure(
-    processes: Mapping[int, Process], own_bytes: Mapping[int, int], spared: Collection[int] = ()
+    processes: Mapping[int, Process],
+    own_bytes: Mapping[int, int],
+    spared: Collection[int] = (),
+    trainers: Mapping[int, int] | None = None,
 ) -> dict[int, wire.Work]:
     """Return what ranks and their children have done so far, by rank; without those of which it cannot be read.
 
@@ -47,6 +50,7 @@ def measure(
         processes: of the ranks.
         own_bytes: what their agents have read and written.
         spared: pids of processes that do no work of a rank, whoever has started them: other ranks, and observers.
+        trainers: by rank, the system's id of its training thread, where it may be another one than the main thread.
     """
     if sys.platform != "linux":
         return {}
@@ -58,22 +62,25 @@ def measure(
         if row is not None and identity.look(process) is not None:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 below = _below(process.pid, table, {*spared, os.getpid()})
-                found[rank] = _work(process.pid, below, table, moved, own_bytes.get(rank, 0))
+                trainer = (trainers or {}).get(rank, process.pid)
+                found[rank] = _work(process.pid, trainer, below, table, moved, own_bytes.get(rank, 0))
     return found
 
 
-def _work(pid: int, below: list[int], table: Mapping[int, Row], moved: Mapping[int, int], own_bytes: int) -> wire.Work:
+def _work(
+    pid: int, trainer: int, below: list[int], table: Mapping[int, Row], moved: Mapping[int, int], own_bytes: int
+) -> wire.Work:
     # The CPU time and the bytes of a child that was waited for become those of its parent.
     ended_s = sum(_readable((pid, *below), lambda each: _cpu_s(_PROC / str(each), 13)))
     sockets = _sent_and_received(pid, moved)
-    main_s = _cpu_s(_PROC / str(pid) / "task" / str(pid), 11)
+    trainer_s = _cpu_s(_PROC / str(pid) / "task" / str(trainer), 11)
     return wire.Work(
         at_ns=time.time_ns(),
         file_bytes=max(0, _io(pid) - own_bytes),
         socket_bytes=sum(sockets.values()),
         child_bytes=sum(_readable(below, lambda each: _io(each) + sum(_sent_and_received(each, moved).values()))),
         child_cpu_ms=int(1000 * (ended_s + sum(table[each].cpu_s for each in below))),
-        thread_cpu_ms=max(0, int(1000 * (table[pid].cpu_s - main_s))),
+        thread_cpu_ms=max(0, int(1000 * (table[pid].cpu_s - trainer_s))),
         children=len(below),
         newest_socket=max(sockets, default=0),
     )

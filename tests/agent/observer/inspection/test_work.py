@@ -59,6 +59,19 @@ def threads():
     time.sleep(600)
 
 
+def trainer():
+    def burn():
+        print(threading.get_native_id(), flush=True)
+        sys.stdin.readline()
+        while time.thread_time() < 0.5:
+            hashlib.sha256(bytes(1 << 20))
+        print("burnt", flush=True)
+        time.sleep(600)
+
+    threading.Thread(target=burn).start()
+    time.sleep(600)
+
+
 def child():
     # A shell between them.
     subprocess.run(["sh", "-c", f"{sys.executable} -c '{BURN % 0.5}'; true"])
@@ -111,6 +124,27 @@ def let_go(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
+
+
+def test_the_cpu_of_the_training_thread_is_no_work_of_other_threads(start):
+    """It may be another one than the main thread, and it may spin in a collective."""
+    process = start("trainer")
+    assert line(process) == "ready"
+    let_go(process)
+    trainer = int(line(process))
+    identified = identify(process.pid)
+    assert identified is not None
+
+    def both() -> list[int]:
+        found = [measure({1: identified}, {}, (), trainers)[1] for trainers in ({1: trainer}, {})]
+        return [each.thread_cpu_ms for each in found]
+
+    before = both()
+    let_go(process)
+    line(process)
+    with_trainer, without = (now - then for now, then in zip(both(), before, strict=True))
+    assert with_trainer < 100
+    assert without >= 400
 
 
 @pytest.mark.parametrize(
