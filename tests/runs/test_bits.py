@@ -79,6 +79,22 @@ elif how == "scaled":
         optimizer.zero_grad()
         count += 1
     assert skipped == 5
+elif how == "checkpointed":
+    from torch.utils.checkpoint import checkpoint
+
+    # A region whose normalization counts its calls, with the division of the loss inside.
+    norm, scale = nn.BatchNorm1d(4), nn.Parameter(torch.tensor(4.0))
+    parameters += [norm.running_mean, norm.running_var, norm.num_batches_tracked]
+    model = nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.SGD([*net.parameters(), scale], lr=0.1)
+    for _ in range(100):
+        outputs = model(torch.randn(8, 16, generator=batches))
+        loss = checkpoint(lambda it: norm(it * 2).exp().mean() / scale, outputs, use_reentrant=False)
+        loss.backward()
+        dist.all_reduce(scale.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        count += 1
 elif how == "marked":
     from ddptop import agent
 
@@ -103,7 +119,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("how", ["in a row", "in backward", "sharded", "scaled", "marked"])
+@pytest.mark.parametrize("how", ["in a row", "in backward", "sharded", "scaled", "checkpointed", "marked"])
 def test_parameters_are_those_of_a_run_without_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str):
     """And the agent has counted the steps that the script has, of which it has recorded some."""
     path = write_script(tmp_path, SCRIPT)

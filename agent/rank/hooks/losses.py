@@ -76,11 +76,12 @@ def parts(tensors: Any) -> frozenset[int]:
             found.add(0)
         if kind not in ("DivBackward0", "MulBackward0"):
             break
-        other = made._saved_other
-        if other is not None and not other.is_cpu:
-            # It is not waited for.
+        # Not `_saved_other`, which calls hooks of saved tensors: those of a checkpoint compute its region again.
+        other = getattr(made._raw_saved_other, "data", made)
+        if other is not None and not getattr(other, "is_cpu", False):
+            # What such a hook has made of it, or a number on a device, which is not waited for.
             found.add(0)
-        elif other is not None and other.numel() == 1 and (factor := float(other)):
+        elif other is not None and other.numel() == 1 and (factor := other.item()):
             divisor = factor if kind == "DivBackward0" else 1 / factor
             if abs(divisor - round(divisor)) < _ROUNDING * divisor:
                 found.add(round(divisor))

@@ -16,6 +16,7 @@ from ddptop.agent.wire import PHASES
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils import checkpoint
 
 _imports = late.imports(globals())
 
@@ -153,3 +154,19 @@ def test_a_loss_is_unsure_where_its_division_for_accumulation_is_not_known(divid
         stamps.divided(losses.parts(divided(torch.ones((), requires_grad=True))))
     a_step(stamps, clock, [])
     assert meter.is_loss_unsure(stamps.finished[0]) is is_unsure
+
+
+def test_the_division_of_a_loss_is_looked_for_without_computing_a_checkpoint_again():
+    """The region of a checkpoint, in which the loss is divided by a learned number, may count or draw at each call."""
+    calls = []
+
+    def region(loss, scale):
+        calls.append(loss)
+        return (loss * 2).exp() / scale
+
+    scale = torch.tensor(4.0, requires_grad=True)
+    loss = checkpoint.checkpoint(region, torch.ones((), requires_grad=True), scale, use_reentrant=False)
+    assert losses.parts(loss) == {0}
+    assert len(calls) == 1
+    loss.backward()
+    assert len(calls) == 2
