@@ -50,7 +50,7 @@ def _install_guarded(session: Session, torch: Any) -> None:
         _copies,
         groups.distributed,
         _marks,
-        totals.watch,
+        _totals,
         _hide_from_compilers,
     )
     for install in installations:
@@ -398,6 +398,10 @@ def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: C
 def _marks(session: Session, torch: Any) -> None:
     session.marks.install(torch)
     session.marks.watch_processes(torch)
+
+
+def _totals(session: Session, _torch: Any) -> None:
+    totals.watch(session.totals, session.faults)
 
 
 def _hide_from_compilers(_session: Session, torch: Any) -> None:

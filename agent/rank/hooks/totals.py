@@ -12,12 +12,10 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.imports import after_import
-
-if TYPE_CHECKING:
-    from ddptop.agent.rank.session import Session
 
 _MOST_BARS: Final = 16
 """Newest bars that are followed: an evaluation makes one each time."""
@@ -106,9 +104,8 @@ class Totals:
         return each_step if each_step and close else None
 
 
-def watch(session: Session, _torch: Any) -> None:
+def watch(totals: Totals, faults: Faults) -> None:
     """Ask the libraries that run loops, once the script has imported them."""
-    totals = session.totals
 
     def of_trainer(_handler: Any, _args: Any, state: Any, *_: Any) -> None:
         totals.tell(state.max_steps - state.global_step, "Trainer")
@@ -130,8 +127,8 @@ def watch(session: Session, _torch: Any) -> None:
         ("deepspeed.runtime.lr_schedules", "WarmupCosineLR", "__init__", of_schedule),
         ("tqdm.std", "tqdm", "__init__", of_bar),
     ):
-        act = functools.partial(_follow, owner=owner, method=method, told=session.faults.guard(told))
-        after_import(module, session.faults.guard(act))
+        act = functools.partial(_follow, owner=owner, method=method, told=faults.guard(told))
+        after_import(module, faults.guard(act))
 
 
 def _follow(module: ModuleType, *, owner: str, method: str, told: Callable[..., None]) -> None:

@@ -68,7 +68,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     found = Training()
-    totals.watch(found, None)  # type: ignore[arg-type]
+    totals.watch(found.totals, found.faults)
     return found
 
 
