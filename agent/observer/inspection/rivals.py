@@ -6,20 +6,22 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from ddptop.agent import wire
+from ddptop.agent.observer.judge.finding import NO_CORE
 from ddptop.agent.run import identity
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.text import plural
 
-KIND: Final = "no_core"
 LEAST: Final = 0.05
 """Part of a core from which on a process is a rival."""
 _MOST_NAMED: Final = 4
-_EVERY_S: Final = 5.0
+_OVER_S: Final = 5.0
 """Seconds over which the CPU of others is measured."""
+_RESTS_S: Final = 60.0
+"""Seconds from a measurement to the next one: all threads of the machine are read for it."""
 _PROC: Final = Path("/proc")
 _PROCESSOR: Final = 36
 """Place of a thread's last core among the fields after the name, by proc(5)."""
@@ -32,6 +34,10 @@ class _Used(NamedTuple):
     core: int
 
 
+_Threads: TypeAlias = Mapping[tuple[int, int], _Used]
+"""By the pids of process and thread."""
+
+
 class Rivals:
     """Looks who runs on the cores of such ranks of this host; for use from one thread."""
 
@@ -40,8 +46,11 @@ class Rivals:
         self._tell = tell
         self._clock = clock
         self._members: dict[int, Process] = {}
-        self._before: dict[tuple[int, int], _Used] = {}
-        self._at = 0.0
+        self._before: _Threads = {}
+        self._at = self._due = 0.0
+        """When the threads were read last, and when they are to be read again."""
+        self._ranks: frozenset[int] = frozenset()
+        """Those that waited for a core at the last turn."""
 
     def meet(self, member: Member) -> None:
         """Take note of a rank of this host."""
@@ -49,28 +58,38 @@ class Rivals:
 
     def turn(self, verdicts: Iterable[wire.Verdict]) -> None:
         """Look, where a rank waits for a core."""
-        ranks = {verdict.rank for verdict in verdicts if verdict.kind == KIND and verdict.rank in self._members}
-        if not ranks:
-            if self._before:
+        known, self._ranks = (
+            self._ranks,
+            frozenset(
+                verdict.rank for verdict in verdicts if verdict.kind == NO_CORE and verdict.rank in self._members
+            ),
+        )
+        if not self._ranks:
+            if known:
                 self._before = {}
                 self._tell({})
             return
         now = self._clock()
-        if self._before and now - self._at < _EVERY_S:
+        if not self._ranks <= known:
+            self._before, self._due = {}, now
+        if now < self._due:
+            return
+        threads = _threads()
+        if not self._before:
+            self._before, self._at, self._due = threads, now, now + _OVER_S
             return
         before, seconds = self._before, now - self._at
-        self._before, self._at = _threads(), now
-        if before:
-            found = {rank: self._remark(self._members[rank], before, seconds) for rank in ranks if rank is not None}
-            self._tell({rank: text for rank, text in found.items() if text})
+        self._before, self._due = {}, now + _RESTS_S
+        found = {rank: self._remark(self._members[rank], before, threads, seconds) for rank in self._ranks}
+        self._tell({rank: text for rank, text in found.items() if text})
 
-    def _remark(self, process: Process, before: Mapping[tuple[int, int], _Used], seconds: float) -> str:
+    def _remark(self, process: Process, before: _Threads, after: _Threads, seconds: float) -> str:
         try:
             cores = os.sched_getaffinity(process.pid)
         except OSError:
             return ""
         used: dict[int, float] = {}
-        for key, (cpu_s, core) in self._before.items():
+        for key, (cpu_s, core) in after.items():
             known = before.get(key)
             if key[0] != process.pid and known is not None and {core, known.core} & cores:
                 used[key[0]] = used.get(key[0], 0.0) + cpu_s - known.cpu_s
@@ -84,8 +103,9 @@ class Rivals:
         return f"other processes on {where} (pids {numbers})"
 
 
-def _threads() -> dict[tuple[int, int], _Used]:
-    ticks, found = os.sysconf("SC_CLK_TCK"), {}
+def _threads() -> _Threads:
+    ticks = os.sysconf("SC_CLK_TCK")
+    found: dict[tuple[int, int], _Used] = {}
     for name in os.listdir(_PROC):
         if not name.isdecimal():
             continue

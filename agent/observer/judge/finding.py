@@ -17,6 +17,8 @@ IN_WORDS: Final = {
 }
 _NO_BACKWARD: Final = "outside of data loading and optimizer step (no backward pass is seen)"
 """The words for `other` where no rank has called `backward`: its forward and backward pass, if any, are in there."""
+NO_CORE: Final = "no_core"
+"""Kind of the finding of a rank that has no core, of which others than the judge look for the reason."""
 MOST_SHARE: Final = 1e6
 """A share beyond that is of steps that took no time at all."""
 

@@ -16,14 +16,13 @@ from ddptop.agent.observer.judge.evidence.detail import MOST_SUSPECTS, Detail
 from ddptop.agent.observer.judge.evidence.hosts import HostsOfRanks
 from ddptop.agent.observer.judge.evidence.join import StepJoin
 from ddptop.agent.observer.judge.evidence.rounds import Rounds
-from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.finding import NO_CORE, Finding
 from ddptop.agent.observer.judge.intervals import Intervals
 from ddptop.agent.observer.judge.kinds.divergence import Divergence
 from ddptop.agent.observer.judge.kinds.health import Health
 from ddptop.agent.observer.judge.kinds.link import Links
 from ddptop.agent.observer.judge.kinds.memory_growth import GroupMemory
 from ddptop.agent.observer.judge.kinds.no_communication import Communication
-from ddptop.agent.observer.judge.kinds.no_core import KIND as NO_CORE
 from ddptop.agent.observer.judge.kinds.no_core import NoCore
 from ddptop.agent.observer.judge.kinds.slow import Judge
 from ddptop.agent.observer.judge.kinds.slow_host import KIND as SLOW_HOST

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptop.agent.observer.judge.evidence.blocks import Evidence, Span
-from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.finding import NO_CORE, Finding
 
-KIND: Final = "no_core"
 BEGINS: Final = 0.2
 """Part of a step without a core, beyond what is usual of the others, from which on it is told."""
 GOES_ON: Final = 0.1
@@ -50,7 +49,7 @@ class NoCore:
             return
         share = float(shares[-lately:, rank].mean())
         self.finding = Finding(
-            kind=KIND,
+            kind=NO_CORE,
             text=f"rank {rank} waits for a core ({share:.0%} of its step)",
             rank=rank,
             cost_ms=float((leads * step_ms).mean()),

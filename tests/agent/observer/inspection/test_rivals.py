@@ -52,12 +52,16 @@ def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
                 lambda: all(psutil.Process(pid).cpu_times().user > before + 0.6 for pid, before in spent.items()),
                 "both have run",
             )
-            now[0] += rivals._EVERY_S
+            now[0] += rivals._OVER_S
             looks.turn([VERDICT])
             # Of one that the others keep from its core for long nothing is counted.
             return all(str(pid) in found.get(1, "") for pid in busy)
 
-        until(named, "both are named")
+        def named_at_last() -> bool:
+            now[0] += rivals._RESTS_S
+            return named()
+
+        until(named_at_last, "both are named")
         assert f"other processes on core {core} (pids " in found[1]
         assert str(rank) not in found[1]
         assert str(started[-1].pid) not in found[1]
@@ -79,3 +83,24 @@ def test_as_long_as_no_rank_of_this_host_waits_for_a_core_nothing_is_read(monkey
     looks.turn([])
     looks.turn([wire.Verdict(1, "no_core", "rank 2 waits for a core", 0, rank=2)])
     looks.turn([wire.Verdict(1, "slow_rank", "rank 1 holds the group back", 0, rank=1)])
+
+
+def test_the_threads_of_the_machine_are_read_seldom_while_a_rank_waits_for_a_core(monkeypatch):
+    """Twice when the verdict comes, twice a minute after that, and at once for another rank."""
+    now, read = [0.0], list[float]()
+
+    def threads() -> dict[tuple[int, int], rivals._Used]:
+        read.append(now[0])
+        return {(1, 1): rivals._Used(0.0, 0)}
+
+    monkeypatch.setattr(rivals, "_threads", threads)
+    looks = Rivals(lambda _: None, lambda: now[0])
+    me = identify(os.getpid())
+    assert me is not None
+    for rank in (1, 2):
+        looks.meet(Member(rank, rank, 3, me, "host", 0, "", "", None))
+    another = wire.Verdict(2, "no_core", "rank 2 waits for a core", 0, rank=2)
+    for second in range(100):
+        now[0] = float(second)
+        looks.turn([VERDICT] if second < 90 else [VERDICT, another])
+    assert read == [0, 5, 65, 70, 90, 95]
