@@ -70,6 +70,13 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def span(seconds: float) -> str:
+    """Return a time of some length, roughly: `12 s`, `3 min`, `5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
 def size(value: int) -> str:
     """Return `64 KiB`, `812 MiB`, `1.23 GiB`, `61.4 GiB`: a number of at most four characters, and its unit."""
     if value < 999.5:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from ddptop.agent.observer.model.thresholds import Thresholds as Thresholds
 from ddptop.agent.run.records import ALL_BYTES, RUN_BYTES
 from ddptop.agent.text import Complaint
 
@@ -51,24 +52,6 @@ class Plain(Struct, frozen=True, forbid_unknown_fields=True):
     """Output without the dashboard."""
 
     interval_s: Annotated[float, Meta(ge=0, le=3600, description="Seconds between lines.")] = 2.0
-
-
-class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
-    """From where on something is told."""
-
-    silent_s: Annotated[
-        float, Meta(ge=1.5, le=3600, description="A rank is silent after so many seconds without a heartbeat.")
-    ] = 3.5
-    stalled_s: Annotated[
-        float,
-        Meta(ge=0.1, le=86_400, description="A rank is stalled after so many seconds, and ten usual steps, in one."),
-    ] = 10.0
-    slowest_factor: Annotated[
-        float, Meta(ge=1, le=100, description="A rank is called the slowest from so many times the usual own time.")
-    ] = 1.15
-    verdict_share: Annotated[
-        float, Meta(ge=0, le=1, description="A verdict that costs less than this share of a step is hidden.")
-    ] = 0.0
 
 
 class Storage(Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ observer  the process
 one_run   its main thread: it starts the group where ddptop launched it, and looks after the run until its end
 engine    who starts the ranks, and on which machine
 orders    commands to the observer
+model     what the run and its ranks are like: messages in, frames out
 relay     what the ranks tell: received once, repeated, recorded and judged
 inspection where ranks stand, by their agents or from outside
 hosts     the link between the observers of a run on several hosts

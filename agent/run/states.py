@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from ddptop.agent.run.records import Ended, Run
-from ddptop.agent.text import clean
+from ddptop.agent.text import clean, span
 
 STATES: Final = (
     "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing", "ending",
@@ -137,9 +137,9 @@ def lingers(ended: Ended, *, alive: bool | None) -> str:
 def _last_heard(evidence: Evidence) -> str:
     if evidence.heard_s is not None:
         where = clean(evidence.activity, 20)
-        return f"last heard {_seconds(evidence.heard_s)} ago" + (f" in {where}" if where else "")
+        return f"last heard {span(evidence.heard_s)} ago" + (f" in {where}" if where else "")
     if evidence.listened_s is not None:
-        return f"not heard for {_seconds(evidence.listened_s)}"
+        return f"not heard for {span(evidence.listened_s)}"
     return "not heard yet"
 
 
@@ -148,12 +148,6 @@ def _doing(evidence: Evidence) -> str:
     if percent is not None and percent >= _BUSY:
         return f"; its process is busy ({percent:.0f}% CPU)"
     return f"; its process {doing}" if doing else ""
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def of_run(
@@ -215,7 +209,7 @@ def stands(step_age_s: float | None, step_ms: float | None) -> bool:
 
 def describe_standing(step_age_s: float) -> str:
     """Return `no step for 8 s`."""
-    return f"no step for {_seconds(step_age_s)}"
+    return f"no step for {span(step_age_s)}"
 
 
 def in_run(rank: str, run: str, culprit: bool) -> str:

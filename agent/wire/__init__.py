@@ -1,6 +1,7 @@
 """Every message that crosses a ZeroMQ socket of ddptop. This package has all names that others use: `wire.Step`.
 
 codec      messages as bytes: `encode`, and `read_*` for each direction
+frames     the run and its ranks at one moment, as the observer makes them
 commands   from controllers and onlookers, DEALER -> ROUTER, one payload each
 answers    one `Reply` to each command, and what comes before it
 latencies  the latency of collectives from `Step` records, alike in the agent and in the dashboard
@@ -65,6 +66,16 @@ from ddptop.agent.wire.commands import ReadLog as ReadLog
 from ddptop.agent.wire.commands import RecordEvery as RecordEvery
 from ddptop.agent.wire.commands import Resume as Resume
 from ddptop.agent.wire.commands import Save as Save
+from ddptop.agent.wire.frames import TOPIC_FRAME as TOPIC_FRAME
+from ddptop.agent.wire.frames import TOPIC_RANK as TOPIC_RANK
+from ddptop.agent.wire.frames import TOPIC_ROWS as TOPIC_ROWS
+from ddptop.agent.wire.frames import UNHEARD as UNHEARD
+from ddptop.agent.wire.frames import EventLine as EventLine
+from ddptop.agent.wire.frames import HostFrame as HostFrame
+from ddptop.agent.wire.frames import RankFrame as RankFrame
+from ddptop.agent.wire.frames import Restart as Restart
+from ddptop.agent.wire.frames import Rows as Rows
+from ddptop.agent.wire.frames import RunFrame as RunFrame
 from ddptop.agent.wire.hosts import MOST_HOSTS as MOST_HOSTS
 from ddptop.agent.wire.hosts import TOPIC_HOSTS as TOPIC_HOSTS
 from ddptop.agent.wire.hosts import Census as Census

@@ -19,6 +19,8 @@ from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.changes import Changes
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui import settings
@@ -27,8 +29,6 @@ from ddptop.tui.app.keys import keymap
 from ddptop.tui.cli.main import main
 from ddptop.tui.control.launch import launch
 from ddptop.tui.drawing.theme import DARK, LIGHT
-from ddptop.tui.model.changes import Changes
-from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Look, Settings, SettingsError, Thresholds
 
 

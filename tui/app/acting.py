@@ -7,10 +7,11 @@ One action at a time, whether on the run shown or on one of the list. When an ac
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from textual.app import App
 from textual.message import Message
 from textual.notifications import SeverityLevel

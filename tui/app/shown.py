@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ddptop.tui.link.source import Source
 from ddptop.tui.model.frame import Frame
@@ -37,9 +38,7 @@ class ShownRun:
         self.advance()
         frame = self.newest()
         upto = None if frame.history is None else frame.history.by_step.last
-        # Ranks that nobody looks at would be drawn up later, as they are then.
-        ranks = tuple([rank.settled() for rank in frame.ranks])
-        self._held = None if self._held is not None else replace(frame, ranks=ranks, upto=upto)
+        self._held = None if self._held is not None else replace(frame, upto=upto)
 
     def let_go(self) -> None:
         """Hold the view no longer: who acts on the run wants to see the effect."""

@@ -18,19 +18,21 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from ddptop.agent import decoding
 from ddptop.agent.run import base, rundir
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean_line
+from ddptop.agent.wire.frames import RunFrame
+from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.link import look
-from ddptop.tui.model.frame import Frame, Restart
+from ddptop.tui.model.frame import Frame, whole
 from ddptop.tui.settings import Thresholds
 
 CHILD_S: Final = 20.0
@@ -45,32 +47,17 @@ _AT_ONCE: Final = 8
 _LINKS: Final = 8
 """Runs that a child has open together."""
 _DESCRIPTORS: Final = 4096
-_LONGEST_TEXT: Final = 300
 _LARGEST: Final = 2**53
 _MOST_RESTARTS: Final = 1000
 _NOBODY: Final = 65534
 """Group of a user that the system does not know."""
 
-_Scalar = bool | int | float | str | None
-
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "str": (str,),
-    "str | None": (str, type(None)),
-    "int": (int,),
-    "int | None": (int, type(None)),
-    "float": (float, int),
-    "float | None": (float, int, type(None)),
-    "bool": (bool,),
-}
-"""By annotation, the types of the fields of a frame that a child sends."""
-_TOLD: Final = {field.name: _KINDS[str(field.type)] for field in fields(Frame) if str(field.type) in _KINDS}
-
 
 class _Seen(msgspec.Struct):
     """One run of another user."""
 
-    fields: dict[str, _Scalar]
-    restarts: list[Restart] = []
+    frame: RunFrame
+    size_bytes: int | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -229,17 +216,14 @@ def _answer(read: Callable[[], list[Frame]]) -> None:
         answer = _Answer([_told(frame) for frame in read()])
     except BaseException as error:  # a wall: the parent tells of it, whatever it is
         answer = _Answer(problem=f"{type(error).__name__}: {str(error)[:200]}")
-    content = memoryview(msgspec.json.encode(answer))
+    content = memoryview(msgspec.msgpack.encode(answer))
     while content:
         content = content[os.write(1, content) :]
 
 
 def _told(frame: Frame) -> _Seen:
-    values = {name: getattr(frame, name) for name in _TOLD}
-    return _Seen(
-        {name: clean_line(value, _LONGEST_TEXT) if isinstance(value, str) else value for name, value in values.items()},
-        list(frame.restarts[-_MOST_RESTARTS:]),
-    )
+    told = RunFrame(*(getattr(frame, name) for name in RunFrame.__struct_fields__))
+    return _Seen(replace(told, events=(), on_hosts=(), restarts=told.restarts[-_MOST_RESTARTS:]), frame.size_bytes)
 
 
 def _end(child: _Child) -> None:
@@ -267,42 +251,25 @@ def _checked(child: _Child, name: str) -> tuple[list[Frame], str]:
     if child.problem:
         return [], child.problem
     try:
-        answer = decoding.of(_Answer).decode(bytes(child.heard))
-    except (msgspec.MsgspecError, RecursionError) as error:
+        answer = msgspec.msgpack.decode(bytes(child.heard), type=_Answer)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         return [], clean_line(f"no answer that makes sense ({error})", 200)
     found, problem = [], answer.problem
     for seen in answer.runs[:MOST_RUNS]:
         try:
             found.append(_frame(seen, name))
-        except (ValueError, TypeError, rundir.RunDirError) as error:
-            # Also where a field is missing that every frame has.
+        except (ValueError, rundir.RunDirError) as error:
             problem = str(error)
     return found, clean_line(problem, 200)
 
 
 def _frame(seen: _Seen, name: str) -> Frame:
-    values: dict[str, Any] = {
-        field: _believed(field, seen.fields.get(field), kinds) for field, kinds in _TOLD.items() if field in seen.fields
-    }
-    values["user"] = name
-    run = rundir.check_name(str(values.get("run")))
+    told = cleaned(seen.frame)
+    run = rundir.check_name(told.run)
     # A newer ddptop of that user's may know more states.
-    if (
-        not values.get("state")
-        or len(values["state"]) > LONGEST
-        or not 1 <= values.get("world", 0) <= rundir.MOST_RANKS
-    ):
+    if not told.state or len(told.state) > LONGEST or not 1 <= told.world <= rundir.MOST_RANKS:
         raise ValueError(f"run {run} has a state or a world that cannot be")
-    restarts = tuple(each for each in seen.restarts[-_MOST_RESTARTS:] if abs(each.step) < _LARGEST)
-    return Frame(**values, restarts=restarts)
-
-
-def _believed(field: str, value: _Scalar, kinds: tuple[type, ...]) -> _Scalar:
-    # A bool is an int to Python, and says nothing where a number is meant.
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise ValueError(f"{field} is no {kinds[0].__name__}")
-    if isinstance(value, str):
-        return clean_line(value, _LONGEST_TEXT)
-    if isinstance(value, int | float) and not (math.isfinite(value) and abs(value) < _LARGEST):
-        raise ValueError(f"{field} is out of bounds")
-    return value
+    numbers = [seen.size_bytes or 0, *(getattr(told, field) for field in RunFrame.__struct_fields__)]
+    if not all(math.isfinite(each) and abs(each) < _LARGEST for each in numbers if isinstance(each, int | float)):
+        raise ValueError(f"run {run} has a number that cannot be")
+    return replace(whole(told, ()), user=name, size_bytes=seen.size_bytes)

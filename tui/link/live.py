@@ -15,8 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from ddptop.agent.observer.end import freezer
+from ddptop.agent.observer.model.framer import Framer
+from ddptop.agent.observer.model.hearing import OBSERVED_S
+from ddptop.agent.observer.model.hosts import is_on_several
+from ddptop.agent.observer.model.situation import Liveness
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import is_plain
@@ -29,12 +35,7 @@ from ddptop.tui.link.replay import Replay
 from ddptop.tui.link.sockets import START_S, Sockets
 from ddptop.tui.link.source import DRAIN_S, Control, Inspector, Refused
 from ddptop.tui.link.turns import Turns
-from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.framer import Framer
-from ddptop.tui.model.hearing import OBSERVED_S
-from ddptop.tui.model.hosts import is_on_several
-from ddptop.tui.model.situation import Liveness
-from ddptop.tui.model.store import Store
+from ddptop.tui.model.frame import Frame, RankFrame, whole
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
@@ -96,9 +97,13 @@ class Link:
         self.store = Store(self._run, self._thresholds, brief=self._brief)
         shows_logs = self._looks_back and is_on_several(self._run) and not self._has_ended
         self._logs_afar = _logs_afar(directory) if shows_logs else None
-        self._framer = Framer(self.store, logs, None if self._logs_afar is None else self._copy_of)
+        self._framer = Framer(self.store, logs)
+        self.history = _history(self._run.world) if self._looks_back else None
+        """Where somebody looks back."""
         self.control, self.inspector = self._controls()
-        self._sockets = Sockets(directory, self._run.world, self.store, self._clock, self._is_same, brief=self._brief)
+        self._sockets = Sockets(
+            directory, self._run.world, self.store, self._clock, self._is_same, self.history, brief=self._brief
+        )
         self._members: dict[int, Member] = {}
         """Those of this host: no other process is looked up here."""
         self._surveyed: dict[int, Member] | None = None
@@ -112,15 +117,13 @@ class Link:
         self._opened_at = self._clock()
         self._framed = False
         """True once somebody has seen the run."""
-        if self._looks_back:
-            self.store.history = _history(self._run.world)
         if not self._has_ended:
             # One that has looked after the run for a while answers at once.
             starting = self._run.observer is None or self._run.state == "starting"
-            history = self.store.history
+            history = self.history
             first = None if history is None else history.first_question()
             self._sockets.open(START_S if starting else OBSERVED_S, first)
-        self._replay = Replay(self._database, self.store, self._clock, ended=self._has_ended)
+        self._replay = Replay(self._database, self.store, self._clock, self.history, ended=self._has_ended)
         if self._has_ended:
             self._look_into_record()
 
@@ -196,9 +199,9 @@ class Link:
 
     def poll(self) -> None:
         """Take in what has arrived, for a bounded time; waits for no message."""
-        if self._framed and self.store.history is not None and not self.store.history.begun:
+        if self._framed and self.history is not None and not self.history.begun:
             # It is imported only now, after the first paint; what was answered meanwhile waits.
-            _ = self.store.history.asked
+            _ = self.history.asked
         if self._next is not None:
             self._go_over(self._next)
         if not self._is_same():
@@ -265,7 +268,7 @@ class Link:
 
     def _look_into_record(self) -> None:
         """Ask the record of the run, which has ended, for the numbers that views look at."""
-        history = self.store.history
+        history = self.history
         if history is None:
             return
         kept = None
@@ -373,7 +376,15 @@ class Link:
     def frame(self) -> Frame:
         """Return the frame of the moment it has come to."""
         self._framed = True
-        return self._framer.frame()
+        run = self._framer.frame()
+        silent_s = None if run.state in ENDED_STATES else self.store.hearing.missed_s(run.at)
+        ranks = tuple([self._with_log(rank) if rank.far else rank for rank in self._framer.ranks()])
+        return whole(run, ranks, self._framer.hosts, self.history, silent_s)
+
+    def _with_log(self, rank: RankFrame) -> RankFrame:
+        """Return a rank of another host with the copy of its log, where there is one."""
+        copy = None if rank.unkept or self._logs_afar is None else self._copy_of(rank.rank)
+        return rank if copy is None else replace(rank, log=copy)
 
     def close(self) -> None:
         """Close all sockets; the run does not notice."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ddptop.agent.observer.record import retention
 from ddptop.agent.run import rundir

@@ -14,15 +14,16 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control import journal
+from ddptop.agent.observer.model.changes import EVENTS
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run.files.database import Locked
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import ENDED_STATES
-from ddptop.tui.model.changes import EVENTS
-from ddptop.tui.model.store import Store
 
 if TYPE_CHECKING:
     from ddptop.agent.observer.history.kept import Kept
+    from ddptop.tui.model.history.history import History
 
 SETTLED_S: Final = 2 * recording.BATCH_S
 """Seconds after which all that had happened is recorded, and all that happens is heard."""
@@ -34,11 +35,18 @@ class Replay:
     """The recording of one run, which is read once and bit by bit."""
 
     def __init__(
-        self, find: Callable[[], Path | None], store: Store, clock: Callable[[], float], *, ended: bool
+        self,
+        find: Callable[[], Path | None],
+        store: Store,
+        clock: Callable[[], float],
+        history: History | None,
+        *,
+        ended: bool,
     ) -> None:
         """Begin to read a recording, where `find` returns a file; the `clock` is that of the deadlines."""
         self._kept: Kept | None = None
         self._store = store
+        self._history = history
         self._clock = clock
         self._ended = ended
         self._find = find
@@ -100,6 +108,8 @@ class Replay:
                 self._store.recall_verdict(message)
             else:
                 self._store.recall(message, time())
+                if self._history is not None:
+                    self._history.hear(message)
             if self._clock() > deadline:
                 return
         self._newest = None
@@ -139,5 +149,5 @@ class Replay:
         """Read on in the history of a run that has ended, once what is needed at once is there."""
         if self._kept is not None and self._newest is None:
             self._kept.advance(deadline, self._clock)
-        if self._store.history is not None and self._store.history.begun:
-            self._store.history.asked.ask_source()
+        if self._history is not None and self._history.begun:
+            self._history.asked.ask_source()

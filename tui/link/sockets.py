@@ -12,18 +12,21 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control.caller import connect, readable
 from ddptop.agent.control.listening import Listener
+from ddptop.agent.observer.model.hearing import OBSERVED_S
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import Member, RunDir, RunDirError, is_alive
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.hearing import OBSERVED_S
-from ddptop.tui.model.store import Store
+
+if TYPE_CHECKING:
+    from ddptop.tui.model.history.history import History
 
 FILL_S: Final = 5.0
 """A gap that nothing comes for within this is given up and counted."""
@@ -74,18 +77,20 @@ class Sockets:
         store: Store,
         clock: Callable[[], float],
         is_same: Callable[[], bool],
+        history: History | None,
         *,
         brief: bool,
     ) -> None:
         """Listen to nobody yet.
 
-        `is_same` says whether the directory is still that of the run, `brief` whether only the ranks that are watched
-        send their records.
+        `is_same` says whether the directory is still that of the run, `history` takes what views look back at, `brief`
+        says whether only the ranks that are watched send their records.
         """
         self._directory = directory
         self._store = store
         self._clock = clock
         self._is_same = is_same
+        self._history = history
         self._brief = brief
         self._asked_together = MOST_WATCHED if brief else world
         self._unread = wire.UNREAD * MOST_WATCHED if brief else UNREAD
@@ -238,6 +243,8 @@ class Sockets:
                     continue
                 self._note(message)
                 self._store.apply(message, at)
+                if self._history is not None:
+                    self._history.hear(message)
 
     def _note(self, message: wire.Telemetry) -> None:
         """Notice that the observer is there, and the end of its greeting: all ranks, and then the verdicts."""
@@ -311,7 +318,7 @@ class Sockets:
 
     def ask_for_history(self) -> None:
         """Ask the observer for the numbers that views look at."""
-        history = self._store.history
+        history = self._history
         if history is None or not history.begun or self._dealer is None or not self._is_heard:
             return
         for query in history.asked.wanted():
@@ -336,7 +343,7 @@ class Sockets:
                 self._take_answer(frames)
 
     def _take_answer(self, frames: list[bytes]) -> None:
-        history = self._store.history
+        history = self._history
         if len(frames) == 1 and history is not None:
             try:
                 history.take_answer(wire.read_history(frames[0]), len(frames[0]))
@@ -353,6 +360,8 @@ class Sockets:
         if isinstance(answer, wire.Steps):
             if answer.rank == rank:
                 self._store.fill(rank, answer.steps, last=False)
+                if history is not None:
+                    history.hear(answer)
             if fill is not None:
                 fill.give_up = self._clock() + FILL_S
         elif isinstance(answer, wire.Reply) and fill is not None and answer.id == fill.number:

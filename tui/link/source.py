@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+
+from msgspec.structs import replace
 
 from ddptop.agent.control.controller import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.agent.run import rundir

@@ -1,4 +1,4 @@
-"""What one painting of the screen needs: an immutable frame of a run, made by `framer`.
+"""What one painting of the screen needs: an immutable frame of a run.
 
 What widgets show of a run is in its `Frame`.  `None` is "not known" and is drawn as a dim dash.
 All text in here has been cleaned: no control characters, no escape sequences.  It is still
@@ -7,32 +7,21 @@ not markup: draw it with `rich.text.Text` or `Segment`, never as a markup string
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
 from ddptop.agent.text import plural
-from ddptop.agent.wire.latencies import ALL_REDUCE
+from ddptop.agent.wire.frames import EventLine as EventLine
+from ddptop.agent.wire.frames import RankFrame as RankFrame
+from ddptop.agent.wire.frames import Restart as Restart
+from ddptop.agent.wire.frames import RunFrame
 from ddptop.tui.drawing.units import duration
-from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 
 if TYPE_CHECKING:
-    from ddptop.agent.wire import Verdict
     from ddptop.tui.model.history.history import History
-
-
-@dataclass(frozen=True, slots=True)
-class EventLine:
-    """One line of the run's event list."""
-
-    at: float
-    """Seconds since the epoch."""
-    text: str
-    rank: int | None
-    level: str
-    """`info`, `warning` or `error`."""
 
 
 def with_rank(text: str, rank: int | None, host: str = "") -> str:
@@ -57,273 +46,29 @@ def can_be_reported(frame: Frame) -> bool:
     return has_report(frame) or frame.state == "killed"
 
 
-@dataclass(frozen=True, slots=True)
-class RankFrame:
-    """One rank at one moment."""
+class Frame(RunFrame, frozen=True, kw_only=True, tag=False, gc=True):
+    """One run at one moment, with its ranks, in order; a rank not heard of yet is there as `starting`.
 
-    rank: int
-    state: str
-    activity: str
-    """What the main thread does: a start phase ("imports") or a step phase ("backward")."""
-    pid: int | None = None
-    host: str | None = None
-    step: int | None = None
-    step_age_s: float | None = None
-    """Since the last step was completed."""
-    heard_age_s: float | None = None
-    """Since the last sign of life of the agent."""
-    loss: float | None = None
-    is_loss_unsure: bool = False
-    """True where gradients are accumulated and how the script divides its losses is not known: shown as `~`."""
-    losses: tuple[float | None, ...] = ()
-    """Recent losses, oldest first, at most 240."""
-    step_ms: float | None = None
-    """Mean over the recent window (about 2 s, at least one step)."""
-    phases_ms: Mapping[str, float] | None = None
-    """The same window, by phase of `wire.PHASES`; adds up to `step_ms`. A phase not observed is left out."""
-    allreduce_p50_ms: float | None = None
-    allreduce_p99_ms: float | None = None
-    dominant: tuple[str, float | None, float | None] | None = None
-    """The kind of collective that the run uses most, with its median and p99 in ms; None: it is `all_reduce`."""
-    samples_per_s: float | None = None
-    memory_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    memory_kind: str = "process"
-    """`device` on an accelerator, `process` for resident memory."""
-    cpu_percent: float | None = None
-    device_percent: float | None = None
-    device: str | None = None
-    mechanism: str | None = None
-    """How collectives are seen, None where they are not."""
-    outstanding: int = 0
-    log: str | None = None
-    """Path of the rank's log, or None where output goes to a terminal."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    missed: int = 0
-    """Step records lost on the way and not to be had any more."""
-    dropped: int = 0
-    refused: int = 0
-    fault: str | None = None
-    """The agent's last own error; the training goes on."""
-    health: str | None = None
-    """What is wrong with its numbers, one line: `loss is nan since step 123`."""
-    device_ms: Mapping[str, float] | None = None
-    """The phases of the recent window on the device's own time line, without `wait`. None: not on CUDA."""
-    ended: str | None = None
-    """How it ended, one line, for example `exit code 1: ValueError: bad lr`."""
-    torch_version: str | None = None
-    python_version: str | None = None
-    exchange: Callable[[], tuple[float, float] | None] = field(default=lambda: None, repr=False, compare=False)
-    """Works out `allreduce_wait_ms` and `allreduce_transfer_ms`, which few views show and which takes long."""
-    timed_every: int = 1
-    """One step of so many has its collectives timed."""
-    faults: int = 0
-    """Errors inside the agent so far."""
-    coordinates: Mapping[str, int] | None = None
-    """Where it stands on a device mesh or in a pipeline, as its script says."""
-    stands: bool = False
-    """True where it should complete steps and has not for long: `step_ms` is then of before; see `states.stands`."""
-    communicated: bool | None = None
-    """Whether it has called a collective so far; None where it may have done so unseen."""
-    far: bool = False
-    """True where it runs on another host than this one: `log` is a copy then, if there is one."""
-    unkept: bool = False
-    """True where what it prints goes to the terminal that started it, and into no file."""
-
-    @property
-    def current_step_ms(self) -> float | None:
-        """What a step takes now; None where the rank stands."""
-        return None if self.stands else self.step_ms
-
-    @property
-    def collective(self) -> tuple[str, float | None, float | None]:
-        """The kind of collective that the run uses most, with its median and p99 in ms."""
-        return self.dominant or (ALL_REDUCE, self.allreduce_p50_ms, self.allreduce_p99_ms)
-
-    @property
-    def allreduce_wait_ms(self) -> float | None:
-        """Mean per step, over recent steps: time in all-reduces until the last rank had entered."""
-        means = self.exchange()
-        return None if means is None else means[0]
-
-    @property
-    def allreduce_transfer_ms(self) -> float | None:
-        """The same, from then until they were done."""
-        means = self.exchange()
-        return None if means is None else means[1]
-
-    def settled(self) -> RankFrame:
-        """Return the same with all worked out: what is asked later would be of that moment."""
-        means = self.exchange()
-        return replace(self, exchange=lambda: means)
-
-
-class Ranks(Sequence[RankFrame]):
-    """Many ranks of which few are looked at: each is drawn up when it is first asked for.
-
-    What nobody asked for before the next frame is made is never drawn up, and is then no longer
-    that of the frame's moment; `tuple` takes hold of all.
+    What its observer does not know is what this dashboard adds.
     """
 
-    def __init__(
-        self, count: int, draw: Callable[[int], RankFrame], tell: Callable[[str], Sequence[Any] | None]
-    ) -> None:
-        self._drawn: list[RankFrame | None] = [None] * count
-        self._draw = draw
-        self._tell = tell
-        """Returns a field of all ranks without drawing them up, None for one that takes as much."""
-
-    def __len__(self) -> int:
-        return len(self._drawn)
-
-    @overload
-    def __getitem__(self, index: int) -> RankFrame: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[RankFrame, ...]: ...
-    def __getitem__(self, index: int | slice) -> RankFrame | tuple[RankFrame, ...]:
-        if isinstance(index, slice):
-            return tuple(self[each] for each in range(*index.indices(len(self))))
-        found = self._drawn[index]
-        if found is None:
-            found = self._drawn[index] = self._draw(range(len(self))[index])
-        return found
-
-    def values(self, field: str) -> Sequence[Any]:
-        """Return a field of every rank."""
-        told = self._tell(field)
-        return [getattr(rank, field) for rank in self] if told is None else told
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """All ranks were restarted."""
-
-    generation: int
-    """Which start this was, the first being 0."""
-    at: float
-    """Seconds since the epoch."""
-    step: int
-    """The last step on the `curve` before it; the steps of the new generation follow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One run at one moment. Ranks are in order; a rank not heard of yet is there as `starting`."""
-
-    run: str
-    state: str
-    program: str
-    world: int
-    at: float
-    """Seconds since the epoch."""
-    backend: str | None = None
-    device: str | None = None
-    placement: str = ""
-    """One line on why this device and backend were chosen."""
-    injected: str | None = None
-    """Faults put into this run on purpose with `--inject`, one line; None for an honest run."""
-    note: str | None = None
-    """What the program says of itself, for example that its data is synthetic."""
-    recorded_every: int = 1
-    """One step in so many is recorded whole, and of the others their time alone; see `recording`."""
-    steps_are: str = ""
-    """The things that are counted as steps, such as `backward passes`; empty where they are optimizer steps."""
-    started_at: float | None = None
-    ended_at: float | None = None
-    held_since: float | None = None
-    """When the last rank came to hold, for a paused run; when its processes were stopped, for a frozen one."""
-    step: int | None = None
-    """The step that every rank has completed."""
-    total_steps: int | None = None
-    total_by: str | None = None
-    """The library that says so; None: the script itself."""
-    eta_s: float | None = None
-    step_ms: float | None = None
-    """Mean step time of the slowest rank in the recent window: the common scale of the bars."""
-    phases_ms: Mapping[str, float] | None = None
-    """Mean over ranks."""
-    samples_per_s: float | None = None
-    """Of the whole group; a sample on which several ranks work together counts once."""
-    loss: float | None = None
-    """Mean over the ranks' last losses."""
-    is_loss_unsure: bool = False
-    """True where it is of any rank."""
-    collective: str = ALL_REDUCE
-    """The kind of collective that has taken most time in most ranks."""
-    slowest: int | None = None
-    """Rank with the largest own time (step without wait), where it stands out at all."""
-    torchrun_pid: int | None = None
-    supervised: bool = True
-    """False when no observer looks after the run."""
     unobserved_s: float | None = None
     """Seconds since the observer was heard last, where it is silent: the ranks are shown as they were then."""
-    orphaned: bool = False
-    """True when torchrun is gone and ranks live on."""
-    launched: bool = True
-    exit_code: int | None = None
-    cause: str | None = None
-    cause_rank: int | None = None
-    one_host: str | None = None
-    """The host of all ranks; None where they are on several, or none is known."""
-    one_device: str | None = None
-    """The device of all ranks, likewise."""
     ranks: Sequence[RankFrame] = ()
-    events: tuple[EventLine, ...] = ()
-    """Newest last, at most 500."""
-    verdict: Verdict | None = None
-    verdicts: tuple[Verdict, ...] = ()
-    """All that is wrong now; `verdict` is the first of them."""
-    missing_steps: int = 0
-    """About how many more steps it takes until a rank can be told to be slow; 0 where it can."""
-    refused: int = 0
-    """Messages that came to the dashboard and could not be read, plus those that agents and observer refused."""
     view_held_s: float | None = None
     """How long the user has held this frame while the run goes on; None for one of this moment."""
     upto: int | None = None
     """The last step of `history` that belongs to a view that is held."""
     history: History | None = None
     """The history of the run, to be read only: it alone grows while a frame is shown."""
-    logged: frozenset[str] = frozenset()
-    """Names of what the scripts gave to `ddptop.agent.log`."""
-    outstanding: int = 0
-    """Collectives that live ranks have entered and not finished, all ranks together."""
-    checkpoints: bool = False
-    """True where its script has told how to save a checkpoint."""
-    timeout_s: float | None = None
-    """Timeout of collectives in the default process group, the shortest of all ranks; None where it is not known."""
     user: str = ""
     """Whose run it is, where it is somebody else's."""
-    ending: str = ""
-    """While something is being ended: the processes that are left, and when the escalation goes on."""
-    ends_at: float | None = None
-    """When the scheduler takes the machine back, in seconds since the epoch; None where nobody does, or it is not
-    known."""
-    awaits: str = ""
-    """While no rank of a host lives: what their start waits for."""
     waiting: str = ""
     """While an action of this dashboard waits for ranks: what it waits for."""
-    restarts: tuple[Restart, ...] = ()
-    """Oldest first."""
-    max_restarts: int = 0
-    """How often torchrun may start the group anew."""
-    run_id: str = ""
-    """What stays its own where another run takes its name; empty where no run is shown."""
-    grace_s: float = 5.0
-    """Seconds between SIGTERM and SIGKILL of a kill, where nobody asks for others."""
-    generation: int = 0
-    """How often it was restarted."""
-    placed: bool = False
-    """True where ranks have coordinates."""
     size_bytes: int | None = None
     """What its directory takes on the disk, logs included; None where nobody has looked."""
-    stands: bool = False
-    """True where it should complete steps and none of its ranks has for long; see `RankFrame.stands`."""
     hosts: HostFrames = NO_HOSTS
     """Those of a run on several; none of a run on one."""
-    unlinked: tuple[int, ...] = ()
-    """Ranks on other hosts of which nobody tells, because no link to those hosts could be made."""
-    unlinked_why: str = ""
-    """Why, one line; empty where that is not known."""
 
     @property
     def current_step_ms(self) -> float | None:
@@ -366,9 +111,20 @@ class Frame:
         return next((rank for rank in self.ranks if rank.rank == number), None)
 
     def values(self, field: str) -> Sequence[Any]:
-        """Return a field of every rank, in order; for some fields cheaper than to look at the ranks."""
-        ranks = self.ranks
-        return ranks.values(field) if isinstance(ranks, Ranks) else [getattr(rank, field) for rank in ranks]
+        """Return a field of every rank, in order."""
+        return [getattr(rank, field) for rank in self.ranks]
+
+
+def whole(
+    run: RunFrame,
+    ranks: Sequence[RankFrame],
+    hosts: HostFrames = NO_HOSTS,
+    history: History | None = None,
+    unobserved_s: float | None = None,
+) -> Frame:
+    """Return the frame of a run and those of its ranks together."""
+    told = {name: getattr(run, name) for name in RunFrame.__struct_fields__}
+    return Frame(**told, ranks=ranks, hosts=hosts, history=history, unobserved_s=unobserved_s)
 
 
 def unobserved(frame: Frame, gone: str) -> str:

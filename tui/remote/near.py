@@ -22,12 +22,12 @@ import msgspec
 
 from ddptop.agent import decoding, wire
 from ddptop.agent.control import controller, polled
+from ddptop.agent.observer.model.situation import Liveness
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.text import clean, clean_line
 from ddptop.agent.version import VERSION
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.situation import Liveness
 from ddptop.tui.remote import messages, ssh
 from ddptop.tui.remote.messages import Call, Cancel
 from ddptop.tui.remote.target import Target

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from ddptop.agent.observer.model.changes import EVENTS
 from ddptop.agent.text import plural
 from ddptop.tui.drawing import units
-from ddptop.tui.model.changes import EVENTS
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.with_roll import RollScreen
 from ddptop.tui.views.screen.events import EventSearch

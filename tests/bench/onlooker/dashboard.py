@@ -110,18 +110,16 @@ def latency(terminal: Terminal, times: int) -> str:
 def hour(minutes: int) -> None:
     """Print the memory of a store after an hour of 1,024 ranks, time sped up."""
     from ddptop.agent import wire
+    from ddptop.agent.observer.model.framer import Framer
+    from ddptop.agent.observer.model.store import Store
     from ddptop.agent.run.rundir import Run
-    from ddptop.tui.model.framer import Framer
-    from ddptop.tui.model.history.asked import Asked
-    from ddptop.tui.model.history.history import History
-    from ddptop.tui.model.store import Store
 
     world = 1024
     began = time.time()
     run = Run("hour", "id", "load", (), world, "gloo", "cpu", int(began * 1e9), False)
     process = psutil.Process()
     start = process.memory_info().rss
-    store = Store(run, history=History(world, Asked(world)), brief=True)
+    store = Store(run, brief=True)
     framer = Framer(store)
     store.watch(frozenset(range(40)))
     spent = -time.process_time()
@@ -138,7 +136,8 @@ def hour(minutes: int) -> None:
                 # Through the wire's own form: every message is an object of its own.
                 store.apply(wire.read_telemetry(wire.encode(message)), now)
         store.advance(now)
-        tuple(framer.frame().ranks[:48])
+        framer.frame()
+        framer.ranks()
         if (second + 1) % 600 == 0:
             grown = (process.memory_info().rss - start) / 2**20
             print(f"{'hour':<18} after {(second + 1) // 60} min: {grown:.0f} MiB for {world} ranks", flush=True)

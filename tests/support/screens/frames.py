@@ -11,10 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from msgspec.structs import replace
+
+from ddptop.agent.observer.model.framer import Framer
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.status.report import Report
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
@@ -23,9 +26,7 @@ from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import Refused, Unholdable
 from ddptop.tui.model.diagnosis.stacks import Stacks
-from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame
-from ddptop.tui.model.framer import Framer
-from ddptop.tui.model.store import Store
+from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, whole
 from support.values.histories import RecordedHistory
 from support.values.inspections import inspection
 
@@ -124,7 +125,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         ranks=ranks,
         events=events[:1] if starting else events,
         history=RecordedHistory(world) if starting else _usual_history(world),
-        logged=frozenset() if starting else frozenset({"accuracy", "lr"}),
+        logged=() if starting else ("accuracy", "lr"),
     )
     if state == "failed":
         full = replace(full, cause=f"rank {min(2, world - 1)}: ValueError: bad lr", cause_rank=min(2, world - 1))
@@ -149,7 +150,7 @@ def verdict_frame() -> Frame:
     """Return a running group that one rank holds back."""
     text = "rank 2 holds the group back by 31 ms a step (38%): data loading, for 120 steps"
     verdict = Verdict(1, "slow", text, 0, rank=2, phase="data", cost_ms=31.0, share=0.38)
-    return frame(verdict=verdict, verdicts=(verdict,))
+    return frame(verdicts=(verdict,))
 
 
 def hung_frame(**changes: Any) -> Frame:
@@ -161,7 +162,7 @@ def hung_frame(**changes: Any) -> Frame:
     text = "rank 1 hangs: it sleeps; it never entered all_reduce 4 MiB, in which 3 ranks wait · train.py:31 main · 12 s"
     verdict = Verdict(3, "hang", text, int((NOW - 12) * 1e9), rank=1, hang=hang)
     ranks = tuple(rank_frame(rank, "stalled", step_age_s=12.0, stands=True) for rank in range(4))
-    return replace(frame("stalled", verdict=verdict, verdicts=(verdict,), ranks=ranks, stands=True), **changes)
+    return replace(frame("stalled", verdicts=(verdict,), ranks=ranks, stands=True), **changes)
 
 
 def history_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float = 80.0) -> RecordedHistory:
@@ -207,7 +208,9 @@ def recorded(number: int, end_at_ns: int, own_ms: float, wall_ms: float, loss: f
 def frame_at(store: Store, now: float) -> Frame:
     """Move a store on to a moment, and return the frame of it."""
     store.advance(now)
-    return Framer(store).frame()
+    framer = Framer(store)
+    run = framer.frame()
+    return whole(run, framer.ranks(), framer.hosts, unobserved_s=store.hearing.missed_s(now))
 
 
 class StillInspector:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
+
+from ddptop.agent.observer.model.hosts import HostFrames
+from ddptop.agent.wire.frames import HostFrame
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.hosts import HostFrame, HostFrames
 from support.screens.frames import NOW, MovingSource, frame
 
 

@@ -10,11 +10,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.harness import DEADLINE_S
 from support.screens.dashboards import dashboard, footer_keys, seen, until
 from support.screens.frames import NOW, MovingSource, StillSource, frame, hung_frame, rank_frame

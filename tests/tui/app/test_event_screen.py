@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.screens.dashboards import SIZES, dashboard, footer_keys, seen, settled, still_app, until
 from support.screens.frames import EVIL, NOW, StillSource, frame
 from textual.pilot import Pilot

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.hostile import PIECES, marks
 from support.screens.dashboards import SIZES, dashboard, footer_keys, seen, settled, still_app, until
 from support.screens.frames import StillSource, frame

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.screens.dashboards import SIZES, dashboard, footer_keys, seen, settled, until
 from support.screens.frames import EVIL, NOW, StillSource, frame, hung_frame
 from support.values.inspections import MODEL, SLEEPS, absent, hung, inspection, stopped, thread

@@ -23,6 +23,7 @@ from support.harness import DEADLINE_S, ddptop
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import Member, Process, Run
+from ddptop.agent.wire.frames import RunFrame
 from ddptop.tui.cli import foreign
 from ddptop.tui.model.frame import Frame
 
@@ -306,16 +307,18 @@ ANY = st.none() | st.booleans() | st.integers() | st.integers(10**17, 10**19) | 
 
 
 @settings(deadline=None, max_examples=80)
-@given(st.dictionaries(st.sampled_from(sorted(foreign._TOLD)) | st.text(max_size=5), ANY), st.binary(max_size=60))
+@given(st.dictionaries(st.sampled_from(RunFrame.__struct_fields__), ANY), st.binary(max_size=60))
 def test_a_child_is_believed_within_bounds_alone(fields: dict[str, Any], noise: bytes) -> None:
     """Whatever a child that was taken over answers is a sound frame, or one line."""
-    whole: dict[str, Any] = {"run": "a", "state": "running", "program": "x", "world": 1, "at": 0.0}
-    for content in (
-        noise,
-        json.dumps({"runs": [{"fields": whole | fields}]}).encode(),
-        json.dumps({"runs": [{"fields": whole | {"program": EVIL}}]}).encode(),
-        json.dumps({"runs": [{"fields": whole}], "problem": str(fields)}).encode(),
-    ):
+    known = RunFrame("a", "running", "x", 1, 0.0)
+
+    def answer(problem: str = "", **changes: Any) -> bytes:
+        tag, *values = msgspec.to_builtins(known)
+        told = dict(zip(RunFrame.__struct_fields__, values, strict=True)) | changes
+        return msgspec.msgpack.encode({"runs": [{"frame": [tag, *told.values()]}], "problem": problem})
+
+    within = {name: value for name, value in fields.items() if not isinstance(value, int) or abs(value) < 2**63}
+    for content in (noise, answer(**within), answer(program=EVIL), answer(str(fields))):
         frames, problem = foreign._checked(foreign._Child(THEM, 1, -1, bytearray(content)), "them")
         assert frames or problem
         for frame in frames:
@@ -358,7 +361,7 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
         "from ddptop.tui import settings\n"
         "from ddptop.tui.cli import foreign, main, view\n"
         "from ddptop.tui.cli.output import status\n"
-        "from ddptop.tui.model import store\n"
+        "from ddptop.agent.observer.model import store\n"
         "os.setgroups([]); os.setgid(4321); os.setuid(4321)\n"
         "sys.argv = ['ddptop', 'ps', '--all']\n"
         "main.main()\n"

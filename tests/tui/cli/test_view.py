@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 from support.screens.frames import frame, rank_frame
 
 from ddptop.agent.run.rundir import RunDir

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from ddptop.agent.text import clean

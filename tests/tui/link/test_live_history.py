@@ -14,6 +14,7 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.observer.history.kept import Kept
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process
@@ -23,7 +24,6 @@ from ddptop.tui.link.live import CATCH_UP_S, EARLIER_S, Link
 from ddptop.tui.link.replay import RECENT_RECORDS
 from ddptop.tui.link.source import DRAIN_S, frame_now
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.store import Store
 
 TICK_S = 0.0001
 """What goes by on the link's clock whenever it looks at it: once a record."""
@@ -110,7 +110,7 @@ def test_an_ended_run_is_there_at_once_and_whole_soon_after(monkeypatch: pytest.
     try:
         assert 0 < until_full < RECENT_RECORDS + 100 < 8 * 6000
         assert most_a_poll <= (DRAIN_S + CATCH_UP_S + EARLIER_S) / TICK_S + 2
-        history = link.store.history
+        history = link.history
         assert history is not None
         assert history.by_step.complete
         for rank in range(8):

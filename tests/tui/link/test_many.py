@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,16 +11,11 @@ from support.harness import until
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.run.rundir import Ended, Process, Run
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
-from ddptop.tui.model import framer
-from ddptop.tui.model.frame import RankFrame
-from ddptop.tui.model.history.asked import Asked
-from ddptop.tui.model.history.history import History
-from ddptop.tui.model.ranks.rank import RankModel
-from ddptop.tui.model.store import Store
 
 WORLD = wire.EACH_RECORD + 2
 RUN = Run("many", "id", "many.py", (), WORLD, "gloo", "cpu", 10**9, False)
@@ -70,7 +64,7 @@ def test_summaries_make_the_same_frame_as_records():
         assert getattr(told, field) == pytest.approx(getattr(known, field)), field
     frame = frame_at(brief, now)
     assert (frame.step, frame.step_ms, frame.slowest) == (20, 120, SLOW)
-    assert frame.logged == {"lr"}
+    assert frame.logged == ("lr",)
     assert frame.values("state") == ["running"] * WORLD
 
 
@@ -87,29 +81,9 @@ def test_missing_summaries_are_counted_and_repeated_ones_are_not():
     assert frame_at(store, 2.0).ranks[7].missed == 4
 
 
-def test_only_ranks_that_are_looked_at_are_drawn_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame of many ranks makes the frame of a rank when it is first asked for, and holds it."""
-    store = Store(RUN, brief=True)
-    now = follow(store, 1)
-    drawn: list[int] = []
-    made = framer.rank_frame
-
-    def counted(model: RankModel, *given: Any, **named: Any) -> RankFrame:
-        drawn.append(model.rank)
-        return made(model, *given, **named)
-
-    monkeypatch.setattr(framer, "rank_frame", counted)
-    frame = frame_at(store, now)
-    assert drawn == []
-    assert [rank.rank for rank in frame.ranks[3:5]] == [3, 4]
-    assert frame.rank(4) is frame.ranks[4]
-    assert drawn == [3, 4]
-
-
 def test_a_watched_rank_has_its_records_from_the_first_one():
-    """Watching asks for the history; letting go leaves the frame to summaries."""
-    history = History(RUN.world, Asked(RUN.world))
-    store = Store(RUN, history=history, brief=True)
+    """Watching asks for its records; letting go leaves the frame to summaries."""
+    store = Store(RUN, brief=True)
     now = follow(store, 3)
     assert store.gaps() == {}
     store.watch(frozenset({9}))
@@ -117,7 +91,7 @@ def test_a_watched_rank_has_its_records_from_the_first_one():
     assert store.gaps() == {9: 1}
     store.fill(9, [step(9, number) for number in range(21, 31)], last=True)
     rank = frame_at(store, now).ranks[9]
-    assert [step.step for step in history.steps.by_rank(9)] == list(range(21, 32))
+    assert len(rank.losses) == 11
     assert rank.missed == 0, "what was before the first record that was asked for is not missed"
     store.watch(frozenset())
     assert store.gaps() == {}

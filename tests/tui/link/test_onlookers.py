@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.situation import Liveness
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Process, Row
 from ddptop.agent.run.rundir import Ended, Member, Run
 from ddptop.agent.run.states import ENDED
 from ddptop.tui.cli.output import status
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.situation import Liveness
-from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Thresholds
 
 WORLD = 2

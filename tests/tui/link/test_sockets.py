@@ -279,7 +279,7 @@ def test_an_answer_that_is_none_is_counted() -> None:
 def test_what_a_plot_shows_is_asked_of_the_observer() -> None:
     """Its answers come by the same socket as records; the numbers of an answer are there to be read."""
     with observed(run_of("plots", 2)) as observer, closing(Link(observer.directory, "t", looks_back=True)) as link:
-        history = link.store.history
+        history = link.history
         assert history is not None
 
         def answered() -> bool:
@@ -308,7 +308,7 @@ def test_the_history_is_asked_for_with_the_connection() -> None:
         assert query.metric == "loss"
         for answer in (wire.Extent(query.id, 1, 120, 120), wire.Reply(query.id, True)):
             observer.cmd.send_multipart([sender, wire.encode(answer)])
-        history = link.store.history
+        history = link.history
         assert history is not None
         until(lambda: polling(observer, link) and len(history._early) == 2, "the answer")
         assert not history.begun

@@ -7,10 +7,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.harness import DEADLINE_S
 from support.screens.frames import NOW, StillSource, frame
 from textual._compositor import Compositor

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import secrets
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 from support.screens.dashboards import seen, until
 from support.screens.frames import EVIL, NOW, StillSource, frame
@@ -60,7 +60,7 @@ def hostile(log: Path) -> StillSource:
     source = StillSource(
         frame(
             run=marked, program=marked, backend=marked, device=marked, placement=marked, note=marked, ranks=ranks,
-            injected=marked, cause=marked, verdict=Verdict(1, "slow_rank", marked, 0, rank=1, phase="data"),
+            injected=marked, cause=marked, verdicts=(Verdict(1, "slow_rank", marked, 0, rank=1, phase="data"),),
             events=(EventLine(NOW, marked, 0, "error"), EventLine(NOW, marked, 1, marked)),
         )
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from support.screens.dashboards import dashboard, footer_keys, seen, until
 from support.screens.frames import StillSource, frame
@@ -48,7 +49,7 @@ async def test_the_rank_of_which_the_run_died_is_the_chosen_one(view: str, died:
         await until(pilot, lambda: screen.view.id == view and screen.view.chosen == screen.rank == 2, "the rank")
         await until(pilot, lambda: "log of rank 2" in seen(pilot.app), "its log")
         screen.choose(1)
-        source.current = replace(dead, at=dead.at + 1)
+        source.current = msgspec.structs.replace(dead, at=dead.at + 1)
         await until(pilot, lambda: screen.frame is source.current, "the next frame")
         assert screen.view.chosen == 1
 

@@ -9,11 +9,11 @@ import shlex
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.screens.dashboards import SIZES, footer_keys, rests, seen, settled, until
 from support.screens.fleets import FRAMES, OPTIONS, FleetSource, StillFleet
 from support.screens.frames import EVIL, NOW, frame, hung_frame
@@ -731,10 +731,10 @@ def test_the_remark_is_that_of_the_verdict() -> None:
     from ddptop.tui.link.fleet import line_of
 
     assert line_of(FRAMES[0]).remark == "rank 2"
-    assert line_of(replace(FRAMES[0], verdict=None)).remark == ""
+    assert line_of(replace(FRAMES[0], verdicts=())).remark == ""
     assert line_of(hung_frame()).remark == "rank 1 hangs"
     alone = Verdict(1, "no_communication", "these ranks do not communicate", 0)
-    assert line_of(replace(FRAMES[0], verdict=alone)).remark == "no DDP?"
+    assert line_of(replace(FRAMES[0], verdicts=(alone,))).remark == "no DDP?"
 
 
 async def test_arrows_reach_every_field_of_a_short_form() -> None:

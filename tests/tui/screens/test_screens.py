@@ -6,12 +6,12 @@ After a wanted change: `pytest tests/tui/screens/test_screens.py --snapshot-upda
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.screens.dashboards import SIZES, settled, still_app, until
 from support.screens.frames import frame, rank_frame, verdict_frame
 from textual.pilot import Pilot

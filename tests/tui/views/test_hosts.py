@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.screens.dashboards import INK, KEYS, SIZES, lines, numbers, seen, settled, still_app, table_of, text_of
 from support.screens.frames import rank_frame
 from support.screens.hosts import hosted
@@ -199,6 +199,6 @@ def test_a_folded_host_tells_of_the_rank_that_is_blamed() -> None:
     from ddptop.tui.views.table.grouping import host_row
 
     verdict = Verdict(1, "slow_rank", "rank 3 is slow", 0, rank=3, phase="data")
-    shown = hosted(verdict=verdict, verdicts=(verdict,))
+    shown = hosted(verdicts=(verdict,))
     rows = [text_of(host_row(host, (("running", 2),), shown, 120, INK, folded=True)) for host in shown.hosts]
     assert ["◀ rank 3" in row for row in rows] == [False, True]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import textual.constants
+from msgspec.structs import replace
 from support.screens.dashboards import SIZES, seen, settled, still_app
 from support.screens.frames import NOW, StillSource, frame, history_of, rank_frame, recorded, verdict_frame
 from support.values.histories import RecordedHistory

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.screens.dashboards import INK, dashboard, text_of
 from support.screens.frames import StillSource, frame, rank_frame
 from textual.strip import Strip

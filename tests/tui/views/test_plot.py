@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.screens.dashboards import INK, KEYS, SIZES, dashboard, rests, seen, settled, still_app, text_of, until
 from support.screens.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded
 from support.values.histories import RecordedHistory

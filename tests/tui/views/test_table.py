@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.screens.dashboards import lines, numbers, table_of
 from support.screens.frames import EVIL, NOW, StillSource, frame, rank_frame
 from textual.events import Key
@@ -209,7 +209,7 @@ async def test_a_line_keeps_its_columns_in_every_state(state: str) -> None:
 
 async def test_the_slow_rank_is_marked_and_so_is_its_phase() -> None:
     """The mark is a sign and not a color alone."""
-    shown_frame = replace(group(), verdict=Verdict(1, "slow_rank", "rank 3 is slow", 0, rank=3, phase="data"))
+    shown_frame = replace(group(), verdicts=(Verdict(1, "slow_rank", "rank 3 is slow", 0, rank=3, phase="data"),))
     async with dashboard(shown_frame).run_test(size=(120, 40)) as pilot:
         app = await opened(pilot)
         assert [line for line in lines(app) if "◀" in line] == [lines(app)[4]]

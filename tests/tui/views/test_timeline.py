@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import msgspec
 
+from ddptop.agent.observer.model.hosts import Clock
 from ddptop.agent.wire import Collective, Step
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, ink
-from ddptop.tui.model.hosts import Clock
 from ddptop.tui.views.timeline import lines
 from ddptop.tui.views.timeline.spans import Timeline, lay_phases, timeline
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from support.screens.dashboards import INK, KEYS, seen, settled, still_app, text_of
 from support.screens.frames import EVIL, NOW, frame, frame_at, hung_frame, rank_frame, verdict_frame
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import Verdict
 from ddptop.tui.cli.output import plain, status
@@ -21,7 +22,6 @@ from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
 from ddptop.tui.model.frame import STATES, Frame, RankFrame, Restart
-from ddptop.tui.model.store import Store
 from ddptop.tui.views.panels.panel import Shape, draw_panel
 from ddptop.tui.views.panels.panels import arrange
 from ddptop.tui.views.rank.facts import fact_rows
@@ -167,7 +167,7 @@ def test_a_verdict_follows_how_long_a_run_stands() -> None:
     """What was slow before is no longer the first thing to know."""
     verdict = Verdict(1, "slow_rank", "rank 2 holds the group back by 31 ms a step", 1, rank=2)
     ranks = tuple(rank_frame(rank, step_age_s=63.0) for rank in range(4))
-    shown = frame(verdict=verdict, stands=True, ranks=ranks)
+    shown = frame(verdicts=(verdict,), stands=True, ranks=ranks)
     text = " ".join(text_of(row) for row in header_rows(shown, 118, INK, KEYS, roomy=True))
     assert f"no step for 63 s · {verdict.text}" in text
 
@@ -253,7 +253,7 @@ def test_until_a_verdict_is_possible_it_is_said_how_many_steps_that_takes() -> N
         (0, "running", ""),
         (20, "finished", ""),
     ):
-        shown = frame(state, missing_steps=missing, verdict=None, verdicts=(), cause=None)
+        shown = frame(state, missing_steps=missing, verdicts=(), cause=None)
         said = [text_of(row) for row in header_rows(shown, 78, INK, KEYS, roomy=False)]
         for text in ("\n".join(said), "\n".join(card(shown))):
             assert ("judging" in text) == bool(line)
@@ -286,7 +286,7 @@ def test_a_narrow_header_keeps_what_matters() -> None:
     text = "rank 2 holds the group back by 31.4 ms a step (38%): all phases, most in data loading, since step 1204"
     found = replace(verdict_frame(), step=1_284_000, total_steps=4_000_000)
     assert found.verdict is not None
-    found = replace(found, verdict=msgspec.structs.replace(found.verdict, text=text))
+    found = replace(found, verdicts=(replace(found.verdicts[0], text=text),))
     rows = [text_of(row) for row in header_rows(found, 78, INK, KEYS, roomy=False)]
     assert "loss 0.8764" in rows[1]
     assert "samples/s" not in rows[1]
@@ -300,7 +300,7 @@ async def test_a_small_screen_tells_the_whole_cause() -> None:
     text = "rank 2 holds the group back by 31.4 ms a step (38%): data loading, since step 1204"
     found = verdict_frame()
     assert found.verdict is not None
-    found = replace(found, verdict=msgspec.structs.replace(found.verdict, text=text))
+    found = replace(found, verdicts=(replace(found.verdicts[0], text=text),))
     for shown, told in ((replace(frame("failed"), cause=cause), cause), (found, text)):
         app = still_app(shown)
         async with app.run_test(size=(60, 15)) as pilot:
@@ -444,12 +444,12 @@ def test_ranks_that_never_communicated_are_told_after_the_end() -> None:
     """After the exit code, and in the line that the dashboard leaves behind; a verdict on speed is over by then."""
     text = "these ranks do not communicate: 2 trainings of their own?"
     alone = Verdict(1, "no_communication", f"{text} · is the model wrapped in DistributedDataParallel?", 0)
-    ended = frame("finished", verdict=alone, verdicts=(alone,))
+    ended = frame("finished", verdicts=(alone,))
     assert f"exit code 0 · {text}" in said(ended)
     assert text in farewell(ended)[0]
     slow = verdict_frame().verdict
     assert slow is not None
-    assert slow.text not in said(frame("finished", verdict=slow, verdicts=(slow,)))
+    assert slow.text not in said(frame("finished", verdicts=(slow,)))
 
 
 def test_wrong_arguments_are_to_be_changed_not_tried_again() -> None:
@@ -485,7 +485,7 @@ def test_how_a_stopped_rank_goes_on_is_told_where_there_is_room() -> None:
     hung = hung_frame()
     assert hung.verdict is not None
     verdict = msgspec.structs.replace(hung.verdict, hang=wire.Hang("stopped", (1,)))
-    shown = replace(hung, verdict=verdict, verdicts=(verdict,))
+    shown = replace(hung, verdicts=(verdict,))
     for width in (20, 118):
         last = text_of(header_rows(shown, width, INK, KEYS, roomy=False)[-1]).strip()
         does = f" · kill -CONT {hung.ranks[1].pid} lets it go on, unless a debugger holds it"
@@ -506,7 +506,7 @@ def test_a_run_that_only_stands_accuses_nobody() -> None:
     """A long save is told in no color of an error; no rank is marked, and no kill is proposed."""
     text = "rank 0 saves a checkpoint (train.py:88); 3 ranks wait · 21 s"
     verdict = Verdict(3, "standing", text, 0, rank=0, hang=wire.Hang("working", (0,)))
-    shown = replace(hung_frame(), verdict=verdict, verdicts=(verdict,))
+    shown = replace(hung_frame(), verdicts=(verdict,))
     assert message(shown, KEYS) == (text, "value")
     assert "HANGS" not in said(shown)
     assert "kill" not in said(shown)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ddptop.agent.observer.model.hosts import UNREPORTED
 from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
@@ -23,7 +24,6 @@ from ddptop.tui.model.frame import (
     unheard_hosts,
     waits_for,
 )  # fmt: skip
-from ddptop.tui.model.hosts import UNREPORTED
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict

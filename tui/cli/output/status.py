@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.changes import level_of
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
+from ddptop.agent.wire.frames import HostFrame
 from ddptop.tui.drawing.units import DASH, count, duration, moment, significant, size
-from ddptop.tui.model.changes import level_of
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame, RankFrame, not_linked, unheard_hosts, unobserved, with_rank
-from ddptop.tui.model.hosts import HostFrame
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Member

@@ -83,6 +83,9 @@ class History:
         """Begin; what is `asked` comes with the first look, where it is not given."""
         self.world = world
         self.steps = NewestSteps(world)
+        self._generation = 0
+        self._began: dict[int, int] = {}
+        """By rank, when its process began, in ns since the epoch."""
         self._asked = asked
         self._first: wire.History | None = None
         """The question that was sent before the first look."""
@@ -138,9 +141,21 @@ class History:
             return
         self.asked.take(answer)
 
-    def restart(self) -> None:
-        """Forget the steps: the ranks began anew and count from one again."""
-        self.steps = NewestSteps(self.steps.world)
+    def hear(self, message: wire.Telemetry) -> None:
+        """Take in the whole records of steps; of ranks that began anew, and count from one again, only theirs."""
+        if type(message) is wire.Steps:
+            if message.generation > self._generation:
+                self._generation, self.steps = message.generation, NewestSteps(self.world)
+            if message.generation == self._generation and message.rank < self.world:
+                for step in message.steps:
+                    self.steps.take(message.rank, step)
+        elif type(message) is wire.Bundle:
+            for each in message.messages:
+                self.hear(each)
+        elif type(message) is wire.Hello:
+            known = self._began.setdefault(message.rank, message.started_at_ns)
+            if known != message.started_at_ns:
+                self._began[message.rank], self.steps = message.started_at_ns, NewestSteps(self.world)
 
 
 def first_question(world: int) -> wire.History:

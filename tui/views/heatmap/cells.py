@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ddptop.agent.observer.history.by_time import Array
+from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
 from ddptop.tui.model.history.asked import AskedTime
-from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.views.heatmap import scale
 

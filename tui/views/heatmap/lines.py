@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 
+from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread, width_of
 from ddptop.tui.drawing.theme import NOT_FINITE, SHADE_SIGNS, SHADES, Ink
-from ddptop.tui.model.hosts import NO_HOSTS, HostFrames
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S, Metric
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from ddptop.agent.observer.model.ranks.mesh import place_of
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import PhaseCells, gauge, phase_cells, phase_row, sparkline
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink, letters_of
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
-from ddptop.tui.model.ranks.mesh import place_of
 
 MIN_WIDTH = 38
 """Cells a panel needs to show everything, its border included."""

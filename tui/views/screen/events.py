@@ -13,12 +13,12 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
 
+from ddptop.agent.observer.model.hosts import NO_HOSTS
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Roll, Row
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.model.frame import EventLine, Frame, with_rank
-from ddptop.tui.model.hosts import NO_HOSTS
 from ddptop.tui.views.filtered import Filtered
 
 _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}

@@ -12,13 +12,14 @@ from typing import Final
 
 from rich.segment import Segment
 
+from ddptop.agent.observer.model.hosts import HostFrames
 from ddptop.agent.text import plural
+from ddptop.agent.wire.frames import HostFrame
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, figure, packed
 from ddptop.tui.drawing.theme import MARKS, Ink
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.hosts import HostFrame, HostFrames
 
 FOLDED: Final = "▸"
 UNFOLDED: Final = "▾"

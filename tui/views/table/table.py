@@ -18,11 +18,11 @@ from textual.message import Message
 from textual.strip import Strip
 
 from ddptop.agent.text import clean, plural
+from ddptop.agent.wire.frames import HostFrame
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, strip_of
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.hosts import HostFrame
 from ddptop.tui.views.filtered import Filtered
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row, wanted_of

@@ -7,12 +7,13 @@ from typing import Final, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 
+from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
 from ddptop.agent.text import plural
+from ddptop.agent.wire.frames import HostFrame
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread
 from ddptop.tui.drawing.theme import LETTERS, Ink
 from ddptop.tui.drawing.ticks import even_ticks
-from ddptop.tui.model.hosts import NO_HOSTS, HostFrame, HostFrames
 from ddptop.tui.views.timeline.spans import Bar, Lane, Timeline
 
 WAITS: Final = "░"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ddptop.agent.observer.model.collectives import Clocks, Interval, Split, split, start_of
+from ddptop.agent.observer.model.hosts import Clock
 from ddptop.agent.wire import Collective, Step
-from ddptop.tui.model.collectives import Clocks, Interval, Split, split, start_of
-from ddptop.tui.model.hosts import Clock
 
 
 @dataclass(frozen=True, slots=True)

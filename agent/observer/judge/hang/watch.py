@@ -19,7 +19,7 @@ from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.verdict import Case, Told
 from ddptop.agent.observer.judge.hang.waits import waits_of
-from ddptop.agent.text import clean_line
+from ddptop.agent.text import clean_line, span
 from ddptop.agent.wire import EACH_RECORD
 
 BETWEEN_S: Final = 0.7
@@ -227,7 +227,7 @@ class Watch:
         return Finding(
             kind=told.kind,
             # Names of the user's files and functions may be of any length.
-            text=f"{clean_line(told.text)} · {_seconds(max(0, now_ns - since_ns) / ONE)}",
+            text=f"{clean_line(told.text)} · {span(max(0, now_ns - since_ns) / ONE)}",
             rank=told.hang.ranks[0] if told.hang.ranks else None,
             since_at_ns=since_ns,
             urgent=told.kind == "hang",
@@ -280,9 +280,3 @@ class Watch:
                 self._usual[function] = max(stood_s, self._usual.pop(function, 0.0))
         while len(self._usual) > _MOST_PLACES:
             del self._usual[next(iter(self._usual))]
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

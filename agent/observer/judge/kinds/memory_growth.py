@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from ddptop.agent.observer.judge.finding import Finding
-from ddptop.agent.text import plural, size
+from ddptop.agent.text import plural, size, span
 from ddptop.agent.wire import Beat
 
 CELL_S: Final = 5.0
@@ -138,7 +138,7 @@ class GroupMemory:
         self._urgent = growth.left_s is not None and growth.left_s < URGENT_S * (2 if self._urgent else 1)
         of = "every rank" if len(growths) == world > 1 else f"{plural(len(growths), 'rank')} of {world:,}"
         whose = f"the memory of {of if named is None else f'rank {named}'}"
-        left = "" if growth.left_s is None else f", full in about {_roughly(growth.left_s)}"
+        left = "" if growth.left_s is None else f", full in about {span(growth.left_s)}"
         rate = f"{size(int(growth.bytes_per_s * 60))} a minute"
         return Finding(
             kind="memory_creep",
@@ -148,7 +148,3 @@ class GroupMemory:
             since_at_ns=growth.since_at_ns,
             urgent=self._urgent,
         )
-
-
-def _roughly(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"

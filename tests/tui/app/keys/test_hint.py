@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.screens.dashboards import INK, KEYS, SIZES, seen, settled, text_of, until
 from support.screens.frames import NOW, StillSource, frame, verdict_frame
 from textual.pilot import Pilot

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from support.screens.frames import frame, hung_frame, rank_frame
 from support.screens.hosts import hosted
 
@@ -28,7 +28,7 @@ def shared(world: int = 2) -> list[str]:
         rank_frame(rank, step=51284, phases_ms={"data": 53.0 if rank else 12.0, "wait": 6.0 if rank else 47.0})
         for rank in range(world)
     ]
-    return card(replace(frame(world=world), ranks=tuple(ranks), verdicts=(SLOW,), verdict=SLOW, step=51284))
+    return card(replace(frame(world=world), ranks=tuple(ranks), verdicts=(SLOW,), step=51284))
 
 
 def test_the_verdict_comes_first() -> None:
@@ -111,7 +111,7 @@ def test_how_a_stopped_rank_goes_on_is_told() -> None:
     hung = hung_frame()
     assert hung.verdict is not None
     stopped = msgspec.structs.replace(hung.verdict, hang=wire.Hang("stopped", (1,)))
-    _, second, *_ = card(replace(hung, verdict=stopped, verdicts=(stopped,)))
+    _, second, *_ = card(replace(hung, verdicts=(stopped,)))
     does = f"kill -CONT {hung.ranks[1].pid} lets it go on, unless a debugger holds it"
     assert second.startswith(f"{does} · ddptop stacks")
     assert "kill -CONT" not in "".join(card(hung))
@@ -122,7 +122,7 @@ def test_what_shows_the_data_workers_is_told() -> None:
     hung = hung_frame()
     assert hung.verdict is not None
     loads = msgspec.structs.replace(hung.verdict, hang=wire.Hang("data", (1,)))
-    _, second, *_ = card(replace(hung, verdict=loads, verdicts=(loads,)))
+    _, second, *_ = card(replace(hung, verdicts=(loads,)))
     assert f"py-spy dump --subprocesses --pid {hung.ranks[1].pid} shows its data workers · " in second
     assert "py-spy" not in "".join(card(hung))
 

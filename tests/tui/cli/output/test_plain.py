@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
 
 from ddptop.agent import wire
 from ddptop.tui.cli.output import plain

@@ -6,10 +6,10 @@ import json
 import re
 import sys
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.screens.frames import NOW, StillInspector, frame, hung_frame
 from support.values.inspections import hung, stopped
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.screens.frames import NOW, frame, hung_frame, rank_frame
 
 from ddptop.tui.cli.output import status

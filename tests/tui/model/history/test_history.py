@@ -7,6 +7,7 @@ import pytest
 from support.values.histories import RecordedHistory
 from support.values.steps import BASE, SECOND, step
 
+from ddptop.agent import wire
 from ddptop.tui.model.history.history import LEAST_STEPS, RECORDS, NewestSteps
 
 
@@ -40,11 +41,18 @@ def test_a_rank_that_counts_anew_has_no_steps_of_the_count_before() -> None:
 
 
 def test_a_restart_forgets_the_steps_and_keeps_the_numbers() -> None:
-    """Records of steps that are numbered anew are let go; what was answered of the run stays."""
+    """Records of steps are let go once a later generation has some, or a process took another's place; what was
+    answered of the run stays.
+    """
     history = RecordedHistory(1)
     history.take(0, step(7, 1.5))
     history.take_memory(0, BASE * SECOND, 2**30)
-    history.restart()
-    assert history.steps.numbers({0}) == []
+    history.hear(wire.Steps(0, (step(1, 1.5),), generation=1))
+    assert history.steps.numbers({0}) == [1]
+    history.hear(wire.Steps(0, (step(8, 1.5),)))
+    assert history.steps.numbers({0}) == [1], "late records of the generation before tell nothing of this one"
+    for began in (5, 5, 6):
+        history.hear(wire.Hello(wire.PROTOCOL, "toy", "id", 0, 0, 1, 7, began, "h", "p", "0", "3", 1))
+        assert history.steps.numbers({0}) == ([1] if began == 5 else [])
     assert history.by_time.window("step", 0, BASE + 1, 1)[0, 0] == pytest.approx(80.0)
     assert history.by_time.window("memory", 0, BASE, 1)[0, 0] == 2**30

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ddptop.agent.observer.model.collectives import WINDOW, Alignment, Split, split
 from ddptop.agent.wire import Collective, Step
-from ddptop.tui.model.collectives import WINDOW, Alignment, Split, split
 
 
 def step(number: int, start: int, *calls: Collective) -> Step:

@@ -10,19 +10,20 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.screens.dashboards import seen, until
 from support.screens.frames import StillSource, frame_at
 from support.values.histories import RecordedHistory
 from support.values.wiretypes import of_type
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.situation import Liveness
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli.output import card, plain, status
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.situation import Liveness
-from ddptop.tui.model.store import Store
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True)
 RANKS = st.one_of(st.integers(0, 1), st.sampled_from([-1, 2, 2**63]))
@@ -77,7 +78,7 @@ def test_absurd_values_break_no_frame(
     brief: bool, messages: list[wire.Telemetry], members: list[Member], liveness: Liveness, run: Run
 ) -> None:
     """Whatever valid messages and records hold, heard or recorded, JSON, lines and frame are made."""
-    store = Store(RUN, history=RecordedHistory(2), brief=brief)
+    store = Store(RUN, brief=brief)
     store.know_members({member.rank: member for member in members})
     for number, message in enumerate(messages):
         # As it comes over the wire: what the decoder lets through is all that can come.
@@ -89,7 +90,7 @@ def test_absurd_values_break_no_frame(
             store.recall(message, 3.0)
         else:
             store.apply(message, 2.0)
-        frame_at(store, 2.5)
+        replace(frame_at(store, 2.5), history=RecordedHistory(2))
     store.know_liveness(liveness)
     store.watch(frozenset({0}))
     store.know_run(run)
@@ -100,7 +101,7 @@ def test_absurd_values_break_no_frame(
 
 def absurd_frame(value: float, state: str) -> Frame:
     """Return a run of two ranks in which every number is `value` as far as its type allows, and every state foreign."""
-    store = Store(RUN, history=RecordedHistory(2))
+    store = Store(RUN)
     number = int(value) if abs(value) < 2**63 else 2**63 - 1
     for rank in (0, 1):
         step = wire.Step(
@@ -118,7 +119,7 @@ def absurd_frame(value: float, state: str) -> Frame:
         store.apply(samples, 2.0)
     store.apply(wire.Event(number, "something new", 0, "catastrophe"), 2.0)
     store.apply(wire.RunState(1, state), 2.0)
-    return frame_at(store, 2.5)
+    return replace(frame_at(store, 2.5), history=RecordedHistory(2))
 
 
 @pytest.mark.parametrize("value", [float(2**62), 1e308, -1.0], ids=str)

@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from ddptop.agent import wire
-from ddptop.tui.drawing import units
-from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import ENDED, EventLine
+from ddptop.agent.observer.end import hung
+from ddptop.agent.run.states import ENDED
+from ddptop.agent.text import span
+from ddptop.agent.wire.frames import EventLine
 
 EVENTS: Final = 500
 REMAINING_SHARE: Final = 0.7
@@ -153,7 +154,7 @@ class Changes:
     def _tell_beginning(self, verdict: wire.Verdict) -> None:
         if verdict.number not in self._begun:
             self._begun[verdict.number] = verdict
-            self.add(EventLine(verdict.since_at_ns / 1e9, hang.ageless(verdict), verdict.rank, level_of(verdict)))
+            self.add(EventLine(verdict.since_at_ns / 1e9, hung.ageless(verdict), verdict.rank, level_of(verdict)))
             _bound(self._begun)
 
     def _tell_end(self, number: int, at_ns: int) -> None:
@@ -184,7 +185,7 @@ def level_of(verdict: wire.Verdict) -> str:
 def _end_of(begun: wire.Verdict, at_ns: int) -> str:
     if begun.hang is None:
         return f"no longer: {begun.text}"
-    return f"over after {units.age((at_ns - begun.since_at_ns) / 1e9).strip()}: {hang.ageless(begun)}"
+    return f"over after {span((at_ns - begun.since_at_ns) / 1e9)}: {hung.ageless(begun)}"
 
 
 def _level(state: str) -> str:

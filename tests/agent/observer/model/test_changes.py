@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.changes import EVENTS, Changes
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.record.floods import Flood
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.model.changes import EVENTS, Changes
 from ddptop.tui.model.frame import EventLine
-from ddptop.tui.model.store import Store
 
 S = 10**9
 

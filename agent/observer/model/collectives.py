@@ -11,8 +11,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from ddptop.agent.observer.model.hosts import Clock
 from ddptop.agent.wire import Collective, Step
-from ddptop.tui.model.hosts import Clock
 
 WINDOW: Final = 64
 """Steps that a mean is taken over."""

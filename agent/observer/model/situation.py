@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.ranks.group import Totals
+from ddptop.agent.observer.model.ranks.rank import RankModel
 from ddptop.agent.run import states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.model.ranks.group import Totals
-from ddptop.tui.model.ranks.rank import RankModel
 
 
 @dataclass(frozen=True)

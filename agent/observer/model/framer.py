@@ -5,25 +5,23 @@ Everything on the screen, in `status --json` and in the plain output comes from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import partial
+from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 from operator import is_
-from typing import Any, Final
+from typing import Final
 
+from ddptop.agent.observer.model.hosts import NO_HOSTS, UNREPORTED, HostFrames, is_on_several
+from ddptop.agent.observer.model.ranks.group import WAIT
+from ddptop.agent.observer.model.ranks.rank import RankModel
+from ddptop.agent.observer.model.situation import Situation
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import states
+from ddptop.agent.run.states import ENDED
 from ddptop.agent.text import clean
 from ddptop.agent.wire import Beat, RunState
+from ddptop.agent.wire.frames import HostFrame, RankFrame, RunFrame
 from ddptop.agent.wire.latencies import ALL_REDUCE
-from ddptop.tui.model.frame import ENDED, Frame, RankFrame, Ranks
-from ddptop.tui.model.hosts import NO_HOSTS, UNREPORTED, HostFrame, HostFrames, is_on_several
-from ddptop.tui.model.ranks.group import WAIT
-from ddptop.tui.model.ranks.rank import RankModel
-from ddptop.tui.model.situation import Situation
-from ddptop.tui.model.store import Store
 
-ALL_IN_SIGHT: Final = 8
-"""In a larger group not every rank is drawn in every frame."""
 FRESH_S: Final = 1.0
 """A rank's frame is no older than this; its ages are what grows meanwhile."""
 _MOVING: Final = frozenset({"running", "pausing"})
@@ -37,55 +35,43 @@ AXES: Final = 8
 class Framer:
     """Makes the frames of one store."""
 
-    def __init__(
-        self, store: Store, logs: Mapping[int, str] | None = None, copy_of: Callable[[int], str | None] | None = None
-    ) -> None:
-        """Make frames of a store.
-
-        Args:
-            store: what is known of the run.
-            logs: where each rank's output goes, where it goes to a file.
-            copy_of: returns where the log of a rank on another host is copied to; None: nowhere.
-        """
+    def __init__(self, store: Store, logs: Mapping[int, str] | None = None) -> None:
+        """Make frames of a store; `logs` has the file of each rank's output, where it goes to a file."""
         self._store = store
         self._logs = logs or {}
-        self._copy_of = copy_of
-        self._hosts = NO_HOSTS
+        self.hosts = NO_HOSTS
+        """The hosts of the frame that was made last."""
         self._timed: tuple[object, object] = (None, None)
         """The hosts, and the times of ranks, that the hosts of the last frame were made of."""
         self._drawn: dict[int, tuple[float, tuple[object, ...], RankFrame]] = {}
         """By rank: when its last frame was made, what it was made of, and that frame."""
 
-    def frame(self) -> Frame:
+    def frame(self) -> RunFrame:
         """Return the frame of the moment that the store has come to; twice in a row, equal ones."""
-        store, situation = self._store, self._store.situation
-        self._hosts = self._timed_hosts(situation)
+        situation = self._store.situation
+        self.hosts = self._timed_hosts(situation)
+        return self._frame_of(situation)
 
-        def draw(rank: int) -> RankFrame:
-            return self._rank_frame(rank, situation)
-
-        ranks: Sequence[RankFrame]
-        if len(store.ranks) > ALL_IN_SIGHT:
-            ranks = Ranks(len(store.ranks), draw, lambda field: self._tell(field, situation))
-        else:
-            ranks = tuple(draw(rank) for rank in store.ranks)
-        return self._frame_of(situation, ranks)
+    def ranks(self) -> tuple[RankFrame, ...]:
+        """Return the frames of all ranks at the moment of the last `frame`, in order."""
+        return tuple(map(self.rank, self._store.ranks))
 
     def _timed_hosts(self, situation: Situation) -> HostFrames:
         """Return the hosts with the times of their ranks, which are those of before while nothing new is known."""
         known = self._store.hosts.shown, situation.totals.times
         if not all(map(is_, known, self._timed)):
             self._timed = known
-            self._hosts = known[0].with_times(known[1], WAIT) if known[0] else known[0]
-        return self._hosts
+            self.hosts = known[0].with_times(known[1], WAIT) if known[0] else known[0]
+        return self.hosts
 
-    def _rank_frame(self, rank: int, situation: Situation) -> RankFrame:
+    def rank(self, rank: int) -> RankFrame:
         """Return the frame of a rank.
 
         Of one that sends summaries, the same frame again while nothing new came: who has drawn it is done.
         """
+        situation = self._store.situation
         model, state = self._store.ranks[rank], situation.ranks[rank]
-        host = self._hosts.of(rank)
+        host = self.hosts.of(rank)
         unheard = self._store.hosts.unheard.get(rank)
         source = (
             model,
@@ -101,14 +87,13 @@ class Framer:
             at, drawn_from, drawn = self._drawn[rank]
             if all(map(is_, source, drawn_from)) and 0 <= situation.at - at < FRESH_S:
                 return drawn
-        exchange = partial(self._store.alignment.means_ms, rank)
         placed = host is not None or (model.member is None and is_on_several(self._store.run))
         drawn = rank_frame(
             model,
             situation.at,
             state,
             self._log_of(model),
-            exchange,
+            self._store.alignment.means_ms(rank),
             host,
             placed=placed,
             kind=situation.totals.collective,
@@ -117,34 +102,11 @@ class Framer:
         return drawn
 
     def _log_of(self, model: RankModel) -> str | None:
-        """Return the file that a rank of a launched run writes to; of one on another host that of a copy, if any."""
-        if model.far:
-            is_kept = model.member is not None and model.member.log is not None
-            return self._copy_of(model.rank) if is_kept and self._copy_of is not None else None
+        """Return the file that a rank of a launched run on this host writes to."""
         here = model.member is not None or not is_on_several(self._store.run)
-        return self._logs.get(model.rank) if here else None
+        return self._logs.get(model.rank) if here and not model.far else None
 
-    def _tell(self, field: str, situation: Situation) -> Sequence[Any] | None:
-        """Return a field of all ranks as their frames would have it; None for one that is not at hand."""
-        models = self._store.ranks.values()
-        match field:
-            case "rank":
-                return list(self._store.ranks)
-            case "host" if self._hosts:
-                return [host.host if (host := self._hosts.of(rank)) is not None else None for rank in self._store.ranks]
-            case "state":
-                return list(situation.ranks.values())
-            case "step":
-                return [model.step for model in models]
-            case "health":
-                return [None if model.beat is None else model.beat.health for model in models]
-            case "step_age_s":
-                return [model.age(situation.at) for model in models]
-            case "heard_age_s":
-                return [model.heard_age(situation.at) for model in models]
-        return None
-
-    def _frame_of(self, situation: Situation, ranks: Sequence[RankFrame]) -> Frame:
+    def _frame_of(self, situation: Situation) -> RunFrame:
         store, state, totals = self._store, situation.state, situation.totals
         run, live, group, changes, models = store.run, store.liveness, store.group, store.changes, store.ranks
         step, total, step_ms = totals.step, totals.total_steps, totals.step_ms
@@ -152,7 +114,7 @@ class Framer:
         stands = state in _STANDING or (state in _MOVING and _all_stand(models.values(), situation.at, step_ms))
         moving = state in _MOVING and not stands
         cause, cause_rank = store.cause
-        return Frame(
+        return RunFrame(
             run=run.run,
             state=state,
             program=clean(run.program, 200),
@@ -181,21 +143,17 @@ class Framer:
             slowest=totals.slowest,
             torchrun_pid=run.torchrun.pid if run.torchrun is not None else None,
             supervised=live.supervised if live is not None else True,
-            unobserved_s=None if state in ENDED else store.hearing.missed_s(situation.at),
             orphaned=live.orphaned if live is not None else False,
             launched=run.launched,
             exit_code=run.exit_code,
             cause=cause,
             cause_rank=cause_rank,
-            one_host=None if self._hosts.several else self._only_host(),
+            one_host=None if self.hosts.several else self._only_host(),
             one_device=_only({beat.device for beat in beats}),
-            ranks=ranks,
             events=tuple(changes.events),
-            verdict=changes.verdict,
             verdicts=changes.verdicts,
             missing_steps=changes.missing_steps,
-            history=store.history,
-            logged=frozenset().union(*(model.metrics for model in models.values())),
+            logged=tuple(sorted({name for model in models.values() for name in model.metrics})),
             refused=store.refused + totals.refused + (group.refused if group is not None else 0),
             outstanding=sum(
                 model.beat.outstanding
@@ -214,7 +172,7 @@ class Framer:
             grace_s=run.grace_s,
             placed=any(beat.coordinates for beat in beats),
             stands=stands,
-            hosts=self._hosts,
+            on_hosts=tuple(self.hosts),
             unlinked=store.unlinked,
             unlinked_why=store.hosts.why,
         )
@@ -258,19 +216,20 @@ def rank_frame(
     now: float,
     state: str,
     log: str | None,
-    exchange: Callable[[], tuple[float, float] | None],
+    exchange: tuple[float, float] | None,
     host: HostFrame | None = None,
     *,
     placed: bool = False,
     kind: str = ALL_REDUCE,
 ) -> RankFrame:
-    """Return the frame of a rank; `exchange` works out its waiting and transfer in all-reduces, ms a step.
+    """Return the frame of a rank; `exchange` is its waiting and transfer in all-reduces, ms a step.
 
     It is `placed` where there are several hosts: what its `host` tells of it, None for an unknown one, is in it then.
     `kind` is that of the collective whose latency is shown.
     """
     beat, hello, member, means = model.beat, model.hello, model.member, model.means
     p50, p99 = _both_ms(model.percentiles(ALL_REDUCE))
+    dominant = (None, None) if kind == ALL_REDUCE else _both_ms(model.percentiles(kind))
     age = model.age(now)
     stands = state in _STANDING or (state in _MOVING and states.stands(age, means.step_ms))
     moving = state in _MOVING and not stands
@@ -292,8 +251,11 @@ def rank_frame(
         phases_ms=means.phases_ms,
         allreduce_p50_ms=p50,
         allreduce_p99_ms=p99,
-        dominant=None if kind == ALL_REDUCE else (kind, *_both_ms(model.percentiles(kind))),
-        exchange=exchange,
+        dominant=None if kind == ALL_REDUCE else kind,
+        dominant_p50_ms=dominant[0],
+        dominant_p99_ms=dominant[1],
+        allreduce_wait_ms=None if exchange is None else exchange[0],
+        allreduce_transfer_ms=None if exchange is None else exchange[1],
         timed_every=1 if beat is None else beat.timed_every,
         samples_per_s=means.samples_per_s if moving else None,
         memory_bytes=None if beat is None else beat.memory_bytes,

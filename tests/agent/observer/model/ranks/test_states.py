@@ -6,10 +6,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.ranks.rank import DEFAULT, RankModel
 from ddptop.agent.run import states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Ended, Member, Process
-from ddptop.tui.model.ranks.rank import DEFAULT, RankModel
 
 NOW = 1_800_000_000.0
 AGES = st.sampled_from([0.0, 0.5, 3.4, 3.6, 9.9, 10.1, 60.0])

@@ -5,19 +5,19 @@ The head of the run tells of them once a second; before that, and of a run that 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
+
+from msgspec.structs import replace
+
+from ddptop.agent.wire.frames import HostFrame
 
 if TYPE_CHECKING:
     from ddptop.agent import wire
+    from ddptop.agent.observer.model.ranks.rank import RankModel
+    from ddptop.agent.observer.model.situation import Situation
     from ddptop.agent.run.records import Member, Run
-    from ddptop.tui.model.ranks.rank import RankModel
-    from ddptop.tui.model.situation import Situation
 
-UNHEARD: Final = frozenset({"silent", "gone"})
-"""States of a host of which nothing is heard."""
 ALONE: Final = "alone"
 """State of a host that shows its own ranks only, because no link to the others could be made."""
 UNREPORTED: Final = "not reported yet"
@@ -37,48 +37,6 @@ class Clock(NamedTuple):
     """That clock less the head's."""
     error_ns: int
     """The true offset is at most so far from that."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostFrame:
-    """One host of a run at one moment."""
-
-    host: str
-    """Its name; of several with one name, those after the first have a number behind it."""
-    state: str = ""
-    """One of those of `wire.HostState`; empty where nobody has told."""
-    ranks: tuple[int, ...] = ()
-    """Its ranks as far as they are known, in order."""
-    heard_at: float | None = None
-    """When it was last heard, in seconds since the epoch."""
-    offset_ms: float | None = None
-    """Its clock less that of the head. None: not known."""
-    offset_error_ms: float | None = None
-    """The true offset is at most so far from that."""
-    rtt_ms: float | None = None
-    """Time to its observer and back."""
-    agent_version: str = ""
-    node: int | None = None
-    """Its number in the run, where the launcher has told it."""
-    step_ms: float | None = None
-    """Mean step time of its slowest rank."""
-    own_ms: float | None = None
-    """The same without waiting for others, of the rank with the longest such time."""
-    over: bool = False
-    """True where the processes of all its ranks are known to have ended: its silence is no news."""
-
-    @property
-    def is_unheard(self) -> bool:
-        """True where nothing is heard of it: its ranks are shown as they were."""
-        return self.state in UNHEARD and not self.over
-
-    @property
-    def told(self) -> str:
-        """What is to be known of an unheard host: `node2 is not heard since 10:31:07`; empty of any other."""
-        if not self.is_unheard:
-            return ""
-        since = "" if self.heard_at is None else f" since {time.strftime('%H:%M:%S', time.localtime(self.heard_at))}"
-        return f"{self.host} is {'not heard' if self.state == 'silent' else 'gone'}{since}"
 
 
 class HostFrames(Sequence[HostFrame]):

@@ -8,27 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.evidence.join import StepJoin
+from ddptop.agent.observer.model.changes import Changes
+from ddptop.agent.observer.model.collectives import Alignment
+from ddptop.agent.observer.model.hearing import Hearing
+from ddptop.agent.observer.model.hosts import Hosts, is_on_several
+from ddptop.agent.observer.model.ranks.generations import Generations
+from ddptop.agent.observer.model.ranks.group import Totals, add_up, step_of
+from ddptop.agent.observer.model.ranks.rank import DEFAULT, RankModel
+from ddptop.agent.observer.model.situation import Liveness, Situation, Sources
+from ddptop.agent.observer.model.thresholds import Thresholds
 from ddptop.agent.run import generations
 from ddptop.agent.run.rundir import Member, Run
-from ddptop.tui.model.changes import Changes
-from ddptop.tui.model.collectives import Alignment
-from ddptop.tui.model.frame import ENDED, EventLine
-from ddptop.tui.model.hearing import Hearing
-from ddptop.tui.model.hosts import Hosts, is_on_several
-from ddptop.tui.model.ranks.generations import Generations
-from ddptop.tui.model.ranks.group import Totals, add_up, step_of
-from ddptop.tui.model.ranks.rank import DEFAULT, RankModel
-from ddptop.tui.model.situation import Liveness, Situation, Sources
-from ddptop.tui.settings import Thresholds
-
-if TYPE_CHECKING:
-    from ddptop.tui.model.history.history import History
+from ddptop.agent.run.states import ENDED
+from ddptop.agent.wire.frames import EventLine
 
 PERIOD_NS = 1_000_000_000
 """A rank sends heartbeats and summaries once in this time: the newest, where it is no older, is one of now."""
@@ -47,7 +45,6 @@ class Store:
         self,
         run: Run,
         thresholds: Thresholds = DEFAULT,
-        history: History | None = None,
         *,
         brief: bool = False,
     ) -> None:
@@ -55,8 +52,6 @@ class Store:
         self.run = run
         self._thresholds = thresholds
         self._brief = brief
-        self.history = history
-        """Where somebody looks back."""
         self._join = StepJoin(run.world)
         self.alignment = Alignment(run.world)
         self.ranks = {rank: self._new_rank(rank) for rank in range(run.world)}
@@ -273,8 +268,6 @@ class Store:
         self.alignment = Alignment(self.run.world)
         self._know_clocks()
         self._totals = None
-        if self.history is not None:
-            self.history.restart()
 
     def _new_rank(self, rank: int) -> RankModel:
         model = RankModel(rank, self._record, self._thresholds)
@@ -282,8 +275,6 @@ class Store:
         return model
 
     def _record(self, rank: int, step: wire.Step) -> None:
-        if self.history is not None:
-            self.history.steps.take(rank, step)
         if not self._brief:
             together = self._join.take(rank, step)
             if together is not None:

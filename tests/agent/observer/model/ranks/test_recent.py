@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from support.values.steps import step
 
+from ddptop.agent.observer.model.ranks import recent
+from ddptop.agent.observer.model.ranks.recent import HELD, WINDOW_NS, Latencies, RecentSteps
 from ddptop.agent.wire import DEVICE_PHASES, PHASES, Step
-from ddptop.tui.model.ranks import recent
-from ddptop.tui.model.ranks.recent import HELD, WINDOW_NS, Latencies, RecentSteps
 
 
 def steps(rng: random.Random, count: int, longest_ns: int) -> list[Step]:

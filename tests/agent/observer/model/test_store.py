@@ -10,14 +10,12 @@ import pytest
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.situation import Liveness
+from ddptop.agent.observer.model.store import ADDED_UP, Store
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Ended, Member, Process, Run
 from ddptop.tui.cli.output.card import card
-from ddptop.tui.model.history.asked import Asked
-from ddptop.tui.model.history.history import History
-from ddptop.tui.model.situation import Liveness
-from ddptop.tui.model.store import ADDED_UP, Store
 from ddptop.tui.views.table.columns import columns_of
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True, max_restarts=2)
@@ -122,8 +120,7 @@ def test_records_in_any_order_and_repeated_give_the_same_frame():
     seed = random.Random(2)
     records = [step(seq, loss=float(seq)) for seq in range(1, 101)]
     for _ in range(30):
-        history = History(2, Asked(2))
-        store = Store(RUN, history=history)
+        store = Store(RUN)
         late = seed.randrange(2, 80)
         store.apply(wire.Steps(0, tuple(records[late - 1 : late + 5])), 2.0)
         assert store.gaps() == {0: 1}
@@ -133,7 +130,7 @@ def test_records_in_any_order_and_repeated_give_the_same_frame():
         store.fill(0, (), last=True)
         store.apply(wire.Steps(0, tuple(records[seed.randrange(upto) :])), 2.0)
         frame = frame_at(store, 2.0)
-        assert [each.loss for each in history.steps.by_rank(0)] == [float(seq) for seq in range(1, 101)]
+        assert frame.ranks[0].losses == tuple(float(seq) for seq in range(1, 101))
         assert frame.ranks[0].missed == 0
         assert store.gaps() == {}
 
@@ -311,7 +308,7 @@ def test_the_slowest_rank_is_the_one_with_the_most_time_of_its_own():
 
 def test_extreme_numbers_do_not_break_the_frame():
     """NaN, infinity and huge integers from the wire are shown or left out, never raised."""
-    store = Store(RUN, history=History(2, Asked(2)))
+    store = Store(RUN)
     huge = wire.Step(1, 2**62, 2**62, 2**62, 0, 2**62, 0, 0, 0, 0, float("nan"), 2**62)
     store.apply(beat(0, seq=2**62, memory_bytes=2**63 - 1), 2.0)
     store.apply(wire.Steps(0, (huge, step(2, loss=float("inf")))), 2.0)
@@ -385,7 +382,7 @@ def test_a_rank_that_claims_another_generation_harms_its_own_row_alone(launched:
 
 def test_a_number_that_no_rank_reaches_does_not_make_the_next_ones_old() -> None:
     """Steps, a heartbeat and a summary of a far future leave the records that come after them as they are."""
-    store = Store(RUN, history=History(2, Asked(2)))
+    store = Store(RUN)
     for far in (2**31 - 1, 2**60):
         store.apply(wire.Steps(0, (step(far),)), 2.0)
         store.apply(beat(0, seq=far), 2.0)

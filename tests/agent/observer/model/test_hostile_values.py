@@ -9,13 +9,13 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 from support.hostile import PIECES, cells, marks, structs, texts_in
 from support.screens.dashboards import seen
@@ -23,6 +23,7 @@ from support.screens.frames import StillSource, frame_at
 from support.values.histories import RecordedHistory
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.own_log import CleanFormatter
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import LONGEST
@@ -34,8 +35,7 @@ from ddptop.tui.cli.output import card, plain, status
 from ddptop.tui.cli.verbs import options
 from ddptop.tui.control import actor
 from ddptop.tui.drawing import units
-from ddptop.tui.model.frame import STATES, Frame
-from ddptop.tui.model.store import Store
+from ddptop.tui.model.frame import STATES, Frame, RankFrame
 from ddptop.tui.screens.run import VIEWS
 
 WORLD = 3
@@ -85,23 +85,21 @@ def told(store: Store, sent: Sequence[Any]) -> None:
 
 def shown_in(value: Any) -> list[str]:
     """Return every text of a frame, that of its ranks and events included."""
-    found = list(texts_in(value)) if not is_dataclass(value) else []
-    if is_dataclass(value):
-        for field in fields(value):
-            if field.name not in ("history", "log"):
-                found += shown_in(getattr(value, field.name))
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        found += [text for each in value if is_dataclass(each) for text in shown_in(each)]
-    return found
+    if isinstance(value, Frame | RankFrame):
+        named = (name for name in value.__struct_fields__ if name not in ("history", "log"))
+        return [text for name in named for text in shown_in(getattr(value, name))]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [text for each in value for text in shown_in(each)]
+    return list(texts_in(value))
 
 
 @st.composite
 def frames(draw: st.DrawFn) -> Frame:
     """Return the frame of a run in which ranks, observer and records say what they like."""
-    store = Store(cleaned(draw(runs)), history=RecordedHistory(WORLD))
+    store = Store(cleaned(draw(runs)))
     store.know_members({rank: cleaned(draw(members)) for rank in range(draw(st.integers(0, WORLD)))})
     told(store, draw(messages))
-    return frame_at(store, NOW + 2)
+    return replace(frame_at(store, NOW + 2), history=RecordedHistory(WORLD))
 
 
 @settings(FAST, max_examples=100)

@@ -6,13 +6,13 @@ import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 
+from ddptop.agent.observer.model.ranks.recent import Latencies, Means, RecentSteps
+from ddptop.agent.observer.model.thresholds import Thresholds
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
 from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of
-from ddptop.tui.model.ranks.recent import Latencies, Means, RecentSteps
-from ddptop.tui.settings import Thresholds
 
 DEFAULT = Thresholds()
 LOSSES = 240

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.rundir import Member, Process, Run
-from ddptop.tui.model.store import Store
 
 WORLD = 5
 RUN = Run("toy-1", "id", "toy.py", (), WORLD, "gloo", "cpu", 10**9, True, max_restarts=2)

@@ -6,10 +6,10 @@ import msgspec
 from support.screens.frames import NOW, frame_at, hung_frame
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.cli.output import plain, status
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.store import Store
 
 
 def test_the_store_tells_of_each_change_once():
@@ -41,7 +41,6 @@ def test_lines_of_text_carry_the_verdict():
         0.0,
         step=5,
         slowest=1,
-        verdict=verdict,
         verdicts=(verdict,),
         injected="rank 1: crash",
     )
@@ -55,7 +54,7 @@ def test_the_json_has_the_beginning_in_seconds():
     """A verdict has it in nanoseconds, as all of the wire; the fields of the JSON and their order are an interface."""
     verdict = wire.Verdict(7, "slow_rank", "rank 1 is slow", 1_500_000_000, None, 1, "data", 31.0, 0.5, 12, 0.9, 10, 2)
     verdict = msgspec.structs.replace(verdict, host="node2")
-    told = status.as_json(Frame("toy-1", "running", "toy.py", 2, 0.0, verdict=verdict, verdicts=(verdict,)))
+    told = status.as_json(Frame("toy-1", "running", "toy.py", 2, 0.0, verdicts=(verdict,)))
     expected = {
         "kind": "slow_rank", "rank": 1, "phase": "data", "cost_ms": 31.0, "share": 0.5, "since_step": 12,
         "confidence": 0.9, "text": "rank 1 is slow", "since": 1.5, "every": 10,

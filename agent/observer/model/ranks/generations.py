@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddptop.agent.run import generations
 from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import Hello
-from ddptop.tui.model.frame import Restart
+from ddptop.agent.wire.frames import Restart
 
 
 class Generations:
