@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -29,6 +32,8 @@ from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.views.plot import contents
+from ddptop.tui.views.plot import plot as plot_module
 from ddptop.tui.views.plot.contents import Contents
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.plot.plot import Plot
@@ -362,6 +367,38 @@ async def test_new_steps_paint_each_line_that_they_change_once(monkeypatch: pyte
             assert now[y].crop(x, end).simplify() != before[y].crop(x, end).simplify(), (y, x)
         changed = {y for y in range(top + 1, bottom) if now[y].crop(left, right) != before[y].crop(left, right)}
         assert {y for y, _, _ in inside} == changed
+
+
+async def test_a_drawing_that_waited_for_a_core_does_not_put_off_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drawing that took ten seconds of a busy machine, and next to nothing of a core, is followed by one soon."""
+    now = 0.0
+    make = contents.contents_of
+
+    def slowly(*arguments: Any) -> Contents | None:
+        nonlocal now
+        now += 10
+        return make(*arguments)
+
+    history = history_of(4)
+    source = StillSource(frame(history=history))
+    app = DdptopApp(source, clock=lambda: NOW)
+    app.set_interval = lambda *_, **__: None  # type: ignore[assignment,method-assign]
+    async with app.run_test(size=(140, 40)) as pilot:
+        placeholder = await plotted(pilot)
+        await rests(pilot)
+        monkeypatch.setattr(plot_module, "contents_of", slowly)
+        monkeypatch.setattr(plot_module, "time", SimpleNamespace(monotonic=lambda: now, thread_time=lambda: 0.0))
+        now = time.monotonic() + 1000
+        for step in (1200, 1201):
+            drawn = contents_of(placeholder)
+            for rank in range(4):
+                history.take(rank, recorded(step, int(NOW * 1e9), 60, 80, 0.9))
+            history.catch_up()
+            source.current = replace(source.current, step=step)
+            app.repaint()
+            await pilot.pause()
+            assert contents_of(placeholder) is not drawn, step
+            now += 2
 
 
 def lossless(steps: int) -> RecordedHistory:
