@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec.structs import replace
 from support.screens.dashboards import INK, dashboard, text_of
@@ -9,6 +11,8 @@ from support.screens.frames import StillSource, frame, rank_frame
 from textual.strip import Strip
 
 from ddptop.tui.drawing.painting import Painting
+from ddptop.tui.drawing.theme import letters_of
+from ddptop.tui.drawing.units import short_milliseconds
 from ddptop.tui.views.panels.panel import Shape, draw_panel
 from ddptop.tui.views.panels.panels import PanelGrid
 
@@ -27,6 +31,27 @@ def test_lines_that_show_the_same_are_drawn_once(height: int, chosen: bool) -> N
     assert "loss" in words[1]
     # A high panel draws its losses in two lines.
     assert drawn == ([0, 1, 2] if height == 10 else [0, 1])
+
+
+@pytest.mark.parametrize("width", [38, 40, 48, 58])
+@pytest.mark.parametrize(
+    "times",
+    [
+        (1.4, 66.0, 1420.0, 31.0, 1430.0, 4.2),
+        (1240.0, 1240.0, 1240.0, 1240.0, 9.0, 1240.0),
+        (9998.0, 1.0, 9998.0, 1.0, 9998.0, 9998.0),
+    ],
+)
+def test_no_phase_touches_its_neighbor(times: tuple[float, ...], width: int) -> None:
+    """Also with times of four digits each letter stands apart from the number before it, and nothing is cut."""
+    letters = letters_of({})
+    rank = replace(rank_frame(1), phases_ms=dict(zip(letters, times, strict=True)))
+    rows = [text_of(row)[2:-2] for row in draw_panel(rank, frame(), Shape(width, 7, False), INK)]
+    (legend,) = [row for row in rows if row.startswith("d")]
+    told = re.findall(r"(\S) ?([\d.]+)(?: +|$)", legend)
+    assert told == [
+        (letter, short_milliseconds(time).strip()) for letter, time in zip(letters.values(), times, strict=True)
+    ]
 
 
 async def test_beside_a_scrollbar_no_line_is_cut_and_no_bar_painted(monkeypatch: pytest.MonkeyPatch) -> None:

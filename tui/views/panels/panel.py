@@ -208,13 +208,15 @@ def _legend(amounts: _Amounts, shape: Shape, ink: Ink) -> list[Row]:
     inner = shape.width - 4
     # A number stands next to its own letter, with what room there is after it.
     each = max(5, (inner + 1) // len(amounts))
-    lead = " " if each >= 6 else ""
     row: Row = []
-    for phase, letter, amount in amounts:
+    end = 0
+    for index, (phase, letter, amount) in enumerate(amounts):
         text = amount.strip()
-        row += [Segment(letter, ink.block(phase)[0]), Segment(lead)]
-        row.append(figure(text, ink))
-        row.append(Segment(" " * (each - len(lead) - 1 - len(text))))
+        # A long number takes the cell before it, and then what its neighbors leave.
+        lead = " " if len(text) + 3 <= each else ""
+        gap = max(bool(index), index * each - end)
+        row += [Segment(" " * gap), Segment(letter, ink.block(phase)[0]), Segment(lead), figure(text, ink)]
+        end += gap + 1 + len(lead) + len(text)
     return [_edged(row, shape, ink)]
 
 
