@@ -108,6 +108,22 @@ def painted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
+@pytest.mark.parametrize("rank", [0, 1023])
+@pytest.mark.parametrize("size", [(60, 15), (60, 40), (80, 24)])
+async def test_the_buttons_of_the_kill_dialog_are_whole(size: tuple[int, int], rank: int) -> None:
+    """Each says all that it does, also in a narrow terminal and with a rank of four digits."""
+    source = StillSource(frame(world=rank + 4))
+    app = dashboard(source)
+    async with app.run_test(size=size) as pilot:
+        app.push_screen(KillDialog(source, "resnet18-a3f", rank, rank + 4, 5.0))
+        await until(pilot, lambda: isinstance(app.screen, KillDialog) and app.screen.query("Button"), "the dialog")
+        await pilot.pause()
+        shown = text_of(app)
+        assert [
+            each for each in ("Cancel", "Kill all ranks", f"Kill rank {rank}", "Process…") if each not in shown
+        ] == []
+
+
 @pytest.mark.parametrize("keys", OPENED)
 async def test_a_frame_without_a_change_paints_nothing(keys: str, painted: Counter[str]) -> None:
     """Twenty frames of a run that stands still, under each kind of dialog: not one line is rendered."""

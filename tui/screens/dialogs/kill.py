@@ -99,7 +99,7 @@ class KillDialog(Dialog[None]):
                 yield Button(Content("Cancel"), id="cancel")
                 yield Button(Content("Kill all ranks" if self._world > 1 else "Kill the run"), id="all")
                 yield Button(Content(f"Kill rank {self._rank}"), id="one")
-                yield Button(Content("Kill process…"), id="process")
+                yield Button(Content("Process…"), id="process")
             yield Static(self.hint(BUTTONS_HINT + ", {signal} sends a signal"), id="hint")
 
     def on_mount(self) -> None:
