@@ -314,7 +314,7 @@ def _of_libraries(frames: Sequence[wire.Frame], *, told: bool) -> list[Line]:
     left = list(frames)
     if told or len(left) == 1:
         # Our own wrapper says nothing of what the rank does.
-        chosen = next((frame for frame in left if package(frame.file) != _OURS), left[0])
+        chosen = next((frame for frame in left if package(frame.file).partition(".")[0] != _OURS), left[0])
         left.remove(chosen)
         lines.append(Line(LIBRARY, located(chosen)))
     if left:

@@ -51,6 +51,12 @@ def test_frames_of_libraries_are_folded() -> None:
         (stacks.FOLDED, "… 2 frames of torch.nn"),
         (stacks.USER, "train.py:28 main"),
     ]
+    ours = wire.Frame("wait", "/opt/lib/python3.11/site-packages/ddptop/agent/rank/waits.py", 93, library=True)
+    (wrapped,) = told(inspection(0, threads=(thread((ours, *WAITS)),)))
+    assert wrapped[2:4] == [
+        "torch/distributed/distributed_c10d.py:2809 all_reduce",
+        "… 2 frames of ddptop.agent, torch.distributed",
+    ]
     (waits,) = told(inspection(0))
     assert waits[2:] == [
         "torch/distributed/distributed_c10d.py:2809 all_reduce",
