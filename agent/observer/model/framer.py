@@ -5,6 +5,7 @@ Everything on the screen, in `status --json` and in the plain output comes from 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 from operator import is_
@@ -28,6 +29,8 @@ _MOVING: Final = frozenset({"running", "pausing"})
 """States in which steps are completed."""
 _STANDING: Final = frozenset({"stalled", "silent", "frozen"})
 """States in which they should be, and are not."""
+_SOURCE: Final = re.compile(r"\[/\S+\.(?:cc|cpp|cu|h|hpp):\d+\] ")
+"""The line of its source that a library of machine code puts before an error."""
 AXES: Final = 8
 """Names of coordinates that are shown."""
 
@@ -311,7 +314,9 @@ def _ended(model: RankModel) -> str | None:
         return "its process is gone" if model.alive is False else None
     ended = model.member.ended
     code = "exit code not known" if ended.exit_code is None else f"exit code {ended.exit_code}"
-    return code + (f": {ended.error[:300]}" if ended.error else "") + states.lingers(ended, alive=model.alive)
+    # Where in its own source a library found the error would be all of it in a narrow place.
+    error = _SOURCE.sub("", ended.error or "")[:300]
+    return code + (f": {error}" if error else "") + states.lingers(ended, alive=model.alive)
 
 
 def _ms(value: int | None) -> float | None:

@@ -257,6 +257,11 @@ def test_how_a_rank_ended():
     store.know_liveness(Liveness("running", True, False, frozenset()))
     assert [rank.state for rank in frame_at(store, 2.0).ranks] == ["failed", "lost"]
     assert frame_at(store, 2.0).ranks[0].ended == "exit code 1: ValueError: x"
+    store.know_members({0: member(0, Ended(5, 0)), 1: member(1)})
+    assert frame_at(store, 2.0).ranks[0].ended == "exit code 0"
+    timeout = "RuntimeError: [/__w/pytorch/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 60000ms"
+    store.know_members({0: member(0, Ended(5, 1, timeout)), 1: member(1)})
+    assert frame_at(store, 2.0).ranks[0].ended == "exit code 1: RuntimeError: Timed out waiting 60000ms"
     store.apply(wire.RunState(1, "killing"), 2.0)
     assert frame_at(store, 2.0).ranks[1].state == "killed"
 
