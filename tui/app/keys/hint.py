@@ -48,7 +48,7 @@ class FirstHint:
             frame: what is shown.
             keys: by the id of an action, the key that does it.
         """
-        if self._used or not frame.run or frame.state in ENDED or frame.state == "starting":
+        if self._used or not frame.run or frame.state in ENDED or frame.all_ended or frame.state == "starting":
             return ""
         self._since = frame.at if self._since is None else self._since
         if frame.verdict is not None and frame.world > 1:

@@ -50,6 +50,8 @@ def test_it_comes_with_the_first_verdict_or_after_half_a_minute(file: Path) -> N
     assert text(replace(verdict_frame(), world=1), 1.0) == ALL_KEYS
     assert text(run, QUIET_S) == ALL_KEYS
     assert text(frame("finished"), QUIET_S) == ""
+    ended = tuple(replace(rank, state="finished") for rank in verdict_frame().ranks)
+    assert text(replace(verdict_frame(), state="ending", ranks=ended), 1.0) == ""
     assert not file.exists()
 
 
