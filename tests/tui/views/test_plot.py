@@ -450,6 +450,9 @@ def test_every_state_says_what_to_do_next() -> None:
     waiting = replace(frame("starting"), ranks=(rank_frame(0, "starting", heard_age_s=1.0), rank_frame(1, "starting")))
     said = " ".join(text_of(row) for row in header_rows(waiting, 118, INK, KEYS, roomy=True))
     assert "1 of 2 ranks have reported, rank 1 has not" in said
+    waiting = replace(waiting, ranks=(*waiting.ranks, rank_frame(2, "starting"), rank_frame(3, "starting")))
+    said = " ".join(text_of(row) for row in header_rows(waiting, 118, INK, KEYS, roomy=True))
+    assert "1 of 4 ranks have reported, ranks 1, 2, 3 have not" in said
 
 
 def with_ranks_in_all_states() -> Frame:

@@ -336,7 +336,8 @@ def _start(frame: Frame, logs: str) -> str:
     if len(silent) == len(frame.ranks):
         return f"no rank has reported yet: {logs} shows what they print meanwhile"
     if silent:
-        return f"{len(frame.ranks) - len(silent)} of {len(frame.ranks)} ranks have reported, rank {silent[0]} has not"
+        have, which = len(frame.ranks) - len(silent), named(silent)
+        return f"{have} of {len(frame.ranks)} ranks have reported, {which} {'has' if len(silent) == 1 else 'have'} not"
     return f"all ranks are up, no optimizer step yet: {logs} shows what they print"
 
 
