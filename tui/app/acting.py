@@ -6,10 +6,11 @@ One action at a time, whether on the run shown or on one of the list. When an ac
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 from textual.app import App
@@ -18,7 +19,7 @@ from textual.notifications import SeverityLevel
 
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control import remedies
-from ddptop.tui.control.actions import is_offered
+from ddptop.tui.control.actions import is_offered, why_not
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine, line_of
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from ddptop.tui.control.kill import Killing
     from ddptop.tui.screens.dialogs.kill import KillDialog
 
+_READ_S: Final = 4.0
+"""Seconds for which it is shown why a key does nothing."""
 Work = Callable[[], str]
 """What is done in a thread; returns what to tell, and raises `Refused`."""
 
@@ -72,6 +75,8 @@ class _UnderWay:
     run: str
     waiting: Waiting | None
     """What it waits for; None where it waits for no rank, and so cannot be cancelled."""
+    has_event: bool
+    """True where an event of its run says that it was done."""
     killed: bool = False
     """True where its run was killed meanwhile, so that it cannot be done any more."""
     freeze: Control | None = None
@@ -91,6 +96,8 @@ class Acting:
         """A kill that is under way; its dialog may be closed."""
         self._killed = ""
         """The run that it is of."""
+        self._explained = "", 0.0
+        """Why a key did nothing, as it was said last, and until when that is shown, by the monotonic clock."""
         self._preparing = False
         """True while it is found out what a question needs to know."""
 
@@ -146,6 +153,32 @@ class Acting:
                 self._preparing = True
                 self._app.run_worker(partial(self._prepare_restart, run.run, do, control), thread=True)
 
+    def explain(self, action: str, run: Frame | RunLine, name: str, *, read_only: bool) -> None:
+        """Say why an action is not offered, but not again while that is still to be read.
+
+        Args:
+            action: its name.
+            run: what is known of the run.
+            name: the id of a binding on the key that was pressed.
+            read_only: True where this dashboard offers no action.
+        """
+        reason = (
+            "this dashboard only looks on"
+            if read_only
+            else why_not(
+                action,
+                run.state,
+                launched=run.launched,
+                waiting=run.run == self.awaited() or (isinstance(run, Frame) and bool(run.waiting)),
+                all_ended=isinstance(run, Frame) and run.all_ended,
+            )
+        )
+        text = f"{keys_of(self._app)[name]} does nothing: {reason}"
+        said, until = self._explained
+        if said != text or time.monotonic() > until:
+            self._explained = text, time.monotonic() + _READ_S
+            self._app.notify(text, timeout=_READ_S, markup=False)
+
     def remove(self, run: RunLine, work: Work) -> None:
         """Have a run removed by `work`, after a question; one that has not ended stays, and that is told."""
         if run.over:
@@ -157,7 +190,7 @@ class Acting:
 
     def _remove(self, run: str, work: Work, answer: str | None) -> None:
         if answer == REMOVE:
-            self._do(f"removal of {run}", run, work)
+            self._do(f"removal of {run}", run, work, has_event=False)
 
     def marked(self, frame: Frame) -> Frame:
         """Return a frame with what an action of this dashboard waits for, if one does."""
@@ -198,7 +231,7 @@ class Acting:
 
     def _restart(self, do: Callable[..., None], control: Control, answer: str | None) -> None:
         if answer in (RESUME, ANEW):
-            do(partial(control.restart, resume=answer == RESUME))
+            do(partial(control.restart, resume=answer == RESUME), has_event=False)
 
     def _cancel(self, run: str, do: Callable[..., None], control: Control) -> None:
         """Cancel the action that waits for the ranks of a run, whoever has begun it."""
@@ -224,14 +257,14 @@ class Acting:
         else:
             self._do("freeze", run, control.freeze)
 
-    def _do(self, name: str, run: str, work: Work, waiting: Waiting | None = None) -> None:
+    def _do(self, name: str, run: str, work: Work, waiting: Waiting | None = None, *, has_event: bool = True) -> None:
         if self._under_way is not None:
             text = f"{self._under_way.name} is still under way"
             if self._line:
                 text = f"{text}: {self._line.rpartition(': ')[2]}"
             self._app.notify(text, severity="warning", markup=False)
             return
-        self._under_way = _UnderWay(name, run, waiting)
+        self._under_way = _UnderWay(name, run, waiting, has_event)
         self._shown.let_go()
         self._app.run_worker(partial(self._work, work), thread=True)
 
@@ -252,7 +285,7 @@ class Acting:
                 # It was decided before it could be cancelled.
                 text = f"not frozen: {acted.text}"
                 self._app.notify(text, title="" if shown else turn.run, severity="warning", markup=False)
-            case None if shown and turn.waiting is not None and self._app.screen.query(EventList):
+            case None if shown and turn.has_event and any(each.region for each in self._app.screen.query(EventList)):
                 # The event that says the same stands on this screen.
                 pass
             case None:

@@ -25,7 +25,7 @@ from textual import on
 from textual.app import App, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
-from textual.events import AppBlur, DeliveryComplete, DeliveryFailed, Resize
+from textual.events import AppBlur, DeliveryComplete, DeliveryFailed, Key, Resize
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import var
 from textual.widget import Widget
@@ -39,10 +39,10 @@ from ddptop.tui.app.opening import Opening
 from ddptop.tui.app.rhythm import Rhythm
 from ddptop.tui.app.several import SeveralRuns
 from ddptop.tui.app.shown import ShownRun
-from ddptop.tui.control.actions import is_offered
+from ddptop.tui.control.actions import RULES, is_offered
 from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
-from ddptop.tui.link.fleet import Fleet
+from ddptop.tui.link.fleet import Fleet, RunLine
 from ddptop.tui.link.source import ReadOnly, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.live import LiveScreen
@@ -300,6 +300,21 @@ class DdptopApp(App[None]):
             # Whatever is done, the number that was typed before is over.
             steps = live.take_count()
             self.acting.begin(action, self.source.control, self.shown.newest(), rank=live.rank, steps=steps)
+
+    def on_key(self, event: Key) -> None:
+        """Say why nothing happens, where no action of the key is offered now."""
+        owner: type[RunList | LiveScreen]
+        run: RunLine | Frame | None
+        if isinstance(self.focused, RunList):
+            owner, run = RunList, self.focused.line
+        elif isinstance(self.screen, LiveScreen):
+            owner, run = LiveScreen, self.screen.frame
+        else:
+            return
+        names = keymap.meant(owner, event.key, self.settings.keymap)
+        action = names[0].partition(".")[2] if names else ""
+        if run is not None and action in RULES and event.key not in self.screen.active_bindings:
+            self.acting.explain(action, run, names[0], read_only=self.read_only)
 
     async def action_number(self, part: str, *digit: int) -> None:
         """Do what a key of `counting` does on the screen."""

@@ -61,3 +61,20 @@ def is_offered(action: str, state: str, *, launched: bool, waiting: bool = False
         return action in WAITING
     fits = state not in ENDED if rule.states is None else state in rule.states
     return fits and (launched or not rule.launched)
+
+
+def why_not(action: str, state: str, *, launched: bool, waiting: bool = False, all_ended: bool = False) -> str:
+    """Say in a few words why an action is not offered; the arguments are those of `is_offered`."""
+    if state in ENDED:
+        return "the run was not launched by ddptop" if action == "restart" else "the run has ended"
+    if all_ended:
+        return "all ranks have ended"
+    if action == "restart":
+        return "the run has not ended"
+    if waiting or state in ("pausing", "killing"):
+        return "another action is under way"
+    if action == "step":
+        return "the run is not paused"
+    if action == "freeze" and state == "running":
+        return "a running run can be paused"
+    return f"the run is {state}"

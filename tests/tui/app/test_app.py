@@ -36,6 +36,7 @@ from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.settings import Settings
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
 from ddptop.tui.views.screen.keybar import KeyBar
@@ -95,6 +96,36 @@ async def test_space_pauses_and_resumes() -> None:
         await until(pilot, lambda: source.asked == ["pause", "resume"], "resumed")
 
 
+@pytest.mark.parametrize(
+    ("state", "key", "said"),
+    [
+        ("finished", "x", "x does nothing: the run has ended"),
+        ("failed", "space", "space does nothing: the run has ended"),
+        ("running", "R", "R does nothing: the run has not ended"),
+        ("running", "full_stop", ". does nothing: the run is not paused"),
+        ("starting", "space", "space does nothing: the run is starting"),
+        ("running", "p", ""),
+    ],
+)
+async def test_a_key_that_does_nothing_now_says_why(state: str, key: str, said: str) -> None:
+    """In one line, once while it can be read, however often the key is pressed; a key without a meaning is silent."""
+    source = StillSource(frame(state))
+    async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press(key, key, key)
+        assert [each.message for each in pilot.app._notifications] == ([said] if said else [])
+    assert source.asked == []
+
+
+async def test_a_key_that_is_remapped_says_why_it_does_nothing() -> None:
+    """The user's own key is named; the one that it had before is silent."""
+    settings = Settings(keys={"run.stop": "z"})
+    async with DdptopApp(StillSource(frame("finished")), settings=settings).run_test(
+        size=(120, 40), notifications=True
+    ) as pilot:
+        await pilot.press("x", "z")
+        assert [each.message for each in pilot.app._notifications] == ["z does nothing: the run has ended"]
+
+
 @pytest.mark.parametrize("key", ["space", "c"])
 async def test_a_message_does_not_repeat_the_event_in_sight(key: str) -> None:
     """What was done stands among the events of the run's screen; the screen of a rank has none, and is told."""
@@ -108,6 +139,23 @@ async def test_a_message_does_not_repeat_the_event_in_sight(key: str) -> None:
         await until(pilot, lambda: isinstance(app.screen, RankScreen), "a rank")
         await pilot.press("full_stop" if key == "space" else key)
         await until(pilot, lambda: len(source.asked) == 2 and list(app._notifications), "a message")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 15)])
+@pytest.mark.parametrize(("state", "keys", "asked"), [("paused", ["space"], "resume"), ("stalled", ["F"], "freeze")])
+async def test_a_resume_and_a_freeze_are_told_where_no_event_is_in_sight(
+    state: str, keys: list[str], asked: str, size: tuple[int, int]
+) -> None:
+    """Their events say them on a screen that has room for events; a low terminal has none, and gets a message."""
+    source = StillSource(frame(state))
+    async with dashboard(source).run_test(size=size, notifications=True) as pilot:
+        app = pilot.app
+        await pilot.press(*keys)
+        if asked == "freeze":
+            await until(pilot, lambda: isinstance(app.screen, Question), "the question")
+            app.screen.dismiss("freeze")
+        await until(pilot, lambda: source.asked == [asked] and app.acting._under_way is None, "it is done")  # type: ignore[attr-defined]
+        assert bool(list(app._notifications)) == (size == (60, 15))
 
 
 async def test_a_count_before_the_dot_makes_so_many_steps() -> None:

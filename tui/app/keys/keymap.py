@@ -156,6 +156,11 @@ def _together_written(keys: Sequence[str]) -> str:
     return " ".join(keys)
 
 
+def meant(owner: type[DOMNode], key: str, remapped: Remapped) -> tuple[str, ...]:
+    """Return the ids of the actions that a class itself has on a key, whether they are offered now or not."""
+    return tuple(action.id for action in _of(owner, remapped) if key in action.keys)
+
+
 class Names(Mapping[str, str]):
     """By the id of an action, the first of its keys as it is told to the user."""
 
