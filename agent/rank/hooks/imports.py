@@ -7,7 +7,6 @@ module.
 from __future__ import annotations
 
 import importlib.abc
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -32,15 +31,18 @@ class _After(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        later = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        spec = next((spec for finder in later if (spec := finder.find_spec(fullname, path, target))), None)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            self._act(module)
+            # Not before: a library may look for the module long before anything imports it, as `datasets` does.
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._act(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
         return spec
