@@ -27,7 +27,7 @@ from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
-from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving
+from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, observing
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.meeting.meeting import Participant
 from ddptop.agent.rank.process.output import Output
@@ -40,8 +40,9 @@ from ddptop.agent.rank.records.own_choice import OwnChoice
 from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.run.decisions import Decisions, Place
 from ddptop.agent.run.files.presence import Presence
-from ddptop.agent.run.rundir import Member, Process, RunDir, identify
+from ddptop.agent.run.rundir import RANK_VARIABLE, Member, Process, RunDir, identify
 from ddptop.agent.run.switches import checking, recording
+from ddptop.agent.startup import pythonpath
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
@@ -72,7 +73,7 @@ class Session:
     ) -> None:
         standing = standing or Standing.from_environment(os.environ, program)
         self.owner = os.getpid()
-        """The process of this agent; a forked child has a copy of the session with the same owner."""
+        """The process of this agent, 0 once it is handed over; a forked child has a copy with the same owner."""
         self.rank = standing.rank
         self.faults = Faults()
         self.stamps = Stamps()
@@ -236,6 +237,36 @@ class Session:
         finally:
             descriptors.give_up()
             self._presence.end()
+
+    def hand_over(self, number: int) -> bool:
+        """Leave the run to so many processes that the script is about to start; return False where it stays here.
+
+        It is left where a shell has started this process alone. The agent starts in each of those processes once it
+        joins a process group; this one is what starts them, as torchrun is elsewhere.
+        """
+        run = self.directory.read()
+        if run.launched or run.world > 1 or run.torchrun is not None or os.getpid() != self.owner:
+            return False
+        self.owner = 0
+        os._exit = _EXIT
+        agent._listener = None
+        crashes.end()
+        self.meeting.end()
+        if self._publisher is not None:
+            self._publisher.stop()
+        self._account.withdraw()
+        descriptors.give_up()
+        self._presence.end()
+        observing.renew(
+            self.directory,
+            world=number,
+            local_world=number,
+            torchrun=identify(os.getpid()),
+            command=(self.hello.program,),
+        )
+        os.environ.pop(RANK_VARIABLE, None)
+        os.environ.update(pythonpath.environment(os.environ))
+        return True
 
     def _where_left(self, trace: TracebackType | None) -> str:
         try:

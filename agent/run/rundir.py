@@ -198,6 +198,10 @@ class RunDir:
         """Replace one rank's record."""
         private.replace(self.path / "ranks" / f"{member.rank}.json", msgspec.json.encode(member))
 
+    def remove_member(self, rank: int) -> None:
+        """Remove one rank's record, which the caller has written."""
+        (self.path / "ranks" / f"{rank}.json").unlink(missing_ok=True)
+
     def remove_sockets(self) -> None:
         """Remove the socket files of an ended run."""
         if self.mark() is None:

@@ -97,11 +97,11 @@ def test_failure_of_a_spawned_rank(tmp_path: Path) -> None:
 
 def test_another_sitecustomize_still_runs(tmp_path: Path) -> None:
     """The one that Python would have found is run as well, and helpers of a run get no more than that."""
-    from ddptop.agent.observer.engine import launcher
+    from ddptop.agent.startup import pythonpath
 
     (tmp_path / "sitecustomize.py").write_text("print('mine')")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    environment.update(launcher.spawn_environment(environment), **{rundir.DIRECTORY_VARIABLE: "/nowhere"})
+    environment.update(pythonpath.environment(environment), **{rundir.DIRECTORY_VARIABLE: "/nowhere"})
     code = "import sys; print(sys.modules['sitecustomize'].__file__, 'torch' in sys.modules, 'zmq' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["mine", f"{tmp_path}/sitecustomize.py False False"]

@@ -10,7 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ddptop.agent.run.files import masking
@@ -26,7 +26,7 @@ from ddptop.agent.run.rundir import (
     identify,
     is_alive,
 )
-from ddptop.agent.startup import pythonpath, starter
+from ddptop.agent.startup import starter
 
 _RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """A separate store for every generation: torch 2.15 shares one among all, in which gloo then finds the addresses of
@@ -169,14 +169,6 @@ def spawn_command(program: str, arguments: Sequence[str]) -> tuple[str, ...]:
     if flag == "-m" and module.startswith(_OURS):
         return (*isolated(module), *arguments)
     return (sys.executable, *_target(program), *arguments)
-
-
-def spawn_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that start the agent in the ranks of such a program."""
-    folder = os.path.dirname(os.path.abspath(pythonpath.__file__))
-    given = environment.get("PYTHONPATH")
-    rest = [os.path.abspath(part) for part in given.split(os.pathsep)] if given else []
-    return {"PYTHONPATH": os.pathsep.join([folder, *rest])}
 
 
 def _target(program: str) -> list[str]:

@@ -182,7 +182,7 @@ class Marks:
             setattr(owner, name, our)
 
     def watch_processes(self, torch: Any) -> None:
-        """Say where the script starts ranks of its own, which nobody observes under the runner alone."""
+        """Hand the run over to ranks that the script starts itself, or say that nobody observes them."""
         module: Any = sys.modules["torch.multiprocessing.spawn"]
         start = module.start_processes
         signature = inspect.signature(start)
@@ -190,17 +190,28 @@ class Marks:
         @functools.wraps(start)
         def start_processes(*args: Any, **kwargs: Any) -> Any:
             if self._session.backend is None and not self._session.gate.completed:
-                number = signature.bind_partial(*args, **kwargs).arguments.get("nprocs", 1)
-                program = self._session.hello.program
-                self._session.notify(
-                    f"the script starts {number} processes of its own, in which nothing is seen: "
-                    f"`ddptop launch --start spawn --world {number} {program}` shows them as ranks",
-                    "warning",
-                )
+                given = signature.bind(*args, **kwargs)
+                given.apply_defaults()
+                number, method = given.arguments["nprocs"], given.arguments["start_method"]
+                # A forked process has this one's hooks.
+                if method != "spawn" or not self._hands_over(number):
+                    program = self._session.hello.program
+                    self._session.notify(
+                        f"the script starts {number} processes of its own, in which nothing is seen: "
+                        f"`ddptop launch --start spawn --world {number} {program}` shows them as ranks",
+                        "warning",
+                    )
             return start(*args, **kwargs)
 
         for each in (module, torch.multiprocessing):
             each.start_processes = start_processes
+
+    def _hands_over(self, number: int) -> bool:
+        try:
+            return self._session.hand_over(number)
+        except Exception as error:
+            self._session.faults.note("handing the run over to processes that the script starts", error)
+            return False
 
     def _leads(self, iterator: Any) -> bool:
         if self._loader is None or self._loader() is None:

@@ -70,6 +70,12 @@ class Account:
             self.written = False
         self.begin()
 
+    def withdraw(self) -> None:
+        """Remove the record: this process is no rank any more, and does not end as one."""
+        with self._lock:
+            self._over = True
+            self._directory.remove_member(self._member.rank)
+
     def end(
         self,
         exit_code: int | None,

@@ -8,12 +8,14 @@ does it, so that a start which hangs holds nobody up; the rank goes on alike wit
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from typing import Final
 
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.run import detached
-from ddptop.agent.run.identity import may_live
+from ddptop.agent.run.identity import is_alive, may_live
 from ddptop.agent.run.rundir import ENDED_STATES, RunDir
 
 _PATIENCE_S: Final = 2.0
@@ -34,6 +36,19 @@ def ensure(directory: RunDir, generation: int, faults: Faults) -> None:
         thread.join(_PATIENCE_S)
     except Exception as error:  # no more threads
         faults.note("starting the run's observer", error)
+
+
+def renew(directory: RunDir, **changes: object) -> None:
+    """Change the record of this run, which a process was alone in, and have an observer that knows no other record."""
+    before = directory.read().observer
+    if before is not None and is_alive(before):
+        # It leaves the run as it is.
+        os.kill(before.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _PATIENCE_S
+        while is_alive(before) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    directory.update(observer=None, **changes)
+    detached.start(directory).wait()
 
 
 def replace_lost(directory: RunDir, faults: Faults) -> None:

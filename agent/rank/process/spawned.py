@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.process import ending
-from ddptop.agent.rank.process.output import flush, say_unobserved
+from ddptop.agent.rank.process.output import Output, flush, say_unobserved
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.process.standing import Standing
@@ -35,6 +35,7 @@ class _Rank:
         """Start the agent where this call joins the run's group; return False where a later call may do that."""
         from ddptop.agent.rank.process import ancestry, enrolment
         from ddptop.agent.rank.process.standing import Standing
+        from ddptop.agent.run.rundir import ENDED_STATES
 
         directory = enrolment.enrolled()
         if directory is None or ancestry.rank_above(os.environ) is not None:
@@ -44,6 +45,9 @@ class _Rank:
             say_unobserved("its rank is not told to init_process_group")
             return True
         run = directory.read()
+        if run.state in ENDED_STATES:
+            say_unobserved(f"run {run.run} has ended")
+            return True
         if world != run.world and run.guessed is False:
             # The script may make other groups before that of the training.
             say_unobserved(f"its group has world size {world}, the run {run.world}; `--world` says which")
@@ -57,7 +61,11 @@ class _Rank:
         from ddptop.agent.rank.process import enrolment
         from ddptop.agent.run.rundir import MARKER
 
-        output = enrolment.redirect(directory, standing.rank)
+        output = Output()
+        if run.launched:
+            output = enrolment.redirect(directory, standing.rank)
+        else:
+            enrolment.resize(directory, standing)
         marker = os.environ.get(MARKER, run.run_id)
         self._session = open_session(directory, run.program, marker, output, standing)
         if self._session is not None:

@@ -2,3 +2,16 @@
 
 It serves runs whose program spawns its ranks itself, which cannot be started under the runner.
 """
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that start the agent in the ranks of such a program."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    path = given.get("PYTHONPATH")
+    rest = [os.path.abspath(part) for part in path.split(os.pathsep)] if path else []
+    return {"PYTHONPATH": os.pathsep.join([folder, *rest])}

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.observer.engine import launcher
 from ddptop.agent.run import rundir
 from ddptop.agent.startup import pythonpath
 from ddptop.tui.control.launch import launch
@@ -32,7 +31,7 @@ def test_in_the_environment_of_ddptop_it_is_told(tmp_path: Path) -> None:
     """A rank that will not be seen says why in one line, and starts all the same."""
     (tmp_path / "multiprocessing").mkdir()
     (tmp_path / "inspect.py").write_text("raise ImportError('broken', name='inspect')")
-    environment = {**os.environ, **launcher.spawn_environment({"PYTHONPATH": str(tmp_path)})}
+    environment = {**os.environ, **pythonpath.environment({"PYTHONPATH": str(tmp_path)})}
     environment[rundir.DIRECTORY_VARIABLE] = str(tmp_path)
     command = [sys.executable, "-c", "print('runs')"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -64,7 +63,7 @@ def test_a_program_sees_its_own_import_path(tmp_path: Path) -> None:
     """Once it runs our folder is gone from there; for the processes that it starts it stays in the environment."""
     code = "import os, sys; print(sys.path, 'startup' in os.environ['PYTHONPATH'])"
     seen = []
-    for environment in ({}, launcher.spawn_environment(os.environ | {"PYTHONPATH": str(tmp_path)})):
+    for environment in ({}, pythonpath.environment(os.environ | {"PYTHONPATH": str(tmp_path)})):
         given = {**os.environ, "PYTHONPATH": str(tmp_path), **environment, rundir.DIRECTORY_VARIABLE: "/nowhere"}
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)

@@ -25,6 +25,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking, removal
 from ddptop.agent.run.rundir import Process, Run, RunDir
 from ddptop.agent.run.switches import checking, injection
+from ddptop.agent.startup import pythonpath
 from ddptop.agent.text import plural
 from ddptop.trainers import CATALOGUE
 from ddptop.tui import settings
@@ -269,7 +270,7 @@ def _environment(request: Request) -> dict[str, str]:
     if request.check_parameters:
         given[checking.VARIABLE] = request.check_parameters
     if request.start == "spawn":
-        given |= launcher.spawn_environment({**os.environ, **given})
+        given |= pythonpath.environment({**os.environ, **given})
     if request.on_term:
         given["DDPTOP_ON_TERM"] = request.on_term
     return given

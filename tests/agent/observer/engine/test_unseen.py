@@ -16,10 +16,10 @@ from support.harness import until
 from support.values.reports import RUN
 
 from ddptop.agent.observer.end import processes
-from ddptop.agent.observer.engine import launcher
 from ddptop.agent.observer.engine.unseen import AWAITED_S, Unseen
 from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import MARKER
+from ddptop.agent.startup import pythonpath
 
 PROGRAM = '''
 """Starts workers as Ray does: in sessions of their own, with the variables of a `runtime_env` over the others."""
@@ -38,7 +38,7 @@ TRAIN, WAIT = "while True: pass", "import time; time.sleep(600)"
 def program(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
     script = folder / "driver.py"
     script.write_text(PROGRAM)
-    environment = {**os.environ, **launcher.spawn_environment({}), MARKER: RUN.run_id}
+    environment = {**os.environ, **pythonpath.environment({}), MARKER: RUN.run_id}
     command = [sys.executable, str(script), *arguments]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None

@@ -1,0 +1,54 @@
+"""A script under `python -m ddptop.agent`, with no launcher, that starts its ranks by `torch.multiprocessing`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.harness import DEADLINE_S, ddptop, until, write_script
+
+from ddptop.agent.run import rundir
+
+SPAWN = """
+import os, time, torch, torch.multiprocessing as mp, torch.distributed as dist
+
+def main(rank):
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{os.getcwd()}/store")
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with open(f"pid-{rank}", "w") as told:
+        told.write(str(os.getpid()))
+    while not os.path.exists("end"):
+        net(torch.ones(4, 4)).sum().backward()
+        optimizer.step()
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    mp.spawn(main, nprocs=2)
+"""
+
+
+def test_spawned_processes_are_the_ranks_of_the_run(tmp_path: Path) -> None:
+    """Both make steps, with their own pids, in the one run of the script; it finishes when they have."""
+    path = write_script(tmp_path, SPAWN)
+    script = subprocess.Popen([sys.executable, "-m", "ddptop.agent", str(path)], cwd=tmp_path)
+    try:
+        until(lambda: (tmp_path / "pid-1").exists() and (tmp_path / "pid-0").exists(), "both ranks have begun")
+        (directory,) = rundir.runs()
+
+        def running() -> list[dict[str, Any]]:
+            ranks = json.loads(ddptop("status", directory.name, "--json").stdout)["ranks"]
+            return ranks if len(ranks) == 2 and all(rank["step"] for rank in ranks) else []
+
+        ranks = until(running, "both ranks make steps")
+        assert [str(rank["pid"]) for rank in ranks] == [(tmp_path / f"pid-{rank}").read_text() for rank in range(2)]
+        (tmp_path / "end").touch()
+        assert script.wait(DEADLINE_S) == 0
+    finally:
+        script.kill()
+        script.wait()
+    until(lambda: directory.read().state == "finished", "the run is over")
+    assert "in which nothing is seen" not in ddptop("events", directory.name).stdout
