@@ -439,8 +439,9 @@ class DdptopApp(App[None]):
 
     def action_suspend(self) -> None:
         """Give the terminal back to the shell until it continues us."""
-        # Without a shell above us nobody could; in a container the parent may be outside, and has the number 0.
-        if (parent := os.getppid()) and os.getsid(parent) == os.getsid(0):
+        # Only a shell that gives each job a process group can: none is above us behind ssh, in a script, or in a
+        # container, where the parent may be outside, and has the number 0.
+        if (parent := os.getppid()) and os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp():
             self.action_suspend_process()
 
     def action_leave(self) -> None:

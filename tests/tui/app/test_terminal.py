@@ -30,8 +30,15 @@ if child:
     print(f"the shell: stopped {stopped}, terminal as before {termios.tcgetattr(0) == before}", flush=True)
     os.kill(child, signal.SIGCONT)
     raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+os.setpgid(0, 0)
 """
-"""Continues a program once it has suspended itself."""
+"""Continues a program, which has a process group of its own, once it has suspended itself."""
+SCRIPT = """
+import os
+if child := os.fork():
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+"""Has no job control, as `sh -c` has none, and would wait for ever for a program that is stopped."""
 WAYS = {
     "q": lambda process, terminal: os.write(terminal, b"q"),
     "ctrl-c": lambda process, terminal: os.write(terminal, b"\x03"),
@@ -138,9 +145,10 @@ def test_suspending_gives_the_terminal_back_to_the_shell():
         opened.close()
 
 
-def test_without_a_shell_it_is_not_suspended():
+@pytest.mark.parametrize("above", ["", SCRIPT])
+def test_without_a_shell_it_is_not_suspended(above):
     """Nobody could continue it: the key does nothing, and the next one is taken."""
-    opened = programs.Terminal(programs.RUN + "raise SystemExit(run_dashboard(source))")
+    opened = programs.Terminal(above + programs.RUN + "raise SystemExit(run_dashboard(source))")
     try:
         opened.read_until(b"resnet")
         os.write(opened.master, b"\x1aq")
