@@ -5,6 +5,7 @@ app       the app: one run or several, keys, palette, snapshots, the browser
 screens   what fills the terminal; `dialogs` are over it
 views     what screens consist of: panels, table, heatmap, timeline, plot, rank, stacks, runs
 link      where frames come from: a run, the fleet, the machine
+remote    verbs that are carried out on other machines, by ssh or srun
 control   what acts on runs: kill, signal, launch; which action is offered when
 model     what is known of a run: frames, store, history
 drawing   lines, bars, colors, units

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,23 @@ def test_a_requeued_job_goes_on_and_a_sigterm_saves_a_checkpoint(place: Cluster)
     for host in (0, 1):
         assert told(place, host, run)["state"] == "stopped", output(place, job)
     until(lambda: not left(place), "nothing is left", SLOW_S)
+
+
+def test_attach_shows_the_run_of_a_job_by_a_step_on_its_node(place: Cluster) -> None:
+    """It is told from any node by the number of the job; Ctrl-C ends the step, and the job goes on."""
+    job = submit(place, script("sbatch"))
+    until(lambda: began(place), f"both ranks train; {output(place, job)}", SLOW_S)
+    attach = [*DDPTOP, "attach", "--slurm", job, "--plain", "--interval", "0.2"]
+    process = place.hosts[1].popen(attach, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert any("step " in line for line in process.stdout)
+    assert place.hosts[0].left("attach")
+    place.hosts[1].signal(process, signal.SIGINT)
+    _, said = process.communicate(timeout=SLOW_S)
+    # `nsenter` has no exit code of a command that was interrupted.
+    assert f"train-{job} goes on" in said
+    until(lambda: not place.hosts[0].left("attach"), "the step to end")
+    assert told(place, 0, f"train-{job}")["state"] == "running"
 
 
 def test_salloc_runs_it_to_its_end(place: Cluster) -> None:

@@ -17,13 +17,10 @@ from ddptop.tui.app.keys.hint import FirstHint
 from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Source
-from ddptop.tui.remote.unreachable import Unreachable
 from ddptop.tui.settings import Settings
 
 GARBAGE: Final = 10_000
 """Objects between two looks for unreachable ones: a frame makes and drops thousands, none of them in a cycle."""
-UNREACHABLE: Final = 1
-"""Exit code when the run could not be reached any more."""
 FAILED: Final = 70
 """Exit code when the dashboard itself failed (EX_SOFTWARE of sysexits.h)."""
 
@@ -39,8 +36,7 @@ def run_dashboard(
     """Show the dashboard until the user leaves it; for `fleet` and `listed` see `DdptopApp`.
 
     Returns:
-        0 when the user left, 128 + the number of the signal that ended it, `FAILED` after an error of its own,
-        `UNREACHABLE` where the connection to the machine of the run has ended.
+        0 when the user left, 128 + the number of the signal that ended it, `FAILED` after an error of its own.
     """
     if settings.look.glyphs == "auto" and not locale_is_unicode():
         look = msgspec.structs.replace(settings.look, glyphs="ascii")
@@ -61,9 +57,6 @@ def run_dashboard(
                 fleet.close()
     except Exception as error:  # The last wall: what comes here, Textual has not caught.
         app.failure = app.failure or error
-    if isinstance(app.failure, Unreachable):
-        print(f"ddptop: {app.failure}", file=sys.stderr)
-        return UNREACHABLE
     if app.failure is not None:
         print(f"ddptop: the dashboard failed; the run goes on. {report(app.failure)}", file=sys.stderr)
         return FAILED

@@ -6,8 +6,10 @@ import sys
 
 
 def complain(problem: object, code: int) -> int:
-    """Print a problem in one line and return the exit code."""
+    """Print a problem in one line, on another machine for its user with the name of this one; return the exit code."""
     from ddptop.agent.text import clean
+    from ddptop.tui.control import actor
 
-    print(f"ddptop: {clean(str(problem))}", file=sys.stderr)
+    here = f"{actor.named}: " if actor.named else ""
+    print(f"ddptop: {here}{clean(str(problem))}", file=sys.stderr)
     return code

@@ -54,14 +54,9 @@ def main() -> None:
 
         completion.answer(_parser)
     if "DDPTOP_FROM" in os.environ:
-        from ddptop.tui.remote import verbs
+        from ddptop.tui.remote import errand
 
-        verbs.begin_here()
-    if sys.argv[1:] == ["--far"]:
-        # The other end of a connection, which is no person: no verb of its own.
-        from ddptop.tui.cli.elsewhere import serve
-
-        serve()
+        errand.begin()
     arguments, program_arguments = _split(sys.argv[1:])
     if arguments == ["--version"]:
         print(f"ddptop {VERSION}")
@@ -126,11 +121,8 @@ def _carried_out(options: argparse.Namespace) -> int:
         return int(options.carry(options))
     from ddptop.tui.cli import elsewhere
 
-    try:
-        code = elsewhere.carried_out(options, lambda line: _parser(options.verb).parse_args(line))
-        return int(options.carry(options)) if code is None else code
-    finally:
-        elsewhere.close()
+    code = elsewhere.carried_out(options, lambda line: _parser(options.verb).parse_args(line))
+    return int(options.carry(options)) if code is None else code
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -151,12 +143,12 @@ def _run(options: argparse.Namespace) -> int:
         return _carried_out(options)
     except Complaint as problem:
         from ddptop.agent.run.rundir import RunDirError
-        from ddptop.tui.remote.unreachable import Unreachable
+        from ddptop.tui.remote.target import Unreachable
         from ddptop.tui.settings import SettingsError
 
         if not isinstance(problem, RunDirError | SettingsError | Unreachable):
             raise
-        return complain(problem, 2)
+        return complain(problem, problem.code if isinstance(problem, Unreachable) else 2)
 
 
 if __name__ == "__main__":

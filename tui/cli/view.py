@@ -19,12 +19,12 @@ from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean
 from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.output import plain, status
-from ddptop.tui.control.actor import who
+from ddptop.tui.control.actor import reached, who
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Home, Refused, Source, frame_now
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame, lasting
-from ddptop.tui.settings import Settings, Thresholds
+from ddptop.tui.settings import Settings
 
 BEGUN_S: Final = 10.0
 """Seconds after which a script counts as one that has begun; most fail of their options before that, if at all."""
@@ -39,9 +39,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     It begins with the run, with all runs `listed` if so asked, or with nothing but their list where there is no run.
     """
     actor = who("dashboard")
-
-    def shown(run: RunDir) -> Link:
-        return connected(run, actor, settings.thresholds, looks_back=True)
+    shown = partial(Link, who=actor, thresholds=settings.thresholds, looks_back=True)
 
     source: Source
     if directory is None:
@@ -54,17 +52,14 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     # What is imported stays: to look through all of it for garbage takes a tenth of the time.
     gc.disable()
     try:
-        from ddptop.tui.app.program import UNREACHABLE, run_dashboard
+        from ddptop.tui.app.program import run_dashboard
         from ddptop.tui.link.runs import Runs
     finally:
         gc.enable()
 
     # Closes the source when it ends; the last frame is still there.
-    # Beside a run of another machine the runs of this one would mislead.
-    others = None if _is_elsewhere(directory) else Runs(lambda run: Link(run, actor, settings.thresholds), actor)
+    others = Runs(lambda run: Link(run, actor, settings.thresholds), actor)
     code = run_dashboard(source, settings=settings, fleet=others, listed=listed)
-    if code == UNREACHABLE:
-        return code
     frame = frame_now(source)
     if not frame.run:
         return code
@@ -73,29 +68,12 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     return code or (exit_code(frame) if frame.state in ENDED else 0)
 
 
-def connected(directory: RunDir, who: str, thresholds: Thresholds, *, looks_back: bool = False) -> Link:
-    """Return a run as a source, for whoever looks at it."""
-    if _is_elsewhere(directory):
-        # Here, because few runs are on another machine.
-        from ddptop.tui.remote.link import FarLink
-        from ddptop.tui.remote.near import FarDir
-
-        assert isinstance(directory, FarDir)
-        return FarLink(directory, who, thresholds, looks_back=looks_back)
-    return Link(directory, who, thresholds, looks_back=looks_back)
-
-
-def _is_elsewhere(directory: RunDir | None) -> bool:
-    """Say whether it is the copy of a run of another machine."""
-    return isinstance(directory, RunDir) and type(directory) is not RunDir
-
-
 def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int:
     """Write a frame a line until the run has ended, or `count` of them; return the exit code.
 
     The first is written once the live ranks have been heard, the last when the run is over.
     """
-    link = connected(directory, who("shell"), settings.thresholds)
+    link = Link(directory, who("shell"), settings.thresholds)
     try:
         frame = look.heard([link], settings.thresholds.silent_s)[0]
         due = time.monotonic()
@@ -169,7 +147,7 @@ def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], setting
     from ddptop.tui.app import snapshot
     from ddptop.tui.app.program import FAILED
 
-    link = connected(directory, who("shell"), settings.thresholds, looks_back=True)
+    link = Link(directory, who("shell"), settings.thresholds, looks_back=True)
     try:
         file.write_text(snapshot.take(link, size, settings), encoding="utf-8")
     except OSError as problem:
@@ -194,19 +172,20 @@ def _is_stopping(name: str) -> bool:
 
 def farewell(frame: Frame, *, stopping: bool = False) -> list[str]:
     """Return the two lines that stand on the terminal after the dashboard."""
+    run = reached(frame.run)
     if frame.state in ENDED:
         code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
         why = " · ".join(filter(None, (frame.cause, lasting(frame))))
         cause = f": {why}" if why else ""
         return [
-            f"{frame.run} {frame.state}{code}{cause}",
-            f"its report:    ddptop report {frame.run}"
+            f"{run} {frame.state}{code}{cause}",
+            f"its report:    ddptop report {run}"
             if frame.state in ("failed", "lost", "killed")
-            else f"its logs:      ddptop logs {frame.run}",
+            else f"its logs:      ddptop logs {run}",
         ]
     if stopping:
-        return [f"{frame.run} is stopping; it ends at its next step", f"its logs:      ddptop logs {frame.run}"]
-    return [f"{frame.run} goes on.  Come back: ddptop attach {frame.run}", f"End it:        ddptop kill {frame.run}"]
+        return [f"{run} is stopping; it ends at its next step", f"its logs:      ddptop logs {run}"]
+    return [f"{run} goes on.  Come back: ddptop attach {run}", f"End it:        ddptop kill {run}"]
 
 
 def exit_code(frame: Frame) -> int:
@@ -220,7 +199,7 @@ def exit_code(frame: Frame) -> int:
 
 def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
-    link = connected(directory, who("shell"), settings.thresholds)
+    link = Link(directory, who("shell"), settings.thresholds)
     view = plain.PlainView(link, sys.stdout, settings.plain.interval_s, partial(_ending_report, link))
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     stopping: list[threading.Thread] = []
@@ -237,7 +216,8 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
             except KeyboardInterrupt as interrupt:
                 terminated = isinstance(interrupt, _Terminated)
             if not launched_here:
-                print(f"\n{directory.name} goes on.  End it: ddptop kill {directory.name}", file=sys.stderr)
+                run = reached(directory.name)
+                print(f"\n{run} goes on.  End it: ddptop kill {run}", file=sys.stderr)
                 return 130
             answer = "" if terminated else _answer(frame_now(link))
             if not answer and directory.read().on_term:
@@ -266,7 +246,7 @@ def _ending_report(link: Link) -> list[str]:
         return []
     # The cause is in the lines above.
     told = [report.plain(line) for line in lines if line.label != "cause"]
-    return [*told, f"all of it: ddptop report {link.directory.name}"] if told else []
+    return [*told, f"all of it: ddptop report {reached(link.directory.name)}"] if told else []
 
 
 class _Terminated(KeyboardInterrupt):

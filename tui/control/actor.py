@@ -11,6 +11,9 @@ from ddptop.agent.text import clean_line
 asked_by: tuple[str, str] | None = None
 """Who has had this process do something from another machine, `ada@laptop`, and the way; None for a user here."""
 
+named: str = ""
+"""Name of this machine for a user on another one; empty for a user here."""
+
 
 def who(place: str) -> str:
     """Say who acts, for the run's event list: which user, in the `dashboard` or the `shell`, on which terminal.
@@ -23,9 +26,9 @@ def who(place: str) -> str:
     return f"{user()} ({_where(place)})"
 
 
-def elsewhere(place: str) -> str:
-    """Say who acts from this machine on a run of another one: `ada@laptop (dashboard, ssh)`."""
-    return f"{here()} ({place}, ssh)"
+def reached(run: str) -> str:
+    """Return the run as the user names it: `node1:resnet-7f` where he has this process run by ssh."""
+    return f"{named}:{run}" if named else run
 
 
 def in_run(actor: str, several: bool) -> str:

@@ -33,7 +33,7 @@ from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.inspection import RunInspector
 from ddptop.tui.link.replay import Replay
 from ddptop.tui.link.sockets import START_S, Sockets
-from ddptop.tui.link.source import DRAIN_S, Control, Inspector, Refused
+from ddptop.tui.link.source import DRAIN_S, Refused
 from ddptop.tui.link.turns import Turns
 from ddptop.tui.model.frame import Frame, RankFrame, whole
 from ddptop.tui.settings import Thresholds
@@ -100,7 +100,15 @@ class Link:
         self._framer = Framer(self.store, logs)
         self.history = _history(self._run.world) if self._looks_back else None
         """Where somebody looks back."""
-        self.control, self.inspector = self._controls()
+        self.control = RunControl(
+            directory,
+            self._run,
+            self._who,
+            count_down=self.store.count_down,
+            restarted=partial(self._show_next, directory),
+            acting=self._acting,
+        )
+        self.inspector = RunInspector(directory, self._run)
         self._sockets = Sockets(
             directory, self._run.world, self.store, self._clock, self._is_same, self.history, brief=self._brief
         )
@@ -131,18 +139,6 @@ class Link:
         """Return where the log of a rank on another host is copied to; of an ended run, if it was copied before."""
         copies = self._logs_afar
         return None if copies is None or (self._has_ended and not copies.has(rank)) else copies.path(rank)
-
-    def _controls(self) -> tuple[Control, Inspector]:
-        """Return what acts on the run, and what asks its ranks."""
-        control = RunControl(
-            self.directory,
-            self._run,
-            self._who,
-            count_down=self.store.count_down,
-            restarted=partial(self._show_next, self.directory),
-            acting=self._acting,
-        )
-        return control, RunInspector(self.directory, self._run)
 
     def report(self) -> Report:
         """Return the report on the run; see `Source.report`."""

@@ -1,16 +1,9 @@
-"""Runs on other machines, over OpenSSH: nothing of ddptop listens for it; `ssh` here and ddptop there are all it needs.
+"""Runs on other machines. What runs there is drawn there: `ssh` or `srun` starts the ddptop there, on this terminal.
 
-unreachable  a run that cannot be reached, in one line
-target       `HOST:RUN`, as a person writes it
-ssh          one connection: its process, its forwarded sockets, and what its errors mean
-messages     what the two ends of a connection say to each other
-copying      parts of a run's database and logs, as they are sent
-far          the far end: tells of one run, and acts on it
-near         the near end: a private copy of the run's small files, and questions to the far end
-link         the run as a `Source`: telemetry by the forwarded sockets, all else by the near end
-verbs        verbs that are carried out on the other machine
-slurm        a job's run, by an overlapping step of `srun`
+target  `HOST:RUN`, as a person writes it, and why it cannot be reached
+errand  a verb that is carried out on another machine: its line there, its process here, and its beginning there
+ssh     by OpenSSH: its options, and what its errors mean
+slurm   by an overlapping step of `srun` on the node of a job
 
-The dashboard, `status` and `watch` run here: they read the copy and listen to the forwarded sockets of the run's
-observer.  What needs the processes or the files of the run is done there, by the same code as there.
+Nothing of ddptop listens on a network for it, and nothing of a run comes here but what a verb writes.
 """

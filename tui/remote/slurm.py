@@ -1,4 +1,4 @@
-"""The run of a Slurm job, seen by an overlapping step on the job's node: srun forwards a terminal, and no sockets."""
+"""The run of a Slurm job, shown by an overlapping step on the job's node, to which srun forwards the terminal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Final, NamedTuple
 
 from ddptop.agent.text import clean_line
 from ddptop.tui.control import actor
-from ddptop.tui.remote import ssh
-from ddptop.tui.remote.unreachable import Unreachable
-from ddptop.tui.remote.verbs import FROM_VARIABLE
+from ddptop.tui.remote import errand
+from ddptop.tui.remote.target import Unreachable
 
 _JOB: Final = re.compile(r"\d{1,10}(?:_\d{1,10}|\+\d{1,10})?")
 _FORMAT: Final = "%T|%u|%B|%N"
 _WAIT_S: Final = 30.0
+_KILLED: Final = 137
+"""Exit code of srun where its step was ended by SIGKILL, as Slurm does after its grace."""
 
 
 class Job(NamedTuple):
@@ -67,23 +68,20 @@ def attach(number: str, arguments: Sequence[str], command: str | None = None) ->
     """Carry `attach` with these arguments out on a job's node; return its exit code.
 
     Raises:
-        Unreachable: see `job`; or there is no ddptop on the node.
+        Unreachable: see `job`.
     """
     found = job(number)
-    terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-    named = command or os.environ.get(ssh.COMMAND_VARIABLE)
+    named = command or os.environ.get(errand.COMMAND_VARIABLE)
     # The folder of an environment is on all nodes, as a rule, which its programs being on the PATH is not.
-    started = shlex.split(named) if named else [sys.executable, "-m", "ddptop.tui.cli.main"]
-    words = [
+    started = named or shlex.join([sys.executable, "-m", "ddptop.tui.cli.main"])
+    verb = ["attach", *arguments]
+    words = errand.line(started, verb, errand.marks(errand.BY_SRUN), found.node, errand.NAME_IT)
+    terminal = errand.Terminal()
+    start = [
         "srun", f"--jobid={found.number}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={found.node}",
-        *(["--pty"] if terminal else []), "--quiet", f"--export=ALL,{FROM_VARIABLE}={actor.here()}/srun",
-        *started, "attach", *arguments,
+        *(["--pty"] if terminal.is_there else []), "--quiet", "--export=ALL", *words,
     ]  # fmt: skip
-    try:
-        code = subprocess.call(words)
-    except KeyboardInterrupt:
-        return 130
-    if code == ssh.NO_COMMAND:
-        advice = f"name it: --remote-command, or set {ssh.COMMAND_VARIABLE}"
-        raise Unreachable(f"--slurm {number}: no `{started[0]}` on {found.node}; {advice}")
+    code = errand.wait(start, terminal)
+    if code == _KILLED:
+        terminal.restore()
     return code

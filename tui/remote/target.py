@@ -5,12 +5,21 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from ddptop.tui.remote.unreachable import Unreachable
+from ddptop.agent.text import Complaint
 
 _USER: Final = r"(?:[A-Za-z0-9_][A-Za-z0-9._+\\-]*@)?"
 _HOST: Final = re.compile(rf"{_USER}(?:[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])")
 """A host or an alias of ssh's configuration: never an option of ssh, and nothing with a meaning to a shell."""
 _RUN: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]*)?")
+
+
+class Unreachable(Complaint):
+    """Why no verb can be carried out on another machine; one line with the machine and what to do."""
+
+    def __init__(self, text: str, *, code: int = 2) -> None:
+        """Say it; `code` is the exit code."""
+        super().__init__(text)
+        self.code = code
 
 
 class Target(NamedTuple):

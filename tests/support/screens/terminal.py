@@ -9,6 +9,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -34,6 +35,7 @@ class Terminal:
     def __init__(self, code: str) -> None:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.before = termios.tcgetattr(slave)
         environment = {**os.environ, "TERM": "xterm-256color", "PYTHONDONTWRITEBYTECODE": "1"}
         prelude = f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
         self.process = subprocess.Popen(
@@ -45,6 +47,12 @@ class Terminal:
         self._closing = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the terminal another size."""
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        # As the system does where the terminal is that of the session.
+        os.killpg(self.process.pid, signal.SIGWINCH)
 
     def read_until(self, wanted: bytes, timeout: float = DEADLINE_S) -> None:
         """Read until `wanted` was written."""

@@ -47,7 +47,7 @@ def test_a_run_is_not_called_starting_before_it_is_heard(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`watch` waits for the first word of the observer, and only then says a state."""
-    monkeypatch.setattr(view, "connected", Late)
+    monkeypatch.setattr(view, "Link", Late)
     assert view.follow_plainly(cast("RunDir", None), Settings(), launched_here=False) == 0
     printed = capsys.readouterr().out
     assert "starting" not in printed

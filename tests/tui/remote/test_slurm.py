@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import getpass
 import os
-import sys
 from pathlib import Path
 
 import pytest
 from support.harness import ddptop
 
 from ddptop.tui.remote import slurm
-from ddptop.tui.remote.unreachable import Unreachable
+from ddptop.tui.remote.target import Unreachable
+
+STEP = """
+options=
+while [ "${1#--}" != "$1" ]; do options="$options $1"; shift; done
+echo "$options"
+exec "$@"
+"""
+"""An srun that does on this machine what it is to do on the node."""
 
 
-def _cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, queue: str, step: str = 'echo "$@"') -> None:
+def _cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, queue: str, step: str = "") -> None:
     """Put an squeue and an srun on the PATH."""
     for name, text in (("squeue", queue), ("srun", step)):
         file = folder / name
@@ -24,20 +31,30 @@ def _cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, queue: str, step: st
 
 
 def test_attach_runs_as_an_overlapping_step_on_the_first_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step is told who asks, runs this Python's ddptop, and its exit code is that of the verb."""
+    """The step is told who asks, and its exit code is that of the verb."""
     line = f"RUNNING|{getpass.getuser()}|gpu-17|gpu-[17-18]"
-    _cluster(tmp_path, monkeypatch, f"echo '{line}'", 'echo "$@"; exit 7')
-    done = ddptop("attach", "resnet-7f", "--slurm", "4711", "--plain")
+    _cluster(tmp_path, monkeypatch, f"echo '{line}'", STEP)
+    (tmp_path / "there").write_text('#!/bin/sh\necho "$DDPTOP_FROM" "$@"; exit 7\n')
+    (tmp_path / "there").chmod(0o755)
+    done = ddptop("attach", "resnet-7f", "--slurm", "4711", "--plain", "--remote-command", str(tmp_path / "there"))
     assert done.returncode == 7, done.stderr
-    words = done.stdout.split()
-    assert {"--jobid=4711", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=gpu-17"} <= set(words)
-    assert "--pty" not in words
-    assert words[words.index(sys.executable) :] == [
-        sys.executable, "-m", "ddptop.tui.cli.main", "attach", "resnet-7f", "--plain",
-    ]  # fmt: skip
-    assert any(word.startswith(f"--export=ALL,DDPTOP_FROM={getpass.getuser()}@") for word in words)
-    named = ddptop("attach", "--slurm=4711", "--remote-command", "/opt/dd top", "--plain")
-    assert named.stdout.split()[-4:] == ["/opt/dd", "top", "attach", "--plain"]
+    options, verb = done.stdout.splitlines()
+    words = {"--jobid=4711", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=gpu-17", "--export=ALL"}
+    assert words <= set(options.split())
+    assert "--pty" not in options
+    assert verb.startswith(f"{getpass.getuser()}@")
+    assert verb.endswith("/srun attach resnet-7f --plain")
+    absent = ddptop("attach", "--slurm=4711", "--remote-command", "/opt/ddptop", "--plain")
+    assert absent.returncode == 2
+    assert absent.stderr.startswith("ddptop: gpu-17: no `/opt/ddptop` there; name it: --remote-command")
+
+
+def test_without_a_command_it_is_the_ddptop_of_this_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which looks for the run on the node."""
+    _cluster(tmp_path, monkeypatch, f"echo 'RUNNING|{getpass.getuser()}|gpu-17|gpu-17'", STEP)
+    done = ddptop("attach", "no-such-run", "--slurm", "4711", "--plain")
+    assert done.returncode == 2
+    assert done.stderr.startswith("ddptop: run 'no-such-run': no such run")
 
 
 @pytest.mark.parametrize(

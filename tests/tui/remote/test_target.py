@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.tui.remote.target import Target, parse
-from ddptop.tui.remote.unreachable import Unreachable
+from ddptop.tui.remote.target import Target, Unreachable, parse
 
 
 @pytest.mark.parametrize("text", [None, "resnet-7f", "7f3a", "a.2"])

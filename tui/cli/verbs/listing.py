@@ -198,13 +198,7 @@ def _status(options: argparse.Namespace) -> int:
     from ddptop.tui.cli.output import card, status
 
     directory = chosen(options.run, last=True)
-    thresholds = _thresholds()
-    if getattr(options, "far", None) is not None:
-        from ddptop.tui.cli import elsewhere
-
-        shown = [elsewhere.frame(directory, thresholds)]
-    else:
-        shown = _frames([directory], thresholds, measured=False)
+    shown = _frames([directory], _thresholds(), measured=False)
     if not shown:
         return complain(f"run {directory.name} was removed just now", 1)
     if options.json:

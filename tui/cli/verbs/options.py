@@ -71,7 +71,7 @@ def add_remote(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--remote-command",
         metavar="COMMAND",
-        help="with HOST:RUN, what starts ddptop there ($DDPTOP_REMOTE, or `ddptop`)",
+        help="with HOST:RUN, what starts ddptop there ($DDPTOP_REMOTE, or as `ddptop config` has it)",
     )
 
 
@@ -238,10 +238,6 @@ def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> RunD
     """
     from ddptop.agent.run import rundir
 
-    if name is not None and ":" in name:
-        from ddptop.tui.cli import elsewhere
-
-        return elsewhere.found(name, last=last)
     if name is not None:
         return _named(name, looks=looks or last)
     live = live_runs()
