@@ -56,15 +56,6 @@ class RecentSteps:
         self._unknown = [0] * (_DEVICE + 1)
         """Of each number, how many steps of the window do not tell it."""
 
-    def __getstate__(self) -> dict[str, list[Step]]:
-        """Return what is known; what was worked out of it is worked out again."""
-        return {"steps": list(self._steps)}
-
-    def __setstate__(self, state: dict[str, list[Step]]) -> None:
-        self.__init__()  # type: ignore[misc]  # as new
-        for step in state["steps"]:
-            self.append(step)
-
     def __bool__(self) -> bool:
         return bool(self._steps)
 
@@ -148,14 +139,6 @@ class Latencies:
         self._held: deque[int] = deque()
         self._ordered: list[int] = []
         """The same by size."""
-
-    def __getstate__(self) -> dict[str, list[int]]:
-        """Return what is known, in the order in which it came."""
-        return {"values": [*self._held, *self._new][-HELD:]}
-
-    def __setstate__(self, state: dict[str, list[int]]) -> None:
-        self.__init__()  # type: ignore[misc]  # as new
-        self.extend(state["values"])
 
     def extend(self, values: Iterable[int]) -> None:
         """Take in the next ones."""
