@@ -89,7 +89,7 @@ class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
     file_bytes: Size
     """Read and written by the rank without its agent, of files and pipes, and by children that it has waited for."""
     socket_bytes: Size
-    """Sent and received by the rank on TCP connections that it has opened and that are still open."""
+    """Sent and received by the rank on TCP connections that it has opened, up to the last look at each."""
     child_bytes: Size
     """Both of these of its children and theirs."""
     child_cpu_ms: Count
@@ -98,8 +98,8 @@ class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """CPU time of the rank without that of its main thread."""
     children: Count = 0
     """Children and theirs that live."""
-    newest_socket: Count = 0
-    """Inode of the newest of these connections: another one has other bytes."""
+    connections: Count = 0
+    """The TCP connections of these bytes, those that have been closed included."""
 
 
 class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -90,6 +90,7 @@ class Inspections:
         self._members: dict[int, Member] = {}
         self._own_bytes: dict[int, int] = {}
         """Bytes that the agents of ranks have moved, as they told last."""
+        self._works = work.Works()
         self._afar: set[int] = set()
         """Ranks on other hosts."""
         self._unseen: list[_Question] = []
@@ -189,7 +190,7 @@ class Inspections:
             for thread in question.found[rank].threads
             if thread.main and thread.native_id is not None
         }
-        found = work.measure(asked, self._own_bytes, members, trainers) if asked else {}
+        found = self._works.measure(asked, self._own_bytes, members, trainers) if asked else {}
         return {
             rank: msgspec.structs.replace(each, work=found[rank]) if rank in found else each
             for rank, each in question.found.items()

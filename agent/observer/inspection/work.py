@@ -38,51 +38,85 @@ _MOVED_AT: Final = 120
 """Place in `tcp_info` of the bytes that were sent and acknowledged; those received follow."""
 
 
-def measure(
-    processes: Mapping[int, Process],
-    own_bytes: Mapping[int, int],
-    spared: Collection[int] = (),
-    trainers: Mapping[int, int] | None = None,
-) -> dict[int, wire.Work]:
-    """Return what ranks and their children have done so far, by rank; without those of which it cannot be read.
+class _Connections:
+    """The TCP connections of one process: the kernel forgets the bytes of one that is closed."""
 
-    Args:
-        processes: of the ranks.
-        own_bytes: what their agents have read and written.
-        spared: pids of processes that do no work of a rank, whoever has started them: other ranks, and observers.
-        trainers: by rank, the system's id of its training thread, where it may be another one than the main thread.
-    """
-    if sys.platform != "linux":
-        return {}
-    table = identity.table()
-    moved = _moved_by_sockets()
-    found = {}
-    for rank, process in processes.items():
-        row = table.get(process.pid)
-        if row is not None and identity.look(process) is not None:
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                below = _below(process.pid, table, {*spared, os.getpid()})
-                trainer = (trainers or {}).get(rank, process.pid)
-                found[rank] = _work(process.pid, trainer, below, table, moved, own_bytes.get(rank, 0))
-    return found
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.count = 0
+        """Connections that were seen, without those that nobody has accepted."""
+        self._open: dict[int, int] = {}
+        """By inode, the bytes of those that are open."""
+
+    def note(self, found: Mapping[int, int]) -> None:
+        """Take in the bytes of those that are open now."""
+        connected = {inode: moved for inode, moved in found.items() if moved}
+        self.bytes += sum(max(0, moved - self._open.get(inode, 0)) for inode, moved in connected.items())
+        self.count += len(connected.keys() - self._open.keys())
+        self._open = connected
+
+
+class Works:
+    """The work of ranks, measured again and again."""
+
+    def __init__(self) -> None:
+        """Know no connection yet."""
+        self._connections = defaultdict[int, _Connections](_Connections)
+        """By rank."""
+
+    def measure(
+        self,
+        processes: Mapping[int, Process],
+        own_bytes: Mapping[int, int],
+        spared: Collection[int] = (),
+        trainers: Mapping[int, int] | None = None,
+    ) -> dict[int, wire.Work]:
+        """Return what ranks and their children have done so far, by rank; without those of which it cannot be read.
+
+        Args:
+            processes: of the ranks.
+            own_bytes: what their agents have read and written.
+            spared: pids of processes that do no work of a rank, whoever has started them: other ranks, and observers.
+            trainers: by rank, the system's id of its training thread, where it may be another one than the main thread.
+        """
+        if sys.platform != "linux":
+            return {}
+        table = identity.table()
+        moved = _moved_by_sockets()
+        found = {}
+        for rank, process in processes.items():
+            row = table.get(process.pid)
+            if row is not None and identity.look(process) is not None:
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    below = _below(process.pid, table, {*spared, os.getpid()})
+                    trainer = (trainers or {}).get(rank, process.pid)
+                    connections = self._connections[rank]
+                    connections.note(_sent_and_received(process.pid, moved))
+                    found[rank] = _work(process.pid, trainer, below, table, moved, connections, own_bytes.get(rank, 0))
+        return found
 
 
 def _work(
-    pid: int, trainer: int, below: list[int], table: Mapping[int, Row], moved: Mapping[int, int], own_bytes: int
+    pid: int,
+    trainer: int,
+    below: list[int],
+    table: Mapping[int, Row],
+    moved: Mapping[int, int],
+    connections: _Connections,
+    own_bytes: int,
 ) -> wire.Work:
     # The CPU time and the bytes of a child that was waited for become those of its parent.
     ended_s = sum(_readable((pid, *below), lambda each: _cpu_s(_PROC / str(each), 13)))
-    sockets = _sent_and_received(pid, moved)
     trainer_s = _cpu_s(_PROC / str(pid) / "task" / str(trainer), 11)
     return wire.Work(
         at_ns=time.time_ns(),
         file_bytes=max(0, _io(pid) - own_bytes),
-        socket_bytes=sum(sockets.values()),
+        socket_bytes=connections.bytes,
         child_bytes=sum(_readable(below, lambda each: _io(each) + sum(_sent_and_received(each, moved).values()))),
         child_cpu_ms=int(1000 * (ended_s + sum(table[each].cpu_s for each in below))),
         thread_cpu_ms=max(0, int(1000 * (table[pid].cpu_s - trainer_s))),
         children=len(below),
-        newest_socket=max(sockets, default=0),
+        connections=connections.count,
     )
 
 

@@ -25,7 +25,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Thread: "name frames main native_id left_out holds_gil",
     wire.OpenCall: "op group number bytes open_ns blocking sure",
     wire.PastCall: "op bytes",
-    wire.Work: "at_ns file_bytes socket_bytes child_bytes child_cpu_ms thread_cpu_ms children newest_socket",
+    wire.Work: "at_ns file_bytes socket_bytes child_bytes child_cpu_ms thread_cpu_ms children connections",
     wire.GroupCalls: "group calls ranks recent",
     wire.Inspection: (
         "rank at_ns by pid state activity step threads threads_left_out open groups observed status cpu_percent "

@@ -1,5 +1,8 @@
 """Ranks that work although their stacks stand still: bytes come or go, or their children or other threads compute.
 
+A rank that waits for a socket on another connection than at the last look has come on, however few of the bytes were
+seen: most come and go between two looks. Where it waits for something else, a thread of a library may have connected.
+
 Work may come in pieces: whoever was seen to work once is believed to for a while, and for longer the rarer its pieces
 come, so that what is told of it does not change from moment to moment.
 """
@@ -10,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ddptop.agent.observer.judge.hang.looks import main_thread
+from ddptop.agent.observer.judge.hang.place import READS, place_of
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.wire import Inspection, Work
 
@@ -54,7 +59,7 @@ class Activity:
                 continue
             if known is None:
                 self._known[rank] = _Known(work, work.at_ns)
-            elif says := moved(known.work, work):
+            elif says := moved(known.work, work, reads=place_of(main_thread(inspection)).does == READS):
                 quiet_s = (work.at_ns - (known.moved_ns or known.first_ns)) / ONE
                 longest_s = max(known.longest_s, quiet_s)
                 self._known[rank] = replace(known, work=work, moved_ns=work.at_ns, longest_s=longest_s, says=says)
@@ -72,13 +77,10 @@ class Activity:
         return known.says if known.work.at_ns - known.moved_ns < believed_s * ONE else None
 
 
-def moved(before: Work, after: Work) -> str:
-    """Return how a rank has worked between two moments, empty where it has not."""
+def moved(before: Work, after: Work, *, reads: bool = False) -> str:
+    """Return how a rank has worked between two moments, empty where it has not; `reads`: it waits for a socket."""
     seconds = max(1e-3, (after.at_ns - before.at_ns) / ONE)
-    # A connection that was closed takes its bytes with it.
-    received = abs(after.socket_bytes - before.socket_bytes) / seconds
-    if after.newest_socket != before.newest_socket:
-        received = max(received, after.socket_bytes / seconds)
+    received = (after.socket_bytes - before.socket_bytes) / seconds
     files = max(0, after.file_bytes - before.file_bytes) / seconds
     passed_on = max(0, after.child_bytes - before.child_bytes) / seconds
     child_cpu = max(0, after.child_cpu_ms - before.child_cpu_ms) / 10 / seconds
@@ -96,6 +98,8 @@ def moved(before: Work, after: Work) -> str:
         return f"works: {children} {'move' if several else 'moves'} data, {_rate(passed_on)}"
     if threads >= THREADS:
         return f"works: its threads compute, {_percent(threads)} CPU"
+    if reads and after.connections > before.connections:
+        return "works: it opens one connection after the other"
     return ""
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +13,7 @@ import msgspec
 import pytest
 from support.harness import until
 
-from ddptop.agent.observer.inspection.work import measure
+from ddptop.agent.observer.inspection.work import Works
 from ddptop.agent.observer.judge.hang.activity import moved
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.run.identity import identify
@@ -28,6 +31,10 @@ def server(count):
     for _ in range(count):
         asked, _ = listening.accept()
         asked.sendall(bytes(1 << 20))
+        if len(sys.argv) > 3:
+            print("sent", flush=True)
+            sys.stdin.readline()
+            asked.close()
     time.sleep(600)
 
 
@@ -45,6 +52,15 @@ def sockets():
             left -= len(asked.recv(left))
         print("received", flush=True)
         time.sleep(600)
+
+
+def downloads():
+    while True:
+        with socket.create_connection(("127.0.0.1", int(sys.argv[2]))) as asked:
+            while asked.recv(1 << 16):
+                pass
+        print("received", flush=True)
+        sys.stdin.readline()
 
 
 def threads():
@@ -106,11 +122,11 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def work(pid: int, own_bytes: int = 0, spared: tuple[int, ...] = ()) -> Work:
+def work(pid: int, own_bytes: int = 0, spared: tuple[int, ...] = (), works: Works | None = None) -> Work:
     """Return the work of a process up to now."""
     process = identify(pid)
     assert process is not None
-    return measure({1: process}, {1: own_bytes}, spared)[1]
+    return (works or Works()).measure({1: process}, {1: own_bytes}, spared)[1]
 
 
 def line(process: subprocess.Popen[str]) -> str:
@@ -136,7 +152,7 @@ def test_the_cpu_of_the_training_thread_is_no_work_of_other_threads(start):
     assert identified is not None
 
     def both() -> list[int]:
-        found = [measure({1: identified}, {}, (), trainers)[1] for trainers in ({1: trainer}, {})]
+        found = [Works().measure({1: identified}, {}, (), trainers)[1] for trainers in ({1: trainer}, {})]
         return [each.thread_cpu_ms for each in found]
 
     before = both()
@@ -195,6 +211,47 @@ def test_a_rank_that_serves_others_does_no_work_by_it(start):
     let_go(asks)
     assert line(asks) == "received"
     assert work(serves.pid).socket_bytes == before.socket_bytes
+
+
+def test_the_bytes_of_a_connection_that_was_closed_stay_those_of_its_rank(start):
+    """Three downloads of a megabyte, each seen before its server closes it: three megabytes, three connections."""
+    serves = start("server", 3, "waits")
+    asks = start("downloads", line(serves))
+    assert line(asks) == "ready"
+    works = Works()
+
+    def download(number: int) -> None:
+        let_go(asks)
+        assert line(serves) == "sent"
+        until(lambda: work(asks.pid, works=works).socket_bytes >= number << 20, f"download {number} is seen")
+        let_go(serves)
+        assert line(asks) == "received"
+
+    assert work(asks.pid, works=works).connections == 0
+    for number in (1, 2, 3):
+        download(number)
+        after = work(asks.pid, works=works)
+        assert after.connections == number
+        assert after.socket_bytes < (number << 20) + 1000
+
+
+def test_a_connection_that_nobody_accepts_is_none():
+    """A rank that tries again and again to reach a server does not come on by that."""
+    works = Works()
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+
+        def connect() -> None:
+            asks = stack.enter_context(socket.socket())
+            asks.setblocking(False)
+            asks.connect_ex(listening.getsockname())
+
+        before = work(os.getpid(), works=works).connections
+        connect()
+        until(lambda: work(os.getpid(), works=works).connections == before + 1, "the one that waits to be accepted")
+        for _ in range(3):
+            connect()
+        assert work(os.getpid(), works=works).connections == before + 1
 
 
 def test_what_others_do_is_no_work_of_the_rank(start, tmp_path):

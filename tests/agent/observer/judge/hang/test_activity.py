@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 from support.standing import BARRIER, Run, Spot, in_library, in_user_code, waits
 
-from ddptop.agent.observer.judge.hang.activity import moved
-from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.wire import Work
 
 READS = in_library("socket.py", "recv_into", 1, "fetch", 12)
@@ -18,7 +15,7 @@ PATTERN = in_user_code(31, source="re.match(pattern, text)")
 
 def done(run: Run, seconds: float, **rates: float) -> Work:
     """Return what a rank has done after so many seconds, by what it does in one."""
-    names = ("file_bytes", "socket_bytes", "child_bytes", "child_cpu_ms", "thread_cpu_ms")
+    names = ("file_bytes", "socket_bytes", "child_bytes", "child_cpu_ms", "thread_cpu_ms", "connections")
     grown = {name: int(seconds * rates.get(name, 0.0)) for name in names}
     return Work(at_ns=run.now_ns, children=2, **grown)
 
@@ -87,9 +84,20 @@ def test_a_rank_of_which_nothing_moves_is_accused_as_soon_as_ever(frames):
     assert (finding.kind, finding.rank) == ("hang", 0)
 
 
-def test_a_connection_that_ends_and_one_that_begins_have_moved():
-    """Of one small download after the other each takes its number of bytes with it."""
-    before = Work(ONE, 0, 500_000, 0, 0, 0)
-    assert "reads from a socket" in moved(before, Work(2 * ONE, 0, 20_000, 0, 0, 0))
-    assert "reads from a socket" in moved(before, msgspec.structs.replace(before, at_ns=2 * ONE, newest_socket=7))
-    assert moved(before, before) == ""
+def test_one_small_download_after_the_other_is_work_although_no_look_sees_its_bytes():
+    """Each look finds another connection, on which nothing but the request has moved yet."""
+    run = Run(2, 0.2)
+    run.train(5)
+    run.spend(120, stands(run, lambda at: done(run, at, connections=1, socket_bytes=150)))
+    ((_, finding),) = run.told
+    assert finding.kind == "standing"
+    assert finding.text.startswith("rank 0 works: it opens one connection after the other (train.py:12 fetch); rank 1 ")
+
+
+@pytest.mark.parametrize(("frames", "rate"), [(PATTERN, 1.0), (READS, 0.0)])
+def test_a_thread_that_reports_does_not_hide_that_its_rank_hangs(frames, rate):
+    """The connections of another thread are no work of a rank that waits for none; nor is an old one to wait on."""
+    run = Run(2, 0.2)
+    run.train(5)
+    finding = run.until_told(3 * 0.2 + 5, stands(run, lambda at: done(run, at, connections=rate), frames))
+    assert (finding.kind, finding.rank) == ("hang", 0)
