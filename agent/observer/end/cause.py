@@ -18,7 +18,7 @@ from ddptop.agent.observer.end import hung
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.run import states
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.records import Member, without_foreign_end
+from ddptop.agent.run.records import Ended, Member, without_foreign_end
 from ddptop.agent.run.script.last_output import explain, in_log, last_output
 from ddptop.agent.text import clean_line, plural, ranks_in_spans
 from ddptop.agent.wire import MOST_RANKS, Verdict
@@ -218,6 +218,21 @@ def judge(
     return Judgement("failed", code, said.text, kind=found.name)
 
 
+def own_failure(ended: Ended) -> tuple[str | None, str, str]:
+    """Return the error of a rank's end, the name of its kind, and its traceback, empty where the rank has left none.
+
+    Where the rank only noticed at last what its own exception had made of the others, they are those of that exception.
+    """
+    from ddptop.agent.observer.end import kinds, traces
+
+    trace = ended.traceback or ""
+    kind = kinds.recognize(ended.error, ended.exit_code, trace=trace)
+    if kind.name in _CONSEQUENCES and (own := traces.root(trace)) is not None:
+        error = own.splitlines()[-1]
+        return error, kinds.recognize(error, ended.exit_code).name, own
+    return ended.error, kind.name, trace
+
+
 def last_end_ns(members: Mapping[int, Member], died_at_ns: Mapping[int, int], now_ns: int) -> int:
     """Return the time at which the last rank ended, by records and by what was observed; now where nothing tells."""
     told = {rank: member.ended.at_ns for rank, member in members.items() if member.ended is not None}
@@ -291,8 +306,6 @@ def _suspects(
     deaths: Mapping[int, Death],
     elsewhere: Collection[int],
 ) -> list[_Suspect]:
-    from ddptop.agent.observer.end import kinds, traces
-
     suspects = []
     # torchrun's own summary is about the present processes; what was seen stands in for what is not in it.
     codes = {**_statuses(deaths), **summary}
@@ -308,17 +321,13 @@ def _suspects(
         died = died_at_ns.get(rank, float("inf"))
         others = [at_ns for other, at_ns in failed_at_ns.items() if other != rank]
         if ended is not None and ended.exit_code:
-            error: str | None = ended.error
-            kind = kinds.recognize(error, ended.exit_code, trace=ended.traceback or "")
-            if kind.name in _CONSEQUENCES and (own := traces.own_error(ended.traceback or "")) is not None:
-                # It was on its way already when the rank noticed what it made of the others.
-                error, kind = own, kinds.recognize(own, ended.exit_code)
+            error, kind, _ = own_failure(ended)
             reason = clean_line(error) if error else f"ended with exit code {ended.exit_code}"
-            after = _CONSEQUENCES.get(kind.name, 0)
+            after = _CONSEQUENCES.get(kind, 0)
             if ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM) and any(at_ns <= died for at_ns in others):
                 after = _TAKEN_ALONG
             text = f"rank {rank}: {reason}" if error else f"rank {rank} {reason}"
-            suspects.append(_Suspect(rank, ended.at_ns, after, text, _positive(ended.exit_code), kind=kind.name))
+            suspects.append(_Suspect(rank, ended.at_ns, after, text, _positive(ended.exit_code), kind=kind))
         elif codes.get(rank):
             late = " at exit, after its script had finished" if ended is not None and ended.exit_code == 0 else ""
             text = f"rank {rank} {_silent(codes[rank], deaths.get(rank))}{late}"

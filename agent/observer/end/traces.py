@@ -114,21 +114,17 @@ def traceback(text: str) -> str:
     return "\n".join(_bare(line, prefix) for line in lines[start:end])
 
 
-def own_error(text: str) -> str | None:
-    """Return the exception during whose handling the last one of a traceback was raised, the first of several.
+def root(text: str) -> str | None:
+    """Return the traceback of the exception during whose handling the last one was raised, the first of several.
 
-    None where there is none in the user's code, or one that programs raise and catch as a matter of course.
+    Its last line is the exception.  None where there is none in the user's code, or one that programs raise and catch
+    as a matter of course.
     """
     first, found, _ = text.partition(_HANDLING)
-    lines = first.strip().splitlines()
-    if not found or not lines or of_traceback(first).user is None or re.match(USUAL, lines[-1]):
+    first = first.strip()
+    if not found or not first or of_traceback(first).user is None or re.match(USUAL, first.splitlines()[-1]):
         return None
-    return lines[-1]
-
-
-def root(text: str) -> str:
-    """Return the traceback of `own_error`, the whole text where there is none."""
-    return text if own_error(text) is None else text.partition(_HANDLING)[0]
+    return first
 
 
 def _bare(line: str, prefix: str) -> str:

@@ -19,6 +19,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control import journal
+from ddptop.agent.observer.end import cause as causes
 from ddptop.agent.observer.end import hung, kinds, parting, traces
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.observer.record import recording
@@ -302,8 +303,8 @@ def _told(member: Member, code: int | None, *, alive: bool, by_kill: bool) -> tu
         return "alive", ""
     if ended is not None and ended.stopped_by and not code:
         return "stopped", f"stopped by {clean_line(ended.stopped_by, 100)}"
-    if ended is not None and ended.error and code:
-        return "failed", clean_line(ended.error)
+    if ended is not None and code and (error := causes.own_failure(ended)[0]):
+        return "failed", clean_line(error)
     if not code and by_kill:
         return "killed", "ended by the kill"
     if code is None:
@@ -315,7 +316,7 @@ def _told(member: Member, code: int | None, *, alive: bool, by_kill: bool) -> tu
 
 def _stack(directory: RunDir, member: Member, status: int | None) -> traces.Stack:
     if member.ended is not None and member.ended.traceback:
-        return traces.of_traceback(traces.root(member.ended.traceback))
+        return traces.of_traceback(causes.own_failure(member.ended)[2])
     if status is not None and status < 0 and -status not in kinds.FROM_OUTSIDE:
         dump = traces.crash(parting.output_of(directory.rank_log(member.rank), member.log_begin))
         return traces.Stack() if dump is None else dump.stack

@@ -236,6 +236,33 @@ def test_the_stack_of_a_rank_that_only_followed_is_not_shown(new_run: Callable[.
     assert report.of(directory).traceback_rank == 0
 
 
+@pytest.mark.parametrize(
+    ("last", "told", "where"),
+    [
+        ("RuntimeError: unexpected pos 1024 vs 918", "RuntimeError: unexpected pos 1024 vs 918", "train.py:12 main"),
+        ("RuntimeError: Connection closed by peer", "OSError: bad image", "train.py:8 main"),
+    ],
+)
+def test_text_and_line_of_an_end_are_of_the_same_exception(
+    new_run: Callable[..., RunDir], last: str, told: str, where: str
+) -> None:
+    """Of two, of the last; where that one only says that the others are gone, of the first, and the cause is its."""
+    opening = "Traceback (most recent call last):\n"
+    trace = (
+        f'{opening}  File "/home/ada/train.py", line 8, in main\nOSError: bad image\n'
+        "\nDuring handling of the above exception, another exception occurred:\n\n"
+        f'{opening}  File "/home/ada/train.py", line 12, in main\n{last}\n'
+    )
+    directory = new_run()
+    member = Member(0, 0, 1, Process(1, 1.0), "host", 0, "", "", None, Ended(5, 1, last, trace))
+    directory.write_member(member)
+    judged = cause.judge(1, {0: member}, 1)
+    directory.update(state="failed", ended_at_ns=7, exit_code=1, cause_rank=0, cause=judged.cause)
+    found = report.of(directory)
+    assert found.first is not None
+    assert (found.cause, found.first.told, found.first.where) == (f"rank 0: {told}", told, where)
+
+
 def test_records_of_ends_are_read_as_hostile(new_run: Callable[..., RunDir]) -> None:
     """Of another generation, damaged, a link or a lie: there is none, or what is in it is clean."""
     folder = new_run().path
