@@ -6,7 +6,6 @@ host's torchrun.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
@@ -27,9 +26,6 @@ _OPTION: Final = "rdzv-endpoint"
 _FLAGS: Final = frozenset({"m", "module", "no-python", "run-path", "standalone"})
 """The options of torchrun without a value."""
 _TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
-_ESTABLISHED: Final = "01"
-_TABLES: Final = ("tcp", "tcp6")
-_MOST_LINES: Final = 100_000
 _DEFAULT_PORT: Final = 29400
 
 
@@ -125,37 +121,13 @@ class Connections(NamedTuple):
 
 def look(pid: int, port: int) -> Connections | None:
     """Return the connections of a process to that port, of any host and of its own; None: they cannot be read."""
+    # The dashboard's launch form reads ports here, and does without psutil, which takes long to import.
+    import psutil
+
     try:
-        own = set(_sockets(pid))
-        rows = [row for table in _TABLES for row in _established(f"/proc/{pid}/net/{table}") if row.inode in own]
-    except OSError:
+        rows = psutil.Process(pid).net_connections("tcp")
+    except (psutil.Error, OSError):
         return None
-    end = f":{port:04X}"
-    peers = {row.remote.rpartition(":")[0] for row in rows if row.local.endswith(end)}
-    return Connections(any(row.remote.endswith(end) for row in rows), len(peers))
-
-
-class _Row(NamedTuple):
-    local: str
-    remote: str
-    inode: str
-
-
-def _sockets(pid: int) -> Iterator[str]:
-    folder = f"/proc/{pid}/fd"
-    for name in os.listdir(folder):
-        with contextlib.suppress(OSError):
-            kind, _, inode = os.readlink(f"{folder}/{name}").partition(":")
-            if kind == "socket":
-                yield inode.strip("[]")
-
-
-def _established(table: str) -> Iterator[_Row]:
-    """Yield the connections of a table as `proc(5)` describes it."""
-    with open(table, encoding="ascii", errors="replace") as lines:
-        for number, line in enumerate(lines):
-            fields = line.split()
-            if number > _MOST_LINES or len(fields) < 10:
-                break
-            if fields[3] == _ESTABLISHED:
-                yield _Row(fields[1], fields[2], fields[9])
+    met = [row for row in rows if row.status == psutil.CONN_ESTABLISHED]
+    peers = {row.raddr.ip for row in met if row.laddr.port == port}
+    return Connections(any(row.raddr.port == port for row in met), len(peers))
