@@ -74,9 +74,4 @@ def places(text: str, folded: str) -> list[tuple[int, int]]:
     if not folded or len(lowered) != len(text):
         # Few letters become two in lower case: the places would not be those of the text.
         return []
-    found = []
-    at = lowered.find(folded)
-    while at >= 0:
-        found.append((at, at + len(folded)))
-        at = lowered.find(folded, at + len(folded))
-    return found
+    return [found.span() for found in re.finditer(re.escape(folded), lowered)]

@@ -45,5 +45,6 @@ def test_most_parts_of_a_log_are_passed_over() -> None:
 def test_places_are_those_of_the_text() -> None:
     """In any case; where lower case has another length, none are told rather than wrong ones."""
     assert places("Loss LOSS lo", "loss") == [(0, 4), (5, 9)]
+    assert places("a.b axb A.B", "a.b") == [(0, 3), (8, 11)]
     assert places("İx x", "x") == []
     assert places("abc", "") == []
