@@ -170,14 +170,9 @@ def encoded(value: object, indent: int | None = None) -> str:
 
 
 def _escaped(line: str) -> str:
-    return "".join(char if clean(char) == char else _escape(char) for char in line)
+    import json
 
-
-def _escape(char: str) -> str:
-    """Return a character as JSON writes it in ASCII: as one or two units of UTF-16."""
-    code = ord(char)
-    units = (code,) if code < 0x10000 else (0xD800 + (code - 0x10000 >> 10), 0xDC00 + (code & 0x3FF))
-    return "".join(f"\\u{unit:04x}" for unit in units)
+    return "".join(char if clean(char) == char else json.dumps(char)[1:-1] for char in line)
 
 
 def _rank_json(rank: RankFrame) -> dict[str, Any]:
