@@ -43,7 +43,7 @@ def gpus() -> int:
         return 0
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        names = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
     except pynvml.NVMLError:
         return 0
     finally:
@@ -139,7 +139,3 @@ def _on_cpu(world: int) -> Placement:
         environment["OMP_NUM_THREADS"] = str(threads)
         return Placement("cpu", "gloo", f"{text}, {plural(threads, 'thread')} each", environment)
     return Placement("cpu", "gloo", f"{text}, OMP_NUM_THREADS={given} as set by you", environment)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
