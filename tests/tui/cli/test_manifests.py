@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
+import msgspec
 
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs.launch import requested
@@ -20,77 +20,7 @@ def manifests(name: str) -> list[Any]:
     """Return the documents of an example."""
     found = re.search(rf"<!-- {name}: begin -->\n```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
-    return [parsed(document) for document in found[1].split("---\n")]
-
-
-def parsed(text: str) -> Any:
-    """Return a document of the part of YAML that the manual uses: mappings, lists, plain and quoted text, `[a, b]`."""
-    lines: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        indent, content = len(line) - len(line.lstrip()), line.strip()
-        if not content:
-            continue
-        assert "\t" not in line
-        before = lines[-1] if lines else (0, "")
-        if not re.match(r"- |[\w.-]+(/[\w.-]+)?:( |$)", content):
-            # A plain text that goes on in the next line, further to the right.
-            assert indent > before[0], line
-            lines[-1] = before[0], f"{before[1]} {content}"
-            continue
-        lines.append((indent, content))
-    value, rest = block(lines)
-    assert not rest
-    return value
-
-
-def block(lines: list[tuple[int, str]]) -> tuple[Any, list[tuple[int, str]]]:
-    """Return the value that begins with the first line, and the lines behind it."""
-    indent, first = lines[0]
-    if first.startswith("- "):
-        items = []
-        while lines and lines[0][0] == indent and lines[0][1].startswith("- "):
-            content = lines[0][1][2:]
-            if re.match(r"[\w.-]+:( |$)", content):
-                item, lines = block([(indent + 2, content), *lines[1:]])
-            else:
-                item, lines = scalar(content), lines[1:]
-            items.append(item)
-        return items, lines
-    found: dict[str, Any] = {}
-    while lines and lines[0][0] == indent:
-        key, _, content = lines[0][1].partition(":")
-        assert key not in found, key
-        lines = lines[1:]
-        if content.strip():
-            found[key] = scalar(content.strip())
-        else:
-            assert lines
-            # A list may stand as far to the left as its key.
-            assert lines[0][0] > indent or lines[0][1].startswith("- ")
-            found[key], lines = block(lines)
-    assert not lines or lines[0][0] < indent, lines[0]
-    return found, lines
-
-
-def scalar(text: str) -> Any:
-    """Return a text, a number, a truth value or a list of them."""
-    if text.startswith("["):
-        assert text.endswith("]")
-        return [scalar(each.strip()) for each in text[1:-1].split(",")]
-    if text.startswith('"'):
-        assert text.endswith('"')
-        return text[1:-1]
-    assert not re.search(r"[#{}]|: ", text), text
-    return {"true": True, "false": False}.get(text, int(text) if text.isdecimal() else text)
-
-
-def test_the_reader_reads() -> None:
-    """What the tests below rely on, of a document whose meaning is known."""
-    text = 'a: 1\nb:\n  c: [x, "y z"]\n  d:\n    - e: true\n      f: g\n    - h\n      i\nj: k\n'
-    with_list = {"a": 1, "b": {"c": ["x", "y z"], "d": [{"e": True, "f": "g"}, "h i"]}, "j": "k"}
-    assert parsed(text) == with_list
-    with pytest.raises(AssertionError):
-        parsed("a: 1\na: 2\n")
+    return [msgspec.yaml.decode(document) for document in found[1].split("---\n")]
 
 
 def container(template: dict[str, Any]) -> dict[str, Any]:
