@@ -44,6 +44,13 @@ def test_the_last_of_several_counts() -> None:
     assert hung.at_the_end([], 150 * S) is None
 
 
+def test_the_newest_word_on_processes_that_wait_at_exit_counts() -> None:
+    """Whatever was told after it; a hang of another kind is none."""
+    old, new = (hang(None, of="at_exit", since_s=since_s) for since_s in (100, 120))
+    assert hung.at_exit([old, new, hang(None, kind="standing", since_s=130)]) == new
+    assert hung.at_exit([hang(None)]) is None
+
+
 @pytest.mark.parametrize(
     ("cause", "same"),
     [

@@ -22,6 +22,8 @@ from ddptop.agent.wire import Work
 SCRIPT = """
 import hashlib, os, socket, subprocess, sys, threading, time
 
+# Who waits for a line ends with the test.
+COPY = "import sys; open(sys.argv[1], 'wb').write(bytes(4 << 20)); print('copied', flush=True); sys.stdin.readline()"
 BURN = "import time; end = time.process_time() + float(%r)\\nwhile time.process_time() < end: pass"
 
 
@@ -93,6 +95,16 @@ def child():
     subprocess.run(["sh", "-c", f"{sys.executable} -c '{BURN % 0.5}'; true"])
     print("burnt", flush=True)
     time.sleep(600)
+
+
+def grandchild():
+    # The grandchild lives on, and so does the shell between them.
+    burn = BURN % 0.5 + "\\nprint(1, flush=True); input()"
+    subprocess.run(["sh", "-c", f'{sys.executable} -ISc "$0"; true', burn])
+
+
+def copying():
+    subprocess.run([sys.executable, "-ISc", COPY, sys.argv[2]])
 
 
 if sys.argv[1] == "server":
@@ -170,16 +182,20 @@ def test_the_cpu_of_the_training_thread_is_no_work_of_other_threads(start):
         ("sockets", "socket_bytes", 1 << 20, "reads from a socket"),
         ("threads", "thread_cpu_ms", 400, "its threads compute"),
         ("child", "child_cpu_ms", 400, "compute"),
+        ("grandchild", "child_cpu_ms", 400, "its 2 child processes compute"),
+        ("copying", "child_bytes", 4 << 20, "its child process moves data"),
     ],
 )
 def test_what_a_process_and_its_children_do_is_measured_and_what_they_do_not_is_not(
     start, tmp_path, does, field, least, says
 ):
-    """A megabyte written, and one received by `recv`; half a second of a thread, and of a grandchild that has ended."""
+    """A megabyte written, and one received by `recv`; half a second of a thread, of a grandchild that has ended, and of
+    one that lives; four megabytes written by a child that lives.
+    """
     more: tuple[object, ...] = ()
     if does == "sockets":
         more = (line(start("server", 1)),)
-    elif does == "files":
+    elif does in ("files", "copying"):
         more = (tmp_path / "file",)
     process = start(does, *more)
     assert line(process) == "ready"
@@ -198,6 +214,9 @@ def test_what_a_process_and_its_children_do_is_measured_and_what_they_do_not_is_
     if does == "child":
         # Those of a child are its parent's as soon as it has ended.
         del grown["file_bytes"]
+    elif does == "grandchild":
+        # It has read modules.
+        del grown["child_bytes"]
     others = {name: value for name, value in grown.items() if name != field and value >= bounds[name]}
     assert others == {}
 

@@ -205,6 +205,23 @@ def test_ranks_of_a_killed_run_were_ended_by_the_kill(
     assert (found.hang, found.stood) == (stuck, False)
 
 
+@pytest.mark.parametrize(("state", "told"), [("killed", True), ("finished", False)])
+def test_a_run_that_was_killed_while_it_waited_at_exit_tells_for_what(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, state: str, told: bool
+) -> None:
+    """The verdict comes after the end of the scripts, and none of them failed; who has got through explains nothing."""
+    directory = new_run()
+    at_ns = directory.read().created_at_ns + 10**10
+    ended = Ended(at_ns, 0, awaits="thread uploader (train.py:9)")
+    directory.write_member(Member(0, 0, 1, Process(1, 1.0), "host", 0, "", "", None, ended))
+    directory.update(state=state, ended_at_ns=at_ns + 60 * 10**9, exit_code=143 if told else 0)
+    waits = wire.Hang("at_exit", (0,), "train.py:9")
+    stuck = wire.Verdict(1, "hang", "rank 0's script has finished", at_ns + 9 * 10**9, hang=waits)
+    monkeypatch.setattr(report, "is_plain", lambda path: True)
+    monkeypatch.setattr(recording, "read_verdicts", lambda database: [stuck])
+    assert report.of(directory).hang == (stuck if told else None)
+
+
 def test_of_a_host_that_did_not_answer_the_kill_nothing_is_claimed(new_run: Callable[..., RunDir]) -> None:
     directory = new_run()
     for rank in (0, 1):
