@@ -11,21 +11,16 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 
 from ddptop.agent.observer.model.thresholds import Thresholds as Thresholds
 from ddptop.agent.run.records import ALL_BYTES, RUN_BYTES
-from ddptop.agent.text import Complaint
-
-VARIABLE: Final = "DDPTOP_CONFIG"
-"""Environment variable that names another file."""
-
-
-class SettingsError(Complaint):
-    """Settings that cannot be used; the text is one line with the file, the place in it and what to do."""
+from ddptop.agent.run.settings_file import VARIABLE as VARIABLE
+from ddptop.agent.run.settings_file import SettingsError as SettingsError
+from ddptop.agent.run.settings_file import path as path
 
 
 class Look(Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,30 +99,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             else:
                 flat |= {f"{name}.{rest}": keys for rest, keys in value.items()}
         return flat
-
-
-def path() -> Path:
-    """Return where the settings are, whether there is such a file or not.
-
-    Raises:
-        SettingsError: nobody knows the home of this user, which the variable names.
-    """
-    named = os.environ.get(VARIABLE)
-    if named:
-        try:
-            return Path(named).expanduser()
-        except RuntimeError:
-            raise SettingsError(f"{VARIABLE} names {named!r}, and there is no such home; give its whole path") from None
-    home = os.environ.get("XDG_CONFIG_HOME")
-    # The specification of the XDG base directories has relative ones ignored.
-    if home and Path(home).is_absolute():
-        return Path(home) / "ddptop" / "config.toml"
-    try:
-        base = Path.home()
-    except RuntimeError:
-        # An account without a name, in a container without HOME; most containers set it to this for such a user.
-        base = Path("/")
-    return base / ".config" / "ddptop" / "config.toml"
 
 
 def state_folder() -> Path:

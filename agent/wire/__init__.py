@@ -42,6 +42,7 @@ from ddptop.agent.wire.codec import encode as encode
 from ddptop.agent.wire.codec import read_answer as read_answer
 from ddptop.agent.wire.codec import read_command as read_command
 from ddptop.agent.wire.codec import read_encoded_ranks as read_encoded_ranks
+from ddptop.agent.wire.codec import read_frame as read_frame
 from ddptop.agent.wire.codec import read_history as read_history
 from ddptop.agent.wire.codec import read_host_hello as read_host_hello
 from ddptop.agent.wire.codec import read_numbers as read_numbers
@@ -107,7 +108,6 @@ from ddptop.agent.wire.telemetry import EACH_RECORD as EACH_RECORD
 from ddptop.agent.wire.telemetry import PHASES as PHASES
 from ddptop.agent.wire.telemetry import TOPIC_BATCH as TOPIC_BATCH
 from ddptop.agent.wire.telemetry import TOPIC_BEAT as TOPIC_BEAT
-from ddptop.agent.wire.telemetry import TOPIC_BUNDLE as TOPIC_BUNDLE
 from ddptop.agent.wire.telemetry import TOPIC_CHECKSUMS as TOPIC_CHECKSUMS
 from ddptop.agent.wire.telemetry import TOPIC_EVENT as TOPIC_EVENT
 from ddptop.agent.wire.telemetry import TOPIC_HELLO as TOPIC_HELLO
@@ -118,9 +118,7 @@ from ddptop.agent.wire.telemetry import TOPIC_STEPS as TOPIC_STEPS
 from ddptop.agent.wire.telemetry import TOPIC_SUMMARY as TOPIC_SUMMARY
 from ddptop.agent.wire.telemetry import TOPIC_VERDICTS as TOPIC_VERDICTS
 from ddptop.agent.wire.telemetry import Beat as Beat
-from ddptop.agent.wire.telemetry import Bundle as Bundle
 from ddptop.agent.wire.telemetry import Collective as Collective
-from ddptop.agent.wire.telemetry import EncodedBundle as EncodedBundle
 from ddptop.agent.wire.telemetry import EncodedRanks as EncodedRanks
 from ddptop.agent.wire.telemetry import EncodedSteps as EncodedSteps
 from ddptop.agent.wire.telemetry import Event as Event

@@ -11,13 +11,12 @@ import msgspec
 
 from ddptop.agent.wire.answers import Answer, HistoryAnswer, HistoryPart
 from ddptop.agent.wire.commands import Command
+from ddptop.agent.wire.frames import RankFrame, Rows, RunFrame
 from ddptop.agent.wire.hosts import HostHello
 from ddptop.agent.wire.incoming import clean_name, cleaned, is_plain
 from ddptop.agent.wire.telemetry import (
     Beat,
-    Bundle,
     Collective,
-    EncodedBundle,
     EncodedRanks,
     EncodedSteps,
     Hello,
@@ -32,6 +31,7 @@ from ddptop.agent.wire.telemetry import (
 
 _encoder = msgspec.msgpack.Encoder()
 _telemetry: msgspec.msgpack.Decoder[Telemetry] = msgspec.msgpack.Decoder(Telemetry)
+_frame: msgspec.msgpack.Decoder[RunFrame | RankFrame | Rows] = msgspec.msgpack.Decoder(RunFrame | RankFrame | Rows)
 _numbers: msgspec.msgpack.Decoder[NumberedSteps] = msgspec.msgpack.Decoder(NumberedSteps)
 _command: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
@@ -57,13 +57,15 @@ def encode(
     message: Telemetry
     | EncodedSteps
     | EncodedRanks
-    | EncodedBundle
     | Command
     | Answer
     | HistoryAnswer
     | HostHello
     | Recorded
-    | Step,
+    | Step
+    | RunFrame
+    | RankFrame
+    | Rows,
 ) -> bytes:
     """Return the msgpack form of any message."""
     return _encoder.encode(message)
@@ -85,8 +87,6 @@ def read_telemetry(payload: bytes) -> Telemetry:
     """Decode a message of a PUB socket and clean its text; raises `Unreadable`."""
     message = _typed(_telemetry, payload)
     # `isinstance` asks the metaclass of these classes, and takes ten times as long.
-    if type(message) is Bundle:
-        return Bundle(tuple(map(_cleaned_of_rank, message.messages)))
     if type(message) is Steps or type(message) is Summary:
         return _cleaned_of_rank(message)
     if type(message) is Ranks:
@@ -107,6 +107,11 @@ def _cleaned_of_rank(message: _OfRank) -> _OfRank:
     if type(message) is Summary:
         return _cleaned_summary(message)
     return cleaned(message)
+
+
+def read_frame(payload: bytes) -> RunFrame | RankFrame | Rows:
+    """Decode what an observer publishes of the run at a moment and clean its text; raises `Unreadable`."""
+    return cleaned(_typed(_frame, payload))
 
 
 def read_numbers(payload: bytes) -> NumberedSteps:

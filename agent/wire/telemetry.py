@@ -1,7 +1,7 @@
 """What ranks and the observer publish on PUB sockets, and the topics under which they do.
 
 A message goes out as two frames, `[topic, payload]`.  The observer repeats what its ranks publish, under the topic and
-the number of the rank (`topic_of`) or many together in a `Bundle`, and `Ranks`, in which the newest of all is together.
+the number of the rank (`topic_of`), and `Ranks`, in which the newest of all is together.
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
@@ -33,11 +33,8 @@ TOPIC_CHECKSUMS: Final = b"checksums"
 TOPIC_RUN: Final = b"run"
 TOPIC_VERDICTS: Final = b"verdicts"
 TOPIC_RANKS: Final = b"ranks"
-TOPIC_BUNDLE: Final = b"bundle"
 TOPIC_RECORD: Final = b"record"
 """Between the observers of a run on several hosts only; see `Recorded`."""
-"""All that the ranks of a small group publish, several messages in one: for a subscriber to all of them, instead of the
-topics of ranks."""
 
 EACH_RECORD: Final = 64
 """Ranks of a group at most of which every record is published, judged and shown as it comes. Of a larger one these are
@@ -405,8 +402,6 @@ class Ranks(Message, frozen=True, tag="ranks"):
     hellos: tuple[Hello, ...] = ()
     beats: tuple[Beat, ...] = ()
     summaries: tuple[Summary, ...] = ()
-    bundles: bool = False
-    """True from an observer that publishes a `Bundle` for those who want it, where the group is small."""
 
 
 class EncodedRanks(Message, frozen=True, tag="ranks"):
@@ -416,19 +411,6 @@ class EncodedRanks(Message, frozen=True, tag="ranks"):
     hellos: tuple[msgspec.Raw, ...] = ()
     beats: tuple[msgspec.Raw, ...] = ()
     summaries: tuple[msgspec.Raw, ...] = ()
-    bundles: bool = True
 
 
-class Bundle(Message, frozen=True, tag="bundle"):
-    """What the ranks of a small group have published since the last one, by the observer, in the order of arrival."""
-
-    messages: tuple[Hello | Beat | Steps | Summary, ...]
-
-
-class EncodedBundle(Message, frozen=True, tag="bundle"):
-    """A `Bundle` whose messages stay encoded; other processes read it as `Bundle`."""
-
-    messages: tuple[msgspec.Raw, ...]
-
-
-Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Ranks | Checksums | Bundle | Hosts
+Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Ranks | Checksums | Hosts

@@ -1,6 +1,7 @@
 """A run, alive or ended: the `Source` of the screens, of `status` and of the plain output.
 
-What arrives is taken in without waiting for anybody and for a bounded time, but for the message at hand.
+Of a live run its observer tells all; of one that has ended, or whose observer is gone, its directory does. What arrives
+is taken in without waiting for anybody and for a bounded time, but for the message at hand.
 """
 
 from __future__ import annotations
@@ -17,43 +18,36 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.agent.observer.end import freezer
-from ddptop.agent.observer.model.framer import Framer
-from ddptop.agent.observer.model.hearing import OBSERVED_S
-from ddptop.agent.observer.model.hosts import is_on_several
-from ddptop.agent.observer.model.situation import Liveness
-from ddptop.agent.observer.model.store import Store
+from ddptop.agent.observer.model.hearing import OBSERVED_S, Hearing
+from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames, is_on_several
+from ddptop.agent.observer.model.run_model import LOOK_S, RunModel
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import is_plain
-from ddptop.agent.run.hosts import far_members, read_meeting
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
-from ddptop.agent.wire import EACH_RECORD
+from ddptop.agent.wire import HostFrame, RankFrame, RunFrame
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.inspection import RunInspector
-from ddptop.tui.link.replay import Replay
-from ddptop.tui.link.sockets import START_S, Sockets
 from ddptop.tui.link.source import DRAIN_S, Refused
-from ddptop.tui.link.turns import Turns
-from ddptop.tui.model.frame import Frame, RankFrame, whole
+from ddptop.tui.link.subscription import Subscription
+from ddptop.tui.model.frame import Frame, whole
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
+    from ddptop.agent.observer.history.kept import Kept
     from ddptop.agent.observer.status.report import Report
     from ddptop.tui.link.logs.afar import LogsAfar
     from ddptop.tui.model.history.history import History
 
 DEFAULT = Thresholds()
 CATCH_UP_S = 0.03
-"""The same while the history is taken in: the frame is not complete before."""
+"""Seconds of a `poll` in which the recording is read: the frame is not complete before."""
 EARLIER_S = 0.012
 """The same for what only plots look back at."""
-LOOK_S = 0.25
-SURVEY_S = 1.0
-HEARD_S = 2.0
-"""A rank heard so lately lives."""
+START_S = 10.0
+"""Seconds that the observer of a run may take to come, before it is missed."""
 GREETING_S = 0.5
-"""How long the observer of a large group may take to tell of its ranks before their processes are looked at."""
+"""Seconds that an observer may take to tell of the run, before its directory is asked."""
 
 
 class Link:
@@ -92,53 +86,63 @@ class Link:
         self._run = directory.read()
         self._is_replaced = False
         """True once another run has the name: the last frame of this one stays."""
-        logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
-        self._brief = self._run.world > EACH_RECORD and self._run.state not in ENDED_STATES
-        self.store = Store(self._run, self._thresholds, brief=self._brief)
         shows_logs = self._looks_back and is_on_several(self._run) and not self._has_ended
         self._logs_afar = _logs_afar(directory) if shows_logs else None
-        self._framer = Framer(self.store, logs)
-        self.history = _history(self._run.world) if self._looks_back else None
-        """Where somebody looks back."""
         self.control = RunControl(
             directory,
             self._run,
             self._who,
-            count_down=self.store.count_down,
+            count_down=self._count_down,
             restarted=partial(self._show_next, directory),
             acting=self._acting,
         )
         self.inspector = RunInspector(directory, self._run)
-        self._sockets = Sockets(
-            directory, self._run.world, self.store, self._clock, self._is_same, self.history, brief=self._brief
-        )
         self._members: dict[int, Member] = {}
-        """Those of this host: no other process is looked up here."""
-        self._surveyed: dict[int, Member] | None = None
-        """The members whose processes were looked up last."""
-        self._turns = Turns()
-        self._generation = 0
-        self._stamps: tuple[float, ...] = ()
+        """Those of this host, of a run on several."""
+        self._members_at_ns = 0
+        """When their folder was changed last, as far as they are known."""
         self._stamp: tuple[int, int] | None = None
         """File and time of the record when it was seen to be that of this run."""
-        self._look_due = self._survey_due = 0.0
+        self._look_due = 0.0
         self._opened_at = self._clock()
+        self._countdown = ""
         self._framed = False
         """True once somebody has seen the run."""
-        if not self._has_ended:
-            # One that has looked after the run for a while answers at once.
-            starting = self._run.observer is None or self._run.state == "starting"
-            history = self.history
-            first = None if history is None else history.first_question()
-            self._sockets.open(START_S if starting else OBSERVED_S, first)
-        self._replay = Replay(self._database, self.store, self._clock, self.history, ended=self._has_ended)
+        self._told: tuple[tuple[HostFrame, ...], HostFrames] = ((), NO_HOSTS)
+        self._now = time.time()
+        self.history = _history(self._run.world) if self._looks_back else None
+        """Where somebody looks back."""
+        self._kept: Kept | None = None
+        self._observed: Subscription | None = None
+        self.model: RunModel | None = None
+        """What its directory says, where no observer does."""
+        # One that has looked after the run for a while answers at once.
+        starting = self._run.observer is None or self._run.state == "starting"
+        self._patience_s = START_S if starting else OBSERVED_S
+        self._hearing = Hearing(self._thresholds.silent_s)
         if self._has_ended:
-            self._look_into_record()
+            self._ask_directory()
+        else:
+            self._observed = Subscription(directory, self._run.world, self.history, self._is_same, self._clock)
+            self.model = self._new_model(None)
 
-    def _copy_of(self, rank: int) -> str | None:
-        """Return where the log of a rank on another host is copied to; of an ended run, if it was copied before."""
-        copies = self._logs_afar
-        return None if copies is None or (self._has_ended and not copies.has(rank)) else copies.path(rank)
+    def _new_model(self, database: Path | None) -> RunModel:
+        return RunModel(self.directory, self._run, self._thresholds, database, self._clock)
+
+    def _ask_directory(self) -> None:
+        """Have the directory say all that is known of the run."""
+        database = self._database()
+        self.model = self._new_model(database)
+        if self._has_ended and self.history is not None:
+            if database is not None:
+                from ddptop.agent.observer.history.saved import opened
+
+                self._kept = opened(database, self._run.world, ended=True)
+            self.history.asked.end(self._kept)
+
+    def _count_down(self, line: str) -> None:
+        """Take in who is left of an ending that goes on here, without an observer; from any thread."""
+        self._countdown = line
 
     def report(self) -> Report:
         """Return the report on the run; see `Source.report`."""
@@ -166,32 +170,38 @@ class Link:
             self._next = started
 
     @property
-    def settled(self) -> bool:
-        """True once all that was recorded earlier has been taken in."""
-        return self._replay.is_current and self._replay.is_whole and not self._sockets.fills
-
-    @property
     def _has_ended(self) -> bool:
         return self._run.state in ENDED_STATES
 
     @property
-    def complete(self) -> bool:
-        """True once a frame has all that there is: the record of an ended run, else what its observer knows."""
-        if not self.settled or (self.store.liveness is None and not self._has_ended):
+    def _is_heard(self) -> bool:
+        """True while an observer tells of the run, and has told of all of it."""
+        if self._observed is None or self._has_ended or not self._observed.is_whole:
             return False
-        if self._sockets.greeted and is_on_several(self._run) and not self.store.hosts.are_told:
-            # Once a second the observer tells of the hosts: until then those that are silent seem to be as they were.
-            return self.store.ended
-        # Of ranks that have ended their observer alone knows the numbers, until it has written down the end of the run.
-        supervised = not self._has_ended and self.store.liveness is not None and self.store.liveness.supervised
-        if self._sockets.greeted or (self.store.ended and not supervised):
-            return True
-        return not supervised and not self.store.expected()
+        return self._hearing.missed_s(time.time()) is None
 
     @property
-    def unmet(self) -> frozenset[int]:
-        """Live ranks that have not been heard here; see `Store.unmet`."""
-        return self.store.unmet()
+    def settled(self) -> bool:
+        """True once all that was recorded earlier has been taken in."""
+        return (self._kept is None or self._kept.complete) and (self.model is None or self.model.is_recalled)
+
+    @property
+    def complete(self) -> bool:
+        """True once a frame has all that there is: what the observer of the run tells, else what its directory says."""
+        if self._is_heard:
+            return True
+        return self.model is not None and self.model.is_surveyed and self.settled and self._is_unheard
+
+    @property
+    def _is_unheard(self) -> bool:
+        """True where the directory has to say what there is: nobody else does, or will in a moment."""
+        if self._has_ended or self._observed is None or self._observed.problem:
+            return True
+        if self.model is not None and self.model.store.liveness is not None:
+            live = self.model.store.liveness
+            if not live.supervised and self._run.observer is not None:
+                return True
+        return self._hearing.missed_s(time.time()) is not None
 
     def poll(self) -> None:
         """Take in what has arrived, for a bounded time; waits for no message."""
@@ -205,33 +215,57 @@ class Link:
         now = self._clock()
         if now >= self._look_due:
             self._look()
-            # Many ranks that start have many records; what it takes to read them leaves time for the screen.
-            self._look_due = now + max(LOOK_S, 10 * (self._clock() - now))
-        if self._is_replaced:
+            self._look_due = now + LOOK_S
+        if self._is_replaced or self._next is not None:
             return
-        if now >= self._survey_due and not self._awaits_greeting(now):
-            self._survey()
-            if self.store.unlinked:
-                meeting = read_meeting(self.directory.path)
-                self.store.hosts.why = "" if meeting is None else meeting.why
-            self._sockets.mend()
-            self._survey_due = now + SURVEY_S
-        self._sockets.follow_watched()
         deadline = self._clock() + DRAIN_S
-        if self._replay.is_current or not self._generation:
-            self._sockets.drain(deadline)
-            if self._is_replaced:
-                return
-        # After a restart the history comes first; a fill brings the records that are missed meanwhile.
-        if not self._replay.is_current:
-            self._replay.take(deadline + CATCH_UP_S)
-        self._replay.take_missed_events()
-        self._sockets.take_fills()
+        if self._observed is not None:
+            self._hear(self._observed, deadline)
+        if self.model is not None:
+            self._read(self.model, now)
+        if self._kept is not None and self.settled_model:
+            self._kept.advance(now + EARLIER_S, self._clock)
+        if self._has_ended and self.history is not None and self.history.begun:
+            self.history.asked.ask_source()
+
+    @property
+    def settled_model(self) -> bool:
+        """True once the recording of now was read."""
+        return self.model is None or self.model.is_recalled
+
+    def _hear(self, observed: Subscription, deadline: float) -> None:
+        """Take in what the observer says."""
+        observed.follow_watched()
+        if observed.drain(deadline):
+            self._hearing.hear(time.time())
+        if self._is_heard:
+            # What it tells is all that is known.
+            self.model = None
+        observed.mend()
+        observed.take_answers()
         if not self._has_ended:
-            self._sockets.ask_for_gaps()
-            self._sockets.ask_for_history()
-        if not self._sockets.fills:
-            self._replay.advance(now + EARLIER_S)
+            observed.ask_for_history()
+
+    def _read(self, model: RunModel, now: float) -> None:
+        """Take in what the directory says."""
+        awaited = not self._is_unheard and now - self._opened_at < GREETING_S
+        try:
+            model.look()
+            if not awaited:
+                model.survey(self._meet)
+        except RunDirError:
+            # Removed under our eyes: the last frame stays.
+            return
+        if not self._is_unheard:
+            return
+        if not model.is_recorded and (database := self._database()) is not None:
+            model.read(database)
+        heard = (lambda message: None) if self.history is None else self.history.hear
+        model.recall(self._clock() + CATCH_UP_S, heard)
+        if model.is_recalled and not self._has_ended and model.known_at is not None:
+            # Until somebody is heard, its ranks are as they were when they were recorded.
+            for hearing in (self._hearing, model.store.hearing):
+                hearing.expect(self._hearing.at or model.known_at)
 
     def _go_over(self, following: RunDir) -> None:
         self._next = None
@@ -239,61 +273,33 @@ class Link:
             following.read()
         except RunDirError:
             # Removed under our eyes: the last frame stays.
-            self._stamps = ()
             return
-        # The same run with another number of ranks: who looks on was told of its events before.
-        told = self.store.changes.events if following is self.directory else ()
         self.close()
         self._open(following)
-        for event in told:
-            self.store.changes.add(event)
 
     def poll_history(self) -> None:
         """Ask for the numbers that views look at, and take in those that have come; all else stays as it is."""
-        self._sockets.ask_for_history()
-        self._sockets.drain_answers()
-
-    def _awaits_greeting(self, now: float) -> bool:
-        """Say whether the observer will tell in a moment which ranks need not be looked up in the process table."""
-        return self._brief and not self._sockets.greeted and now - self._opened_at < GREETING_S
+        if self._observed is not None:
+            self._observed.ask_for_history()
+            self._observed.take_answers()
 
     def _database(self) -> Path | None:
         """Return the file of the record, None where it is not to be read: that may write beside it."""
         file = self.directory.database
         return file if not self._onlooker and is_plain(file) else None
 
-    def _look_into_record(self) -> None:
-        """Ask the record of the run, which has ended, for the numbers that views look at."""
-        history = self.history
-        if history is None:
-            return
-        kept = None
-        if (database := self._database()) is not None:
-            from ddptop.agent.observer.history.saved import opened
-
-            kept = opened(database, self._run.world, ended=True)
-            self._replay.keep(kept)
-        history.asked.end(kept)
-
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
-        """Say which ranks' records are looked at, and whose logs; the records of a small group come anyway."""
-        self._sockets.watch(ranks)
+        """Say which ranks' records are looked at, and whose logs; the frames of a small group come anyway."""
+        if self._observed is not None:
+            self._observed.watch(ranks)
         if self._logs_afar is not None and not self._has_ended:
-            models = self.store.ranks
-            self._logs_afar.want([rank for rank in logs if rank in models and models[rank].far])
+            self._logs_afar.want([rank for rank in logs if rank not in self._members])
 
     def _look(self) -> None:
-        """Read again what has changed in the run directory."""
+        """Read again what has changed of the record, and whether the observer is missed."""
         try:
-            stamps = tuple((self.directory.path / name).stat().st_mtime for name in ("run.json", "ranks"))
-            with contextlib.suppress(FileNotFoundError):
-                # Only a run over several hosts has it.
-                stamps += ((self.directory.path / "hosts" / "far.json").stat().st_mtime,)
-            if stamps == self._stamps:
-                return
-            self._stamps = stamps
             run = self.directory.read()
-        except (OSError, RunDirError):
+        except RunDirError:
             # Removed under our eyes: the last frame stays.
             return
         if run.run_id != self._run.run_id:
@@ -305,16 +311,23 @@ class Link:
             return
         has_just_ended = run.state in ENDED_STATES and not self._has_ended
         self._run = run
+        if is_on_several(run):
+            self._know_members()
         if has_just_ended:
-            self._look_into_record()
-        self._members = self.directory.members()
-        far = {rank: each for rank, each in far_members(self.directory.path).items() if rank not in self._members}
-        members = {**far, **self._members}
-        self.store.know_run(self._run)
-        self.store.know_members(members, far.keys())
-        self._generation = max((member.generation for member in members.values()), default=0)
-        self._replay.know(ended=self._has_ended, observer=run.observer)
-        self._sockets.know(members, far.keys())
+            # Its observer has said its last: what follows is in the record.
+            self._ask_directory()
+            return
+        waited_s = self._clock() - self._opened_at
+        if self._hearing.at is None and waited_s >= self._patience_s:
+            self._hearing.expect(time.time() - waited_s)
+        if self.model is None and self._hearing.missed_s(time.time()) is not None:
+            self.model = self._new_model(self._database())
+
+    def _know_members(self) -> None:
+        with contextlib.suppress(OSError):
+            changed_at = (self.directory.path / "ranks").stat().st_mtime_ns
+            if changed_at != self._members_at_ns:
+                self._members_at_ns, self._members = changed_at, self.directory.members()
 
     def _is_same(self) -> bool:
         """Say whether the directory is still that of this run; another run may take its name at any time."""
@@ -335,58 +348,69 @@ class Link:
         if self._is_replaced:
             return
         self._is_replaced = True
-        self._sockets.close()
+        if self._observed is not None:
+            self._observed.close()
         if not self._has_ended:
             # What has become of it stood in its record.
             told = f"another run has its name: `ddptop attach {self._run.run}` shows that one"
             self._run = msgspec.structs.replace(self._run, state="lost", cause=told)
-            self.store.know_run(self._run)
-
-    def _survey(self) -> None:
-        try:
-            at = time.time()
-            heard = self.store.heard(at, HEARD_S) if self._brief else frozenset()
-            spared = self._spared(heard, at)
-            found = self._meet(self.directory, self._members, heard | spared)
-            self.store.know_liveness(liveness(self.directory, found, at, spared))
-            self._surveyed = self._members
-            if not (found.supervised or found.ended):
-                self._sockets.hear_ranks(self._members)
-        except RunDirError:
-            return
-
-    def _spared(self, heard: frozenset[int], at: float) -> frozenset[int]:
-        """Return the ranks of a large group that are taken to live as before, because others have their turn.
-
-        On a machine that is so busy that thousands are not heard in time, it would only become busier.
-        """
-        before = self.store.liveness
-        if before is None or self._surveyed is not self._members or self.store.hearing.missed_s(at) is not None:
-            return frozenset()
-        return self._turns.spared(before.alive - heard)
 
     def advance(self, now: float) -> None:
-        """Move on to this moment; see `Store.advance`."""
-        self.store.advance(now)
+        """Move on to this moment."""
+        self._now = now
+        if self.model is not None:
+            self.model.store.advance(now)
 
     def frame(self) -> Frame:
         """Return the frame of the moment it has come to."""
         self._framed = True
-        run = self._framer.frame()
-        silent_s = None if run.state in ENDED_STATES else self.store.hearing.missed_s(run.at)
-        ranks = tuple([self._with_log(rank) if rank.far else rank for rank in self._framer.ranks()])
-        return whole(run, ranks, self._framer.hosts, self.history, silent_s)
+        run, ranks = self._frames()
+        if run.on_hosts != self._told[0]:
+            self._told = run.on_hosts, HostFrames(run.on_hosts)
+        if self._is_replaced:
+            run = replace(run, state=self._run.state, cause=self._run.cause)
+        if self._countdown:
+            run = replace(run, ending=self._countdown)
+        silent_s = None if run.state in ENDED_STATES else self._hearing.missed_s(self._now)
+        if is_on_several(self._run):
+            ranks = [self._from_here(rank) for rank in ranks]
+        frame = whole(run, tuple(ranks), self._told[1], self.history, silent_s)
+        refused = 0 if self._observed is None else self._observed.refused
+        return replace(frame, refused=frame.refused + refused) if refused else frame
 
-    def _with_log(self, rank: RankFrame) -> RankFrame:
-        """Return a rank of another host with the copy of its log, where there is one."""
-        copy = None if rank.unkept or self._logs_afar is None else self._copy_of(rank.rank)
-        return rank if copy is None else replace(rank, log=copy)
+    def _frames(self) -> tuple[RunFrame, list[RankFrame]]:
+        """Return the frame of the run and those of its ranks by who knows them best."""
+        model, told = self.model, self._observed
+        knows = model is not None and model.is_recalled and (model.is_recorded or self._has_ended)
+        if told is not None and told.run is not None and told.is_whole and not knows:
+            return _by(told.run, model), [told.ranks[rank] for rank in range(self._run.world)]
+        assert model is not None
+        return model.framer.frame(), list(model.framer.ranks())
+
+    def _from_here(self, rank: RankFrame) -> RankFrame:
+        """Return a rank of a run on several hosts as it is seen from this one: its log may be here, or be copied here.
+
+        The observer that has made the frame may be that of another host.
+        """
+        here = self._members.get(rank.rank)
+        if here is not None:
+            return replace(rank, far=False, log=here.log)
+        copies = self._logs_afar
+        has_copy = copies is not None and not rank.unkept and (not self._has_ended or copies.has(rank.rank))
+        return replace(rank, far=True, log=copies.path(rank.rank) if copies is not None and has_copy else None)
 
     def close(self) -> None:
         """Close all sockets; the run does not notice."""
-        self._sockets.close()
+        if self._observed is not None:
+            self._observed.close()
         if self._logs_afar is not None:
             self._logs_afar.close()
+
+
+def _by(run: RunFrame, model: RunModel | None) -> RunFrame:
+    """Return what an observer has told of a run, with what its processes say of that observer meanwhile."""
+    live = None if model is None else model.store.liveness
+    return run if live is None else replace(run, supervised=live.supervised, orphaned=live.orphaned)
 
 
 def _logs_afar(directory: RunDir) -> LogsAfar:
@@ -401,19 +425,3 @@ def _history(world: int) -> History:
     from ddptop.tui.model.history.history import History
 
     return History(world)
-
-
-def liveness(directory: RunDir, found: survey.Survey, at: float, spared: frozenset[int] = frozenset()) -> Liveness:
-    """Return who of a run is alive, by a look at its processes."""
-    return Liveness(
-        state=found.state,
-        supervised=found.supervised,
-        orphaned=found.orphaned,
-        alive=frozenset(found.alive),
-        cause=found.cause,
-        cause_rank=found.cause_rank,
-        frozen_at=None if (since := freezer.frozen(directory)) is None else since.at_ns / 1e9,
-        seen=found.seen,
-        at=at,
-        spared=spared,
-    )

@@ -71,11 +71,13 @@ def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> lis
             # The state of a run may follow from what its frame is made of.
             if all(link.complete for link in links) or waited > min(silent_s + SURE_S, LONGER_S):
                 return frames
-            if not any(_is_doubtful(link, frame) for link, frame in zip(links, frames, strict=True)):
+            if not any(map(_is_doubtful, frames)):
                 return frames
         time.sleep(0.005)
 
 
-def _is_doubtful(link: Link, frame: Frame) -> bool:
+def _is_doubtful(frame: Frame) -> bool:
     """Say whether a rank that should be heard is not, and nothing tells yet how it is."""
-    return frame.state not in ENDED and any(frame.ranks[rank].state == "starting" for rank in link.unmet)
+    return frame.state not in ENDED and any(
+        rank.state == "starting" and rank.pid is not None and rank.heard_age_s is None for rank in frame.ranks
+    )

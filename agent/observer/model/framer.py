@@ -165,7 +165,7 @@ class Framer:
             ),
             checkpoints=any(beat.checkpoints for beat in beats),
             timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
-            ending=store.countdown or (group.ending if group is not None else ""),
+            ending=group.ending if group is not None else "",
             ends_at=_ends_at(group) if state not in ENDED else None,
             awaits=group.awaits if group is not None and state not in ENDED else "",
             restarts=store.generations.restarts,

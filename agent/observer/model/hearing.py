@@ -20,9 +20,8 @@ class Hearing:
         """Since when one that was never heard should have answered; None where it may still be starting."""
 
     def expect(self, since: float) -> None:
-        """Take note that the observer should have answered since a moment, and was never heard."""
-        if self._due is None:
-            self._due = since
+        """Take note that the observer, never heard, should have answered since a moment; the earliest one counts."""
+        self._due = since if self._due is None else min(since, self._due)
 
     def hear(self, now: float) -> float:
         """Take note that the observer is heard, and return the seconds for which it had been missed."""

@@ -142,11 +142,6 @@ class Hosts:
         """True once an observer has told of them."""
         return bool(self._told)
 
-    @property
-    def is_alone(self) -> bool:
-        """True where the observer has said that it knows nothing of the other hosts."""
-        return any(each.state == ALONE for each in self._told)
-
     def know(self, members: Mapping[int, Member], local: frozenset[int]) -> None:
         """Take in the records of the ranks, and which of them are on this host."""
         recorded = {rank: member.host for rank, member in members.items() if rank < self._world}

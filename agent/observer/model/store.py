@@ -6,7 +6,7 @@ Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -51,7 +51,8 @@ class Store:
         """Know nothing yet; `brief` where only the ranks that are watched send their records."""
         self.run = run
         self._thresholds = thresholds
-        self._brief = brief
+        self.is_brief = brief
+        """True where only the ranks that are watched send their records."""
         self._join = StepJoin(run.world)
         self.alignment = Alignment(run.world)
         self.ranks = {rank: self._new_rank(rank) for rank in range(run.world)}
@@ -65,7 +66,6 @@ class Store:
         self.liveness: Liveness | None = None
         self.hosts = Hosts(run.world)
         self.generations = Generations()
-        self.countdown = ""
         self.refused = 0
         """Messages that could not be read here."""
         if run.injected:
@@ -80,10 +80,6 @@ class Store:
         # Nearly all are steps, and a class pattern asks the metaclass of these classes.
         if type(message) is wire.Steps:
             self._take_steps(message, now)
-            return
-        if type(message) is wire.Bundle:
-            for each in message.messages:
-                self.apply(each, now)
             return
         match message:
             case wire.Hello():
@@ -271,11 +267,11 @@ class Store:
 
     def _new_rank(self, rank: int) -> RankModel:
         model = RankModel(rank, self._record, self._thresholds)
-        model.brief = self._brief
+        model.brief = self.is_brief
         return model
 
     def _record(self, rank: int, step: wire.Step) -> None:
-        if not self._brief:
+        if not self.is_brief:
             together = self._join.take(rank, step)
             if together is not None:
                 self.alignment.take(together)
@@ -294,18 +290,6 @@ class Store:
             for rank, model in self.ranks.items()
             if model.met and model.heard_at is not None and 0 <= now - model.heard_at < within_s
         )
-
-    def expected(self) -> frozenset[int]:
-        """Return the ranks that live, as far as anybody knows."""
-        return frozenset(
-            rank
-            for rank, model in self.ranks.items()
-            if model.member is not None and model.member.ended is None and model.alive is not False
-        )
-
-    def unmet(self) -> frozenset[int]:
-        """Return the live ranks that are only known from records: they have not been heard here."""
-        return frozenset(rank for rank in self.expected() if not self.ranks[rank].met)
 
     @property
     def ended(self) -> bool:
@@ -362,10 +346,6 @@ class Store:
         if rank in self.ranks:
             self.ranks[rank].listened_at = now
 
-    def count_down(self, line: str) -> None:
-        """Take in who is left of an ending that goes on here, without an observer; from any thread."""
-        self.countdown = line
-
     def know_liveness(self, liveness: Liveness) -> None:
         """Take in what the process table says."""
         self.liveness = liveness
@@ -374,16 +354,6 @@ class Store:
                 model.alive = rank in liveness.alive
                 if rank not in liveness.spared:
                     model.look(liveness.seen.get(rank), liveness.at)
-
-    def gaps(self) -> dict[int, int]:
-        """Return, by rank, the number of the first record that is missing."""
-        expected = self._watched & self.ranks.keys() if self._brief else self.ranks
-        return {rank: gap for rank in expected if (gap := self.ranks[rank].gap) is not None}
-
-    def fill(self, rank: int, steps: Iterable[wire.Step], *, last: bool) -> None:
-        """Take in records that were asked for; `last` when no more of them will come."""
-        if rank in self.ranks:
-            self.ranks[rank].fill(steps, last=last)
 
     def advance(self, now: float) -> None:
         """Move time on: what the run and its ranks are like by now, and as events what has changed, each once."""
@@ -420,7 +390,7 @@ class Store:
                 if not model.brief:
                     model.settle()
             self._totals = now, add_up(self._told_of, self._thresholds.slowest_factor)
-        elif not self._brief:
+        elif not self.is_brief:
             return replace(self._totals[1], step=step_of(self._told_of))
         return self._totals[1]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
+import msgspec
 from msgspec import Meta, Struct
+
+from ddptop.agent.run import settings_file
 
 
 class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,3 +26,21 @@ class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
     verdict_share: Annotated[
         float, Meta(ge=0, le=1, description="A verdict that costs less than this share of a step is hidden.")
     ] = 0.0
+
+
+USUAL: Final = Thresholds()
+
+
+class _Settings(Struct):
+    """The part of the user's settings that is read here."""
+
+    thresholds: Thresholds = Thresholds()
+
+
+def of_user() -> Thresholds:
+    """Return the user's thresholds; the usual ones where there are none, or none that can be used."""
+    try:
+        return msgspec.toml.decode(settings_file.path().read_bytes(), type=_Settings).thresholds
+    except (OSError, settings_file.SettingsError, msgspec.MsgspecError, UnicodeDecodeError):
+        # The dashboard says what is wrong with the file.
+        return Thresholds()

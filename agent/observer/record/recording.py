@@ -104,16 +104,6 @@ def read_events(database: Path) -> Iterator[wire.Telemetry]:
     yield from _read(database, "SELECT payload FROM events ORDER BY at_ns, rowid")
 
 
-def read_newest_events(database: Path, most: int) -> Iterator[wire.Telemetry]:
-    """Return the newest events, at most `most`, in order; without waiting.
-
-    Raises:
-        Locked: another process holds the file.
-    """
-    query = "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?"
-    return _messages(_rows(database, query, most, or_locked=True)[::-1])
-
-
 def newest_events(database: Path, most: int, *, or_locked: bool = False) -> list[wire.Event]:
     """Return the newest events, at most `most`, in order.
 

@@ -13,6 +13,7 @@ import math
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -21,11 +22,12 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.inspection.rivals import Rivals
+from ddptop.agent.observer.model import thresholds
+from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.orders.budget import Budget
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.relay.door import door
-from ddptop.agent.observer.relay.door.bundling import Bundling
 from ddptop.agent.observer.relay.door.commands import Commands
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.forwarding import Forwarding
@@ -34,6 +36,7 @@ from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.following import Following
+from ddptop.agent.observer.relay.frames import Frames
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
 from ddptop.agent.observer.relay.hosts.common import CommonRecord
@@ -46,6 +49,7 @@ from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.wakeup import WakeUp
+from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.wire import EACH_RECORD
 
@@ -92,13 +96,16 @@ class Relay:
             all_bytes=retention.bound_of(run),
         )
         self._door = Door(context, directory, door.UNREAD if run.world > EACH_RECORD else door.UNREAD_BUNDLES)
-        self._bundling = Bundling(lambda payload: self._door.publish(wire.TOPIC_BUNDLE, payload))
         beyond = self._door.beyond = Beyond()
         self._fills = Fills(context, directory.owner, beyond=beyond)
         self._forwarding = Forwarding(context, directory.owner, self._door.answer, beyond=beyond)
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
         self._common = CommonRecord(self._recorder, self._door.publish_afar)
+        self._model = RunModel(
+            directory, run, thresholds.of_user(), directory.database if is_plain(directory.database) else None
+        )
+        self._frames = Frames(self._model, run.world, self._door)
         self._judging = Judging(run.world, self._common.judge, self.say, judge)
         self._rivals = Rivals(self._judging.rivals)
         self._judges = False
@@ -120,16 +127,17 @@ class Relay:
             self._door, self._newest, PERIOD_S,
             take_in=self._take_in, send_state=self._send_state, send_verdicts=self._send_verdicts,
             send_hosts=lambda: self.far.publish(), pass_up=lambda topics: self.far.subscribe_up(topics),
+            frames=self._frames,
         )  # fmt: skip
         self._repeating = Repeating(
-            run.world, self._door, self._bundling, self._newest, self._judging, self._hanging, self._suspects,
-            self._looking_back, Budget(run.world, self._forwarding.forward),
+            run.world, self._door, self._newest, self._judging, self._hanging, self._suspects,
+            self._looking_back, Budget(run.world, self._forwarding.forward), self._model,
             judges=lambda: self.far.judges, note=self._common.note, ended=self.requests.arrived.set,
         )  # fmt: skip
         parts = Parts(
             context, directory, run, self._door, self._greeting, self._commands, self._forwarding, self._intake,
             self._hanging, self._common, self._send_events, self.say, self._wake.set,
-            follow_afar=partial(self._follow, afar=True), lose_afar=self._lose, judge_hosts=self._judging.hosts,
+            follow_afar=partial(self._follow, afar=True), lose_afar=self._lose, know_hosts=self._know_hosts,
             judge_here=self._judge_here,
         )  # fmt: skip
         self.far = OtherHosts(parts, beyond, opening)
@@ -246,6 +254,8 @@ class Relay:
             _log.warning("the recorder did not end in time: the last records may be missing")
 
     def _work(self) -> None:
+        # What an earlier observer has recorded comes before what the ranks say now.
+        self._guarded("the recording", lambda: self._model.recall(math.inf))
         poller = zmq.Poller()
         for each in (self._door.pub, self._door.cmd, self._forwarding.socket, self._wake):
             poller.register(each, zmq.POLLIN)
@@ -267,7 +277,7 @@ class Relay:
                 poller.unregister(socket)
 
     def _pause_s(self) -> float:
-        parts = (self._door, self._forwarding, self._inspections, self._greeting, self.far)
+        parts = (self._door, self._forwarding, self._inspections, self._greeting, self._frames, self.far)
         pauses = [self._due() - time.monotonic(), *(part.pause_s for part in parts)]
         return max(0.0, min(pause for pause in pauses if pause is not None))
 
@@ -294,7 +304,7 @@ class Relay:
         if self._finishing.is_set() and not self._finished.is_set():
             self._guarded("the end", self._finish)
             self._finished.set()
-        self._guarded("publishing what ranks say", self._bundling.send)
+        self._guarded("publishing frames", self._frames.turn)
 
     def _guarded(self, name: str, part: Any) -> None:
         try:
@@ -321,6 +331,7 @@ class Relay:
             self._judging.restart(member.generation)
             self._hanging.restart(member.generation)
             self._repeating.generation = self._intake.generation
+        self._model.store.listen(member.rank, time.time())
         self._hanging.meet(member.rank, member.world)
         self._inspections.meet(member, afar=afar)
         if not afar:
@@ -341,6 +352,7 @@ class Relay:
             while True:
                 event = self._events.get_nowait()
                 self._common.note(event)
+                self._model.store.apply(event, time.time())
                 self._door.publish(wire.TOPIC_EVENT, wire.encode(event))
         self._common.tell()
         if self._is_news:
@@ -349,7 +361,10 @@ class Relay:
     def _send_state(self) -> None:
         if self._state is not None:
             # Before the state is read: another thread may change it meanwhile.
-            self._is_news = False
+            if self._is_news:
+                self._is_news = False
+                self._frames.hurry()
+            self._model.store.apply(self._state, time.time())
             self._door.publish(wire.TOPIC_RUN, wire.encode(self._state))
 
     def _take_in(self) -> None:
@@ -410,6 +425,7 @@ class Relay:
                     self._door.publish(wire.TOPIC_RANKS, payload)
             wanted = self._door.ranks_wanted() | (self._suspects.ask() if self.far.judges else frozenset())
             self.far.look_at(wanted)
+            self._model.store.watch(wanted)
             self._guarded("ranks in sight", lambda: self._intake.look_at(wanted))
 
     def _begin_to_judge(self) -> None:
@@ -421,6 +437,10 @@ class Relay:
             known = [*self._recorder.verdicts_before, *self.far.reserved]
             self._judging.begin(self._intake.generation, known, time.time_ns())
             self._judging.turn(time.time_ns())
+
+    def _know_hosts(self, states: Sequence[wire.HostState]) -> None:
+        self._judging.hosts(states)
+        self._model.store.apply(wire.Hosts(time.time_ns(), tuple(states)), time.time())
 
     def _judge_here(self, is_here: bool) -> None:
         """Judge the run here from now on, or leave that to the head on another host."""
@@ -436,6 +456,7 @@ class Relay:
             # Those of the observer before this one go on until they are judged anew.
             present = tuple(verdict for verdict in self._recorder.verdicts_before if verdict.until_at_ns is None)
         told = wire.Verdicts(time.time_ns(), present, self._judging.missing_steps)
+        self._model.store.apply(told, time.time())
         self._door.publish(wire.TOPIC_VERDICTS, wire.encode(told))
         return True
 
@@ -455,7 +476,8 @@ class Relay:
 
     def _close(self) -> None:
         # The other hosts after the last replies, which may be for askers there.
-        last = (self._send_events, self._commands.send_replies, self._door.send_more, self.far.close)
+        frame = partial(self._frames.turn, at_once=True)
+        last = (self._send_events, frame, self._commands.send_replies, self._door.send_more, self.far.close)
         sockets = self._looking_back.close, self._intake.close, self._forwarding.close, self._door.close
         for part in (self._fills.close, *last, *sockets):
             self._guarded("closing", part)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.orders.budget import Budget
-from ddptop.agent.observer.relay.door.bundling import Bundling
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.hanging import Hanging
@@ -31,13 +32,13 @@ class Repeating:
         self,
         world: int,
         door: Door,
-        bundling: Bundling,
         newest: Newest,
         judging: Judging,
         hanging: Hanging,
         suspects: Suspects,
         looking_back: LookingBack,
         budget: Budget,
+        model: RunModel,
         *,
         judges: Callable[[], bool],
         note: Callable[[wire.Event], None] = lambda event: None,
@@ -52,13 +53,13 @@ class Repeating:
         """The newest generation of which a rank was found; one rank may claim that the next has begun."""
         self._is_large = world > EACH_RECORD
         self._door = door
-        self._bundling = bundling
         self._newest = newest
         self._judging = judging
         self._hanging = hanging
         self._suspects = suspects
         self._looking_back = looking_back
         self.budget = budget
+        self._model = model
         self._judges = judges
         self._note = note
         self._ended = ended
@@ -67,6 +68,7 @@ class Repeating:
         """Hand a message of a rank to onlookers, as it was sent, and to the judge."""
         if type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
             self._newest.note(message, payload)
+            self._model.store.apply(message, time.time())
             if self._judges():
                 self._judging.note(message)
                 self.budget.note(message)
@@ -81,16 +83,16 @@ class Repeating:
             self._door.publish(wire.TOPIC_CHECKSUMS, payload)
         elif type(message) is wire.Event:
             self._note(message)
+            self._model.store.apply(message, time.time())
             self._door.publish(wire.TOPIC_EVENT, payload)
         elif self._door.has_subscribers and isinstance(message, (wire.Beat, wire.Summary, wire.Steps, wire.Hello)):
             self._door.publish_of(_TOPICS[type(message)], message.rank, payload)
-            if not self._is_large and self._door.wants(wire.TOPIC_BUNDLE):
-                self._bundling.add(payload)
 
     def take_in_order(self, message: wire.Steps) -> None:
         """Hand on records of a rank in order."""
         if not self._has_begun(message.generation):
             return
+        self._model.store.apply(message, time.time())
         if self._judges():
             if self._is_large:
                 self._suspects.steps(message)

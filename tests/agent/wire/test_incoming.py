@@ -18,7 +18,7 @@ from ddptop.agent.wire import incoming
 from ddptop.agent.wire.incoming import cleaned
 
 TELEMETRY = (
-    wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState, wire.Verdicts, wire.Ranks, wire.Bundle,
+    wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState, wire.Verdicts, wire.Ranks,
     wire.Checksums,
 )  # fmt: skip
 COMMANDS = (

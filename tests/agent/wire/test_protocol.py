@@ -51,9 +51,30 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Event: "event: at_ns text rank level action who",
     wire.RunState: "run: at_ns state torchrun_pid exit_code cause refused ending",
     wire.Verdicts: "verdicts: at_ns verdicts missing_steps",
-    wire.Ranks: "ranks: at_ns hellos beats summaries bundles",
-    wire.Bundle: "bundle: messages",
+    wire.Ranks: "ranks: at_ns hellos beats summaries",
     wire.HostState: "host state ranks heard_at_ns offset_ms offset_error_ms rtt_ms agent_version node gone",
+    wire.EventLine: "at text rank level",
+    wire.Restart: "generation at step",
+    wire.HostFrame: (
+        "host state ranks heard_at offset_ms offset_error_ms rtt_ms agent_version node step_ms own_ms over"
+    ),
+    wire.RankFrame: (
+        "rank_frame: rank state activity pid host step step_age_s heard_age_s loss is_loss_unsure losses "
+        "step_ms phases_ms allreduce_p50_ms allreduce_p99_ms dominant dominant_p50_ms dominant_p99_ms "
+        "samples_per_s memory_bytes memory_total_bytes memory_kind cpu_percent device_percent device "
+        "mechanism outstanding log metrics missed dropped refused fault health device_ms ended torch_version "
+        "python_version allreduce_wait_ms allreduce_transfer_ms timed_every faults coordinates stands "
+        "communicated far unkept"
+    ),
+    wire.RunFrame: (
+        "run_frame: run state program world at backend device placement injected note recorded_every "
+        "steps_are started_at ended_at held_since step total_steps total_by eta_s step_ms phases_ms "
+        "samples_per_s loss is_loss_unsure collective slowest torchrun_pid supervised orphaned launched "
+        "exit_code cause cause_rank one_host one_device events verdicts missing_steps refused logged "
+        "outstanding checkpoints timeout_s ending ends_at awaits restarts max_restarts run_id grace_s "
+        "generation placed stands unlinked unlinked_why on_hosts"
+    ),
+    wire.Rows: "rows: at ranks",
     wire.Hosts: "hosts: at_ns hosts",
     wire.HostHello: "host_hello: protocol agent_version run run_id host world generation ranks at_ns",
     wire.Decide: "decide: id serial content",
@@ -92,7 +113,7 @@ def test_every_message_has_a_form_in_this_version() -> None:
     """A new message is added to the table; a new version has a table of its own."""
     assert wire.PROTOCOL == 1
     unions: tuple[Any, ...] = (wire.Telemetry, wire.Command, wire.Answer, wire.HistoryAnswer)
-    unions += (wire.Telemetry | wire.HostHello,)
+    unions += (wire.Telemetry | wire.HostHello, wire.RunFrame | wire.RankFrame | wire.Rows)
     messages = {kind for kind, form in FORMS.items() if ":" in form}
     assert {kind for union in unions for kind in union.__args__} == messages
 

@@ -29,7 +29,6 @@ STEP = wire.Step(
         (wire.RunState(1, "killing", 12), wire.read_telemetry),
         (wire.Verdicts(5, (wire.Verdict(1, "slow_rank", "rank 2", 3, rank=2, every=10),)), wire.read_telemetry),
         (wire.Ranks(5, beats=(wire.Beat(1, 4, "running", "data", 7, None, 7),)), wire.read_telemetry),
-        (wire.Bundle((wire.Steps(3, (STEP,)), wire.Beat(1, 4, "running", "data", 7, None, 7))), wire.read_telemetry),
         (wire.Hold(1, "token"), wire.read_command),
         (wire.Kill(1, 5.0, None, "ada"), wire.read_command),
         (wire.Reply(1, False, "no", 3), wire.read_answer),

@@ -1,10 +1,11 @@
-"""A fake observer in the process of the test: the two sockets of its door, and what comes in by them."""
+"""A fake observer in the process of the test: its two sockets, and the frames that its model makes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,21 +15,21 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.framer import Framer
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Member, Run, RunDir
 
+Published = wire.Telemetry | wire.RunFrame | wire.RankFrame | wire.Rows
+
 
 @dataclass
 class Observer:
-    """The sockets of an observer, without a thread: `turn` does what has to be done by then."""
+    """The sockets of an observer and its model of the run, without a thread: `turn` does what is due."""
 
     directory: RunDir
     context: zmq.Context[Any]
-    ranks: tuple[wire.Ranks, ...] = (wire.Ranks(1),)
-    """What newcomers are told of the ranks."""
-    state: wire.RunState = field(default_factory=lambda: wire.RunState(1, "running"))
-    verdicts: wire.Verdicts = field(default_factory=lambda: wire.Verdicts(1))
     topics: set[bytes] = field(default_factory=set)
     """Those that somebody subscribes to."""
     asked: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
@@ -38,7 +39,10 @@ class Observer:
         self.open()
 
     def open(self) -> None:
-        """Bind both sockets."""
+        """Bind both sockets; the model knows nothing but the records, as that of any observer that has just come."""
+        run = self.directory.read()
+        self.store = Store(run, brief=run.world > wire.EACH_RECORD)
+        self.framer = Framer(self.store)
         self.pub, self.cmd = self.context.socket(zmq.XPUB), self.context.socket(zmq.ROUTER)
         self.pub.setsockopt(zmq.XPUB_VERBOSER, 1)
         for socket, kind in ((self.pub, "pub"), (self.cmd, "cmd")):
@@ -52,23 +56,35 @@ class Observer:
         self.cmd.close()
 
     def turn(self) -> bool:
-        """Greet newcomers, and note what they subscribe to and ask; True, so that a condition may begin with it."""
-        greeted = False
+        """Tell newcomers all, and note what they subscribe to and ask; True, so that a condition may begin with it."""
+        new = False
         while self.pub.poll(0):
             message = self.pub.recv()
             (self.topics.add if message[:1] == b"\x01" else self.topics.discard)(message[1:])
-            greeted |= message == b"\x01" + wire.TOPIC_RANKS
-        if greeted:
-            for part in self.ranks:
-                self.publish(wire.TOPIC_RANKS, part)
-            self.publish(wire.TOPIC_RUN, self.state)
-            self.publish(wire.TOPIC_VERDICTS, self.verdicts)
+            new |= message[:1] == b"\x01"
+        if new:
+            self.tell()
         while self.cmd.poll(0):
             sender, *frames = self.cmd.recv_multipart()
             self.asked.append((sender, frames))
         return True
 
-    def publish(self, topic: bytes, message: wire.Telemetry | bytes) -> None:
+    def tell(self, *heard: wire.Telemetry) -> None:
+        """Take in what ranks and judge say, and publish the frames of this moment, as `relay.frames` orders them."""
+        now = time.time()
+        self.store.know_run(self.directory.read())
+        self.store.know_members(self.directory.members())
+        for message in heard:
+            self.store.apply(message, now)
+        self.store.advance(now)
+        run, ranks = self.framer.frame(), self.framer.ranks()
+        for rank in ranks:
+            self.publish(wire.topic_of(wire.TOPIC_RANK, rank.rank), rank)
+        for first in range(0, len(ranks), 128):
+            self.publish(wire.TOPIC_ROWS, wire.Rows(now, ranks[first : first + 128]))
+        self.publish(wire.TOPIC_FRAME, run)
+
+    def publish(self, topic: bytes, message: Published | bytes) -> None:
         """Send a message, or bytes that are none."""
         self.pub.send_multipart([topic, message if isinstance(message, bytes) else wire.encode(message)])
 

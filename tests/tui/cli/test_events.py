@@ -70,9 +70,9 @@ def test_nothing_goes_on_in_a_run_that_has_ended(capsys: Captured, monkeypatch: 
     end = DAY + 2000 * MIN
     recorded("ended", "lost", end)
     events(monkeypatch, "ended")
-    last = capsys.readouterr().out.splitlines()[-1]
+    (told,) = (line for line in capsys.readouterr().out.splitlines() if "wait for data" in line)
     date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end / 1e9))
-    assert last.endswith(f"all ranks wait for data (for 33.1 h, until {date})")
+    assert told.endswith(f"all ranks wait for data (for 33.1 h, until {date})")
 
 
 def test_a_verdict_has_the_fields_of_an_event_and_its_own(capsys: Captured, monkeypatch: Patch) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.fakes.relays import Host, several
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.status import survey
+from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.tui.cli.output import logs
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
@@ -45,13 +47,14 @@ def seen(link: Link, condition: Callable[[Frame], object], what: str) -> Frame:
 
 def test_both_doors_show_all_ranks_with_their_hosts(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No process of the other host is looked up, and after its observer is gone its ranks are silent."""
-    looked: set[int] = set()
-    original = survey.look
+    looked: dict[Path, set[int]] = defaultdict(set)
+    original = RunModel.survey
 
-    def look(directory: Any, members: Any = None, heard: Any = frozenset()) -> survey.Survey:
-        looked.update(members or ())
-        return original(directory, members, heard)
+    def look(directory: RunDir, members: dict[int, Member], heard: Collection[int]) -> survey.Survey:
+        looked[directory.path].update(members)
+        return survey.look(directory, members, heard)
 
+    monkeypatch.setattr(RunModel, "survey", lambda model, meet=None: original(model, look))
     with several(runtime, 2, 2) as (one, two), one.observed(), ExitStack() as later:
         branch = later.enter_context(two.observed())
         two.find(one)
@@ -74,13 +77,13 @@ def test_both_doors_show_all_ranks_with_their_hosts(runtime: Path, monkeypatch: 
                 # The records of the ranks on other hosts are written a moment after these are heard.
                 return bool(rank.step) and rank.far == (rank.rank not in here)
 
-            with monkeypatch.context() as patched, looked_at(host) as link:
-                patched.setattr(link, "_meet", look)
-                looked.clear()
+            with looked_at(host) as link:
                 shown = seen(link, lambda frame: tell(frame) and all(map(is_known, frame.ranks)), "all ranks")
                 assert [(each.host, each.ranks) for each in shown.hosts] == [("node1", (0, 1)), ("node2", (2, 3))]
                 assert [rank.host for rank in shown.ranks] == ["node1", "node1", "node2", "node2"]
-                assert {rank.rank for rank in shown.ranks if not rank.far} == here == looked
+                assert {rank.rank for rank in shown.ranks if not rank.far} == here
+        assert looked[one.directory.path] == {0, 1}
+        assert looked[two.directory.path] <= {2, 3}
         assert logs.elsewhere(one.directory) == ["the logs of ranks 2-3 are on node2: `ddptop logs train` there"]
         assert logs.elsewhere(one.directory, (0, 1)) == []
         with looked_at(one) as link:

@@ -149,9 +149,6 @@ class History:
             if message.generation == self._generation and message.rank < self.world:
                 for step in message.steps:
                     self.steps.take(message.rank, step)
-        elif type(message) is wire.Bundle:
-            for each in message.messages:
-                self.hear(each)
         elif type(message) is wire.Hello:
             known = self._began.setdefault(message.rank, message.started_at_ns)
             if known != message.started_at_ns:

@@ -23,8 +23,6 @@ _USUAL = frozenset({"running", "sleeping", "disk-sleep", "idle"})
 """Statuses of a process that may train."""
 DENIED_NS = 2_000_000_000
 """So much later than the end of its script a rank must say that it goes on, to be believed."""
-PENDING = 5000
-"""Live records held while an earlier gap is being filled: what comes in five seconds of steps of a millisecond."""
 
 
 class RankModel:
@@ -71,9 +69,6 @@ class RankModel:
         self.brief = False
         """Its records do not come: summaries are all there is of its steps."""
         self._seq = 0
-        self._given_up = 0
-        """Up to which record those that are missing were asked for, in vain."""
-        self._pending: list[Step] = []
         self._recent = RecentSteps()
         self.losses: deque[float | None] = deque(maxlen=LOSSES)
         self._latencies = {kind: Latencies() for kind in KINDS}
@@ -104,12 +99,11 @@ class RankModel:
         return self._earlier_steps + self._last_told
 
     def take(self, steps: Iterable[Step]) -> None:
-        """Take in records as they come; what follows a gap waits until it is filled."""
+        """Take in records in order, and count those between them; what was before the first of all is not missed."""
         for step in steps:
-            if step.seq == self._seq + 1:
+            if step.seq > self._seq:
+                self.missed += step.seq - self._seq - 1 if self._seq else 0
                 self._append(step)
-            elif step.seq > self._seq + 1 and len(self._pending) < PENDING:
-                self._pending.append(step)
 
     def take_summary(self, summary: Summary) -> None:
         """Take in what its steps were like, once."""
@@ -131,37 +125,14 @@ class RankModel:
         if self.brief != watched:
             return
         self.brief = not watched
-        self._pending.clear()
         self._recent.clear()
         for latencies in self._latencies.values():
             latencies.clear()
         self._took.clear()
         self._means = None
         if watched:
-            self._seq = self._given_up = 0
+            self._seq = 0
             self.losses.clear()
-
-    @property
-    def gap(self) -> int | None:
-        """Number of the first record that is missing, None when there is no gap."""
-        behind = self._pending or (self.beat is not None and self.beat.seq > max(self._seq, self._given_up))
-        return self._seq + 1 if behind else None
-
-    def fill(self, steps: Iterable[Step], *, last: bool) -> None:
-        """Take in records asked for; after the `last` ones, what is still missing is given up and counted."""
-        self._go_on(steps)
-        if last:
-            # A rank that is stopped or gone sends nothing, and never will send what it last said it had.
-            self._given_up = 0 if self.beat is None else self.beat.seq
-            pending, self._pending = self._pending, []
-            self._go_on(sorted(pending, key=lambda waiting: waiting.seq))
-
-    def _go_on(self, steps: Iterable[Step]) -> None:
-        """Take in records in order, and count those between them; what was before the first of all is not missed."""
-        for step in steps:
-            if step.seq > self._seq:
-                self.missed += step.seq - self._seq - 1 if self._seq else 0
-                self._append(step)
 
     def recall(self, steps: Iterable[Step]) -> None:
         """Take in records out of a recording, of which older ones are thinned: what is not there was not missed."""

@@ -2,7 +2,6 @@
 
 door        the two sockets: one publishes, one answers
 commands    the commands of onlookers, each handed to the part that carries it out
-bundling    what the ranks of a small group publish, several messages in one
 newest      the newest of each rank, for onlookers that come
 greeting    what onlookers are told when they come
 forwarding  commands to single ranks, and the answers in place of ranks that do not answer

@@ -43,9 +43,11 @@ _MOST_ONLOOKERS: Final = 1_024
 _MOST_A_TURN: Final = 1_000
 _MOST_SUBSCRIPTIONS: Final = 100_000
 _TOPIC: Final = re.compile(
-    rb"(?:hello|beat|steps|summary)(?:/[0-9]{0,5})?|[a-z]{0,9}",
+    rb"(?:hello|beat|steps|summary|rank)(?:/[0-9]{0,5})?|[a-z]{0,9}",
 )
 """Beginnings of topics that somebody may subscribe to."""
+_IN_SIGHT: Final = (wire.TOPIC_STEPS + b"/", wire.TOPIC_RANK + b"/")
+"""Beginnings of the topics of a rank that somebody looks at."""
 _SOONEST_S: Final = 0.002
 _LATEST_S: Final = 0.1
 
@@ -177,11 +179,10 @@ class Door:
         return bool(self._subscribed) or self.windows.is_watched
 
     def ranks_wanted(self) -> frozenset[int]:
-        """Return the ranks of which the records are subscribed to one by one."""
-        prefix = wire.TOPIC_STEPS + b"/"
+        """Return the ranks of which frames or records are subscribed to one by one."""
         topics = self.windows.topics | (set() if self._is_window else self._subscribed)
-        numbers = (topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix))
-        return frozenset(int(number) for number in numbers if len(number) == 5)
+        numbers = (topic[-5:] for topic in topics if topic[:-5] in _IN_SIGHT)
+        return frozenset(int(number) for number in numbers if number.isdigit())
 
     def publish(self, topic: bytes, payload: bytes) -> None:
         """Send a message to its subscribers; one that does not read loses it."""

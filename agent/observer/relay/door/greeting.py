@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from ddptop.agent import wire
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.newest import Newest
+from ddptop.agent.observer.relay.frames import Frames
 
 
 class Greeting:
@@ -24,6 +25,7 @@ class Greeting:
         send_verdicts: Callable[[], bool],
         send_hosts: Callable[[], None] = lambda: None,
         pass_up: Callable[[set[bytes]], bool] = lambda topics: False,
+        frames: Frames,
     ) -> None:
         """Greet nobody yet.
 
@@ -37,6 +39,7 @@ class Greeting:
             send_hosts: publishes what is known of the hosts, where the run is on several.
             pass_up: tells the head, on another host, of the new ones of onlookers here, and of those that are no more;
                 returns False where they are to be greeted here.
+            frames: publishes the frames of the run.
         """
         self._door = door
         self._newest = newest
@@ -46,6 +49,7 @@ class Greeting:
         self._send_verdicts = send_verdicts
         self._send_hosts = send_hosts
         self._pass_up = pass_up
+        self._frames = frames
         self._waiting: set[bytes] = set()
         """New subscriptions that were not greeted yet."""
         self._due = 0.0
@@ -71,6 +75,7 @@ class Greeting:
         self._due = now + self._period_s
         new, self._waiting = self._waiting, set()
         self._take_in()
+        self._frames.greet(new)
         # The verdicts come last: who has them after the ranks knows that it has been told of all ranks.
         if any(wire.TOPIC_RANKS.startswith(topic) for topic in new):
             for payload in self._newest.all(time.time_ns()):

@@ -300,7 +300,7 @@ class OtherHosts:
         if side is None:
             return
         self._states = side.states()
-        parts.judge_hosts(self._states)
+        parts.know_hosts(self._states)
         self.publish()
         plain = [(each.host, each.state, each.ranks, each.gone, each.agent_version) for each in self._states]
         before, at = self._written

@@ -63,7 +63,7 @@ class Parts:
     """Takes in a rank on another host, or the process that has its place now."""
     lose_afar: Callable[[int], None]
     """Does without a rank on another host whose process is gone."""
-    judge_hosts: Callable[[Sequence[wire.HostState]], None]
+    know_hosts: Callable[[Sequence[wire.HostState]], None]
     """Tells the judge of the hosts, and which ranks each has."""
     judge_here: Callable[[bool], None]
     """Begins to judge the run on this host, or leaves that to the head."""
@@ -169,8 +169,3 @@ def read_members(payload: bytes, world: int) -> list[Member]:
     if any(member.rank >= world or member.world != world for member in found):
         raise ValueError("records of another run")
     return [bare(member) for member in found]
-
-
-def far_ranks(members: Iterable[Member]) -> FarRanks:
-    """Return the records of ranks as the run directory has them."""
-    return FarRanks(tuple(sorted(members, key=lambda member: member.rank)))

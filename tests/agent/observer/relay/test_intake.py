@@ -267,7 +267,7 @@ def test_a_large_group_sends_its_records_once_a_second(new_run: Callable[..., Ru
             def has_heard() -> bool:
                 while looking.poll(0):
                     heard.extend(looking.recv_multipart())
-                told = [wire.read_telemetry(each) for each in heard if each[:1] == b"\x96"]
+                told = [wire.read_telemetry(each) for each in heard if each[:1] == b"\x95"]
                 return wire.encode(steps(1, 10)) in heard and any(
                     isinstance(each, wire.Ranks) and each.beats == (beat(0, 4),) and each.summaries for each in told
                 )

@@ -119,43 +119,6 @@ def test_the_end_of_a_script_wakes_who_looks_after_the_run(
         assert poller.poll(int(1000 * DEADLINE_S))
 
 
-def test_what_the_ranks_publish_comes_together_to_who_asks_for_it_so(
-    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
-) -> None:
-    """A subscriber to bundles hears each message once and in order, one that knows of none hears it under its rank."""
-    directory = new_run(world=2)
-    with ranks(directory, 2) as group, relayed(directory):
-        for rank in group:
-            rank.meet()
-            rank.fill()
-        together = onlooker(directory, wire.TOPIC_RANKS, wire.TOPIC_BUNDLE)
-        apart = onlooker(directory, b"steps/", wire.TOPIC_VERDICTS)
-        for looker in (together, apart):
-            until(looker.listen, "the greeting")
-        (greeting,) = (wire.read_telemetry(payload) for topic, payload in together.heard if topic == wire.TOPIC_RANKS)
-        assert isinstance(greeting, wire.Ranks)
-        assert greeting.bundles
-        expected: dict[int, list[wire.Telemetry]] = {0: [], 1: []}
-        last = []
-        for rank in group:
-            made = [steps(rank.rank, number) for number in range(50)]
-            payloads = rank.publish(wire.TOPIC_STEPS, *made)
-            last.append((wire.topic_of(wire.TOPIC_STEPS, rank.rank), payloads[-1]))
-            rank.publish(wire.TOPIC_SUMMARY, summary(rank.rank, 9))
-            rank.publish(wire.TOPIC_BEAT, beat(rank.rank, 60))
-            expected[rank.rank] = [*made, summary(rank.rank, 9), beat(rank.rank, 60)]
-
-        def heard() -> dict[int, list[wire.Telemetry]]:
-            bundles = (wire.read_telemetry(each) for topic, each in together.listen() if topic == wire.TOPIC_BUNDLE)
-            messages = [each for bundle in bundles if isinstance(bundle, wire.Bundle) for each in bundle.messages]
-            return {rank: [each for each in messages if each in told] for rank, told in expected.items()}
-
-        until(lambda: heard() == expected, "all of it")
-        assert {topic for topic, _ in together.heard} == {wire.TOPIC_RANKS, wire.TOPIC_BUNDLE}
-        apart.await_all(*last)
-        assert not any(topic == wire.TOPIC_BUNDLE for topic, _ in apart.heard)
-
-
 def test_a_newcomer_knows_all_at_once(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
     """The newest of each rank, the state and the verdicts come without another word of the ranks."""
     directory = new_run(world=2)

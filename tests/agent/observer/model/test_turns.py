@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections.abc import Collection
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes.observers import observed
-from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.run_model import SURVEY_S, RunModel
+from ddptop.agent.observer.model.turns import LOOKED_UP, Turns
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import Member, Run, RunDir
-from ddptop.tui.link.live import SURVEY_S, Link
-from ddptop.tui.link.turns import LOOKED_UP, Turns
 
 
 @settings(deadline=None, max_examples=100)
@@ -42,42 +40,40 @@ def test_who_comes_and_goes_keeps_nobody_from_a_turn() -> None:
     assert turns.spared({1}) == frozenset()
 
 
-def test_of_a_large_group_that_is_not_heard_some_are_looked_up_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_large_group_that_is_not_heard_some_are_looked_up_at_a_time() -> None:
     """All of them at first, when other processes have come, and while the observer is silent; else in turn."""
     world = LOOKED_UP + wire.EACH_RECORD
+    now = 0.0
     looked_up: list[int] = []
 
-    def look(directory: RunDir, members: dict[int, Member], heard: frozenset[int]) -> survey.Survey:
+    def look(directory: RunDir, members: dict[int, Member], heard: Collection[int]) -> survey.Survey:
         looked_up.append(world - len(heard))
         return survey.Survey(directory.read(), "running", True, False, members, tuple(range(world)), ())
 
-    monkeypatch.setattr("ddptop.tui.link.live.takeover.meet", look)
     with observed(Run("turns", "turns", "toy.py", (), world, "gloo", "cpu", 10**9, True)) as observer:
-        now = 0.0
-        with closing(Link(observer.directory, "test", clock=lambda: now)) as link:
+        directory = observer.directory
+        model = RunModel(directory, directory.read(), clock=lambda: now)
 
-            def surveys(count: int) -> list[int]:
-                nonlocal now
-                del looked_up[:]
-                while len(looked_up) < count:
-                    now += SURVEY_S
-                    observer.turn()
-                    link.poll()
-                return looked_up
+        def surveys(count: int) -> list[int]:
+            nonlocal now
+            del looked_up[:]
+            for _ in range(count):
+                now += SURVEY_S
+                model.look()
+                model.survey(look)
+            return looked_up
 
-            def hear() -> float | None:
-                observer.publish(wire.TOPIC_RUN, observer.state)
-                observer.turn()
-                link.poll()
-                return link.store.hearing.at
+        def hear() -> None:
+            model.store.apply(wire.RunState(1, "running"), time.time())
 
-            until(hear, "the observer")
-            hear()
-            surveys(2)
-            assert surveys(2) == [LOOKED_UP] * 2
-            one = observer.directory.members()[3]
-            observer.directory.write_member(msgspec.structs.replace(one, generation=1))
-            assert surveys(1) == [world]
-            surveys(1)
-            link.store.hearing.at = time.time() - 60
-            assert surveys(1) == [world]
+        assert surveys(1) == [world]
+        hear()
+        assert surveys(2) == [LOOKED_UP] * 2
+        one = directory.members()[3]
+        directory.write_member(msgspec.structs.replace(one, generation=1))
+        hear()
+        assert surveys(1) == [world]
+        hear()
+        assert surveys(1) == [LOOKED_UP]
+        model.store.hearing.at = time.time() - 60
+        assert surveys(1) == [world]

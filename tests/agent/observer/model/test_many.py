@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
-import msgspec
 import pytest
-from support.fakes.observers import observed
-from support.harness import until
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.rank.records.digest import Digest
-from ddptop.agent.run.rundir import Ended, Process, Run
-from ddptop.tui.link.live import Link
-from ddptop.tui.link.source import frame_now
+from ddptop.agent.run.rundir import Run
 
 WORLD = wire.EACH_RECORD + 2
 RUN = Run("many", "id", "many.py", (), WORLD, "gloo", "cpu", 10**9, False)
@@ -82,19 +75,14 @@ def test_missing_summaries_are_counted_and_repeated_ones_are_not():
 
 
 def test_a_watched_rank_has_its_records_from_the_first_one():
-    """Watching asks for its records; letting go leaves the frame to summaries."""
+    """Once it is looked at, its curve is that of its records, not of its summaries."""
     store = Store(RUN, brief=True)
     now = follow(store, 3)
-    assert store.gaps() == {}
     store.watch(frozenset({9}))
-    store.apply(wire.Steps(9, (step(9, 31),)), now)
-    assert store.gaps() == {9: 1}
-    store.fill(9, [step(9, number) for number in range(21, 31)], last=True)
+    store.apply(wire.Steps(9, tuple(step(9, number) for number in range(21, 32))), now)
     rank = frame_at(store, now).ranks[9]
     assert len(rank.losses) == 11
-    assert rank.missed == 0, "what was before the first record that was asked for is not missed"
-    store.watch(frozenset())
-    assert store.gaps() == {}
+    assert rank.missed == 0, "what was before the first record that came is not missed"
 
 
 def test_the_newest_of_all_ranks_is_as_old_as_it_is():
@@ -115,29 +103,3 @@ def test_the_newest_of_all_ranks_is_as_old_as_it_is():
         age = frame_at(store, now + second + 0.9).ranks[0].heard_age_s
         assert age is not None
         assert age < 1.5
-
-
-def test_a_rank_that_has_ended_or_is_none_is_not_asked() -> None:
-    """Of those that are watched, records are asked of ranks that are there; the frames go on."""
-    with observed(msgspec.structs.replace(RUN, run="ends", run_id="ends"), present=2) as observer:
-        link = Link(observer.directory, "test")
-        try:
-            observer.ranks = (wire.Ranks(1, beats=tuple(beat(rank, 9, time.time()) for rank in (0, 1))),)
-            member = observer.directory.members()[1]
-            gone = Process(2**22 + 1, 0.0)
-            observer.directory.write_member(
-                msgspec.structs.replace(member, process=gone, ended=Ended(time.time_ns(), 1, step=9))
-            )
-            link.watch(frozenset({0, 1, 10**6}))
-            link.store.watch(frozenset({0, 1, 10**6}))
-
-            def asked() -> bool:
-                observer.turn()
-                link.poll()
-                return bool(observer.asked)
-
-            until(asked, "the records of the rank that is there")
-            assert [frames[0] for _, frames in observer.asked] == [b"0"]
-            assert len(frame_now(link).ranks) == RUN.world
-        finally:
-            link.close()

@@ -1,4 +1,4 @@
-"""Who has looked on from the beginning and who comes just now say the same of a run, at every moment."""
+"""The observer that was there from the beginning and one that comes in its place say the same of a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Rank:
 
 @dataclass
 class World:
-    """A run as it really is, what is on disk of it, and one onlooker who was there from the beginning."""
+    """A run as it really is, what is on disk of it, and the observer that was there from the beginning."""
 
     now: float = 100.0
     generation: int = 0
@@ -90,7 +90,7 @@ class World:
         return one.alive and one.ended is None and not one.stopped and not one.deaf
 
     def speak(self) -> None:
-        """Let who can be heard be heard, by the old onlooker and by the recorder."""
+        """Let who can be heard be heard, by the old observer and by the recorder."""
         for number, one in enumerate(self.ranks):
             if one.alive and not one.stopped and not one.deaf:
                 state = "ended" if one.ended else "paused" if one.paused else "running" if one.step else "starting"
@@ -113,7 +113,7 @@ class World:
         }  # fmt: skip
 
     def look(self, *others: Store) -> None:
-        """Let onlookers look at the records and the process table."""
+        """Let observers look at the records and the process table."""
         for store in (self.old, *others):
             store.know_members(self.members())
             seen = {
@@ -123,7 +123,7 @@ class World:
             }
             store.know_liveness(Liveness("running", True, False, frozenset(seen), seen=seen, at=self.now))
 
-    def onlooker(self) -> Store:
+    def successor(self) -> Store:
         """Return one who comes now: it reads what is recorded, and hears who speaks."""
         fresh = Store(RUN)
         fresh.know_members(self.members())
@@ -153,8 +153,8 @@ ACTS = st.sampled_from(["up"] * 3 + ["step"] * 4 + ["wait"] * 3 + ["pause", "SIG
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(ACTS, st.integers(0, WORLD - 1), st.sampled_from([0.3, 2.0, 60.0])), min_size=5, max_size=40))
-def test_all_onlookers_say_the_same_and_nothing_goes_backwards(story: list[tuple[str, int, float]]) -> None:
-    """Whatever happens: a fresh onlooker and the old one agree; no start after a step; no life after an end."""
+def test_a_successor_says_the_same_and_nothing_goes_backwards(story: list[tuple[str, int, float]]) -> None:
+    """Whatever happens: a fresh observer and the old one agree; no start after a step; no life after an end."""
     world = World()
     over: set[object] = set()
     for act, rank, seconds in story:
@@ -166,7 +166,7 @@ def test_all_onlookers_say_the_same_and_nothing_goes_backwards(story: list[tuple
         world.speak()
         frame = frame_at(world.old, world.now)
         after = said(frame)
-        assert said(frame_at(world.onlooker(), world.now)) == after, (act, rank)
+        assert said(frame_at(world.successor(), world.now)) == after, (act, rank)
         assert frame.generation == world.generation
         if over:
             assert {after[0]} == over

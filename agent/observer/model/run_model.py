@@ -1,0 +1,227 @@
+"""The model of one run, with what its directory says: the records, the recording and the processes.
+
+The observer of a run holds one and tells it what it hears. Of a run that has ended, or whose observer is gone, the
+directory says all that is known, by the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.control import journal
+from ddptop.agent.observer.end import freezer
+from ddptop.agent.observer.model.framer import Framer
+from ddptop.agent.observer.model.situation import Liveness
+from ddptop.agent.observer.model.store import Store
+from ddptop.agent.observer.model.thresholds import USUAL, Thresholds
+from ddptop.agent.observer.model.turns import Turns
+from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.status import survey
+from ddptop.agent.run.hosts import far_members, read_meeting
+from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
+from ddptop.agent.wire import EACH_RECORD
+
+LOOK_S: Final = 0.25
+"""Seconds between two looks at the records of the run and its ranks."""
+SURVEY_S: Final = 1.0
+"""Seconds between two looks at the processes."""
+HEARD_S: Final = 2.0
+"""A rank of a large group heard so lately lives."""
+RECENT_RECORDS: Final = 8192
+"""Messages of the recording that the numbers of a run are made of; plots alone look back further."""
+
+Meet = Callable[[RunDir, dict[int, Member], Collection[int]], survey.Survey]
+
+
+class RunModel:
+    """One run; for use from one thread."""
+
+    def __init__(
+        self,
+        directory: RunDir,
+        run: Run,
+        thresholds: Thresholds = USUAL,
+        database: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Know of a run what its record says.
+
+        Args:
+            directory: where its records are.
+            run: its record, as it is now.
+            thresholds: from where on something is said.
+            database: the recording that is read, bit by bit; None: none is.
+            clock: seconds, for what is due.
+        """
+        self._directory = directory
+        self._clock = clock
+        self._has_ended = run.state in ENDED_STATES
+        logs = {rank: str(directory.rank_log(rank)) for rank in range(run.world)} if run.launched else {}
+        self.store = Store(run, thresholds, brief=run.world > EACH_RECORD and not self._has_ended)
+        self.framer = Framer(self.store, logs)
+        self.is_recorded = False
+        """True where there is a recording to be read."""
+        self._recording: Iterator[wire.Telemetry | wire.Verdict] | None = None
+        if database is not None:
+            self.read(database)
+        self._members: dict[int, Member] = {}
+        """Those of this host: no other process is looked up here."""
+        self._surveyed: dict[int, Member] | None = None
+        """The members whose processes were looked up last."""
+        self._turns = Turns()
+        self._stamps: tuple[float, ...] = ()
+        self._look_due = self._survey_due = 0.0
+
+    @property
+    def is_surveyed(self) -> bool:
+        """True once its processes were looked at; of a run that has ended there are none."""
+        return self._has_ended or self.store.liveness is not None
+
+    @property
+    def is_recalled(self) -> bool:
+        """True once the recording was read."""
+        return self._recording is None
+
+    @property
+    def known_at(self) -> float | None:
+        """When the rank that was heard last was heard, in seconds since the epoch."""
+        return max((model.heard_at for model in self.store.ranks.values() if model.heard_at is not None), default=None)
+
+    def read(self, database: Path) -> None:
+        """Have `recall` read a recording."""
+        self.is_recorded = True
+        self._recording = self._recorded(database)
+
+    def recall(self, deadline: float, heard: Callable[[wire.Telemetry], object] = lambda message: None) -> None:
+        """Read on in the recording until a moment of the clock; `heard` is given each message as well."""
+        if self._recording is None:
+            return
+        for message in self._recording:
+            if isinstance(message, wire.Verdict):
+                self.store.recall_verdict(message)
+            else:
+                self.store.recall(message, time.time())
+                heard(message)
+            if self._clock() > deadline:
+                return
+        self._recording = None
+
+    def look(self) -> bool:
+        """Read again what has changed in the directory, where that is due; return whether it was.
+
+        Raises:
+            RunDirError: there is no readable record of this run any more.
+        """
+        now = self._clock()
+        if now < self._look_due:
+            return False
+        changed = self._look()
+        # Many ranks that start have many records; what it takes to read them leaves time for others.
+        self._look_due = now + max(LOOK_S, 10 * (self._clock() - now))
+        return changed
+
+    def _look(self) -> bool:
+        path = self._directory.path
+        try:
+            stamps = tuple((path / name).stat().st_mtime for name in ("run.json", "ranks"))
+        except OSError as problem:
+            raise RunDirError(f"{path}: {problem.strerror}") from problem
+        with contextlib.suppress(FileNotFoundError):
+            # Only a run over several hosts has it.
+            stamps += ((path / "hosts" / "far.json").stat().st_mtime,)
+        if stamps == self._stamps:
+            return False
+        run = self._directory.read()
+        if run.run_id != self.store.run.run_id:
+            raise RunDirError("another run has its name")
+        self._stamps = stamps
+        self._members = self._directory.members()
+        far = {rank: each for rank, each in far_members(path).items() if rank not in self._members}
+        self.store.know_run(run)
+        self.store.know_members({**far, **self._members}, far.keys())
+        return True
+
+    def survey(self, meet: Meet = survey.look) -> None:
+        """Look at the processes of the run on this host, where that is due.
+
+        `meet` may be one that does something for the run as well, see `takeover.meet`.
+
+        Raises:
+            RunDirError: there is no readable record of this run any more.
+        """
+        now = self._clock()
+        if now < self._survey_due:
+            return
+        self._survey_due = now + SURVEY_S
+        at = time.time()
+        heard = self.store.heard(at, HEARD_S) if self.store.is_brief else frozenset()
+        spared = self._spared(heard, at)
+        found = meet(self._directory, self._members, heard | spared)
+        self.store.know_liveness(liveness(self._directory, found, at, spared))
+        self._surveyed = self._members
+        if self.store.unlinked:
+            meeting = read_meeting(self._directory.path)
+            self.store.hosts.why = "" if meeting is None else meeting.why
+
+    def _spared(self, heard: frozenset[int], at: float) -> frozenset[int]:
+        """Return the ranks of a large group that are taken to live as before, because others have their turn.
+
+        On a machine that is so busy that thousands are not heard in time, it would only become busier.
+        """
+        before = self.store.liveness
+        if before is None or self._surveyed is not self._members or self.store.hearing.missed_s(at) is not None:
+            return frozenset()
+        return self._turns.spared(before.alive - heard)
+
+    def _recorded(self, database: Path) -> Iterator[wire.Telemetry | wire.Verdict]:
+        """Yield what is recorded, what the numbers of now are made of last."""
+        yield from self._starts(database)
+        # Of a live run no state: its observer says that, or its processes do.
+        yield from (each for each in recording.read_end(database) if self._has_ended or isinstance(each, wire.Beat))
+        events = (each for each in recording.read_events(database) if isinstance(each, wire.Event))
+        yield from journal.with_end(events, self.store.run)
+        yield from self._verdicts(database)
+        yield from recording.read_newest_steps(database, RECENT_RECORDS)
+
+    def _verdicts(self, database: Path) -> Iterator[wire.Verdict]:
+        """Yield the recorded verdicts; one that went on when the run ended goes on."""
+        state = self.store.group if self._has_ended else None
+        for verdict in recording.read_verdicts(database):
+            until = verdict.until_at_ns
+            # The observer ends those that still go on after it has told its last state of the run.
+            at_end = state is not None and state.state in ENDED_STATES and until is not None and until >= state.at_ns
+            yield msgspec.structs.replace(verdict, until_at_ns=None) if at_end else verdict
+
+    def _starts(self, database: Path) -> Iterator[wire.Telemetry]:
+        """Yield who the ranks were, one generation after the other, and how far they came in each but the newest."""
+        hellos = [hello for hello in recording.read_ranks(database) if isinstance(hello, wire.Hello)]
+        newest = max((hello.generation for hello in hellos), default=0)
+        for generation, ranks in groupby(hellos, key=attrgetter("generation")):
+            yield from ranks
+            if generation < newest:
+                yield from recording.read_last_steps(database, generation, 2 * self.store.run.world)
+
+
+def liveness(directory: RunDir, found: survey.Survey, at: float, spared: frozenset[int] = frozenset()) -> Liveness:
+    """Return who of a run is alive, by a look at its processes."""
+    return Liveness(
+        state=found.state,
+        supervised=found.supervised,
+        orphaned=found.orphaned,
+        alive=frozenset(found.alive),
+        cause=found.cause,
+        cause_rank=found.cause_rank,
+        frozen_at=None if (since := freezer.frozen(directory)) is None else since.at_ns / 1e9,
+        seen=found.seen,
+        at=at,
+        spared=spared,
+    )

@@ -1,0 +1,471 @@
+"""A run as its observer tells of it: subscriptions, questions, hostile messages, and an observer that is not heard."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+
+import msgspec
+import pytest
+from support.fakes.observers import Observer, connections, observed
+from support.harness import until
+
+from ddptop.agent import wire
+from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.status import survey
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Run, RunDir
+from ddptop.tui.link import look
+from ddptop.tui.link.live import START_S, Link
+from ddptop.tui.link.source import frame_now
+from ddptop.tui.link.subscription import MOST_WATCHED, Subscription
+from ddptop.tui.model.frame import whole
+from ddptop.tui.model.history import history as history_module
+from ddptop.tui.model.history.history import History
+
+MANY = wire.EACH_RECORD + 2
+S = 10**9
+NOBODY = rundir.Process(2**22 + 1, 1.0)
+
+
+def run_of(name: str, world: int) -> Run:
+    """Return the record of a run that was launched an hour ago."""
+    return Run(name, name, "toy.py", (), world, "gloo", "cpu", time.time_ns() - 3600 * S, True, state="running")
+
+
+def beat(rank: int, number: int, age_s: float = 0.0, state: str = "running") -> wire.Beat:
+    at = time.time_ns() - int(age_s * S)
+    return wire.Beat(rank, at, state, "forward", number, at, number, generation=0)
+
+
+def step(number: int, loss: float = 1.0) -> wire.Step:
+    return wire.Step(number, number, time.time_ns(), S // 100, 0, S // 100, 0, 0, 0, 0, loss, 8)
+
+
+def polling(observer: Observer, *links: Link) -> bool:
+    """Let everybody do what is to be done; True, so that a condition may begin with it."""
+    observer.turn()
+    for link in links:
+        link.poll()
+    return True
+
+
+def heard(observer: Observer, link: Link) -> None:
+    """Wait until all ranks were told of."""
+    until(lambda: polling(observer, link) and link.complete, "the frames of the observer")
+
+
+def told(observer: Observer) -> Subscription:
+    """Return a subscription to an observer, without a history."""
+    return Subscription(observer.directory, observer.directory.read().world, None, lambda: True)
+
+
+def record(directory: RunDir, *messages: wire.Telemetry) -> None:
+    """Write messages into the file of a run, as its recorder does."""
+    connection = recording.open_file(directory.database)
+    with connection:
+        for message in messages:
+            connection.execute(*recording.row(message, wire.encode(message)))
+    connection.close()
+
+
+@pytest.mark.parametrize("world", [3, MANY])
+def test_a_first_look_is_whole_with_the_first_frame_of_the_run(world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The poll that takes it in waits for nobody else, looks no process up, and shows what any other onlooker sees."""
+    with observed(run_of(f"first-{world}", world)) as observer:
+        beats = [beat(rank, 9) for rank in range(world - 2)]
+        verdict = wire.Verdict(4, "slow_rank", "rank 0 holds the group back", 1, rank=0)
+        observer.tell(*beats, beat(world - 2, 7, state="paused"), wire.Verdicts(2, (verdict,)))
+        links = [Link(observer.directory, who, clock=lambda: 0.0) for who in ("one", "two")]
+        for link in links:
+            monkeypatch.setattr(link, "_meet", None)
+            assert not link.complete
+            subscription = link._observed
+            assert subscription is not None
+            until(lambda: polling(observer, link) and subscription.run is not None, "the frame of the run")  # noqa: B023
+            assert link.complete
+
+        def is_shown() -> bool:
+            polling(observer, *links)
+            made = whole(observer.framer.frame(), observer.framer.ranks())
+            return all(link.frame() == made for link in links)
+
+        until(is_shown, "the same frame, made for the second onlooker")
+        first = links[0].frame()
+        assert [rank.step for rank in first.ranks] == [9] * (world - 2) + [7, None]
+        assert first.verdict == verdict
+        # As the verbs look at a run.
+        for link in links:
+            assert look.heard([link]) == [link.frame()]
+            link.close()
+
+
+@pytest.mark.parametrize("world", [3, MANY])
+def test_an_onlooker_has_two_sockets_of_the_run(world: int) -> None:
+    """However many ranks there are, whatever is watched and asked: one connection to each of the observer's two."""
+    with (
+        observed(run_of(f"two-{world}", world)) as observer,
+        closing(Link(observer.directory, "test", looks_back=True)) as link,
+    ):
+        address = observer.directory.address
+        link.watch(frozenset({1}))
+        until(lambda: polling(observer, link) and len(observer.asked) > 1, "a question for earlier records")
+        assert [connections(address("observer", kind)) for kind in ("pub", "cmd")] == [1, 1]
+        assert not any(connections(address(rank, kind)) for rank in range(world) for kind in ("pub", "cmd"))
+
+
+@pytest.mark.parametrize("looks_back", [False, True])
+def test_of_a_large_group_only_ranks_in_sight_are_subscribed_to(looks_back: bool) -> None:
+    """The rows of all come anyway; the frame of one, and its records for who looks back, while it is in sight."""
+    with (
+        observed(run_of("sight", MANY)) as observer,
+        closing(Link(observer.directory, "test", looks_back=looks_back)) as link,
+    ):
+        each = (wire.TOPIC_RANK, wire.TOPIC_STEPS) if looks_back else (wire.TOPIC_RANK,)
+
+        def are_subscribed(wanted: set[int]) -> bool:
+            polling(observer, link)
+            topics = {wire.topic_of(topic, rank) for topic in each for rank in wanted}
+            return observer.topics == {wire.TOPIC_ROWS, wire.TOPIC_FRAME} | topics
+
+        for watched, followed in (
+            (set(), set()),
+            ({5}, {5}),
+            ({5, 6, MANY + 200}, {5, 6}),
+            (set(range(MANY)), set(range(MOST_WATCHED))),
+            (set(), set()),
+        ):
+            link.watch(frozenset(watched))
+            until(partial(are_subscribed, followed), f"{len(followed)} ranks")
+
+
+def test_a_rank_in_sight_is_shown_whole_and_the_others_by_their_rows() -> None:
+    """Rows have no curve of losses: one that comes for a rank in sight does not take its curve away."""
+    with observed(run_of("rows", MANY)) as observer, closing(Link(observer.directory, "test")) as link:
+        heard(observer, link)
+        link.watch(frozenset({5}))
+        topic = wire.topic_of(wire.TOPIC_RANK, 5)
+        until(lambda: polling(observer, link) and topic in observer.topics, "the rank in sight")
+        one = msgspec.structs.replace(observer.framer.ranks()[5], step=8, losses=(2.0, 1.0))
+        observer.publish(topic, one)
+        rows = [msgspec.structs.replace(observer.framer.ranks()[rank], step=9) for rank in (5, 6)]
+        observer.publish(wire.TOPIC_ROWS, wire.Rows(1.0, tuple(rows)))
+        until(lambda: polling(observer, link) and frame_now(link).ranks[6].step == 9, "the rows")
+        assert frame_now(link).ranks[5] == one
+
+
+def test_scrolling_past_asks_for_nothing() -> None:
+    """A rank has to stay in sight before it is subscribed to."""
+    with observed(run_of("past", MANY)) as observer:
+        now = 0.0
+        with closing(Link(observer.directory, "test", looks_back=True, clock=lambda: now)) as link:
+            for rank in (5, 6, 7):
+                link.watch(frozenset({rank}))
+                now += 0.1
+                link.poll()
+            until(lambda: observer.turn() and wire.TOPIC_FRAME in observer.topics, "the onlooker")
+            assert observer.topics <= {wire.TOPIC_ROWS, wire.TOPIC_FRAME}
+            assert [len(frames) for _, frames in observer.asked] in ([], [1]), "at most what a plot shows at first"
+
+
+def fills(observer: Observer) -> list[tuple[bytes, int, wire.Fill]]:
+    """Return the questions for earlier records that have come: who asks, of which rank, and the question."""
+    found = []
+    for sender, frames in observer.asked:
+        command = wire.read_command(frames[-1])
+        if isinstance(command, wire.Fill):
+            found.append((sender, int(frames[0]), command))
+    return found
+
+
+def test_the_timeline_has_what_was_before() -> None:
+    """The records before it are asked for of a rank in sight, and of the next observer again; answers of others count
+    for nothing, and are counted.
+    """
+    with (
+        observed(run_of("fills", 2)) as observer,
+        closing(Link(observer.directory, "test", looks_back=True)) as link,
+    ):
+        history = link.history
+        assert history is not None
+        link.watch(frozenset({1, 7}))
+        topic = wire.topic_of(wire.TOPIC_STEPS, 1)
+        until(lambda: polling(observer, link) and fills(observer) and topic in observer.topics, "the question")
+        ((sender, rank, fill),) = fills(observer)
+        assert (rank, fill.first_seq) == (1, 1)
+        for frames in ([b"1", b"1", b"2"], [b"1", b"\xff"], [b"\xff"]):
+            observer.cmd.send_multipart([sender, *frames])
+        observer.answer(sender, 1, wire.Steps(0, (step(1),)), wire.Steps(1, (step(1), step(2))))
+        observer.publish(topic, wire.Steps(1, (step(3),)))
+        until(lambda: polling(observer, link) and len(history.steps.by_rank(1)) == 3, "its records")
+        assert history.steps.by_rank(0) == []
+        assert frame_now(link).refused == 4
+        observer.asked.clear()
+        observer.close()
+        observer.open()
+        until(lambda: polling(observer, link) and fills(observer), "the question to the next observer")
+        assert [rank for _, rank, _ in fills(observer)] == [1]
+
+
+def test_what_a_plot_shows_is_asked_with_the_connection_and_once() -> None:
+    """The question waits neither for a word of the observer nor for the first look, nor its answer for a tick."""
+    with observed(run_of("first", 2)) as observer, closing(Link(observer.directory, "t", looks_back=True)) as link:
+        # Nobody has polled, and the observer has said nothing.
+        assert observer.cmd.poll(60_000)
+        sender, payload = observer.cmd.recv_multipart()
+        query = wire.read_command(payload)
+        assert isinstance(query, wire.History)
+        assert query.metric == "loss"
+        for answer in (wire.Extent(query.id, 1, 120, 120), wire.Reply(query.id, True)):
+            observer.cmd.send_multipart([sender, wire.encode(answer)])
+        history = link.history
+        assert history is not None
+        until(lambda: polling(observer, link) and len(history._early) == 2, "the answer")
+        assert not history.begun
+        link.frame()
+        link.poll()
+        assert history.complete
+        assert history.by_step.last == 120
+        questions = [wire.read_command(frames[-1]) for _, frames in observer.asked]
+        assert not [each for each in questions if isinstance(each, wire.History)], "it is asked once"
+
+
+def test_answers_wait_for_the_first_look_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An observer that sends more than there is room for is read at once."""
+    monkeypatch.setattr(history_module, "EARLY_BYTES", 100)
+    history = History(2)
+    query = history.first_question()
+    for size in (60, 40):
+        history.take_answer(wire.Extent(query.id, 1, 120, 120), size)
+        assert not history.begun
+    history.take_answer(wire.Reply(query.id, True), 1)
+    assert history.begun
+    assert history.by_step.last == 120
+
+
+def test_another_users_run_is_looked_at_and_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not its user subscribes, and sends no question, whatever is watched."""
+    with observed(run_of("theirs", 2)) as observer:
+        theirs = RunDir(observer.directory.path, os.getuid())
+        # Seen from another user's process the sockets stay this user's.
+        monkeypatch.setattr(os, "getuid", lambda: theirs.owner + 1)
+        with closing(Link(theirs, "test", onlooker=True, looks_back=True)) as link:
+            link.watch(frozenset({1}))
+            topic = wire.topic_of(wire.TOPIC_STEPS, 1)
+            until(lambda: polling(observer, link) and topic in observer.topics, "the rank in sight")
+            heard(observer, link)
+            link.frame()
+            polling(observer, link)
+            assert connections(theirs.address("observer", "cmd")) == 0
+            assert observer.asked == []
+
+
+def silence(link: Link, seconds: float) -> None:
+    """Let the observer be silent for so long, and the link take note of that."""
+
+    def is_missed() -> bool:
+        # What it has sent before may still arrive.
+        link._hearing.at = time.time() - seconds
+        link._look_due = 0.0
+        link.poll()
+        return link._hearing.missed_s(time.time()) is not None and link.complete
+
+    until(is_missed, "the silence")
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_while_the_observer_is_gone_nothing_is_said_of_the_ranks(is_recorded: bool) -> None:
+    """Their states and steps stay and are told as of then, with its age; nobody is called silent; who comes in its
+    place is heard, and that one's silence is told as well.
+    """
+    with observed(run_of(f"gone-{is_recorded}", 2)) as observer, closing(Link(observer.directory, "test")) as link:
+        for number in (9, 12):
+            observer.tell(beat(0, number), beat(1, number))
+            until(lambda: polling(observer, link) and frame_now(link).step == number, "the ranks")  # noqa: B023
+            assert frame_now(link).unobserved_s is None
+            if is_recorded:
+                record(observer.directory, beat(0, number), beat(1, number))
+            observer.close()
+            silence(link, 60)
+            frame = frame_now(link)
+            assert [(rank.state, rank.step) for rank in frame.ranks] == [("running", number)] * 2
+            assert frame.unobserved_s == pytest.approx(60, abs=30)
+            assert not any("silent" in event.text for event in frame.events)
+            observer.open()
+
+
+@pytest.mark.parametrize("observer_is", ["killed", "frozen"])
+def test_who_comes_while_no_observer_answers_sees_the_ranks_as_they_were_recorded(observer_is: str) -> None:
+    """As of then, with the age of that, also at the first look; the next observer tells how they are."""
+    with observed(run_of(f"alone-{observer_is}", 2)) as observer:
+        record(observer.directory, *(beat(rank, 3, age_s=30.0) for rank in range(2)))
+        observer.close()
+        if observer_is == "killed":
+            observer.directory.update(observer=NOBODY, launched=False)
+        now = 0.0
+        with closing(Link(observer.directory, "test", clock=lambda: now)) as link:
+            link._meet = survey.look
+
+            def complete() -> bool:
+                nonlocal now
+                now += 0.25
+                link.poll()
+                return link.complete
+
+            until(complete, "the record")
+            frame = frame_now(link)
+            assert [(rank.state, rank.step) for rank in frame.ranks] == [("running", 3)] * 2
+            assert frame.supervised == (observer_is == "frozen")
+            assert frame.unobserved_s == pytest.approx(30, abs=20)
+            observer.open()
+            observer.tell(beat(0, 5, state="paused"), beat(1, 5, state="paused"))
+            until(lambda: polling(observer, link) and frame_now(link).state == "paused", "the next observer")
+            assert frame_now(link).unobserved_s is None
+
+
+def test_a_run_that_nobody_observes_yet_is_starting() -> None:
+    """Ranks that have come before their observer are not silent: nobody could hear them; nor is it missed so soon."""
+    run = msgspec.structs.replace(run_of("early", 2), state="starting", created_at_ns=time.time_ns())
+    with observed(run) as observer:
+        observer.close()
+        now = 0.0
+        with closing(Link(observer.directory, "test", clock=lambda: now)) as link:
+            now = START_S - 1
+            link.poll()
+            link.advance(time.time() + now)
+            frame = link.frame()
+            assert ([rank.state for rank in frame.ranks], frame.unobserved_s) == (["starting"] * 2, None)
+            observer.open()
+            observer.tell(beat(0, 2))
+            until(lambda: polling(observer, link) and frame_now(link).ranks[0].state == "running", "the first rank")
+
+
+def test_the_numbers_stay_until_the_run_has_ended() -> None:
+    """Between the ranks' end and their launcher's the observer alone knows them; then the record does."""
+    with observed(run_of("numbers", 2)) as observer:
+        for member in observer.directory.members().values():
+            ended = rundir.Ended(time.time_ns(), 0, step=9)
+            observer.directory.write_member(msgspec.structs.replace(member, process=NOBODY, ended=ended))
+        observer.tell(*(wire.Steps(rank, (step(9, 0.25),)) for rank in range(2)))
+        with closing(Link(observer.directory, "test")) as link:
+            heard(observer, link)
+            found = frame_now(link)
+            assert {(rank.state, rank.step, rank.loss) for rank in found.ranks} == {("finished", 9, 0.25)}
+            # The observer has written down the last steps and the end, and has left before it told of them.
+            record(observer.directory, *(wire.Steps(rank, (step(10, 0.125),)) for rank in range(2)))
+            observer.directory.update(state="finished", exit_code=0, ended_at_ns=time.time_ns())
+            link._look_due = 0.0
+            link.poll()
+            until(lambda: polling(observer, link) and link.complete, "the record")
+            found = frame_now(link)
+            assert (found.state, found.loss, found.unobserved_s) == ("finished", 0.125, None)
+
+
+@contextlib.contextmanager
+def name_taken(directory: RunDir) -> Iterator[None]:
+    """Let another run have the name of this one, which was moved away."""
+    run, rest = directory.read(), directory.path.with_name("moved-away")
+    directory.path.rename(rest)
+    other = rundir.create(msgspec.structs.replace(run, run_id="other"))
+    try:
+        yield
+    finally:
+        shutil.rmtree(other.path)
+        rest.rename(directory.path)
+
+
+def test_nothing_is_taken_in_of_another_run_that_took_the_name() -> None:
+    """What comes from its observer is let go of before anybody looks at the record, and nobody listens any more."""
+    with observed(run_of("taken", 1)) as observer, closing(Link(observer.directory, "test", looks_back=True)) as link:
+        addresses = [observer.directory.address("observer", kind) for kind in ("pub", "cmd")]
+        observer.tell(beat(0, 4))
+        heard(observer, link)
+        assert [connections(address) for address in addresses] == [1, 1]
+        with name_taken(observer.directory):
+            # This observer goes on at its addresses in the place of the one of the other run.
+            wrong = wire.Verdict(1, "slow_rank", "rank 0 of another run", 1, rank=0)
+            observer.tell(beat(0, 900), wire.Verdicts(time.time_ns(), (wrong,)))
+            assert link._observed is not None
+            assert link._observed._sub is not None
+            until(partial(link._observed._sub.socket.poll, 0), "what it sends")
+            # As between two looks at the record.
+            link._observed.drain(math.inf)
+            for _ in range(3):
+                link.poll()
+                link.poll_history()
+            frame = frame_now(link)
+            until(lambda: [connections(address) for address in addresses] == [0, 0], "nobody listens")
+    assert (frame.step, frame.state, frame.verdict) == (4, "lost", None)
+
+
+def test_a_message_that_cannot_be_is_refused_and_counted() -> None:
+    """Garbage, other messages, ranks that there are not and a run of another size change nothing."""
+    with observed(run_of("wrong", 2)) as observer, closing(told(observer)) as subscription:
+        observer.tell(beat(0, 4), beat(1, 4))
+
+        def drained(condition: Callable[[], object]) -> None:
+            until(lambda: (observer.turn(), subscription.drain(math.inf), condition())[-1], "the messages")
+
+        drained(lambda: subscription.is_whole)
+        run, ranks = subscription.run, dict(subscription.ranks)
+        assert run is not None
+        stranger = msgspec.structs.replace(ranks[1], rank=2)
+        wrong: list[tuple[bytes, wire.RankFrame | wire.RunFrame | wire.Rows | wire.Telemetry | bytes]] = [
+            (wire.TOPIC_FRAME, b"\xff"),
+            (wire.TOPIC_FRAME, beat(0, 9)),
+            (wire.TOPIC_FRAME, msgspec.structs.replace(run, world=3)),
+            (wire.topic_of(wire.TOPIC_RANK, 1), stranger),
+            (wire.topic_of(wire.TOPIC_RANK, 1), wire.Rows(1.0, (stranger,))),
+        ]
+        for topic, message in wrong:
+            observer.publish(topic, message)
+        observer.pub.send_multipart([wire.TOPIC_FRAME])
+        observer.pub.send_multipart([wire.TOPIC_FRAME, wire.encode(run), b""])
+        drained(lambda: subscription.refused >= len(wrong) + 2)
+        assert (subscription.run, subscription.ranks) == (run, ranks)
+        observer.tell(beat(0, 5), beat(1, 5))
+        drained(lambda: subscription.ranks[1].step == 5)
+        assert subscription.refused == len(wrong) + 2
+
+
+def test_what_is_refused_stands_in_the_frame() -> None:
+    """Beside what agents and observer have refused."""
+    with observed(run_of("counted", 1)) as observer, closing(Link(observer.directory, "test")) as link:
+        heard(observer, link)
+        observer.publish(wire.TOPIC_FRAME, b"\xff")
+        until(lambda: polling(observer, link) and frame_now(link).refused == 1, "the count")
+
+
+def test_an_observer_that_sends_too_much_is_cut_off_and_heard_again() -> None:
+    """A message above the bound ends the connection; what is in order later is heard on another one."""
+    with observed(run_of("large", 2)) as observer, closing(Link(observer.directory, "test")) as link:
+
+        def is_heard(number: int) -> bool:
+            observer.turn()
+            observer.tell(beat(0, number))
+            link.poll()
+            return frame_now(link).ranks[0].step == number
+
+        until(lambda: is_heard(1), "the observer")
+        observer.publish(wire.TOPIC_FRAME, bytes(wire.MAX_MESSAGE_BYTES))
+        until(lambda: is_heard(2), "what follows one that is just within the bound")
+        observer.topics.clear()
+        observer.publish(wire.TOPIC_FRAME, bytes(wire.MAX_MESSAGE_BYTES + 1))
+        until(lambda: is_heard(3) and wire.TOPIC_FRAME in observer.topics, "another connection")
+
+
+def test_a_socket_that_others_can_use_is_not_listened_to() -> None:
+    """Whoever put it there: the records of the run say what there is, at once."""
+    with observed(run_of("open", 2)) as observer:
+        record(observer.directory, beat(0, 3), beat(1, 3))
+        os.chmod(observer.directory.address("observer", "pub").removeprefix("ipc://"), 0o666)
+        with closing(Link(observer.directory, "test")) as link:
+            until(lambda: polling(observer, link) and link.complete, "the record")
+            assert [rank.step for rank in frame_now(link).ranks] == [3, 3]
+            assert observer.topics == set()

@@ -1,0 +1,238 @@
+"""What the observer of a run publishes for those who look on, and the questions that it answers; used by one thread.
+
+Where it listens follows from the run directory; what a record names is nobody's word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.control.caller import connect
+from ddptop.agent.control.listening import Listener
+from ddptop.agent.run.files.private import check_socket
+from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.wire import EACH_RECORD, RankFrame, RunFrame
+from ddptop.tui.link.source import Refused
+
+if TYPE_CHECKING:
+    from ddptop.tui.model.history.history import History
+
+MOST_WATCHED: Final = 64
+"""Ranks of which all is subscribed to one by one."""
+REST_S: Final = 0.25
+"""Seconds that ranks have to stay in sight before they are subscribed to."""
+EARLIER_RECORDS: Final = 240
+"""Earlier records that are asked for of a rank in sight, where somebody looks back."""
+ANSWERS_S: Final = 0.012
+"""Seconds within which answers are taken in at a time."""
+UNREAD: Final = 4_000
+"""Messages of an observer that may wait here."""
+_TOGETHER: Final = 16
+"""Messages that are received before any of them is taken in: a look at the run directory is for all of them."""
+
+
+class Subscription:
+    """The two sockets to one observer, and the newest frames that came by them."""
+
+    def __init__(
+        self,
+        directory: RunDir,
+        world: int,
+        history: History | None,
+        is_same: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connect to the observer of a run, who may come later: ZeroMQ connects as soon as it listens.
+
+        Args:
+            directory: that of the run.
+            world: its ranks.
+            history: what views look back at, where somebody does; its first question is sent with the connection.
+            is_same: says whether the directory is still that of the run.
+            clock: seconds, for what is due.
+        """
+        self._world = world
+        self._history = history
+        self._is_same = is_same
+        self._clock = clock
+        self.run: RunFrame | None = None
+        """The newest frame of the run; None: none has come yet."""
+        self.ranks: dict[int, RankFrame] = {}
+        """The newest frame of each rank that has come."""
+        self.refused = 0
+        """Messages that could not be read."""
+        self.problem = ""
+        """Why nobody is listened to."""
+        self._wanted: frozenset[int] = frozenset()
+        self._watched: frozenset[int] = frozenset()
+        self._watch_due = 0.0
+        self._numbers = count(1)
+        self._sub: Listener | None = None
+        self._dealer: zmq.Socket[bytes] | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._breaks = 0
+        self._open(directory)
+
+    def _open(self, directory: RunDir) -> None:
+        publications = directory.address("observer", "pub")
+        try:
+            check_socket(publications, directory.owner)
+        except RunDirError as problem:
+            self.problem = f"not listened to: {problem}"
+            return
+        self._context = zmq.Context()
+        # Of a large group the short rows of all ranks, and more of those in sight.
+        ranks = wire.TOPIC_RANK + b"/" if self._world <= EACH_RECORD else wire.TOPIC_ROWS
+        self._sub = Listener(self._context, (ranks, wire.TOPIC_FRAME), UNREAD)
+        self._sub.connect(publications)
+        # Another user's run is looked at, and asked nothing.
+        with contextlib.suppress(Refused):
+            self._dealer = connect(self._context, zmq.DEALER, directory.address("observer", "cmd"))
+        if self._history is not None and self._dealer is not None:
+            with contextlib.suppress(zmq.Again):
+                self._dealer.send(wire.encode(self._history.first_question()), zmq.NOBLOCK)
+
+    @property
+    def is_whole(self) -> bool:
+        """True once a frame of the run and one of each rank have come."""
+        return self.run is not None and len(self.ranks) == self._world
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Say which ranks are looked at."""
+        if ranks != self._wanted:
+            self._wanted = ranks
+            self._watch_due = self._clock() + REST_S
+
+    def follow_watched(self) -> None:
+        """Subscribe to what the ranks that are watched now tell beyond rows, and to that of no others."""
+        known = frozenset(sorted(rank for rank in self._wanted if rank < self._world)[:MOST_WATCHED])
+        if self._sub is None or self._watched == known or self._clock() < self._watch_due:
+            return
+        topics = [wire.TOPIC_RANK] if self._world > EACH_RECORD else []
+        if self._history is not None:
+            topics.append(wire.TOPIC_STEPS)
+        for topic in topics:
+            for rank in self._watched - known:
+                self._sub.socket.unsubscribe(wire.topic_of(topic, rank))
+            for rank in known - self._watched:
+                self._sub.socket.subscribe(wire.topic_of(topic, rank))
+        new, self._watched = known - self._watched, known
+        self._ask_for_earlier(new)
+
+    def _ask_for_earlier(self, ranks: frozenset[int]) -> None:
+        if self._history is None or self._dealer is None:
+            return
+        for rank in sorted(ranks):
+            fill = wire.Fill(next(self._numbers), 1, EARLIER_RECORDS)
+            with contextlib.suppress(zmq.Again):
+                self._dealer.send_multipart([b"%d" % rank, wire.encode(fill)], zmq.NOBLOCK)
+
+    def mend(self) -> None:
+        """Make a lost connection anew."""
+        if self._sub is not None:
+            self._sub.mend()
+            if self._sub.breaks != self._breaks:
+                # Another observer may know nothing of what was asked of the one before.
+                self._breaks = self._sub.breaks
+                self._ask_for_earlier(self._watched)
+
+    def drain(self, deadline: float) -> bool:
+        """Take in what was published, until a moment of the clock; return whether a frame has come."""
+        is_heard = False
+        while self._sub is not None and self._clock() < deadline:
+            received = _received(self._sub.socket, _TOGETHER)
+            if not received or not self._is_same():
+                break
+            for frames in received:
+                try:
+                    topic, payload = frames
+                    is_heard |= self._take(topic, payload)
+                except (ValueError, wire.Unreadable):
+                    self.refused += 1
+        return is_heard
+
+    def _take(self, topic: bytes, payload: bytes) -> bool:
+        """Take in a message; return whether it is a frame."""
+        if topic.startswith(wire.TOPIC_STEPS):
+            if self._history is not None:
+                self._history.hear(wire.read_telemetry(payload))
+            return False
+        frame = wire.read_frame(payload)
+        match frame:
+            case RunFrame():
+                if frame.world != self._world:
+                    raise ValueError(frame.world)
+                self.run = frame
+            case RankFrame():
+                self._note(frame)
+            case wire.Rows():
+                for each in frame.ranks:
+                    # Of a rank in sight there is more.
+                    if each.rank not in self._watched or each.rank not in self.ranks:
+                        self._note(each)
+        return True
+
+    def _note(self, frame: RankFrame) -> None:
+        if frame.rank >= self._world:
+            raise ValueError(frame.rank)
+        self.ranks[frame.rank] = frame
+
+    def ask_for_history(self) -> None:
+        """Ask the observer for the numbers that views look at."""
+        if self._history is None or not self._history.begun or self._dealer is None:
+            return
+        for query in self._history.asked.wanted():
+            # Where nothing more can be sent, the question is asked again.
+            with contextlib.suppress(zmq.Again):
+                self._dealer.send(wire.encode(query), zmq.NOBLOCK)
+
+    def take_answers(self) -> None:
+        """Take in records and numbers that were asked for."""
+        deadline = self._clock() + ANSWERS_S
+        while self._dealer is not None and self._clock() < deadline:
+            # One at a time: an answer may have hundreds of records.
+            received = _received(self._dealer, 1)
+            if not received or not self._is_same():
+                return
+            for frames in received:
+                try:
+                    self._take_answer(frames)
+                except (ValueError, wire.Unreadable):
+                    self.refused += 1
+
+    def _take_answer(self, frames: list[bytes]) -> None:
+        if self._history is None:
+            return
+        if len(frames) == 1:
+            self._history.take_answer(wire.read_history(frames[0]), len(frames[0]))
+            return
+        number, payload = frames
+        answer = wire.read_answer(payload)
+        if isinstance(answer, wire.Steps):
+            if answer.rank != int(number):
+                raise ValueError(answer.rank)
+            self._history.hear(answer)
+
+    def close(self) -> None:
+        """Close both; the run does not notice."""
+        if self._sub is not None:
+            self._sub.close()
+        if self._context is not None:
+            self._context.destroy(linger=0)
+        self._sub = self._dealer = self._context = None
+
+
+def _received(socket: zmq.Socket[bytes], most: int) -> list[list[bytes]]:
+    """Return what has arrived, at most `most` messages."""
+    received: list[list[bytes]] = []
+    with contextlib.suppress(zmq.Again):
+        while len(received) < most:
+            received.append(socket.recv_multipart(zmq.NOBLOCK))
+    return received
