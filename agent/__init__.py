@@ -5,12 +5,14 @@ Importing this package loads neither torch nor textual.  No call raises an `Exce
 arguments are: a value that cannot be used is left out and counted as a fault of the rank, which the
 screens show.
 
+__main__  the runner of a rank: the script and, beside it, the agent
 observer  beside the ranks, one process a run: starts them, relays, records, judges, ends
 rank      inside a rank: hooks, records, sockets
 control   what a controller asks of ranks
 run       what a run leaves on disk
 wire      the messages
 decoding  decoders of JSON
+sampling  the choice of the steps that are recorded or timed, the same on all ranks
 text      text of unknown origin, made fit for a terminal
 version   the version of this ddptop
 startup   how our processes start

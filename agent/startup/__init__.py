@@ -1,7 +1,7 @@
 """How our processes start, before anything else is imported.
 
-starter     runs a module as a program of its own
+starter     a module, run as a program of its own
 detacher    the same, as no child of the process that asked for it
-importpath  keeps the current directory off the import path
+importpath  the import path without the current directory
 pythonpath  the folder whose `sitecustomize` starts the agent in ranks that a program spawns itself
 """

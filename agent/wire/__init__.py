@@ -1,16 +1,16 @@
 """Every message that crosses a ZeroMQ socket of ddptop. This package has all names that others use: `wire.Step`.
 
-codec      messages as bytes: `encode`, and `read_*` for each direction
-frames     the run and its ranks at one moment, as the observer makes them
-commands   from controllers and onlookers, DEALER -> ROUTER, one payload each
-answers    one `Reply` to each command, and what comes before it
-latencies  the latency of collectives from `Step` records, alike in the agent and in the dashboard
-telemetry  from PUB sockets, `[topic, payload]`
-hosts      between the observers of a run on several hosts, and of the hosts
-inspection the place at which a rank stands, in detail
-checksums  of a rank's parameters
-message    the base of all messages, the types of their numbers, the bounds on their bytes
-incoming   the cleaning of what was decoded
+codec       messages as bytes: `encode`, and `read_*` for each direction
+frames      the run and its ranks at one moment, as the observer makes them
+commands    from controllers and onlookers, DEALER -> ROUTER, one payload each
+answers     one `Reply` to each command, and the messages before it
+latencies   the latency of collectives from `Step` records, alike in the agent and in the dashboard
+telemetry   from PUB sockets, `[topic, payload]`
+inspection  the place at which a rank stands, in detail
+hosts       between the observers of a run on several hosts, and of the hosts
+checksums   of a rank's parameters
+message     the base of all messages, the types of their numbers, the bounds on their bytes
+incoming    the cleaning of decoded messages
 
 Each imports only entries below it in this list; `commands`, `answers` and `latencies` do not import each other, nor do
 `telemetry` and `inspection`.

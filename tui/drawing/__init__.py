@@ -1,11 +1,12 @@
 """Cells, colors and numbers: every view draws with these.
 
-lines       rows of cells, and the page that shows them
-bars        bars and sparklines
-units       numbers as text
-ticks       even steps and labels of an axis, which plot, timeline and heatmap share
-theme       every color, by what it means
-glyphs      ASCII in place of other signs
-filters     puts ASCII in place of other signs, last of all
-keynames    the names of keys in texts
+lines     rows of cells, and the page that shows them
+painting  the screen of Textual, painted only where lines have changed
+bars      bars and sparklines
+units     numbers as text
+ticks     even steps and labels of an axis, which plot, timeline and heatmap share
+theme     every color, by its meaning
+glyphs    ASCII in place of other signs
+filters   the last step before the terminal, which replaces signs by `glyphs`
+keynames  the names of keys in texts
 """

@@ -3,12 +3,14 @@
 run        all ranks of a run: the main screen
 runs       the list of runs, where it has no room beside a run
 rank       one rank
-log        what a rank printed
-events     what has happened; `with_roll` has what logs, events and stacks have in common
-stacks     where each rank stands
-report     why the run has failed
+log        the output of a rank
+events     the events of a run
+stacks     the places at which the ranks stand
+report     the reason why the run has failed
 plot       the plot alone
 help       keys, signs and letters
-live       what all of these have in common; `with_plot`, what those with a plot have
+live       the base of all screens of a run
+with_plot  the base of screens with a plot
+with_roll  the base of screens that are one long list: logs, events, stacks
 dialogs    screens over a screen
 """

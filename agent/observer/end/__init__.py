@@ -1,16 +1,16 @@
 """Ending or freezing the processes of a run, and the cause of its end.
 
-processes   finds the processes of a run, and signals them
+processes   the processes of a run, found and signalled
 escalation  SIGTERM, a grace period, SIGKILL, and a count of survivors
 freezer     SIGSTOP and SIGCONT
-reaper      adopts orphans and reads their exit status
+reaper      orphans, adopted for the sake of their exit status
 exits       the time and the status with which each rank ended
-rank_ends   the ends of ranks: told, recorded, and judged by their cause
+rank_ends   the ends of ranks: announced, recorded, and judged by their cause
 cause       the end of the run, and its first cause
 hung        the hang in which a run stands, or came to its end
-parting     what the ranks left behind, the first of them apart from the others
+parting     the output and the collectives with which ranks ended, the rank that failed first apart from the others
 kinds       the kinds of ends: how each is recognized, and what can be done about it
 memory      out-of-memory kills, as the kernel counts them
-kernel_log  what the kernel's log says of a process, and of its GPU
-traces      stacks in what a rank left behind
+kernel_log  lines of the kernel's log about a process or its GPU
+traces      stacks in the output of a rank
 """

@@ -1,11 +1,11 @@
-"""Who starts the ranks, on which machine, and for how long.
+"""The launchers that start the ranks, the machine on which the ranks run, and the time that they have there.
 
-launcher    torchrun, or the program that spawns its own ranks: the command line and the process
-starting    the observer itself, of a run that was just created
-foreign     a job that something else launched, and when it is over
-resizing    another number of ranks after a restart by an elastic launcher
-unseen      processes of such a program in which no agent starts
-meeting     whether the torchruns of several hosts have met
-scheduler   when it takes the machine back, and the task of its that holds the run
-machine     GPUs and cores
+launcher   torchrun, or the program that spawns its own ranks: the command line and the process
+starting   the start of the observer itself, for a run that was just created
+foreign    a job that something else launched, and the end of that job
+resizing   another number of ranks after a restart by an elastic launcher
+unseen     processes of a spawning program in which no agent starts
+meeting    the rendezvous of the torchruns of several hosts, by the sockets of this host
+scheduler  the time at which a scheduler takes the machine back, and the task that holds the run
+machine    GPUs and cores
 """

@@ -1,11 +1,11 @@
 """The recording of a run, and the bounds on its bytes.
 
-recorder    writes, in a thread of its own
-inbox       what waits for it, bounded
-recording   the tables of the file, and how they are read
-ring        bounds the bytes of the file
-thinning    chooses the steps that stay when there is no room for all
-floods      chooses the events that are written
-logs        bounds the bytes of the log files
-retention   removes ended runs where all runs together take too many bytes; how many stay: run.rundir
+recorder   the thread that writes the recording
+inbox      the bounded queue before that thread
+recording  the tables of the file, and reading from them
+ring       the bound on the bytes of the file
+thinning   the choice of the steps that stay when there is no room for all
+floods     the choice of the events that are written
+logs       the bound on the bytes of the log files
+retention  the removal of ended runs where all runs together take too many bytes; `run.rundir` has their number
 """

@@ -2,7 +2,7 @@
 
 survey      the state by records and the process table
 membership  the processes of the run, described for a list
-command     the line that launches a run of the same kind again
-report      what is known of a run and its end
-takeover    starts another observer where the last one is gone
+command     the command line that launches a run of the same kind again
+report      the facts about a run and its end
+takeover    the start of another observer in place of one that is gone
 """

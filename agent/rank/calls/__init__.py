@@ -1,5 +1,5 @@
-"""The public calls that a script makes, and what it tells by them.
+"""The public calls that a script makes, and what it reports by them.
 
-script      what the script has told: total steps, note, metrics
-given       the arguments of the calls, whatever they are
+script  the reports of the script: total steps, note, metrics
+given   the arguments of the calls, whatever they are
 """

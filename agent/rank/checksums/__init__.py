@@ -1,7 +1,7 @@
 """Checksums of the rank's parameters at the end of a step, for the observer to compare.
 
-checks   when they are due, and what is sent of them
-modules  whose parameters, by the DDP modules and optimizers of the script
+checks   the steps at which checksums are due, and the messages made of them
+modules  the parameters to compare, by the DDP modules and optimizers of the script
 sums     the checksum of a tensor
 
 Parameters are only read: no random number is drawn, nothing is written, and no collective is called.  torch comes as an

@@ -1,11 +1,11 @@
 """Timing of collectives.
 
-timing         by the hooks of torch's process groups; the latency made of it is in `agent.wire.latencies`
-wrapper        where torch has no such hooks
+timing         the timing by the hooks of torch's process groups; `agent.wire.latencies` makes latencies of it
+wrapper        the timing where torch has no such hooks
 backends       the number of workers of a backend, and the clock of its collectives
 waits          the time for which the training thread waits
-counted        the calls of each group so far
+counted        the calls of each group since its start
 open_calls     the calls that have not completed
-recorder       torch's own record of collectives, where ours does not tell
+recorder       torch's own record of collectives, for calls that our hooks do not see
 communication  whether a rank may communicate unseen
 """

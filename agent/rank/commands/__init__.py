@@ -1,8 +1,8 @@
 """The commands that a rank carries out.
 
-executing   what a rank does with each command, and the reply to it
+executing   the commands carried out, and the replies to them
 gate        the step boundary at which the rank is held
-follower    carries out the decisions for all ranks
+follower    the decisions for all ranks, carried out by this one
 answers     replies and history, sent as fast as each peer reads
 preemption  a SIGTERM from outside that leads to a checkpoint and a stop
 """

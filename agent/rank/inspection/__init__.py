@@ -1,7 +1,7 @@
-"""Where a rank stands, for who asks: made on the agent's thread, while the training stands or goes on.
+"""The place at which a rank stands, found on the agent's thread while the training stands or goes on.
 
-inspecting  the whole answer
-stacks      the threads and what their frames say
-dead_threads the last thread that ended by an exception
-frames      their innermost frames, taken without harm
+inspecting    the whole answer
+stacks        the stacks of all threads, and the meaning of their frames
+frames        the innermost frames of the threads, taken without harm
+dead_threads  the last thread that ended by an exception
 """

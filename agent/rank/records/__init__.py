@@ -1,13 +1,13 @@
 """The stamps of a step, and the records made of them.
 
-stamps      the stamps that the training thread writes
-cost        what the hooks cost the training thread
-own_choice  how many steps are recorded until the run's observer chooses, and where steps become far longer
-meter       makes `Step` records of stamps
-device_time events on the device's own time line
-device      memory and load
-starvation  time without a core
-health      losses and gradients that are not finite
-history     the last records, for late subscribers
-digest      makes summaries of records
+stamps       the stamps that the training thread writes
+cost         the time that the hooks cost the training thread
+own_choice   the number of steps that a rank records without its observer, or when its steps become far longer
+meter        `Step` records, made of stamps
+device_time  the time of each phase on the device, by events on its own time line
+device       memory and load
+starvation   time without a core
+health       losses and gradients that are not finite
+history      the last records, for late subscribers
+digest       summaries, made of records
 """

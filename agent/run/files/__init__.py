@@ -1,13 +1,13 @@
 """Safe access to the files of runs, in folders where others may write too.
 
-private     opens, replaces and locks files with checks of owner, mode and links
-marks       the mark in each folder that ddptop has made
-presence    the lock of a process on the run directory that it uses
-removal     removes a run directory
-masking     secrets, and the file that stores them
-sparse      log files whose middle is cut out
-logfile     a log that others write, read from any place on
-tail        the end of a log, as text
-growth      the end of a log and what is added to it, in pieces for a copy of it
-database    the exceptions of a damaged SQLite file
+private   files opened, replaced and locked with checks of owner, mode and links
+marks     the mark in each folder that ddptop has made
+presence  the lock of a process on the run directory that it uses
+removal   the removal of a run directory
+masking   secrets, and the file that stores them
+sparse    log files whose middle is cut out
+logfile   a log that others write, read from any place on
+tail      the end of a log, as text
+growth    the end of a log and the bytes added to it, in pieces for a copy of it
+database  the exceptions of a damaged SQLite file
 """

@@ -1,6 +1,6 @@
-"""What the environment asks the ranks of a run for, beside training.
+"""Requests of the environment to the ranks of a run, beside training.
 
-checking    how often parameters are compared, and where
-recording   how many steps are recorded
-injection   the grammar of `--inject`
+checking   the steps at which parameters are compared, and the parameters
+recording  the number of steps that are recorded
+injection  the grammar of `--inject`
 """

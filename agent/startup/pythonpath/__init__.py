@@ -1,6 +1,8 @@
 """A folder for PYTHONPATH: Python runs its `sitecustomize` at the start of every process of a run.
 
 It serves runs whose program spawns its ranks itself, which cannot be started under the runner.
+
+sitecustomize  the start of the agent in a process of the run; cheap, and for any version of Python
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keys and what they do.
 
-keymap      which keys do what, and the user's own
-sections    who has keys, in the order of the help: all screens, dialogs and views
-counting    the keys that type a number of steps
-palette     every action by its name
-hint        what to press next, said once
+keymap    the action of each key, and the user's own keys
+sections  all screens, dialogs and views that have keys, in the order of the help
+counting  the keys that type a number of steps
+palette   every action by its name
+hint      a hint for the next key, shown once
 """

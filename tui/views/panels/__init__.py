@@ -1,1 +1,5 @@
-"""A box for each rank: `panels` divides the room among them, `panel` draws one and has its least size."""
+"""A box for each rank.
+
+panels  the widget, which divides the room among the boxes
+panel   the drawing of one box, and its least size
+"""

@@ -1,9 +1,10 @@
 """A number over steps.
 
-plot        the widget; `placeholder` stands for it until it is loaded
-canvas      where its lines are drawn in dots
-contents    which lines it shows
-window      which steps it shows
-curves      series to columns
-ticks       where the ticks of its axes lie; by the arithmetic of drawing.ticks
+plot         the widget
+placeholder  a widget in its place until the plot is loaded
+canvas       the area in which lines are drawn in dots
+contents     the lines, limits and values of the plot
+window       the steps that the plot shows
+curves       series to columns
+ticks        the ticks of the axes, by the arithmetic of `drawing.ticks`
 """

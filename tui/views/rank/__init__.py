@@ -1,1 +1,5 @@
-"""All about one rank: `facts` as rows, `histories` in small."""
+"""All about one rank.
+
+facts      the facts about the rank, as rows
+histories  the course of the rank's numbers and the latencies of its all-reduces, in small
+"""

@@ -1,1 +1,5 @@
-"""Where the ranks stand: their stacks, merged and folded."""
+"""The places at which the ranks stand: their stacks, merged and folded.
+
+places  the widget
+lines   the lines of stacks as cells
+"""

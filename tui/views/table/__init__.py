@@ -1,1 +1,6 @@
-"""A line for each rank: `table` is the widget, `columns` its columns, `grouping` its lines by host."""
+"""A line for each rank.
+
+table     the widget
+columns   the columns: title, width, order, drawing
+grouping  the lines of ranks that are grouped by host
+"""

@@ -1,15 +1,15 @@
-"""A run that makes no steps: whether it hangs, who is the cause, and what the others wait for. Pure, without a clock.
+"""A run that makes no steps: whether it hangs, its cause, and what the ranks wait for. Pure, without a clock.
 
-watch     a suspicion, the questions to the ranks that follow from it, and what is told in the end
-progress  the steps of the run by its heartbeats: how long it stands, and how long it usually does
-looks     inspections of the ranks at several moments, and what has changed from one to the next
-place     what a rank's main thread does, by its stack
+watch     a suspicion, the questions to the ranks that follow from it, and the verdict in the end
+progress  the steps of the run by its heartbeats: the seconds since the last one, and the usual seconds
+looks     inspections of the ranks at several moments, and the changes from one to the next
+place     the work or the wait of a rank's main thread, by its stack
 activity  ranks that work although their stacks stand still
 behind    ranks that stand while others make steps
-waits     who waits for whom, by the records of collectives
+waits     the ranks for which each rank waits, by the records of collectives
 mismatch  ranks that called different collectives at the same number
-classes   why a rank does not come
-verdict   all of that brought together
+classes   reasons for which a rank does not come
+verdict   the verdict from all of the above
 wording   the lines for people
 
 Nothing here needs NumPy.

@@ -1,12 +1,14 @@
-"""What may be wrong with a run, a module for each.
+"""The faults that a run may have, a module for each.
 
-slow              who holds the group back; `suspects` says what each suspect costs
-slow_host         a host all of whose ranks do
-link              whether the network to a host is slow, for the words of a verdict
+slow              a rank that holds the group back
+suspects          the ranks and phases that may hold the group back, each with its cost in ms
+slow_host         a host all of whose ranks hold the group back
+link              a slow network to a host, for the words of a verdict
 turns             ranks that take turns being late
-rhythm            how often a delay comes that does not come in every step
+rhythm            the interval of a delay that comes only in some steps
 memory_growth     memory that does not settle
 no_core           a rank that has no core to run on
 no_communication  ranks that never communicate
 health            losses and gradients that are not finite
+divergence        ranks whose parameters differ from those of the others
 """

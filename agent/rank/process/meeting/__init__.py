@@ -1,6 +1,6 @@
-"""How the observers of a run on several hosts find each other: by the store in which the training's own ranks meet.
+"""The rendezvous of the observers of a run on several hosts, by the store that the training's own ranks use.
 
-meeting   when a rank takes part, where the store is, and what is told where there is none
-exchange  the thread that passes on where the observer of rank 0's host listens
+meeting   the ranks that take part, the address of the store, and the reason where there is none
+exchange  the thread that passes on the address of the observer of rank 0's host
 store     a connection of our own to the store
 """
