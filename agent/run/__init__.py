@@ -1,16 +1,17 @@
 """The files of a run on disk, and the states that follow from them.
 
-rundir       the run directories of a user: members, addresses, ends, and the number of ended ones that stay
-base         the folder that holds them, and their names
-records      the record of a run and of each rank
-states       the state of a rank and of a run, from evidence; its limits in seconds come from the caller
-decisions    actions that either all ranks or none must carry out
-generations  the present start of the group, and plausible step counts, among the claims of ranks
-ends         the end of each rank's process, as the observer saw it
-detached     the start of a run's observer, where ddptop did not launch the job
-hosts        the other hosts of a run: the address of the head, and the records of their ranks
-identity     processes, told from later ones with the same pid
-script       the script of a rank: sources, stacks, its last line
-switches     requests of the environment to the ranks, beside training
-files        marks, locks, private files, removal
+rundir         the run directories of a user: members, addresses, ends, and the number of ended ones that stay
+base           the folder that holds them, and their names
+records        the record of a run and of each rank
+states         the state of a rank and of a run, from evidence; its limits in seconds come from the caller
+decisions      actions that either all ranks or none must carry out
+generations    the present start of the group, and plausible step counts, among the claims of ranks
+ends           the end of each rank's process, as the observer saw it
+detached       the start of a run's observer, where ddptop did not launch the job
+hosts          the other hosts of a run: the address of the head, and the records of their ranks
+identity       processes, told from later ones with the same pid
+script         the script of a rank: sources, stacks, its last line
+settings_file  the path of the user's settings, for the observer and the dashboard
+switches       requests of the environment to the ranks, beside training
+files          marks, locks, private files, removal
 """

@@ -1,14 +1,13 @@
-"""Where frames come from.
+"""The frames of runs, and whatever asks or acts on a run that is shown.
 
-source      what a screen may ask of a run, also where it may only look, and before a run is chosen
-live        a run, alive or ended
-sockets     what its observer tells of it, and how long missing records are waited for
-replay      what is recorded of it
-turns       whose processes are looked up next, where there are too many to look up all
-control     what acts on it
-inspection  asks the ranks where they stand
-fleet       what a screen may ask of all runs; `runs` are those of this machine
-logs        the output of the ranks, read from their files
-host        cores, memory and GPUs of the machine
-look        one look at some runs, for `ps` and `status`
+live          a run, alive or ended, as a `Source`
+subscription  the frames that an observer publishes, and questions to it
+source        the questions that a screen may ask of a run, also where it may only look, and before a run is chosen
+control       actions on it
+inspection    questions to the ranks where they stand
+runs          all runs of this machine
+fleet         the questions that a screen may ask of all runs
+look          one look at some runs, for `ps` and `status`
+host          cores, memory and GPUs of the machine
+logs          the output of the ranks, read from their files
 """

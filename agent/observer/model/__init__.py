@@ -1,12 +1,14 @@
-"""The model of a run: what its ranks tell in, frames out. Pure: no sockets, no files, no clock of its own.
+"""The model of a run: messages of its ranks in, frames out. Pure, but for `run_model`: no sockets, files or clock.
 
-store       takes messages, and moves on with time
-framer      makes the frames of it, and changes nothing
-situation   the run at a moment, by what the store knows
-changes     what has changed from one moment to the next, as events
-ranks       the ranks, each and together
-hosts       the hosts of a run on several, and their clocks
-collectives waiting and transfer
-hearing     whether the observer of the run is heard
-thresholds  from where on something is said
+run_model    the model with what the directory of its run says: records, recording, processes
+framer       makes the frames of a store, and changes nothing
+store        takes messages, and moves on with time
+situation    the run at a moment, by what the store knows
+changes      the changes from one moment to the next, as events
+hosts        the hosts of a run on several, and their clocks
+collectives  waiting and transfer of all-reduces
+ranks        the ranks, each and together
+hearing      the time since the observer of the run was heard
+thresholds   the limits from which on something is said
+turns        the ranks whose processes are looked up next, where there are too many to look up all
 """

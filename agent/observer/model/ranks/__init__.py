@@ -1,7 +1,8 @@
 """The ranks of a run, each and together.
 
-rank        what is known of one rank, and whether it is stalled; `group` adds the ranks up
-recent      what the newest steps of a rank were like
-generations which start of the group they are of
-mesh        where they stand on a device mesh
+group        the numbers of all ranks, added up
+rank         one rank: its identity, its records, its state
+recent       the means of its newest steps
+generations  the start of the group that the ranks belong to
+mesh         the places of ranks on a device mesh
 """
