@@ -103,14 +103,13 @@ class ProgramInput(Input):
         # Also where the text was there before, which changes nothing.
         self.offer(text)
 
-    async def _on_key(self, event: events.Key) -> None:
+    def on_key(self, event: events.Key) -> None:
+        """Open the list of all at a space in an untouched field."""
         # No program begins with a space: as in a choice, it opens the list of all.
         if event.character == " " and self.selected_text == self.value and not self.offering:
             event.stop()
             event.prevent_default()
             self.offer("")
-            return
-        await super()._on_key(event)
 
     def on_click(self) -> None:
         """Open the list of all, or close it."""
