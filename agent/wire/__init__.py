@@ -71,6 +71,7 @@ from ddptop.agent.wire.frames import TOPIC_FRAME as TOPIC_FRAME
 from ddptop.agent.wire.frames import TOPIC_RANK as TOPIC_RANK
 from ddptop.agent.wire.frames import TOPIC_ROWS as TOPIC_ROWS
 from ddptop.agent.wire.frames import UNHEARD as UNHEARD
+from ddptop.agent.wire.frames import EncodedRows as EncodedRows
 from ddptop.agent.wire.frames import EventLine as EventLine
 from ddptop.agent.wire.frames import HostFrame as HostFrame
 from ddptop.agent.wire.frames import RankFrame as RankFrame

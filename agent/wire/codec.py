@@ -11,7 +11,7 @@ import msgspec
 
 from ddptop.agent.wire.answers import Answer, HistoryAnswer, HistoryPart
 from ddptop.agent.wire.commands import Command
-from ddptop.agent.wire.frames import RankFrame, Rows, RunFrame
+from ddptop.agent.wire.frames import EncodedRows, RankFrame, Rows, RunFrame
 from ddptop.agent.wire.hosts import HostHello
 from ddptop.agent.wire.incoming import clean_name, cleaned, is_plain
 from ddptop.agent.wire.telemetry import (
@@ -65,7 +65,8 @@ def encode(
     | Step
     | RunFrame
     | RankFrame
-    | Rows,
+    | Rows
+    | EncodedRows,
 ) -> bytes:
     """Return the msgpack form of any message."""
     return _encoder.encode(message)

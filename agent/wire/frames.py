@@ -12,7 +12,7 @@ import msgspec
 
 from ddptop.agent.wire.incoming import Label, Line, Name, Verbatim
 from ddptop.agent.wire.latencies import ALL_REDUCE
-from ddptop.agent.wire.message import Count, Message, Pid, Rank, Whole
+from ddptop.agent.wire.message import MOST_RANKS, Count, Message, Pid, Rank, Whole
 from ddptop.agent.wire.telemetry import Verdict
 
 TOPIC_FRAME: Final = b"frame"
@@ -247,7 +247,7 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     missing_steps: Count = 0
     """About how many more steps it takes until a rank can be told to be slow; 0 where it can."""
     refused: Count = 0
-    """Messages that came to the dashboard and could not be read, plus those that agents and observer refused."""
+    """Messages that agents, observer or this onlooker could not read, or that cannot be true."""
     logged: tuple[Name, ...] = ()
     """Names of the values that the scripts gave to `ddptop.agent.log`, in order."""
     outstanding: Count = 0
@@ -291,11 +291,18 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
 
 
 class Rows(Message, frozen=True, tag="rows"):
-    """The frames of all ranks that have changed since the last `Rows`, without their losses; at first those of all.
+    """The frames of some ranks of a large group, without their losses; each rank is in one of them once a second.
 
-    A large group takes several of them, so that each is within `MAX_MESSAGE_BYTES`.
+    To a new subscriber those of all ranks, in several messages where one would be longer than `MAX_MESSAGE_BYTES`.
     """
 
     at: float
     """Seconds since the epoch."""
-    ranks: Annotated[tuple[RankFrame, ...], msgspec.Meta(max_length=4096)]
+    ranks: Annotated[tuple[RankFrame, ...], msgspec.Meta(max_length=MOST_RANKS)]
+
+
+class EncodedRows(Message, frozen=True, tag="rows"):
+    """A `Rows` message whose frames stay encoded; other processes read it as `Rows`."""
+
+    at: float
+    ranks: tuple[msgspec.Raw, ...]

@@ -37,7 +37,8 @@ def test_spawned_processes_are_the_ranks_of_the_run(tmp_path: Path) -> None:
     script = subprocess.Popen([sys.executable, "-m", "ddptop.agent", str(path)], cwd=tmp_path)
     try:
         until(lambda: (tmp_path / "pid-1").exists() and (tmp_path / "pid-0").exists(), "both ranks have begun")
-        (directory,) = rundir.runs()
+        # Earlier tests may have left runs of their own.
+        (directory,) = (each for each in rundir.runs() if each.read().program == str(path))
 
         def running() -> list[dict[str, Any]]:
             ranks = json.loads(ddptop("status", directory.name, "--json").stdout)["ranks"]

@@ -183,7 +183,12 @@ class Link:
     @property
     def settled(self) -> bool:
         """True once all that was recorded earlier has been taken in."""
-        return (self._kept is None or self._kept.complete) and (self.model is None or self.model.is_recalled)
+        return (self._kept is None or self._kept.complete) and self._is_recalled
+
+    @property
+    def _is_recalled(self) -> bool:
+        """True once the recording that the frame of now is made of was read."""
+        return self.model is None or self.model.is_recalled
 
     @property
     def complete(self) -> bool:
@@ -223,15 +228,10 @@ class Link:
             self._hear(self._observed, deadline)
         if self.model is not None:
             self._read(self.model, now)
-        if self._kept is not None and self.settled_model:
+        if self._kept is not None and self._is_recalled:
             self._kept.advance(now + EARLIER_S, self._clock)
         if self._has_ended and self.history is not None and self.history.begun:
             self.history.asked.ask_source()
-
-    @property
-    def settled_model(self) -> bool:
-        """True once the recording of now was read."""
-        return self.model is None or self.model.is_recalled
 
     def _hear(self, observed: Subscription, deadline: float) -> None:
         """Take in what the observer says."""
@@ -381,7 +381,7 @@ class Link:
     def _frames(self) -> tuple[RunFrame, list[RankFrame]]:
         """Return the frame of the run and those of its ranks by who knows them best."""
         model, told = self.model, self._observed
-        knows = model is not None and model.is_recalled and (model.is_recorded or self._has_ended)
+        knows = model is not None and model.is_recalled and model.is_recorded
         if told is not None and told.run is not None and told.is_whole and not knows:
             return _by(told.run, model), [told.ranks[rank] for rank in range(self._run.world)]
         assert model is not None
@@ -408,8 +408,15 @@ class Link:
 
 
 def _by(run: RunFrame, model: RunModel | None) -> RunFrame:
-    """Return what an observer has told of a run, with what its processes say of that observer meanwhile."""
-    live = None if model is None else model.store.liveness
+    """Return what an observer has told of a run, with what its record and its processes say meanwhile."""
+    if model is None:
+        return run
+    now, live = model.framer.frame(), model.store.liveness
+    if now.state in ENDED_STATES:
+        return replace(
+            run, state=now.state, cause=now.cause, cause_rank=now.cause_rank, exit_code=now.exit_code,
+            ended_at=now.ended_at, at=now.at,
+        )  # fmt: skip
     return run if live is None else replace(run, supervised=live.supervised, orphaned=live.orphaned)
 
 

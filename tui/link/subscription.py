@@ -32,7 +32,7 @@ EARLIER_RECORDS: Final = 240
 """Earlier records that are asked for of a rank in sight, where somebody looks back."""
 ANSWERS_S: Final = 0.012
 """Seconds within which answers are taken in at a time."""
-UNREAD: Final = 4_000
+UNREAD: Final = 1_000
 """Messages of an observer that may wait here."""
 _TOGETHER: Final = 16
 """Messages that are received before any of them is taken in: a look at the run directory is for all of them."""
@@ -65,7 +65,9 @@ class Subscription:
         self.run: RunFrame | None = None
         """The newest frame of the run; None: none has come yet."""
         self.ranks: dict[int, RankFrame] = {}
-        """The newest frame of each rank that has come."""
+        """The frame of each rank that has come, of the same moment as that of the run."""
+        self._coming: dict[int, RankFrame] = {}
+        """Those of the moment of which the frame of the run is still to come."""
         self.refused = 0
         """Messages that could not be read."""
         self.problem = ""
@@ -159,7 +161,7 @@ class Subscription:
         return is_heard
 
     def _take(self, topic: bytes, payload: bytes) -> bool:
-        """Take in a message; return whether it is a frame."""
+        """Take in a message; return whether it is a frame of the run."""
         if topic.startswith(wire.TOPIC_STEPS):
             if self._history is not None:
                 self._history.hear(wire.read_telemetry(payload))
@@ -169,7 +171,11 @@ class Subscription:
             case RunFrame():
                 if frame.world != self._world:
                     raise ValueError(frame.world)
+                # Its ranks come before it: only now are they those of one moment.
                 self.run = frame
+                self.ranks.update(self._coming)
+                self._coming.clear()
+                return True
             case RankFrame():
                 self._note(frame)
             case wire.Rows():
@@ -177,12 +183,12 @@ class Subscription:
                     # Of a rank in sight there is more.
                     if each.rank not in self._watched or each.rank not in self.ranks:
                         self._note(each)
-        return True
+        return False
 
     def _note(self, frame: RankFrame) -> None:
         if frame.rank >= self._world:
             raise ValueError(frame.rank)
-        self.ranks[frame.rank] = frame
+        self._coming[frame.rank] = frame
 
     def ask_for_history(self) -> None:
         """Ask the observer for the numbers that views look at."""

@@ -75,7 +75,10 @@ def line(command: str, verb: Sequence[str], given: dict[str, str], host: str, ad
         host: the other machine, as people are told.
         advice: what to do where there is no such command.
     """
-    words = command.split()
+    lexer = shlex.shlex(command, posix=False)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    # As the shell there sees them, with their quotes.
+    words = list(lexer)
     first = next((word for word in words if word != "env" and "=" not in word), command)
     command = f"env {command}" if words and "=" in words[0] else command
     missing = shlex.quote(f"ddptop: {host}: no `{first}` there; {advice}")

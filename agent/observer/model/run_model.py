@@ -105,15 +105,16 @@ class RunModel:
         """Read on in the recording until a moment of the clock; `heard` is given each message as well."""
         if self._recording is None:
             return
-        for message in self._recording:
+        recording, self._recording = self._recording, None
+        for message in recording:
             if isinstance(message, wire.Verdict):
                 self.store.recall_verdict(message)
             else:
                 self.store.recall(message, time.time())
                 heard(message)
             if self._clock() > deadline:
+                self._recording = recording
                 return
-        self._recording = None
 
     def look(self) -> bool:
         """Read again what has changed in the directory, where that is due; return whether it was.

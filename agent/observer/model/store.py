@@ -1,4 +1,4 @@
-"""The dashboard's model of one run.
+"""What is known of one run.
 
 Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours write what is told, and
 `advance` what follows from the time that goes by; `framer` makes frames of it, and changes nothing.
@@ -222,9 +222,7 @@ class Store:
             self._greet(early, early.started_at_ns / 1e9, heard=False)
         model = self.ranks[hello.rank]
         if hello.protocol != wire.PROTOCOL and model.hello is None:
-            text = (
-                f"rank {hello.rank} speaks protocol {hello.protocol}, this dashboard {wire.PROTOCOL}: update the older"
-            )
+            text = f"rank {hello.rank} speaks protocol {hello.protocol}, the observer {wire.PROTOCOL}: update the older"
             self.changes.add(EventLine(now, text, hello.rank, "warning"))
         if model.hello is not None and model.hello.started_at_ns != hello.started_at_ns:
             # A new process in the old one's place: its numbers begin anew.

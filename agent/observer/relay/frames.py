@@ -1,7 +1,8 @@
-"""The frames of the run for those who look on: made four times a second while somebody does, and else not at all."""
+"""The frames of the run for those who look on, made four times a second while somebody does."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection
 from typing import Final
@@ -12,14 +13,18 @@ from ddptop.agent import wire
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.run.rundir import RunDirError
-from ddptop.agent.wire import EACH_RECORD, RankFrame
+from ddptop.agent.wire import EACH_RECORD
 
 EVERY_S: Final = 0.25
 """Seconds between two frames."""
-ROWS_S: Final = 1.0
-"""Seconds between two `Rows`."""
-_ROWS: Final = 128
-"""Ranks in one `Rows`, however much each of them has to say."""
+UNWATCHED_S: Final = 1.0
+"""Seconds between two moments of the model while nobody looks on."""
+_PARTS: Final = 4
+"""Each rank of a large group is in one of so many frames' rows: a pause for all of them would be long."""
+_MOST: Final = wire.MAX_MESSAGE_BYTES - (4 << 10)
+"""Bytes of the frames in one message."""
+_RECALL_S: Final = 0.03
+"""Seconds of a turn in which the recording of an earlier observer is read."""
 
 
 class Frames:
@@ -30,9 +35,9 @@ class Frames:
         self._model = model
         self._world = world
         self._door = door
-        self._due = self._rows_due = 0.0
-        self._sent: dict[int, RankFrame] = {}
-        """By rank, its frame in the last `Rows` that it was in."""
+        self._due = 0.0
+        self._part = 0
+        """The part of the ranks that the next rows are of."""
         self._newcomers: set[bytes] = set()
 
     @property
@@ -42,7 +47,8 @@ class Frames:
 
     @property
     def _is_watched(self) -> bool:
-        return self._door.wants(wire.TOPIC_FRAME)
+        topics = wire.TOPIC_FRAME, wire.TOPIC_ROWS, wire.TOPIC_RANK + b"/"
+        return any(map(self._door.wants, topics)) or bool(self._door.ranks_wanted())
 
     def greet(self, topics: Collection[bytes]) -> None:
         """Publish soon all that these new subscriptions are to."""
@@ -55,23 +61,34 @@ class Frames:
 
     def turn(self, *, at_once: bool = False) -> None:
         """Publish what is due; `at_once` a frame of this moment in any case."""
-        now = time.monotonic()
-        if not self._is_watched or (now < self._due and not at_once):
+        now, is_watched = time.monotonic(), self._is_watched
+        if now < self._due and not at_once:
             return
-        self._due = now + EVERY_S
-        try:
+        self._model.recall(now + _RECALL_S)
+        if not self._model.is_recalled and not at_once:
+            # Without what an earlier observer has recorded a frame would not be true.
+            self._due = now
+            return
+        # What changes is an event with its time, also where nobody looks on.
+        self._due = now + (EVERY_S if is_watched else UNWATCHED_S)
+        # Removed under our eyes, what the ranks say is all there is.
+        with contextlib.suppress(RunDirError):
             self._model.look()
-            self._model.survey()
-        except RunDirError:
-            # Removed under our eyes: what the ranks say is all there is.
-            pass
+            if is_watched:
+                self._model.survey()
         self._model.store.advance(time.time())
+        if not is_watched:
+            return
         run = self._model.framer.frame()
         # The ranks first: who has the frame of the run has those of its ranks.
         self._publish_ranks()
-        self._publish_rows(now)
+        self._publish_rows()
         self._newcomers.clear()
-        self._door.publish(wire.TOPIC_FRAME, wire.encode(run))
+        payload = wire.encode(run)
+        while len(payload) > _MOST and run.events:
+            run = msgspec.structs.replace(run, events=run.events[1 + len(run.events) // 2 :])
+            payload = wire.encode(run)
+        self._door.publish(wire.TOPIC_FRAME, payload)
 
     def _publish_ranks(self) -> None:
         ranks = range(self._world) if self._world <= EACH_RECORD else sorted(self._door.ranks_wanted())
@@ -80,18 +97,21 @@ class Frames:
             if rank < self._world and self._door.wants(topic):
                 self._door.publish(topic, wire.encode(self._model.framer.rank(rank)))
 
-    def _publish_rows(self, now: float) -> None:
+    def _publish_rows(self) -> None:
         if not self._door.wants(wire.TOPIC_ROWS):
-            self._sent.clear()
             return
+        ranks = range(self._part, self._world, _PARTS)
+        self._part = (self._part + 1) % _PARTS
         if any(wire.TOPIC_ROWS.startswith(topic) for topic in self._newcomers):
-            self._sent.clear()
-        elif now < self._rows_due:
-            return
-        self._rows_due = now + ROWS_S
-        changed = [each for each in self._model.framer.ranks() if each is not self._sent.get(each.rank)]
-        self._sent.update((each.rank, each) for each in changed)
-        rows = [msgspec.structs.replace(each, losses=()) if each.losses else each for each in changed]
-        for first in range(0, len(rows), _ROWS):
-            payload = wire.encode(wire.Rows(time.time(), tuple(rows[first : first + _ROWS])))
-            self._door.publish(wire.TOPIC_ROWS, payload)
+            ranks = range(self._world)
+        rows: list[msgspec.Raw] = []
+        size = 0
+        for rank in ranks:
+            frame = self._model.framer.rank(rank)
+            payload = wire.encode(msgspec.structs.replace(frame, losses=()) if frame.losses else frame)
+            if size + len(payload) > _MOST:
+                self._door.publish(wire.TOPIC_ROWS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))
+                rows, size = [], 0
+            rows.append(msgspec.Raw(payload))
+            size += len(payload)
+        self._door.publish(wire.TOPIC_ROWS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))

@@ -61,6 +61,8 @@ EVERY_S: Final = 1.0
 """Seconds between two judgements, and between two looks while nobody needs what comes any sooner."""
 _KNOWN_S: Final = 2.0
 """Seconds after the start within which nothing is said of verdicts before those of earlier observers are read."""
+_RECALL_S: Final = 0.5
+"""Seconds at the start in which nothing is done but to read the recording of an earlier observer."""
 _FINISH_S: Final = 5.0
 """Seconds that the last messages of the ranks may take."""
 _CLOSE_S: Final = 3.0
@@ -254,8 +256,8 @@ class Relay:
             _log.warning("the recorder did not end in time: the last records may be missing")
 
     def _work(self) -> None:
-        # What an earlier observer has recorded comes before what the ranks say now.
-        self._guarded("the recording", lambda: self._model.recall(math.inf))
+        # What an earlier observer has recorded comes before what the ranks say now, as far as that can wait.
+        self._guarded("the recording", lambda: self._model.recall(time.monotonic() + _RECALL_S))
         poller = zmq.Poller()
         for each in (self._door.pub, self._door.cmd, self._forwarding.socket, self._wake):
             poller.register(each, zmq.POLLIN)

@@ -156,6 +156,7 @@ def test_a_rank_in_sight_is_shown_whole_and_the_others_by_their_rows() -> None:
         observer.publish(topic, one)
         rows = [msgspec.structs.replace(observer.framer.ranks()[rank], step=9) for rank in (5, 6)]
         observer.publish(wire.TOPIC_ROWS, wire.Rows(1.0, tuple(rows)))
+        observer.publish(wire.TOPIC_FRAME, observer.framer.frame())
         until(lambda: polling(observer, link) and frame_now(link).ranks[6].step == 9, "the rows")
         assert frame_now(link).ranks[5] == one
 

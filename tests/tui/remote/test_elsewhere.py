@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 from support import sshd
 from support.bases import base_of_its_own
-from support.harness import DDPTOP, until, write_script
+from support.harness import DDPTOP, DEADLINE_S, until, write_script
 from support.screens.terminal import Terminal
 from support.sshd import Machine
 
 from ddptop.agent.run import rundir
 from ddptop.agent.version import VERSION
+from ddptop.tui.remote import errand
 
 pytestmark = pytest.mark.skipif(bool(sshd.missing()), reason=sshd.missing())
 
@@ -390,3 +391,16 @@ def test_kill_by_key_ends_it_there_and_its_record_can_be_looked_at(there: Machin
         terminal.read_until(b"Restart from step 0")
         os.write(terminal.master, b"\x03")
         assert terminal.wait() == 143
+
+
+@pytest.mark.parametrize("command", ["'{folder}/a b/ddptop'", "DDPTOP_X=1 '{folder}/a b/ddptop'"])
+def test_a_command_whose_path_needs_quotes_is_found(command: str, tmp_path: Path) -> None:
+    """The shell there gets it as it was written: as one word."""
+    program = tmp_path / "a b" / "ddptop"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho $DDPTOP_X $1\n")
+    program.chmod(0o755)
+    words = errand.line(command.format(folder=tmp_path), ["status"], {"DDPTOP_X": "2"}, "node1", "install it")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split()[-1] == "status"

@@ -1,0 +1,121 @@
+"""The frames that a relay publishes of what its ranks say, as a foreign subscriber hears them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+from support.fakes.onlookers import Onlooker
+from support.fakes.ranks import Rank, beat, ranks, steps, summary
+from support.fakes.relay import relayed
+from support.harness import until
+
+from ddptop.agent import wire
+from ddptop.agent.observer.relay import frames as frames_module
+from ddptop.agent.run.rundir import RunDir
+
+ALL_RANKS = wire.TOPIC_RANK + b"/"
+
+
+@dataclasses.dataclass
+class Looker:
+    """An onlooker, and the frames that it has heard, in order."""
+
+    onlooker: Onlooker
+
+    def heard(self) -> list[tuple[bytes, wire.RunFrame | wire.RankFrame | wire.Rows]]:
+        return [(topic, wire.read_frame(payload)) for topic, payload in self.onlooker.listen()]
+
+
+@pytest.fixture
+def looker() -> Iterator[Callable[..., Looker]]:
+    """Make onlookers, in a context of their own."""
+    made: list[Onlooker] = []
+    with zmq.Context() as context:
+
+        def make(directory: RunDir, *topics: bytes) -> Looker:
+            made.append(Onlooker(context, directory, *topics))
+            return Looker(made[-1])
+
+        yield make
+        for each in made:
+            each.sub.close()
+            each.cmd.close()
+
+
+def met(group: list[Rank]) -> None:
+    """Let all ranks be found, and say how they are."""
+    for number, rank in enumerate(group):
+        rank.meet(wire.TOPIC_BEAT)
+        rank.fill()
+        rank.publish(wire.TOPIC_BEAT, beat(number, 1))
+
+
+def test_who_has_the_frame_of_the_run_has_those_of_its_ranks(
+    new_run: Callable[..., RunDir], looker: Callable[..., Looker]
+) -> None:
+    """A newcomer hears each rank before the run; the numbers are those that the ranks have told."""
+    directory = new_run(world=2)
+    with ranks(directory, 2) as group, relayed(directory):
+        met(group)
+        for number in range(2):
+            group[number].publish(wire.TOPIC_STEPS, steps(number, 1, 2, 3))
+        look = looker(directory, wire.TOPIC_FRAME, ALL_RANKS)
+        until(lambda: any(type(each) is wire.RunFrame for _, each in look.heard()), "a frame of the run")
+        first = [type(each).__name__ for _, each in look.heard()]
+        assert first.index("RunFrame") == 2
+        assert [topic for topic, _ in look.heard()[:3]] == [b"rank/00000", b"rank/00001", wire.TOPIC_FRAME]
+
+        def losses() -> set[tuple[float | None, ...]]:
+            return {each.losses for _, each in look.heard() if isinstance(each, wire.RankFrame) and each.losses}
+
+        expected = tuple(each.loss for each in steps(0, 1, 2, 3).steps)
+        until(lambda: expected in losses(), "the losses of the records")
+
+
+def test_of_a_large_group_come_rows_and_more_of_a_rank_in_sight(
+    new_run: Callable[..., RunDir], looker: Callable[..., Looker]
+) -> None:
+    """A newcomer is told of all ranks, later of each once a second; more comes of one in sight alone."""
+    directory = new_run(world=300)
+    with ranks(directory, 2) as group, relayed(directory):
+        met(group)
+        look = looker(directory, wire.TOPIC_FRAME, wire.TOPIC_ROWS)
+
+        def rows() -> list[wire.Rows]:
+            return [each for _, each in look.heard() if isinstance(each, wire.Rows)]
+
+        until(lambda: len({rank.rank for each in rows() for rank in each.ranks}) == 300, "all ranks")
+        told = len(rows())
+        group[1].publish(wire.TOPIC_SUMMARY, summary(1, 7))
+        until(lambda: any(rank.step == summary(1, 7).step for each in rows()[told:] for rank in each.ranks), "the rank")
+        look.onlooker.sub.subscribe(wire.topic_of(wire.TOPIC_RANK, 1))
+        until(lambda: any(topic == b"rank/00001" for topic, _ in look.heard()), "the rank in sight")
+        assert not [topic for topic, _ in look.heard() if topic == b"rank/00000"]
+
+
+def test_no_frame_is_made_while_nobody_looks_on(
+    new_run: Callable[..., RunDir], looker: Callable[..., Looker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model moves on all the same, so that what changes has its own time and not that of the next look."""
+    monkeypatch.setattr(frames_module, "UNWATCHED_S", 0.05)
+    directory = new_run(world=2)
+    with ranks(directory, 2) as group, relayed(directory) as relay:
+        met(group)
+        model, made = relay._model, []
+        make = model.framer.frame
+
+        def counted() -> wire.RunFrame:
+            made.append(model.store.situation.at)
+            return make()
+
+        monkeypatch.setattr(model.framer, "frame", counted)
+        began = model.store.situation.at
+        until(lambda: model.store.situation.at > began, "a later moment of the model")
+        assert made == []
+        look = looker(directory, wire.TOPIC_RANK + b"/00001")
+        until(lambda: look.heard(), "a frame of the one rank that is subscribed to")
+        assert made
+        assert {topic for topic, _ in look.heard()} == {b"rank/00001"}
