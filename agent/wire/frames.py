@@ -35,6 +35,8 @@ class EventLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rank: Rank | None
     level: Name
     """`info`, `warning` or `error`."""
+    verdict: Count | None = None
+    """Number of the verdict that begins with it, whose figures may change."""
 
 
 _Events = Annotated[tuple[EventLine, ...], msgspec.Meta(max_length=1024)]

@@ -154,7 +154,8 @@ class Changes:
     def _tell_beginning(self, verdict: wire.Verdict) -> None:
         if verdict.number not in self._begun:
             self._begun[verdict.number] = verdict
-            self.add(EventLine(verdict.since_at_ns / 1e9, hung.ageless(verdict), verdict.rank, level_of(verdict)))
+            began, text = verdict.since_at_ns / 1e9, hung.ageless(verdict)
+            self.add(EventLine(began, text, verdict.rank, level_of(verdict), verdict.number))
             _bound(self._begun)
 
     def _tell_end(self, number: int, at_ns: int) -> None:

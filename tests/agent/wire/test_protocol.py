@@ -53,7 +53,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Verdicts: "verdicts: at_ns verdicts missing_steps",
     wire.Ranks: "ranks: at_ns hellos beats summaries",
     wire.HostState: "host state ranks heard_at_ns offset_ms offset_error_ms rtt_ms agent_version node gone",
-    wire.EventLine: "at text rank level",
+    wire.EventLine: "at text rank level verdict",
     wire.Restart: "generation at step",
     wire.HostFrame: (
         "host state ranks heard_at offset_ms offset_error_ms rtt_ms agent_version node step_ms own_ms over"

@@ -36,6 +36,8 @@ class PlainView:
         self._out = out
         self._interval_s = interval_s
         self._told: tuple[EventLine, ...] = ()
+        self._begun: set[int | None] = set()
+        """Numbers of the verdicts whose beginning was told."""
         self._starting = ""
         self._announced = False
         self._latest = 0.0
@@ -135,7 +137,11 @@ class PlainView:
     def _tell_events(self, frame: Frame) -> None:
         known = set(self._told)
         for event in frame.events:
+            if event.verdict is not None and event.verdict in self._begun:
+                # The same verdict, by its record, which has the figures of its end.
+                continue
             if event not in known:
+                self._begun.add(event.verdict)
                 # What is known only later, as the beginning of a hang, is told with the time at which it is told.
                 self._say(event.at if event.at >= self._latest else frame.at, _text_of(event, frame))
         self._told = frame.events

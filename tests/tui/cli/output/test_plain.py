@@ -124,6 +124,20 @@ def test_a_hang_before_the_first_step_is_told_again_too():
     assert out.getvalue().count(f"step –  {verdict.text}") == 2
 
 
+def test_a_verdict_begins_once_whatever_its_figures_are_at_the_end():
+    """The record of an ended run has the figures of its end; another verdict at the same time is another line."""
+    begun, other = (EventLine(95.0, f"rank {n} is slow: 9 ms", n, "warning", n) for n in (1, 2))
+    ended = replace(begun, text="rank 1 is slow: 12 ms")
+    frames = [replace(FRAME, at=100.0, events=(begun,)), replace(FRAME, at=101.0, events=(begun, other))]
+    over = replace(FRAME, at=104.0, state="killed", ended_at=104.0, events=(ended, other))
+    out = io.StringIO()
+    plain.PlainView(cast("Source", Film(*frames, *[over] * 100)), out, 3600.0).follow(sleep=lambda _: None)
+    assert [line.partition("  ")[2] for line in out.getvalue().splitlines() if "slow" in line] == [
+        begun.text,
+        other.text,
+    ]
+
+
 def test_times_never_go_back():
     """A verdict is known some seconds after it began: its line has the time of its telling; those of before theirs."""
     past = EventLine(50.0, "connected", None, "info")
