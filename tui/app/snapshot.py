@@ -80,12 +80,18 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
 
 def _whole(link: Link) -> Frame:
     """Return the run as it is once all live ranks have been heard and its history has been read."""
-    look.heard([link])
+    (frame,) = look.heard([link])
+    # Views of single steps draw the records of ranks in sight.
+    link.watch(frozenset(range(frame.world)))
     give_up = time.monotonic() + PATIENCE_S
-    while not link.settled and time.monotonic() < give_up:
+    while not (link.settled and _has_steps(link, frame)) and time.monotonic() < give_up:
         link.poll()
         time.sleep(0.01)
     return frame_now(link)
+
+
+def _has_steps(link: Link, frame: Frame) -> bool:
+    return not frame.step or link.history is None or bool(link.history.steps.numbers(()))
 
 
 async def _settled(pilot: Pilot[object], history: History | None) -> str:
