@@ -11,7 +11,6 @@ detached       the start of a run's observer, where ddptop did not launch the jo
 hosts          the other hosts of a run: the address of the head, and the records of their ranks
 identity       processes, told from later ones with the same pid
 script         the script of a rank: sources, stacks, its last line
-settings_file  the path of the user's settings, for the observer and the dashboard
 switches       requests of the environment to the ranks, beside training
 files          marks, locks, private files, removal
 """

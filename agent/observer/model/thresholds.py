@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from ddptop.agent.run import settings_file
+from ddptop.agent.run.files import settings_file
 
 
 class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,7 +5,6 @@ following     which ranks are listened to, and whose sockets are tried again
 intake        what the ranks publish, in order and without gaps, for the record and for the judge
 repeating     what a rank has published, handed to the model, the judge and the history
 frames        the frames of the model, published while somebody looks on
-sound         which messages of a rank can be true
 fills         questions for earlier records, read as fast as there is room for the answers
 judging       the judge's verdicts, published and recorded
 hanging       what the ranks are asked of a run that makes no steps, and the record of their answers

@@ -1,5 +1,6 @@
 """Safe access to the files of runs, in folders where others may write too.
 
+settings_file  the path of the user's settings, for the observer and the dashboard
 private   files opened, replaced and locked with checks of owner, mode and links
 marks     the mark in each folder that ddptop has made
 presence  the lock of a process on the run directory that it uses

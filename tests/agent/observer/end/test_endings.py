@@ -185,15 +185,15 @@ def test_each_kill_of_a_part_leaves_its_outcome(launch: Launch) -> None:
 
 
 LINGERS = """
-import os, threading, time
+import os, signal, threading
 import ddptop.agent as agent
 def upload():
-    time.sleep(100)
+    threading.Event().wait()
 agent.start()
 if os.environ["RANK"] == "1":
     threading.Thread(target=upload, name="uploader").start()
     raise ValueError("label 1000 is out of range")
-time.sleep(100)
+signal.pause()
 """
 
 

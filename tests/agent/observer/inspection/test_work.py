@@ -20,7 +20,7 @@ from ddptop.agent.run.identity import identify
 from ddptop.agent.wire import Work
 
 SCRIPT = """
-import hashlib, os, socket, subprocess, sys, threading, time
+import hashlib, os, signal, socket, subprocess, sys, threading, time
 
 # Who waits for a line ends with the test.
 COPY = "import sys; open(sys.argv[1], 'wb').write(bytes(4 << 20)); print('copied', flush=True); sys.stdin.readline()"
@@ -37,14 +37,14 @@ def server(count):
             print("sent", flush=True)
             sys.stdin.readline()
             asked.close()
-    time.sleep(600)
+    signal.pause()
 
 
 def files():
     with open(sys.argv[2], "wb") as file:
         file.write(bytes(1 << 20))
     print("written", flush=True)
-    time.sleep(600)
+    signal.pause()
 
 
 def sockets():
@@ -53,7 +53,7 @@ def sockets():
         while left:
             left -= len(asked.recv(left))
         print("received", flush=True)
-        time.sleep(600)
+        signal.pause()
 
 
 def downloads():
@@ -74,7 +74,7 @@ def threads():
     thread.start()
     thread.join()
     print("burnt", flush=True)
-    time.sleep(600)
+    signal.pause()
 
 
 def trainer():
@@ -84,17 +84,17 @@ def trainer():
         while time.thread_time() < 0.5:
             hashlib.sha256(bytes(1 << 20))
         print("burnt", flush=True)
-        time.sleep(600)
+        signal.pause()
 
     threading.Thread(target=burn).start()
-    time.sleep(600)
+    signal.pause()
 
 
 def child():
     # A shell between them.
     subprocess.run(["sh", "-c", f"{sys.executable} -c '{BURN % 0.5}'; true"])
     print("burnt", flush=True)
-    time.sleep(600)
+    signal.pause()
 
 
 def grandchild():

@@ -23,7 +23,7 @@ from ddptop.agent.observer.record import recording as recording_file
 from ddptop.agent.observer.record.inbox import MOST_BYTES, MOST_OWN, Inbox, Judged, Own, Told
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import read_history
-from ddptop.agent.observer.relay.sound import is_sound
+from ddptop.agent.observer.relay.intake import is_sound
 
 HELLO = wire.Hello(wire.PROTOCOL, "r", "id", 0, 0, 1, 1, 0, "host", "p", "0", "3")
 
