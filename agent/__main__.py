@@ -30,7 +30,7 @@ from ddptop.agent.rank.hooks import patches
 from ddptop.agent.rank.opening import open_session
 from ddptop.agent.rank.process import ancestry, ending, enrolment
 from ddptop.agent.rank.process.output import Output, flush, say, say_unobserved
-from ddptop.agent.rank.process.standing import Standing
+from ddptop.agent.rank.process.position import Position
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import MARKER, RunDirError
 from ddptop.agent.run.switches import checking, injection, recording
@@ -99,10 +99,10 @@ def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
             enrolment.enrol_and_restart(program, arguments)
             return None
         run = directory.read()
-        standing = Standing.from_environment(os.environ, program)
-        if run.meets:
-            enrolment.resize(directory, standing)
-        output = enrolment.redirect(directory, standing.rank) if run.launched else Output()
+        position = Position.from_environment(os.environ, program)
+        if run.spans_hosts:
+            enrolment.resize(directory, position)
+        output = enrolment.redirect(directory, position.rank) if run.launched else Output()
     except Exception as error:  # the training goes on, whatever the error is
         say_unobserved(str(error) if isinstance(error, RunDirError) else error)
         return None

@@ -1,9 +1,8 @@
 """Code that runs beside the ranks, outside their processes: one process for each run.
 
-observer    the process, from its start to its exit
+observer    the process, its start, its log and its exit
 one_run     the main thread of the observer: it starts a launched group, and looks after the run until its end
-own_log     the log of the observer itself
-engine      the launchers that start the ranks, and the machine on which they start
+launcher    the launchers that start the ranks, and the machine on which they start
 orders      commands to the observer
 model       what the run and its ranks are like: messages in, frames out
 relay       the messages of the ranks: received once, repeated, recorded and judged

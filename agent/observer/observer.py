@@ -8,27 +8,31 @@ directory; a lock excludes a second one.  A job that something else launched is 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import resource
 import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Final
 
 import zmq
 
-from ddptop.agent.observer import own_log
-from ddptop.agent.observer.engine.starting import DATA_ROOM_VARIABLE as DATA_ROOM_VARIABLE
-from ddptop.agent.observer.engine.starting import start as start
+from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.observer.one_run import Observer
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import ENDED_STATES, RunDir, RunDirError, identify
+from ddptop.agent.text import clean
 
 _log = logging.getLogger("ddptop.observer")
 
 
 def main() -> int:
     """Look after the run whose directory is the only argument."""
-    own_log.begin()
+    _begin_log()
     directory = RunDir(Path(sys.argv[1]))
     try:
         claim = Claim.acquire(directory.path)
@@ -56,6 +60,50 @@ def main() -> int:
             logging.shutdown()
             os._exit(0)
     return 0
+
+
+DATA_ROOM_VARIABLE: Final = "DDPTOP_DATA_ROOM"
+"""Environment variable with the soft limit on data, in bytes, before this process got a lower one; -1 for none."""
+
+
+def start(directory: RunDir) -> None:
+    """Start the observer of a run that was just created, detached from the terminal and from the caller."""
+    environment = dict(os.environ)
+    room = environment.pop(DATA_ROOM_VARIABLE, None)
+    if given := environment.get("PYTHONPATH"):
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
+    with directory.observer_log.open("ab") as log:
+        process = subprocess.Popen(
+            [*launcher.isolated("ddptop.agent.observer.observer"), str(directory.path)],
+            cwd=directory.path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    if room is not None:
+        with contextlib.suppress(OSError, ValueError):
+            # The bound on a tab's memory must not bound a training that is restarted from the tab.
+            _, most = resource.prlimit(process.pid, resource.RLIMIT_DATA)
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(room), most))
+    # Without a thread that reads its exit status, it would stay a zombie as long as the caller lives.
+    threading.Thread(target=process.wait, name="observer-status", daemon=True).start()
+
+
+class CleanFormatter(logging.Formatter):
+    """Removes escape sequences and control characters from the log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the clean lines of a record."""
+        return "\n".join(map(clean, super().format(record).splitlines()))
+
+
+def _begin_log() -> None:
+    """Send what is logged to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(CleanFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 
 if __name__ == "__main__":

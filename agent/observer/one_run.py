@@ -18,12 +18,12 @@ from ddptop.agent import wire
 from ddptop.agent.observer.end import cause, escalation, processes, reaper
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.rank_ends import RankEnds
-from ddptop.agent.observer.engine import resizing
-from ddptop.agent.observer.engine.foreign import Foreign
-from ddptop.agent.observer.engine.launcher import Torchrun
-from ddptop.agent.observer.engine.meeting import Awaited
-from ddptop.agent.observer.engine.scheduler import Scheduler
-from ddptop.agent.observer.engine.unseen import Unseen
+from ddptop.agent.observer.launcher import resizing
+from ddptop.agent.observer.launcher.attached import Attached
+from ddptop.agent.observer.launcher.launcher import Torchrun
+from ddptop.agent.observer.launcher.rendezvous import Awaited
+from ddptop.agent.observer.launcher.scheduler import Scheduler
+from ddptop.agent.observer.launcher.unseen import Unseen
 from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.observer.orders.others import Others
 from ddptop.agent.observer.relay.relay import Relay
@@ -61,7 +61,7 @@ class Observer:
         """Why the present ranks have failed, as far as that is known while some of them live."""
         self._told_cause: str | None = None
         """The cause, at a branch, as the head has told it last."""
-        self._engine: Torchrun | Foreign | None = None
+        self._engine: Torchrun | Attached | None = None
         """The process that starts the ranks; None before it is started, and where that fails."""
         self._exit_code: int | None = None
         self._orphaned = False
@@ -171,7 +171,7 @@ class Observer:
 
     def _watch(self, before: Run | None) -> None:
         """Look after the ranks of a job that something else launched."""
-        self._engine = Foreign(self._directory, self._run)
+        self._engine = Attached(self._directory, self._run)
         if before is None or before.observer is None:
             self._say(f"an observer (pid {os.getpid()}) watches this job, which was started by hand")
         else:
@@ -245,7 +245,7 @@ class Observer:
             self._orders.learn(self._run)
         if self._orders.killed_by is not None:
             return not self._orders.ending
-        if isinstance(self._engine, Foreign):
+        if isinstance(self._engine, Attached):
             if over and alive and self._engine.process is not None:
                 self._note_orphans(f"{self._run.leader} is gone; its ranks go on without it")
             return self._engine.is_deserted(alive, self._members)
@@ -324,7 +324,7 @@ class Observer:
         judgement = self._ends.first_cause(self._run, self._members, 1)
         why = judgement.cause or "it left no record of its end"
         # On several hosts there may be more than torchrun counts, and than it allows.
-        most = f" of {self._run.max_restarts}" if self._run.max_restarts and not self._run.meets else ""
+        most = f" of {self._run.max_restarts}" if self._run.max_restarts and not self._run.spans_hosts else ""
         # The head tells it for all hosts.
         if self._relay.far.role != "branch" and not recounted:
             self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ddptop.agent.rank.process import ancestry, crashes, descriptors, observing
 from ddptop.agent.rank.process.output import Output, say_unobserved
-from ddptop.agent.rank.process.standing import Standing
+from ddptop.agent.rank.process.position import Position
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import RunDir
 
 
 def open_session(
-    directory: RunDir, program: str, run_id: str, output: Output, standing: Standing | None = None
+    directory: RunDir, program: str, run_id: str, output: Output, position: Position | None = None
 ) -> Session | None:
     """Start the agent of this process; return None where that fails, which does not affect the training.
 
@@ -19,7 +19,7 @@ def open_session(
     session = None
     before = descriptors.present()
     try:
-        session = Session(directory, run_id=run_id, program=program, log=output.log, output=output, standing=standing)
+        session = Session(directory, run_id=run_id, program=program, log=output.log, output=output, position=position)
         ancestry.mark_environment()
         crashes.begin(None if output.log is not None else directory.rank_crash(session.rank))
         session.open()

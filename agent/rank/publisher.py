@@ -28,7 +28,7 @@ from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.records import device_time, history, meter
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.rank.records.health import Health
-from ddptop.agent.rank.records.own_choice import OwnChoice
+from ddptop.agent.rank.records.own_rate import OwnRate
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
 from ddptop.agent.rank.records.starvation import Starvation
 from ddptop.agent.run.files.private import seal
@@ -56,7 +56,7 @@ class Rank(Commanded, Protocol):
     is_loss_unsure: bool
     record_ns: int | None
     """CPU time of the publisher's thread for a record, None until there was one."""
-    own_choice: OwnChoice
+    own_rate: OwnRate
     notices: deque[wire.Event]
     """Events of the rank that are to be published."""
 
@@ -241,13 +241,13 @@ class Publisher:
             before = self._session.record_ns
             # Smoothed: what a single turn takes depends on what else runs.
             self._session.record_ns = took if before is None else (7 * before + took) // 8
-        self._session.own_choice.begin(collected, self._session.record_ns)
+        self._session.own_rate.begin(collected, self._session.record_ns)
         # The first ones take far longer than all others.
         self._records_measured = self._records_measured or bool(collected)
 
     def _choose(self) -> None:
         session = self._session
-        session.own_choice.look(session.record_ns, is_held=session.gate.limit is not None)
+        session.own_rate.look(session.record_ns, is_held=session.gate.limit is not None)
 
     def _send_checksums(self) -> None:
         for message in self._session.checks.take():

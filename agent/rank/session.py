@@ -29,14 +29,14 @@ from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
 from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, observing
 from ddptop.agent.rank.process.account import Account
-from ddptop.agent.rank.process.meeting.meeting import Participant
 from ddptop.agent.rank.process.output import Output
-from ddptop.agent.rank.process.standing import Standing
+from ddptop.agent.rank.process.position import Position
+from ddptop.agent.rank.process.rendezvous import Participant
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
-from ddptop.agent.rank.records.own_choice import OwnChoice
+from ddptop.agent.rank.records.own_rate import OwnRate
 from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.run.decisions import Decisions, Place
 from ddptop.agent.run.files.presence import Presence
@@ -69,12 +69,12 @@ class Session:
         program: str,
         log: str | None,
         output: Output | None = None,
-        standing: Standing | None = None,
+        position: Position | None = None,
     ) -> None:
-        standing = standing or Standing.from_environment(os.environ, program)
+        position = position or Position.from_environment(os.environ, program)
         self.owner = os.getpid()
         """The process of this agent, 0 once it is handed over; a forked child has a copy with the same owner."""
-        self.rank = standing.rank
+        self.rank = position.rank
         self.faults = Faults()
         self.stamps = Stamps()
         self.gate = Gate()
@@ -84,8 +84,8 @@ class Session:
         """Whether the last loss may be 1/k of the script's; see `meter.is_loss_unsure`."""
         self.notices: deque[Event] = deque(maxlen=_MOST_NOTICES)
         """Events of this rank that are to be published."""
-        generation = enrolment.generation(directory, standing)
-        self.meeting = Participant(directory, standing, os.environ, self.faults, self.notify, generation)
+        generation = enrolment.generation(directory, position)
+        self.rendezvous = Participant(directory, position, os.environ, self.faults, self.notify, generation)
         self.collectives = Collectives(self.stamps, self.faults)
         self.marks = Marks(self)
         self.sees_forward = False
@@ -119,8 +119,8 @@ class Session:
             run=shorten(directory.name, 255),
             run_id=shorten(run_id, 255),
             rank=self.rank,
-            local_rank=standing.local_rank,
-            world=standing.world,
+            local_rank=position.local_rank,
+            world=position.world,
             pid=os.getpid(),
             started_at_ns=time.time_ns(),
             host=shorten(socket.gethostname(), 255),
@@ -156,7 +156,7 @@ class Session:
         )
         self._fixed_every = self._told(recording.VARIABLE, recording.from_environment, None)
         self.stamps.every = self._fixed_every or 1
-        self.own_choice = OwnChoice(self.stamps, is_fixed=self._fixed_every is not None)
+        self.own_rate = OwnRate(self.stamps, is_fixed=self._fixed_every is not None)
         self.records_bytes = self._told(recording.MEMORY_VARIABLE, recording.memory_bytes, recording.MEMORY_MIB << 20)
         """Memory that the newest records may take."""
         self.record_ns: int | None = None
@@ -184,7 +184,7 @@ class Session:
         """
         self._presence.begin()
         self._inspecting.dead_threads.watch()
-        self.meeting.begin()
+        self.rendezvous.begin()
         # A forked child (a data worker) has neither our thread nor our sockets.
         os.register_at_fork(after_in_child=self._abandon)
         if self._output.problem is not None:
@@ -220,7 +220,7 @@ class Session:
         self._tell_last()
         self._ended = True
         crashes.end()
-        self.meeting.end()
+        self.rendezvous.end()
         stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
         try:
             try:
@@ -251,7 +251,7 @@ class Session:
         os._exit = _EXIT
         agent._listener = None
         crashes.end()
-        self.meeting.end()
+        self.rendezvous.end()
         if self._publisher is not None:
             self._publisher.stop()
         self._account.withdraw()
@@ -310,7 +310,7 @@ class Session:
         self.marks.tick()
         if not self._account.written:
             self._account.begin()
-        if (counted := self.meeting.counted()) > self.hello.generation:
+        if (counted := self.rendezvous.counted()) > self.hello.generation:
             self._recount(counted)
         lost = self._output.lost
         if lost != self._lost_noted:
@@ -451,7 +451,7 @@ class Session:
             return f"{recording.VARIABLE} fixes it: one step in {self._fixed_every} is recorded"
         if every not in recording.POSSIBLE:
             return f"one step in {every} cannot be recorded: it is a power of two up to {recording.MOST}"
-        self.own_choice.told(every)
+        self.own_rate.told(every)
         return None
 
     def save(self, token: str) -> Saved | None:

@@ -29,7 +29,7 @@ def most(run: Run, known: int) -> int:
         run: the run's record.
         known: the newest generation known so far.
     """
-    if run.launched and run.leader == "torchrun" and not run.meets:
+    if run.launched and run.leader == "torchrun" and not run.spans_hosts:
         # torchrun counts its restarts up to its option `--max-restarts`; of several hosts it also starts the group
         # again, uncounted, when another of them has failed, comes or goes.
         return run.max_restarts

@@ -29,7 +29,7 @@ observers make their keys from it where the ranks do not meet in a TCPStore."""
 LISTEN_VARIABLE: Final = "DDPTOP_LISTEN"
 """Environment variable with `HOST:PORT` or `HOST`, where the observer of rank 0's host listens. With a store it counts
 on that host only; with a key file all hosts need it, with a port."""
-_MEETING: Final = "meeting.json"
+_RENDEZVOUS: Final = "meeting.json"
 _FAR: Final = "far.json"
 _HOSTS: Final = "hosts.json"
 _STARTS: Final = "starts.json"
@@ -64,7 +64,7 @@ class FarRanks(msgspec.Struct, frozen=True):
     members: tuple[Member, ...] = ()
 
 
-class Meeting(msgspec.Struct, frozen=True):
+class Rendezvous(msgspec.Struct, frozen=True):
     """How the observers of the hosts are to find each other, as the environment of a rank here tells it.
 
     The observer has another environment: it may have been started by anybody who looks on.
@@ -107,14 +107,14 @@ def write_listen(run: Path, name: str, listen: Listen) -> None:
     _write(run, name, listen)
 
 
-def read_meeting(run: Path) -> Meeting | None:
+def read_rendezvous(run: Path) -> Rendezvous | None:
     """Return how the observers are to meet; None where no rank of a run on several hosts has told it."""
-    return _read(run, _MEETING, Meeting)
+    return _read(run, _RENDEZVOUS, Rendezvous)
 
 
-def write_meeting(run: Path, meeting: Meeting) -> None:
+def write_rendezvous(run: Path, rendezvous: Rendezvous) -> None:
     """Record how the observers are to meet; raises `OSError`."""
-    _write(run, _MEETING, meeting)
+    _write(run, _RENDEZVOUS, rendezvous)
 
 
 def bare(member: Member) -> Member:

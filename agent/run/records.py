@@ -96,7 +96,7 @@ def without_foreign_end(member: Member) -> Member:
     return msgspec.structs.replace(member, ended=None)
 
 
-ENGINE: Final = "torch.distributed.run"
+TORCHRUN: Final = "torch.distributed.run"
 """The module that torchrun runs."""
 
 
@@ -166,7 +166,7 @@ class Run(msgspec.Struct, frozen=True):
     """Ended runs that its launch removed to make room."""
 
     @property
-    def meets(self) -> bool:
+    def spans_hosts(self) -> bool:
         """True where ddptop launched it to meet other hosts, also while it has only the ranks of this one."""
         return self.launched and self.local_world is not None
 
@@ -175,4 +175,4 @@ class Run(msgspec.Struct, frozen=True):
         """Name of the process that starts the ranks: torchrun, or the program where it spawns them itself."""
         if not self.launched and self.torchrun is None:
             return "its launcher"
-        return "torchrun" if not self.command or ENGINE in self.command else "the program"
+        return "torchrun" if not self.command or TORCHRUN in self.command else "the program"

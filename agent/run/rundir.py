@@ -37,8 +37,8 @@ from ddptop.agent.run.files.private import RunDirError as RunDirError
 from ddptop.agent.run.identity import Process as Process
 from ddptop.agent.run.identity import identify as identify
 from ddptop.agent.run.identity import is_alive as is_alive
-from ddptop.agent.run.records import ENGINE as ENGINE
 from ddptop.agent.run.records import MOST_RANKS as MOST_RANKS
+from ddptop.agent.run.records import TORCHRUN as TORCHRUN
 from ddptop.agent.run.records import Ended as Ended
 from ddptop.agent.run.records import Member as Member
 from ddptop.agent.run.records import Run as Run

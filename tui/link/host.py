@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddptop.agent.observer.engine import machine
+from ddptop.agent.observer.launcher import machine
 
 if TYPE_CHECKING:
     import pynvml

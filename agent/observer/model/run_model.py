@@ -26,7 +26,7 @@ from ddptop.agent.observer.model.thresholds import USUAL, Thresholds
 from ddptop.agent.observer.model.turns import Turns
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import survey
-from ddptop.agent.run.hosts import far_members, read_meeting
+from ddptop.agent.run.hosts import far_members, read_rendezvous
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
 
@@ -170,8 +170,8 @@ class RunModel:
         self.store.know_liveness(liveness(self._directory, found, at, spared))
         self._surveyed = self._members
         if self.store.unlinked:
-            meeting = read_meeting(self._directory.path)
-            self.store.hosts.why = "" if meeting is None else meeting.why
+            rendezvous = read_rendezvous(self._directory.path)
+            self.store.hosts.why = "" if rendezvous is None else rendezvous.why
 
     def _spared(self, heard: frozenset[int], at: float) -> frozenset[int]:
         """Return the ranks of a large group that are taken to live as before, because others have their turn.

@@ -3,7 +3,7 @@
 The agent may take 1 % of a step on the training thread, and 2 % of a core in all.  Where records of all steps would
 take more, one step in 2, 4, 8… is recorded, as `switches.recording.needed` says.  The number holds for all ranks; a
 rank that has another one is told, until its signs of life say that it has this one.  Where the steps become far longer,
-the ranks see it first and record more by themselves (`rank.records.own_choice`): the number that most of them have then
+the ranks see it first and record more by themselves (`rank.records.own_rate`): the number that most of them have then
 is taken over.
 """
 

@@ -6,7 +6,7 @@ import shlex
 from itertools import takewhile
 from typing import Final
 
-from ddptop.agent.run.records import ENGINE, Run
+from ddptop.agent.run.records import TORCHRUN, Run
 from ddptop.agent.run.switches import checking, injection
 
 _GRACE_S: Final = 5.0
@@ -49,9 +49,9 @@ _OF_HOSTS: Final = ("--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpo
 
 def _hosts(run: Run) -> list[str]:
     """Return the options with which each host of a run on several is launched, as torchrun got them; else none."""
-    if ENGINE not in run.command:
+    if TORCHRUN not in run.command:
         return []
-    options = takewhile(lambda word: word.startswith("-"), run.command[run.command.index(ENGINE) + 1 :])
+    options = takewhile(lambda word: word.startswith("-"), run.command[run.command.index(TORCHRUN) + 1 :])
     given = dict(word.split("=", 1) for word in options if "=" in word)
     if "--nnodes" not in given:
         return []

@@ -43,7 +43,7 @@ def distributed(session: Session, torch: Any) -> None:
         timeout = asked[0] or c10d._get_default_timeout(c10d.Backend(backend))
         session.timeout_s = timeout.total_seconds()
         session.starting("building the model")
-        session.meeting.joined(torch)
+        session.rendezvous.joined(torch)
 
     hooks = Hooks(session, torch)
     hooks.around(c10d, "_new_process_group_helper", lambda *_, **__: None, made)
@@ -54,7 +54,7 @@ def distributed(session: Session, torch: Any) -> None:
     # Device meshes have a reference of their own.
     for module in (torch.distributed, torch.distributed.device_mesh):
         module.init_process_group = c10d.init_process_group
-    session.meeting.prepare(torch)
+    session.rendezvous.prepare(torch)
     atexit.register(session.faults.guard(_unhook), session, c10d)
 
 

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.rank.process.output import Output, say
-from ddptop.agent.rank.process.standing import Standing
+from ddptop.agent.rank.process.position import Position
 from ddptop.agent.run import generations, hosts, rundir
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.agent.run.switches import injection
@@ -40,13 +40,13 @@ def enrolled() -> RunDir | None:
     return RunDir(Path(given)) if given else None
 
 
-def generation(directory: RunDir, standing: Standing) -> int:
+def generation(directory: RunDir, position: Position) -> int:
     """Return how often torchrun has started this process's group again, 0 without torchrun."""
     counted = os.environ.get(_RESTARTS)
     if counted is None:
         return 0
     known, lives = directory.reported(), rundir.is_alive
-    return generations.of_start(int(counted), standing.rank, standing.local_rank, known, lives)
+    return generations.of_start(int(counted), position.rank, position.local_rank, known, lives)
 
 
 def redirect(directory: RunDir, rank: int) -> Output:
@@ -73,21 +73,21 @@ def enrol_and_restart(program: str, arguments: tuple[str, ...]) -> None:
 
 
 def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str]:
-    standing = Standing.from_environment(os.environ, program)
+    position = Position.from_environment(os.environ, program)
     launcher = rundir.identify(os.getppid()) if "TORCHELASTIC_RUN_ID" in os.environ else None
-    spread = standing.may_spread(os.environ)
+    spread = position.may_spread(os.environ)
     if launcher is not None and (restarted := _started_by(launcher)) is not None:
         # Also where it has only the ranks of this host now: an elastic launcher goes on without the others.
-        resize(restarted[0], standing)
+        resize(restarted[0], position)
         return restarted
-    shared = _shared_by_hosts(standing) if spread else _shared(standing, launcher)
+    shared = _shared_by_hosts(position) if spread else _shared(position, launcher)
     stem = rundir.stem_of(program, 24)
     run = Run(
         run=stem,
         run_id="",
         program=program,
         arguments=arguments,
-        world=standing.world,
+        world=position.world,
         backend=None,
         device=None,
         created_at_ns=time.time_ns(),
@@ -97,9 +97,9 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
         injected=injection.describe(injection.from_environment(os.environ)),
         on_term=_ON_TERM if os.environ.get("DDPTOP_ON_TERM") == _ON_TERM else "",
         owner=os.getuid(),
-        local_world=standing.local_world,
-        nodes=standing.nodes,
-        node=standing.node,
+        local_world=position.local_world,
+        nodes=position.nodes,
+        node=position.node,
     )
     for number in range(_MOST_LIKE_IT):
         # The same shell may start the same job again: each has a run of its own, and the ended ones stay.
@@ -119,7 +119,7 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
             if found.run_id == run_id:
                 if found.state in ENDED_STATES or (spread and not _is_same_job(there, found, run)):
                     break
-                if standing.local_rank == 0 and found.node != standing.node:
+                if position.local_rank == 0 and found.node != position.node:
                     _widen(there, found, run)
                 return there, run_id
     raise RunDirError(f"no free name for {stem} in {rundir.base()}; remove ended runs there")
@@ -136,11 +136,11 @@ def _started_by(launcher: rundir.Process) -> tuple[RunDir, str] | None:
     return None
 
 
-def resize(there: RunDir, standing: Standing) -> None:
+def resize(there: RunDir, position: Position) -> None:
     """Note the present number of ranks, which an elastic launcher may change with each start of the group."""
     run = there.read()
-    if run.world != standing.world and (run.meets or not run.launched):
-        there.update(world=standing.world, local_world=standing.local_world, nodes=standing.nodes, node=standing.node)
+    if run.world != position.world and (run.spans_hosts or not run.launched):
+        there.update(world=position.world, local_world=position.local_world, nodes=position.nodes, node=position.node)
         with contextlib.suppress(OSError):
             hosts.forget(there.path)
 
@@ -162,16 +162,16 @@ def _widen(there: RunDir, found: Run, run: Run) -> None:
         there.update(local_world=min(found.world, found.local_world + run.local_world))
 
 
-def _shared_by_hosts(standing: Standing) -> str:
+def _shared_by_hosts(position: Position) -> str:
     """Return a text that all ranks of this job have in common on all of its hosts, and no other job of these hosts.
 
     An earlier job of the same endpoint may have the same text.
     """
     job = " ".join(os.environ.get(name, "") for name in _JOBS)
-    if standing.engine == "slurm":
+    if position.launcher == "slurm":
         return f"slurm {job} {os.environ.get('SLURM_STEP_ID', '')}"
     master = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    if standing.engine == "torchrun":
+    if position.launcher == "torchrun":
         return f"torchrun {os.environ['TORCHELASTIC_RUN_ID']} {master} {job}"
     return f"{master} {job} {_mpi_job()}"
 
@@ -181,14 +181,14 @@ def _mpi_job() -> str:
     return os.environ.get("PMIX_NAMESPACE") or os.environ.get(_OPENMPI_4, "")
 
 
-def _shared(standing: Standing, launcher: rundir.Process | None) -> str:
+def _shared(position: Position, launcher: rundir.Process | None) -> str:
     """Return a text that all ranks of this job, and of no other, have in common on this host."""
     if launcher is not None:
         return f"torchrun {launcher.pid} {launcher.started}"
     port = os.environ.get("MASTER_PORT")
     if port is None:
-        if standing.world > 1 and standing.engine != "environment":
-            return f"{standing.engine} {_mpi_job()} {os.environ.get('SLURM_STEP_ID', '')} {_job()} {os.getppid()}"
+        if position.world > 1 and position.launcher != "environment":
+            return f"{position.launcher} {_mpi_job()} {os.environ.get('SLURM_STEP_ID', '')} {_job()} {os.getppid()}"
         return f"alone {os.getpid()} {time.time_ns()}"
     return f"{os.environ.get('MASTER_ADDR')}:{port} {_job()} {os.getppid()}"
 

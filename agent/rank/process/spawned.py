@@ -20,7 +20,7 @@ from ddptop.agent.rank.process import ending
 from ddptop.agent.rank.process.output import Output, flush, say_unobserved
 
 if TYPE_CHECKING:
-    from ddptop.agent.rank.process.standing import Standing
+    from ddptop.agent.rank.process.position import Position
     from ddptop.agent.rank.session import Session
     from ddptop.agent.run.rundir import Run, RunDir
 
@@ -34,7 +34,7 @@ class _Rank:
     def joins(self, given: Mapping[str, Any]) -> bool:
         """Start the agent where this call joins the run's group; return False where a later call may do that."""
         from ddptop.agent.rank.process import ancestry, enrolment
-        from ddptop.agent.rank.process.standing import Standing
+        from ddptop.agent.rank.process.position import Position
         from ddptop.agent.run.rundir import ENDED_STATES
 
         directory = enrolment.enrolled()
@@ -52,10 +52,10 @@ class _Rank:
             # The script may make other groups before that of the training.
             say_unobserved(f"its group has world size {world}, the run {run.world}; `--world` says which")
             return False
-        self._begin(directory, run, Standing(rank, _local(rank), world))
+        self._begin(directory, run, Position(rank, _local(rank), world))
         return True
 
-    def _begin(self, directory: RunDir, run: Run, standing: Standing) -> None:
+    def _begin(self, directory: RunDir, run: Run, position: Position) -> None:
         from ddptop.agent.rank.hooks import patches
         from ddptop.agent.rank.opening import open_session
         from ddptop.agent.rank.process import enrolment
@@ -63,11 +63,11 @@ class _Rank:
 
         output = Output()
         if run.launched:
-            output = enrolment.redirect(directory, standing.rank)
+            output = enrolment.redirect(directory, position.rank)
         else:
-            enrolment.resize(directory, standing)
+            enrolment.resize(directory, position)
         marker = os.environ.get(MARKER, run.run_id)
-        self._session = open_session(directory, run.program, marker, output, standing)
+        self._session = open_session(directory, run.program, marker, output, position)
         if self._session is not None:
             if self._session.heard:
                 patches.install_with_torch(self._session)

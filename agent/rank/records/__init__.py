@@ -2,7 +2,7 @@
 
 stamps       the stamps that the training thread writes
 cost         the time that the hooks cost the training thread
-own_choice   the number of steps that a rank records without its observer, or when its steps become far longer
+own_rate     the number of steps that a rank records without its observer, or when its steps become far longer
 meter        `Step` records, made of stamps
 device_time  the time of each phase on the device, by events on its own time line
 device       memory and load

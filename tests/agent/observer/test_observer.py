@@ -17,7 +17,7 @@ from support.harness import DEADLINE_S, carriers, until
 from support.supervised import SLEEP, events, over, running
 
 from ddptop.agent import wire
-from ddptop.agent.observer.engine import launcher
+from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run import hosts

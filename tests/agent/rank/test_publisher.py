@@ -23,7 +23,7 @@ from ddptop.agent.rank.publisher import PERIOD_S, Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device_time import Captures
 from ddptop.agent.rank.records.history import PIECE
-from ddptop.agent.rank.records.own_choice import OwnChoice
+from ddptop.agent.rank.records.own_rate import OwnRate
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
 
 
@@ -34,8 +34,8 @@ class Session:
         self.faults, self.health, self.gate = Faults(), self, self
         self.limit = self.record_ns = None
         self.stamps = Stamps()
-        self.own_choice = OwnChoice(self.stamps)
-        self.own_choice.is_over = True
+        self.own_rate = OwnRate(self.stamps)
+        self.own_rate.is_over = True
 
     def check(self, *_: object) -> None: ...
 
@@ -249,7 +249,7 @@ def test_a_rank_that_will_be_held_is_not_found_to_have_long_steps() -> None:
     """What the agent's thread sees of the gate comes to who watches the steps."""
     thread, told = bare(), []
     session = thread._session
-    session.own_choice = SimpleNamespace(look=lambda record_ns, *, is_held: told.append((record_ns, is_held)))
+    session.own_rate = SimpleNamespace(look=lambda record_ns, *, is_held: told.append((record_ns, is_held)))
     session.record_ns = 5
     for limit in (None, 7, None):
         session.limit = limit

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent.observer.engine import launcher
+from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.run import rundir
 from ddptop.tui.control.launch import target
 from ddptop.tui.control.launch.options import Request

@@ -88,7 +88,7 @@ class Job:
         placed = self.cluster.hosts[::-1] if turned else self.cluster.hosts
         for node, host in enumerate(placed):
             for local in range(self.per_host):
-                standing = {
+                position = {
                     "RANK": str(node * self.per_host + local),
                     "LOCAL_RANK": str(local),
                     "WORLD_SIZE": str(self.world),
@@ -99,7 +99,7 @@ class Job:
                 }
                 # By a shell, whose pid the ranks of a host have in common: they are told apart from others by it.
                 command = ["sh", "-c", '"$@"; exit $?', "-", sys.executable, *script, *arguments]
-                self.popen(host, command, {**standing, **(env or {})})
+                self.popen(host, command, {**position, **(env or {})})
         return self
 
     def prepare(self) -> None:

@@ -82,8 +82,8 @@ def test_the_command_of_plain_pods() -> None:
     several = hosts.read(request)
     assert several is not None
     assert several.most == job["spec"]["completions"]
-    assert several.meeting.node_rank == 1
+    assert several.rendezvous.node_rank == 1
     assert several.here == found["resources"]["limits"]["nvidia.com/gpu"]
-    host, _, subdomain = several.meeting.endpoint.partition(":")[0].partition(".")
+    host, _, subdomain = several.rendezvous.endpoint.partition(":")[0].partition(".")
     assert host == f"{job['metadata']['name']}-0"
     assert subdomain == service["metadata"]["name"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptop.agent.observer import observer
-from ddptop.agent.observer.engine import machine
+from ddptop.agent.observer.launcher import machine
 from ddptop.agent.run import rundir, states
 from ddptop.tui.control.launch import hosts, launch
 from ddptop.tui.control.launch.checks import problems, ranks, ranks_here

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent.observer import observer
-from ddptop.agent.observer.engine import machine
+from ddptop.agent.observer.launcher import machine
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs.launch import requested

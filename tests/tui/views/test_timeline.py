@@ -94,7 +94,7 @@ def laid(**more) -> Timeline:
     )
 
 
-STANDING = lines.Standing(0, 1, True)
+STANDING = lines.Position(0, 1, True)
 
 
 def test_who_came_last_is_known_on_one_clock() -> None:

@@ -151,7 +151,7 @@ def requested(options: argparse.Namespace, who: str) -> Request:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ddptop.agent.observer.engine import launcher
+    from ddptop.agent.observer.launcher import launcher
     from ddptop.trainers import CATALOGUE
     from ddptop.tui.control.actor import who
     from ddptop.tui.control.launch.launch import RequestError, checked, command, launch
@@ -184,7 +184,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _holder(options: argparse.Namespace) -> Process | None:
     """Return this process where the run belongs to it: as the task of a scheduler, which wants nothing left of it."""
-    from ddptop.agent.observer.engine.scheduler import is_task
+    from ddptop.agent.observer.launcher.scheduler import is_task
     from ddptop.agent.run.identity import identify
 
     watched = options.detach or on_terminal(options) or sys.stdin.isatty()

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ddptop.agent.observer.engine import machine
-from ddptop.agent.observer.engine.launcher import Meeting
-from ddptop.agent.observer.engine.meeting import port_of
+from ddptop.agent.observer.launcher import machine
+from ddptop.agent.observer.launcher.launcher import Rendezvous
+from ddptop.agent.observer.launcher.rendezvous import port_of
 from ddptop.agent.run import rundir
 from ddptop.agent.text import plural
 from ddptop.agent.wire import MOST_RANKS
@@ -32,7 +32,7 @@ class Hosts(NamedTuple):
     most: int
     here: int
     """Ranks on each host."""
-    meeting: Meeting
+    rendezvous: Rendezvous
 
     @property
     def world(self) -> int:
@@ -60,7 +60,7 @@ def read(request: Request) -> Hosts | None:
         raise ValueError(f"--nnodes {request.nnodes}: {most * here:,} ranks; a run has 1 to {MOST_RANKS:,}")
     host, port = split(request.rdzv_endpoint)
     ident = request.rdzv_id or _UNNAMED
-    return Hosts(least, most, here, Meeting(request.nnodes, f"{host}:{port}", ident, request.node_rank))
+    return Hosts(least, most, here, Rendezvous(request.nnodes, f"{host}:{port}", ident, request.node_rank))
 
 
 def span(text: str) -> tuple[int, int]:
@@ -122,7 +122,7 @@ def check_endpoint(hosts: Hosts, *, patient: bool, sleep: Callable[[float], None
         patient: whether a scheduler may still be giving that name away, as it does in Kubernetes.
         sleep: waits between two attempts.
     """
-    host, port = split(hosts.meeting.endpoint)
+    host, port = split(hosts.rendezvous.endpoint)
     until = time.monotonic() + (_RESOLVES_S if patient else 0.0)
     while True:
         try:
@@ -130,7 +130,7 @@ def check_endpoint(hosts: Hosts, *, patient: bool, sleep: Callable[[float], None
         except OSError as problem:
             if time.monotonic() >= until:
                 raise ValueError(
-                    f"--rdzv-endpoint {hosts.meeting.endpoint}: no host {host!r} ({problem.strerror}); "
+                    f"--rdzv-endpoint {hosts.rendezvous.endpoint}: no host {host!r} ({problem.strerror}); "
                     f"give a name or an address by which all hosts know it"
                 ) from problem
             sleep(1.0)
@@ -145,9 +145,9 @@ def name_of(program: str, hosts: Hosts) -> str:
         program: the program's name, or the path of the script.
         hosts: the hosts.
     """
-    ident = hosts.meeting.ident
+    ident = hosts.rendezvous.ident
     if ident == _UNNAMED:
-        ident = _hash(hosts.meeting.endpoint)[:4]
+        ident = _hash(hosts.rendezvous.endpoint)[:4]
     told = re.sub(r"[^A-Za-z0-9._-]+", "-", ident).strip("-._")
     if not told or len(told) > rundir.LONGEST_NAME // 2:
         told = _hash(ident)[:8]
@@ -156,7 +156,9 @@ def name_of(program: str, hosts: Hosts) -> str:
 
 def run_id_of(program: str, hosts: Hosts) -> str:
     """Return the id of the run, which is the same on all hosts."""
-    return _hash(f"{rundir.stem_of(program, 30)} {hosts.meeting.endpoint} {hosts.meeting.ident} {hosts.meeting.nnodes}")
+    return _hash(
+        f"{rundir.stem_of(program, 30)} {hosts.rendezvous.endpoint} {hosts.rendezvous.ident} {hosts.rendezvous.nnodes}"
+    )
 
 
 def next_id(run_id: str) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.observer import observer
-from ddptop.agent.observer.engine import launcher, machine
+from ddptop.agent.observer.launcher import launcher, machine
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.status import takeover
 from ddptop.agent.run import rundir
@@ -97,7 +97,7 @@ def launch(request: Request, tell: Tell = lambda line: None, *, holder: Process 
         holder=holder,
         local_world=None if several is None else several.here,
         nodes=None if several is None else several.most,
-        node=None if several is None else several.meeting.node_rank,
+        node=None if several is None else several.rendezvous.node_rank,
     )
     directory = _start(run, request.who, tell)
     remembered.note_launch(request)
@@ -162,7 +162,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
         **{name: getattr(old, name) for name in _SETTINGS},
         run=_next_name(old.run),
         # The same on all hosts, each of which restarts it by itself.
-        run_id=secrets.token_hex(16) if not old.meets else hosts.next_id(old.run_id),
+        run_id=secrets.token_hex(16) if not old.spans_hosts else hosts.next_id(old.run_id),
         arguments=(*old.arguments, *more),
         command=(*old.command, *more),
         created_at_ns=time.time_ns(),
@@ -256,8 +256,8 @@ def command(request: Request, target: str, several: hosts.Hosts | None) -> tuple
         several: its hosts, where they are several.
     """
     if request.start != "spawn":
-        meeting = None if several is None else several.meeting
-        return launcher.command(target, request.arguments, ranks_here(request), request.max_restarts, meeting)
+        rendezvous = None if several is None else several.rendezvous
+        return launcher.command(target, request.arguments, ranks_here(request), request.max_restarts, rendezvous)
     own = ("--start", "spawn", "--world", str(ranks(request))) if request.program in CATALOGUE else ()
     return launcher.spawn_command(target, (*own, *request.arguments))
 

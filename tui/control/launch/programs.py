@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop.agent import decoding
 from ddptop.agent.control.controller import Refused
-from ddptop.agent.observer.engine import launcher
+from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.trainers import CATALOGUE

@@ -32,7 +32,7 @@ _ROOMY: Final = 100
 """Cells from which on there is room for whole sentences."""
 
 
-class Standing(NamedTuple):
+class Position(NamedTuple):
     """The step that is shown, among those that are held."""
 
     back: int
@@ -41,7 +41,7 @@ class Standing(NamedTuple):
     follows: bool
 
 
-def title(line: Timeline, standing: Standing, world: int, width: int, ink: Ink, turning: str) -> Row:
+def title(line: Timeline, standing: Position, world: int, width: int, ink: Ink, turning: str) -> Row:
     """Return the step, its length and its standing among those held; `turning` are the keys that show others."""
     missing = world - len(line.lanes)
     left: Row = [

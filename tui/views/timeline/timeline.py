@@ -64,7 +64,7 @@ class TimelineView(RankView):
         self._line: Timeline | None = None
         self._compared = 0
         """Hosts whose clocks were known when that was laid out."""
-        self._standing = lines.Standing(0, 0, True)
+        self._standing = lines.Position(0, 0, True)
         self._top = 0
         """The first rank in sight, as an index."""
         self._drawn: list[Strip] = []
@@ -112,7 +112,7 @@ class TimelineView(RankView):
         if history is None or number is None:
             return
         back = sum(1 for each in numbers if each > number)
-        standing = lines.Standing(0 if self.follows else back, len(numbers), self.follows)
+        standing = lines.Position(0 if self.follows else back, len(numbers), self.follows)
         records = history.steps.of(number)
         compared = sum(host.offset_ms is not None for host in self.frame.hosts)
         known = self._line is not None and self._line.number == number and len(self._line.lanes) == len(records)

@@ -259,10 +259,10 @@ class OtherHosts:
 
     def _note_why(self, why: str) -> None:
         """Note why there is no link, for all who read the run directory."""
-        meeting = hosts.read_meeting(self._parts.directory.path)
+        rendezvous = hosts.read_rendezvous(self._parts.directory.path)
         try:
-            if meeting is not None and meeting.why != why:
-                hosts.write_meeting(self._parts.directory.path, msgspec.structs.replace(meeting, why=why))
+            if rendezvous is not None and rendezvous.why != why:
+                hosts.write_rendezvous(self._parts.directory.path, msgspec.structs.replace(rendezvous, why=why))
         except OSError as error:
             _log.error("record of the meeting: %s", error)
 

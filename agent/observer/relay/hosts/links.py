@@ -63,9 +63,9 @@ def find(directory: RunDir, run: Run) -> Listen | None:
 
 def _environment(directory: RunDir) -> dict[str, str]:
     """Return the variables that say how hosts find each other: those of the ranks here, else of this process."""
-    meeting = hosts.read_meeting(directory.path)
+    rendezvous = hosts.read_rendezvous(directory.path)
     own = {name: os.environ[name] for name in _TOLD if name in os.environ}
-    return own if meeting is None else own | meeting.environment
+    return own if rendezvous is None else own | rendezvous.environment
 
 
 OPENING: Final = Opening(open_head, open_branch, find)

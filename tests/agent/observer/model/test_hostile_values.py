@@ -24,7 +24,7 @@ from support.values.histories import RecordedHistory
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.store import Store
-from ddptop.agent.observer.own_log import CleanFormatter
+from ddptop.agent.observer.observer import CleanFormatter
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean

@@ -15,7 +15,7 @@ from support.fakes.clocks import Clock
 
 from ddptop.agent import wire
 from ddptop.agent.observer.orders.budget import Budget
-from ddptop.agent.rank.records.own_choice import OwnChoice
+from ddptop.agent.rank.records.own_rate import OwnRate
 
 US, MS = 1_000, 1_000_000
 COSTS = {"recorded_ns": 110 * US, "counted_ns": 14 * US}
@@ -34,7 +34,7 @@ class Run:
         self.made = 0.0
         cost = SimpleNamespace(**COSTS)
         self.stamps: list[Any] = [SimpleNamespace(every=32, steps=0, cost=cost, clock=self.clock) for _ in range(world)]
-        self.choices = [OwnChoice(each) for each in self.stamps]
+        self.choices = [OwnRate(each) for each in self.stamps]
         self.told: list[int | None] = [None] * world
         self.orders: list[tuple[int, int, int]] = []
         self.budget = Budget(world, self.forward, lambda: self.now_ms / 1e3)

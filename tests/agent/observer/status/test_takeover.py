@@ -21,7 +21,7 @@ from support.supervised import SLEEP, events, over, running
 
 from ddptop.agent import wire
 from ddptop.agent.observer import observer
-from ddptop.agent.observer.engine import launcher
+from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import detached, rundir

@@ -15,7 +15,7 @@ from support.harness import started, until
 
 from ddptop.agent.observer import observer
 from ddptop.agent.observer.end import processes
-from ddptop.agent.observer.engine import launcher
+from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.observer.status import membership
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking

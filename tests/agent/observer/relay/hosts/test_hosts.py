@@ -26,7 +26,7 @@ from ddptop.agent.observer.relay.hosts.links import OPENING
 from ddptop.agent.observer.relay.judging import judge_of
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import hosts
-from ddptop.agent.run.hosts import Meeting
+from ddptop.agent.run.hosts import Rendezvous
 from ddptop.agent.run.rundir import RunDir
 
 Look = Callable[..., Onlooker]
@@ -149,11 +149,11 @@ def test_a_key_file_that_cannot_be_used_is_told_once_and_noted(
         key.chmod(mode)
     with several(runtime, 1, 1) as found:
         path = found[node].directory.path
-        hosts.write_meeting(path, Meeting("127.0.0.1", "127.0.0.1:1" if node else "127.0.0.1", str(key)))
+        hosts.write_rendezvous(path, Rendezvous("127.0.0.1", "127.0.0.1:1" if node else "127.0.0.1", str(key)))
 
         def why() -> str:
-            meeting = hosts.read_meeting(path)
-            return "" if meeting is None else meeting.why
+            rendezvous = hosts.read_rendezvous(path)
+            return "" if rendezvous is None else rendezvous.why
 
         with relayed(found[node].directory, judge=judge_of, opening=OPENING) as relay:
             until(lambda: reason in why(), "the reason in the directory")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.agent.observer.engine import machine
+from ddptop.agent.observer.launcher import machine
 
 CARDS = ["GPU-aaa1", "GPU-aab2", "GPU-ccc3"]
 

@@ -21,7 +21,7 @@ _GROUPED: Final = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
 _MOST_NODES: Final = 1 << 20
 
 
-class Standing(NamedTuple):
+class Position(NamedTuple):
     """The place of a process in its group."""
 
     rank: int
@@ -32,11 +32,11 @@ class Standing(NamedTuple):
     node: int | None = None
     """Number of this host among those of the group, likewise."""
     nodes: int | None = None
-    engine: str = ""
+    launcher: str = ""
     """The launcher that has told it: `torchrun`, `environment`, `openmpi`, `mpich`, `mvapich`, `slurm`; empty: none."""
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str], program: str = "") -> Standing:
+    def from_environment(cls, environment: Mapping[str, str], program: str = "") -> Position:
         """Return the place that a launcher has told in the environment.
 
         Args:
@@ -49,7 +49,7 @@ class Standing(NamedTuple):
         if "RANK" in environment or "WORLD_SIZE" in environment:
             return _of_torch(environment)
         if not _starts_ranks(program):
-            for read in _ENGINES:
+            for read in _LAUNCHERS:
                 found = read(environment)
                 if found is not None:
                     return found
@@ -73,7 +73,7 @@ def _starts_ranks(program: str) -> bool:
     return (module.strip() if flag == "-m" else os.path.basename(program)) in _STARTERS
 
 
-def _of_torch(environment: Mapping[str, str]) -> Standing:
+def _of_torch(environment: Mapping[str, str]) -> Position:
     """Return what RANK and WORLD_SIZE tell, which torch's own `env://` reads.
 
     torchrun sets them, with all others:
@@ -89,7 +89,7 @@ def _of_torch(environment: Mapping[str, str]) -> Standing:
     first = environment.get("NODE_RANK", "0") == "0"
     rank = int(environment.get("RANK", str(local_rank) if first and local_rank < world else "0"))
     torchrun = "TORCHELASTIC_RUN_ID" in environment
-    plain = Standing(rank, local_rank, world, engine="torchrun" if torchrun else "environment")
+    plain = Position(rank, local_rank, world, launcher="torchrun" if torchrun else "environment")
     local_world = _number(environment, "LOCAL_WORLD_SIZE", "LOCAL_SIZE", least=1, most=world)
     if world == 1:
         return plain._replace(local_world=1)
@@ -99,7 +99,7 @@ def _of_torch(environment: Mapping[str, str]) -> Standing:
         if nodes is None and not world % local_world:
             nodes = world // local_world
         return plain._replace(local_world=local_world, node=node, nodes=nodes)
-    for read in _ENGINES:
+    for read in _LAUNCHERS:
         outer = read(environment)
         if outer is not None and (outer.rank, outer.world) == (rank, world):
             return outer._replace(local_rank=local_rank if told else outer.local_rank)
@@ -109,7 +109,7 @@ def _of_torch(environment: Mapping[str, str]) -> Standing:
     return plain
 
 
-def _of_openmpi(environment: Mapping[str, str]) -> Standing | None:
+def _of_openmpi(environment: Mapping[str, str]) -> Position | None:
     """Open MPI's `mpirun`: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html.
 
     Its daemons may be tasks of Slurm, so that SLURM_PROCID is a daemon's. OMPI_COMM_WORLD_NODE_RANK is no number of a
@@ -118,14 +118,14 @@ def _of_openmpi(environment: Mapping[str, str]) -> Standing | None:
     return _of_names(environment, "openmpi", "OMPI_COMM_WORLD_", "LOCAL_RANK", "LOCAL_SIZE")
 
 
-def _of_mvapich(environment: Mapping[str, str]) -> Standing | None:
+def _of_mvapich(environment: Mapping[str, str]) -> Position | None:
     """MVAPICH2's `mpirun_rsh`, which has the same names with another beginning."""
     return _of_names(environment, "mvapich", "MV2_COMM_WORLD_", "LOCAL_RANK", "LOCAL_SIZE")
 
 
-def _of_names(environment: Mapping[str, str], engine: str, prefix: str, local: str, size: str) -> Standing | None:
+def _of_names(environment: Mapping[str, str], launcher: str, prefix: str, local: str, size: str) -> Position | None:
     return _placed(
-        engine,
+        launcher,
         _number(environment, f"{prefix}RANK"),
         _number(environment, f"{prefix}SIZE", least=1),
         _number(environment, f"{prefix}{local}"),
@@ -133,7 +133,7 @@ def _of_names(environment: Mapping[str, str], engine: str, prefix: str, local: s
     )
 
 
-def _of_pmi(environment: Mapping[str, str]) -> Standing | None:
+def _of_pmi(environment: Mapping[str, str]) -> Position | None:
     """Hydra, which is the `mpiexec` of MPICH and of Intel MPI, and Cray's PALS, which has PMI_LOCAL_…."""
     return _placed(
         "mpich",
@@ -144,7 +144,7 @@ def _of_pmi(environment: Mapping[str, str]) -> Standing | None:
     )
 
 
-def _of_slurm(environment: Mapping[str, str]) -> Standing | None:
+def _of_slurm(environment: Mapping[str, str]) -> Position | None:
     """A task of `srun`: https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES.
 
     The batch script itself has SLURM_PROCID 0 and the SLURM_NTASKS of the whole allocation, and is no task of a step:
@@ -164,7 +164,7 @@ def _of_slurm(environment: Mapping[str, str]) -> Standing | None:
     )
 
 
-_ENGINES: Final[tuple[Callable[[Mapping[str, str]], Standing | None], ...]] = (
+_LAUNCHERS: Final[tuple[Callable[[Mapping[str, str]], Position | None], ...]] = (
     _of_openmpi,
     _of_mvapich,
     _of_pmi,
@@ -174,14 +174,14 @@ _ENGINES: Final[tuple[Callable[[Mapping[str, str]], Standing | None], ...]] = (
 
 
 def _placed(
-    engine: str,
+    launcher: str,
     rank: int | None,
     world: int | None,
     local_rank: int | None,
     local_world: int | None,
     node: int | None = None,
     nodes: int | None = None,
-) -> Standing | None:
+) -> Position | None:
     """Return the place, None where it is not told or cannot be."""
     if rank is None or world is None or rank >= world:
         return None
@@ -191,7 +191,7 @@ def _placed(
         local_world = 1
     if nodes is None and local_world is not None and not world % local_world:
         nodes = world // local_world
-    return Standing(rank, local_rank or 0, world, local_world, node, nodes, engine)
+    return Position(rank, local_rank or 0, world, local_world, node, nodes, launcher)
 
 
 def tasks_on(text: str, node: int | None) -> int | None:

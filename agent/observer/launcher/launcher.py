@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import (
     DIRECTORY_VARIABLE,
-    ENGINE,
     MARKER,
     RANK_VARIABLE,
+    TORCHRUN,
     Process,
     Run,
     RunDir,
@@ -43,7 +43,7 @@ def isolated(module: str) -> tuple[str, ...]:
     return sys.executable, os.path.abspath(starter.__file__), module
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """How the torchruns of several hosts meet, in its own words; the same on all hosts but for the `node_rank`."""
 
     nnodes: str
@@ -76,7 +76,7 @@ _ALONE: Final = (
 
 
 def command(
-    program: str, arguments: Sequence[str], world: int, max_restarts: int = 0, meeting: Meeting | None = None
+    program: str, arguments: Sequence[str], world: int, max_restarts: int = 0, rendezvous: Rendezvous | None = None
 ) -> tuple[str, ...]:
     """Return the command line that runs `program` as `world` ranks on this host under the agent.
 
@@ -88,8 +88,8 @@ def command(
         meeting: how the other hosts of the run are met; None where there are none.
     """
     return (
-        *isolated(ENGINE),
-        *(_ALONE if meeting is None else meeting.options),
+        *isolated(TORCHRUN),
+        *(_ALONE if rendezvous is None else rendezvous.options),
         f"--nproc-per-node={world}",
         f"--max-restarts={max_restarts}",
         # Otherwise an empty torchelastic_* folder stays behind for each run.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.fakes.clocks import Clock
 
-from ddptop.agent.rank.records.own_choice import BACK_NS, LOOKS, MOST_STEPS, REST_NS, OwnChoice
+from ddptop.agent.rank.records.own_rate import BACK_NS, LOOKS, MOST_STEPS, REST_NS, OwnRate
 from ddptop.agent.wire import Step
 
 MS = 1_000_000
@@ -33,7 +33,7 @@ def steps(count: int, ms: float) -> list[Step]:
 def test_after_half_a_second_the_budget_is_kept(ms: float, fewest: int, most: int) -> None:
     """Not before, and by what a usual step takes: the first ones, which are far longer, change nothing."""
     stamps = rank()
-    choice = OwnChoice(stamps)
+    choice = OwnRate(stamps)
     choice.begin(steps(3, 150.0), 50_000)
     choice.begin(steps(40, ms), 50_000)
     assert stamps.every == 1
@@ -46,7 +46,7 @@ def test_after_half_a_second_the_budget_is_kept(ms: float, fewest: int, most: in
 def test_nothing_is_chosen_where_the_cost_is_not_known() -> None:
     """Neither that of the hooks nor that of a record is guessed, and what is remembered meanwhile is bounded."""
     for stamps, record_ns in ((rank(None), 50_000), (rank(), None)):
-        choice = OwnChoice(stamps)
+        choice = OwnRate(stamps)
         for _ in range(10):
             choice.begin(steps(1000, 1.0), record_ns)
         assert (stamps.every, choice.is_over) == (1, False)
@@ -56,7 +56,7 @@ def test_nothing_is_chosen_where_the_cost_is_not_known() -> None:
 def test_who_was_told_a_number_chooses_none() -> None:
     """Whatever the steps take."""
     stamps = rank()
-    choice = OwnChoice(stamps)
+    choice = OwnRate(stamps)
     choice.told(2)
     choice.begin(steps(1000, 1.0), 50_000)
     assert stamps.every == 2
@@ -68,7 +68,7 @@ class Training:
     def __init__(self, *, is_fixed: bool = False) -> None:
         self.stamps = rank(60_000, 20_000)
         self.stamps.every = 64
-        self.choice = OwnChoice(self.stamps, is_fixed=is_fixed)
+        self.choice = OwnRate(self.stamps, is_fixed=is_fixed)
         if not is_fixed:
             self.choice.told(64)
         self.look(1.4, seconds=2)
@@ -222,7 +222,7 @@ told = len(sys.argv) > 1 and int(sys.argv[1])
 if told:
     assert session.record_every(told) is None
 began = time.monotonic()
-while not session.own_choice.is_over and time.monotonic() - began < 20 or told and time.monotonic() - began < 2:
+while not session.own_rate.is_over and time.monotonic() - began < 20 or told and time.monotonic() - began < 2:
     step()
 recorded = session.stamps._seq
 for _ in range(640):
@@ -232,7 +232,7 @@ print(session.stamps.every, recorded)
 if not told:
     # Until the agent's thread knows what is usual.
     began = time.monotonic()
-    while session.own_choice._usual_ns is None and time.monotonic() - began < 20:
+    while session.own_rate._usual_ns is None and time.monotonic() - began < 20:
         step()
     usual, began = session.stamps.every, time.monotonic()
     while session.stamps.every >= usual and time.monotonic() - began < 20:

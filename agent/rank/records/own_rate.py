@@ -36,7 +36,7 @@ BACK_NS: Final = 10_000_000_000
 An observer orders that earlier."""
 
 
-class OwnChoice:
+class OwnRate:
     """The choices of one rank; for use from the agent's thread."""
 
     def __init__(self, stamps: Stamps, *, is_fixed: bool = False) -> None:

@@ -18,7 +18,7 @@ _COMES_S: Final = 30.0
 """Seconds after the start of its observer after which a job is over of which no rank has reported."""
 
 
-class Foreign:
+class Attached:
     """The launcher of such a job, in the place of torchrun."""
 
     exit_code: Final[int | None] = None

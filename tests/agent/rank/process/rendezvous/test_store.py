@@ -52,17 +52,17 @@ import gc, os, signal, socket, sys, threading, time
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore
-from ddptop.agent.rank.process.meeting import exchange
+from ddptop.agent.rank.process import rendezvous
 from ddptop.agent.run.rundir import RunDir
 from pathlib import Path
 
-exchange._SOON_S = exchange._LATER_S = 0.0005
-exchange._COMES_S = float("inf")
+rendezvous._SOON_S = rendezvous._LATER_S = 0.0005
+rendezvous._COMES_S = float("inf")
 told = []
 parent = os.getpid()
 
 def begin(port):
-    made = exchange.Exchange(RunDir(Path(sys.argv[1])), head=False, where=("127.0.0.1", port), kind=TCPStore,
+    made = rendezvous.Exchange(RunDir(Path(sys.argv[1])), head=False, where=("127.0.0.1", port), kind=TCPStore,
                              tell=told.append)
     made.start()
     return made
@@ -129,14 +129,14 @@ for number in range(int(sys.argv[2])):
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     bad += [(number % len(WAYS), code)] if code != expected else []
 # As rarely as in earnest, since torch would warn of an end within a call.
-exchange._SOON_S = exchange._LATER_S = 1.0
-looked, count = threading.Event(), exchange.Exchange._count
-exchange.Exchange._count = lambda made, store: (count(made, store), looked.set())[0]
+rendezvous._SOON_S = rendezvous._LATER_S = 1.0
+looked, count = threading.Event(), rendezvous.Exchange._count
+rendezvous.Exchange._count = lambda made, store: (count(made, store), looked.set())[0]
 made = begin(port)
 assert looked.wait(30)
 os.kill(child, 9)
 os.waitpid(child, 0)
-exchange._SETTLES_S = 0.0
+rendezvous._SETTLES_S = 0.0
 while made.runs:
     time.sleep(0.01)
 dead.stop()
@@ -224,7 +224,7 @@ def meet(bases: list[Path]) -> None:
         if head.parent != bases[0]:
             head, other = other, head
         listen = hosts.read_listen(head, hosts.LISTEN)
-        if listen is None and own is None and hosts.read_meeting(head) is not None:
+        if listen is None and own is None and hosts.read_rendezvous(head) is not None:
             run = RunDir(head).read()
             own = Listen(run.run, run.run_id, "a", ("tcp://127.0.0.1:1",), *(letter * 40 for letter in "abc"))
             hosts.write_listen(head, hosts.LISTEN, own)
@@ -241,7 +241,7 @@ def test_parameters_are_the_same_bits_as_without(tmp_path: Path, bases: list[Pat
     watched, output = train(tmp_path / "watched", bases, plain=False)
     assert plain == watched
     assert output == printed
-    assert all("ddptop-meeting" in (tmp_path / f"watched/threads-{n}").read_text().split() for n in range(2))
+    assert all("ddptop-hosts" in (tmp_path / f"watched/threads-{n}").read_text().split() for n in range(2))
 
 
 @pytest.mark.timeout(600)
@@ -251,6 +251,6 @@ def test_ranks_of_one_host_meet_nobody(tmp_path: Path, bases: list[Path]) -> Non
     for number in range(2):
         threads = (tmp_path / f"here/threads-{number}").read_text().split()
         assert "MainThread" in threads
-        assert "ddptop-meeting" not in threads
+        assert "ddptop-hosts" not in threads
     (run,) = rundir.runs_in(bases[0], os.getuid())
     assert not (run.path / "hosts").exists()

@@ -18,8 +18,8 @@ from support.values.reports import RUN
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import reaper
-from ddptop.agent.observer.engine import scheduler
-from ddptop.agent.observer.engine.scheduler import Allocation, Scheduler
+from ddptop.agent.observer.launcher import scheduler
+from ddptop.agent.observer.launcher.scheduler import Allocation, Scheduler
 from ddptop.agent.observer.orders.far import is_from_afar
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.run.identity import Process, identify

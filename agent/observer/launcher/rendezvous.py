@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from ddptop.agent.run import identity
 from ddptop.agent.run.identity import Process
-from ddptop.agent.run.records import ENGINE, Member, Run
+from ddptop.agent.run.records import TORCHRUN, Member, Run
 
 _LOOK_S: Final = 1.0
 _LOADS_S: Final = 30.0
@@ -35,7 +35,7 @@ def endpoint(run: Run) -> str | None:
     Of a job that something else launched the command line of its torchrun tells it, if that was given there.
     """
     if run.launched:
-        words = run.command[run.command.index(ENGINE) + 1 :] if ENGINE in run.command else ()
+        words = run.command[run.command.index(TORCHRUN) + 1 :] if TORCHRUN in run.command else ()
     elif (run.nodes or 1) > 1 and run.torchrun is not None:
         started = identity.command(run.torchrun.pid)
         words = tuple(dropwhile(lambda word: os.path.basename(word) not in _TORCHRUN, started))[1:]

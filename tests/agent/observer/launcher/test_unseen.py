@@ -16,7 +16,7 @@ from support.harness import until
 from support.values.reports import RUN
 
 from ddptop.agent.observer.end import processes
-from ddptop.agent.observer.engine.unseen import AWAITED_S, Unseen
+from ddptop.agent.observer.launcher.unseen import AWAITED_S, Unseen
 from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import MARKER
 from ddptop.agent.startup import pythonpath

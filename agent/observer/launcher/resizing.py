@@ -30,7 +30,7 @@ def present_world(directory: RunDir, run: Run, world: int, members: Iterable[Mem
         world: the number at the start of this observer.
         members: the present ranks here.
     """
-    if (run.launched and not run.meets) or all(member.world == world for member in members):
+    if (run.launched and not run.spans_hosts) or all(member.world == world for member in members):
         return world
     try:
         now = directory.read()

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.process.meeting import meeting
-from ddptop.agent.rank.process.meeting.meeting import Participant
-from ddptop.agent.rank.process.standing import Standing
+from ddptop.agent.rank.process import rendezvous
+from ddptop.agent.rank.process.position import Position
+from ddptop.agent.rank.process.rendezvous import Participant
 from ddptop.agent.run import hosts
-from ddptop.agent.run.hosts import Meeting
+from ddptop.agent.run.hosts import Rendezvous
 from ddptop.agent.run.rundir import Member, Process, RunDir
 
 ADDRESS = {"MASTER_ADDR": "node1", "MASTER_PORT": "29400"}
-SPREAD = Standing(2, 0, 4, 2)
+SPREAD = Position(2, 0, 4, 2)
 
 
 class Spy:
@@ -38,7 +38,7 @@ class Spy:
 def spy(monkeypatch: pytest.MonkeyPatch) -> type[Spy]:
     """Put it into the place of the exchange."""
     monkeypatch.setattr(Spy, "made", [], raising=False)
-    monkeypatch.setattr(meeting, "Exchange", Spy)
+    monkeypatch.setattr(rendezvous, "Exchange", Spy)
     return Spy
 
 
@@ -60,34 +60,34 @@ FILE = SimpleNamespace(underlying_store=SimpleNamespace(path="/tmp/x"))
 
 
 def participant(
-    directory: RunDir, standing: Standing, environment: dict[str, str], told: list[str] | None = None
+    directory: RunDir, position: Position, environment: dict[str, str], told: list[str] | None = None
 ) -> Participant:
     """Return one that notes its events in `told`."""
     heard: list[str] = [] if told is None else told
-    return Participant(directory, standing, environment, Faults(), lambda text, level: heard.append(text))
+    return Participant(directory, position, environment, Faults(), lambda text, level: heard.append(text))
 
 
 @pytest.mark.parametrize(
-    ("standing", "environment", "meets"),
+    ("position", "environment", "meets"),
     [
         (SPREAD, ADDRESS, True),
-        (Standing(0, 0, 4, 2), ADDRESS, True),
-        (Standing(3, 1, 4, 2), ADDRESS, False),
-        (Standing(0, 0, 4, 4), ADDRESS, False),
-        (Standing(0, 0, 1, 1), {}, False),
-        (Standing(1, 0, 2), ADDRESS, True),
-        (Standing(1, 0, 2), {"MASTER_ADDR": "127.0.0.1"}, False),
+        (Position(0, 0, 4, 2), ADDRESS, True),
+        (Position(3, 1, 4, 2), ADDRESS, False),
+        (Position(0, 0, 4, 4), ADDRESS, False),
+        (Position(0, 0, 1, 1), {}, False),
+        (Position(1, 0, 2), ADDRESS, True),
+        (Position(1, 0, 2), {"MASTER_ADDR": "127.0.0.1"}, False),
     ],
 )
 def test_who_meets(
-    directory: RunDir, spy: type[Spy], standing: Standing, environment: dict[str, str], meets: bool
+    directory: RunDir, spy: type[Spy], position: Position, environment: dict[str, str], meets: bool
 ) -> None:
     """The first rank of each host, in the store of its group; the others leave no trace."""
-    rank = participant(directory, standing, environment)
+    rank = participant(directory, position, environment)
     rank.begin()
-    assert (hosts.read_meeting(directory.path) is not None) is meets
+    assert (hosts.read_rendezvous(directory.path) is not None) is meets
     rank.joined(torch_with(TCP))
-    head = standing.rank == 0
+    head = position.rank == 0
     assert [(each["head"], each["where"], each["kind"]) for each in spy.made] == (
         [(head, ("10.0.0.1", 29500), "kind")] if meets else []
     )
@@ -106,7 +106,7 @@ def test_the_store_of_torchrun_serves_before_the_ranks_meet(directory: RunDir, s
 
 def test_ranks_that_are_all_here_do_not_meet(directory: RunDir, spy: type[Spy]) -> None:
     """Where the launcher does not tell how many there are, all that have joined the group have enrolled."""
-    rank = participant(directory, Standing(0, 0, 2), ADDRESS)
+    rank = participant(directory, Position(0, 0, 2), ADDRESS)
     for number in range(2):
         process = Process(1, time.time())
         directory.write_member(Member(number, 0, 2, process, "node1", 0, "", "", None))
@@ -118,8 +118,8 @@ def test_what_the_observer_needs_is_written_down(directory: RunDir) -> None:
     """It is started with another environment."""
     told = {"DDPTOP_LISTEN": "10.0.0.1:4000", "DDPTOP_KEY_FILE": "/etc/key"}
     participant(directory, SPREAD, {**ADDRESS, **told}).begin()
-    found = hosts.read_meeting(directory.path)
-    assert found == Meeting("node1", "10.0.0.1:4000", "/etc/key")
+    found = hosts.read_rendezvous(directory.path)
+    assert found == Rendezvous("node1", "10.0.0.1:4000", "/etc/key")
     assert found.environment == {"MASTER_ADDR": "node1", **told}
 
 
@@ -132,7 +132,7 @@ def test_a_group_without_a_tcp_store(directory: RunDir, spy: type[Spy], key: str
     rank.joined(torch_with(FILE))
     why = "" if key else "its ranks do not meet in a TCPStore, and there is no DDPTOP_KEY_FILE"
     assert told == ([f"the hosts of this run are not linked: {why}"] if why else [])
-    found = hosts.read_meeting(directory.path)
+    found = hosts.read_rendezvous(directory.path)
     assert found is not None
     assert found.why == why
     assert spy.made == []

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ddptop.agent.rank.process.meeting import exchange
-from ddptop.agent.rank.process.meeting.exchange import KEY, STARTS, Exchange
+from ddptop.agent.rank.process import rendezvous
+from ddptop.agent.rank.process.rendezvous import KEY, STARTS, Exchange
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Listen
 from ddptop.agent.run.rundir import RunDir
@@ -77,9 +77,9 @@ class Place:
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look fifty times as often."""
-    monkeypatch.setattr(exchange, "_SOON_S", 0.01)
-    monkeypatch.setattr(exchange, "_LATER_S", 0.02)
-    monkeypatch.setattr(exchange, "_SETTLES_S", 0.05)
+    monkeypatch.setattr(rendezvous, "_SOON_S", 0.01)
+    monkeypatch.setattr(rendezvous, "_LATER_S", 0.02)
+    monkeypatch.setattr(rendezvous, "_SETTLES_S", 0.05)
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_a_head_that_does_not_come_is_told(
     monkeypatch: pytest.MonkeyPatch, place: Place, folders: list[Path], begun: Any
 ) -> None:
     """The look-out goes on, and a late one is found."""
-    monkeypatch.setattr(exchange, "_LATE_S", 0.05)
+    monkeypatch.setattr(rendezvous, "_LATE_S", 0.05)
     _, told = begun(folders[1], head=False)
     until(lambda: told)
     place.values[KEY] = msgspec.json.encode(listens(1))
@@ -250,7 +250,7 @@ def test_a_head_that_does_not_come_is_told(
 
 def test_a_store_that_never_comes_is_told(monkeypatch: pytest.MonkeyPatch, folders: list[Path], begun: Any) -> None:
     """Nothing listens at its port; after some minutes nobody tries any more."""
-    monkeypatch.setattr(exchange, "_COMES_S", 0.1)
+    monkeypatch.setattr(rendezvous, "_COMES_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = free.getsockname()
     told: list[str] = []
@@ -297,7 +297,7 @@ def test_the_observer_of_this_host_is_looked_after(
     monkeypatch: pytest.MonkeyPatch, place: Place, folders: list[Path]
 ) -> None:
     """As long as the store lives, on whichever host."""
-    monkeypatch.setattr(exchange, "_WATCHED_S", 0.0)
+    monkeypatch.setattr(rendezvous, "_WATCHED_S", 0.0)
     looked = threading.Event()
     made = Exchange(RunDir(folders[0]), head=True, where=place.where, kind=place.client, tell=print, watch=looked.set)
     made.start()

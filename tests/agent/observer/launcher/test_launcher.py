@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.harness import started, until
 
-from ddptop.agent.observer.engine import launcher
-from ddptop.agent.run.rundir import ENGINE, identify, is_alive
+from ddptop.agent.observer.launcher import launcher
+from ddptop.agent.run.rundir import TORCHRUN, identify, is_alive
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_torchrun_takes_no_argument_of_the_program_for_its_own(first: str) -> No
     words = launcher.command("train.py", (first, "--role", "--", "5"), 3)
     from torch.distributed.run import get_args_parser
 
-    found = get_args_parser().parse_args(words[words.index(ENGINE) + 1 :])
+    found = get_args_parser().parse_args(words[words.index(TORCHRUN) + 1 :])
     assert found.training_script == launcher.RUNNER
     assert found.training_script_args == ["train.py", first, "--role", "--", "5"]
     assert (found.nproc_per_node, found.nnodes) == ("3", get_args_parser().get_default("nnodes"))

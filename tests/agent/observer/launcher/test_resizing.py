@@ -15,7 +15,7 @@ import pytest
 from support.harness import carriers, until
 from support.supervised import events
 
-from ddptop.agent.observer.engine import resizing
+from ddptop.agent.observer.launcher import resizing
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.hosts import FarRanks

@@ -15,7 +15,7 @@ import pytest
 from support.harness import carriers, ddptop, until
 from support.supervised import events
 
-from ddptop.agent.observer.engine.foreign import Foreign
+from ddptop.agent.observer.launcher.attached import Attached
 from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import detached, ends, rundir
@@ -324,7 +324,7 @@ def test_when_a_job_without_a_living_rank_is_over(
             rundir.Member(rank, rank, 2, gone_by, "host", 0, "", "", None, rundir.Ended(7, code, pid=gone_by.pid))
         )
     now = 100.0
-    job = Foreign(directory, directory.read(), lambda: now)
+    job = Attached(directory, directory.read(), lambda: now)
     assert not job.is_deserted([0], [0])
     known = range(len(codes))
     for seconds in (1.9, 29.9, 1e6):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from support.values.reports import RUN
 
-from ddptop.agent.observer.engine import launcher, meeting
+from ddptop.agent.observer.launcher import launcher, rendezvous
 from ddptop.agent.run.identity import identify
 from ddptop.agent.run.records import Ended, Member
 
@@ -26,12 +26,12 @@ def test_a_connection_is_seen(family: socket.AddressFamily) -> None:
         store.bind(("localhost" if family == socket.AF_INET else "::1", 0))
         store.listen()
         port = store.getsockname()[1]
-        assert meeting.look(os.getpid(), port) == (False, 0)
+        assert rendezvous.look(os.getpid(), port) == (False, 0)
         client.connect(store.getsockname())
-        assert meeting.look(os.getpid(), port) == (True, 0)
+        assert rendezvous.look(os.getpid(), port) == (True, 0)
         # It is that process's connection, and no other's.
-        assert meeting.look(os.getppid(), port) in (None, (False, 0))
-    assert meeting.look(os.getpid(), port) == (False, 0)
+        assert rendezvous.look(os.getppid(), port) in (None, (False, 0))
+    assert rendezvous.look(os.getpid(), port) == (False, 0)
 
 
 def test_the_host_of_the_store_counts_the_hosts_that_have_come() -> None:
@@ -41,7 +41,7 @@ def test_the_host_of_the_store_counts_the_hosts_that_have_come() -> None:
         store.bind(("127.0.0.1", 0))
         store.listen()
         endpoint = f"localhost:{store.getsockname()[1]}"
-        command = launcher.command("train.py", (), 1, 0, launcher.Meeting("3", endpoint, "a"))
+        command = launcher.command("train.py", (), 1, 0, launcher.Rendezvous("3", endpoint, "a"))
         run = msgspec.structs.replace(RUN, launched=True, command=command, nodes=3)
         said = []
         for address in ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.3"):
@@ -49,7 +49,7 @@ def test_the_host_of_the_store_counts_the_hosts_that_have_come() -> None:
             client.bind((address, 0))
             client.connect(store.getsockname())
             stack.enter_context(store.accept()[0])
-            said.append(meeting.Awaited(run).text(identify(os.getpid()), (), lives=False))
+            said.append(rendezvous.Awaited(run).text(identify(os.getpid()), (), lives=False))
         assert said == [
             f"2 of 3 hosts, which meet at {endpoint}",
             f"2 of 3 hosts, which meet at {endpoint}",
@@ -60,7 +60,7 @@ def test_the_host_of_the_store_counts_the_hosts_that_have_come() -> None:
 
 def test_a_process_that_is_gone_is_not_known() -> None:
     """Nothing is told of it, and nothing raised."""
-    assert meeting.look(2**22 + 1, 29400) is None
+    assert rendezvous.look(2**22 + 1, 29400) is None
 
 
 def test_what_is_awaited() -> None:
@@ -69,9 +69,9 @@ def test_what_is_awaited() -> None:
         store.bind(("127.0.0.1", 0))
         store.listen()
         endpoint = f"localhost:{store.getsockname()[1]}"
-        command = launcher.command("train.py", ("--rdzv-endpoint=x:1",), 1, 0, launcher.Meeting("2", endpoint, "a"))
+        command = launcher.command("train.py", ("--rdzv-endpoint=x:1",), 1, 0, launcher.Rendezvous("2", endpoint, "a"))
         clock = [0.0]
-        awaited = meeting.Awaited(msgspec.structs.replace(RUN, launched=True, command=command), lambda: clock[0])
+        awaited = rendezvous.Awaited(msgspec.structs.replace(RUN, launched=True, command=command), lambda: clock[0])
         own = identify(os.getpid())
         assert awaited.text(own, (), lives=False) == f"the rendezvous at {endpoint}"
         clock[0] = 31.0
@@ -89,9 +89,9 @@ def test_a_start_after_a_failure_waits_for_the_same() -> None:
         store.bind(("127.0.0.1", 0))
         store.listen()
         endpoint = f"localhost:{store.getsockname()[1]}"
-        command = launcher.command("train.py", (), 1, 3, launcher.Meeting("2", endpoint, "a"))
+        command = launcher.command("train.py", (), 1, 3, launcher.Rendezvous("2", endpoint, "a"))
         clock = [0.0]
-        awaited = meeting.Awaited(msgspec.structs.replace(RUN, launched=True, command=command), lambda: clock[0])
+        awaited = rendezvous.Awaited(msgspec.structs.replace(RUN, launched=True, command=command), lambda: clock[0])
         own = identify(os.getpid())
         assert own is not None
         client.connect(store.getsockname())
@@ -111,7 +111,7 @@ def test_a_start_after_a_failure_waits_for_the_same() -> None:
 )
 def test_the_port_of_an_endpoint(endpoint: str, port: int) -> None:
     """That of torchrun where none is given; an IPv6 address has colons of its own."""
-    assert meeting.port_of(endpoint) == port
+    assert rendezvous.port_of(endpoint) == port
 
 
 def test_one_host_has_no_endpoint() -> None:
@@ -119,8 +119,8 @@ def test_one_host_has_no_endpoint() -> None:
     alone = msgspec.structs.replace(
         RUN, launched=True, command=launcher.command("train.py", ("--rdzv-endpoint=x:1",), 2)
     )
-    assert meeting.endpoint(alone) is None
-    assert meeting.endpoint(msgspec.structs.replace(alone, launched=False)) is None
+    assert rendezvous.endpoint(alone) is None
+    assert rendezvous.endpoint(msgspec.structs.replace(alone, launched=False)) is None
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_the_endpoint_of_a_torchrun_that_was_started_by_hand(words: tuple[str, .
         assert process.stdout is not None
         process.stdout.readline()
         run = msgspec.structs.replace(RUN, launched=False, torchrun=identify(process.pid), nodes=2)
-        assert meeting.endpoint(run) == endpoint
-        assert meeting.endpoint(msgspec.structs.replace(run, nodes=1)) is None
-        assert meeting.endpoint(msgspec.structs.replace(run, torchrun=None)) is None
+        assert rendezvous.endpoint(run) == endpoint
+        assert rendezvous.endpoint(msgspec.structs.replace(run, nodes=1)) is None
+        assert rendezvous.endpoint(msgspec.structs.replace(run, torchrun=None)) is None
     finally:
         process.communicate(b"\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.agent.rank.process.standing import Standing, tasks_on
+from ddptop.agent.rank.process.position import Position, tasks_on
 
 TORCHRUN = {
     "RANK": "5",
@@ -70,53 +70,53 @@ KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, Standing(0, 0, 1, 1)),
-        (TORCHRUN, Standing(5, 1, 8, 4, 1, 2, "torchrun")),
-        ({**DAEMON, **TORCHRUN}, Standing(5, 1, 8, 4, 1, 2, "torchrun")),
-        ({**KUBERNETES, **POD, **TORCHRUN}, Standing(5, 1, 8, 4, 1, 2, "torchrun")),
-        (SRUN, Standing(2, 0, 3, 1, 1, 2, "slurm")),
-        ({**SRUN, "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"}, Standing(1, 1, 3, 2, 0, 2, "slurm")),
-        (SBATCH, Standing(0, 0, 1, 1)),
-        (SALLOC, Standing(0, 0, 1, 1)),
-        (OPENMPI, Standing(3, 1, 4, 2, None, 2, "openmpi")),
-        ({**DAEMON, **OPENMPI}, Standing(3, 1, 4, 2, None, 2, "openmpi")),
-        (HYDRA, Standing(3, 1, 4, 2, None, 2, "mpich")),
-        ({**DAEMON, **HYDRA}, Standing(3, 1, 4, 2, None, 2, "mpich")),
-        (MVAPICH, Standing(3, 1, 4, 2, None, 2, "mvapich")),
-        ({**SRUN, "PMIX_RANK": "2"}, Standing(2, 0, 3, 1, 1, 2, "slurm")),
+        ({}, Position(0, 0, 1, 1)),
+        (TORCHRUN, Position(5, 1, 8, 4, 1, 2, "torchrun")),
+        ({**DAEMON, **TORCHRUN}, Position(5, 1, 8, 4, 1, 2, "torchrun")),
+        ({**KUBERNETES, **POD, **TORCHRUN}, Position(5, 1, 8, 4, 1, 2, "torchrun")),
+        (SRUN, Position(2, 0, 3, 1, 1, 2, "slurm")),
+        ({**SRUN, "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"}, Position(1, 1, 3, 2, 0, 2, "slurm")),
+        (SBATCH, Position(0, 0, 1, 1)),
+        (SALLOC, Position(0, 0, 1, 1)),
+        (OPENMPI, Position(3, 1, 4, 2, None, 2, "openmpi")),
+        ({**DAEMON, **OPENMPI}, Position(3, 1, 4, 2, None, 2, "openmpi")),
+        (HYDRA, Position(3, 1, 4, 2, None, 2, "mpich")),
+        ({**DAEMON, **HYDRA}, Position(3, 1, 4, 2, None, 2, "mpich")),
+        (MVAPICH, Position(3, 1, 4, 2, None, 2, "mvapich")),
+        ({**SRUN, "PMIX_RANK": "2"}, Position(2, 0, 3, 1, 1, 2, "slurm")),
         # A script, or the shell before it, that makes torch's variables of the scheduler's.
-        ({**SRUN, "RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "node1"}, Standing(2, 0, 3, 1, 1, 2, "slurm")),
-        ({**OPENMPI, "RANK": "3", "WORLD_SIZE": "4"}, Standing(3, 1, 4, 2, None, 2, "openmpi")),
+        ({**SRUN, "RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "node1"}, Position(2, 0, 3, 1, 1, 2, "slurm")),
+        ({**OPENMPI, "RANK": "3", "WORLD_SIZE": "4"}, Position(3, 1, 4, 2, None, 2, "openmpi")),
         # The same names with another meaning: one task a node, which has started two ranks itself.
         (
             {**DAEMON, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"},
-            Standing(3, 1, 4, None, None, None, "environment"),
+            Position(3, 1, 4, None, None, None, "environment"),
         ),
-        ({**KUBERNETES, **POD}, Standing(1, 0, 3, 1, 1, 3, "environment")),
-        ({**POD, "PET_NNODES": "3", "PET_NPROC_PER_NODE": "1"}, Standing(1, 0, 3, 1, 1, 3, "environment")),
-        (POD, Standing(1, 0, 3, None, None, None, "environment")),
+        ({**KUBERNETES, **POD}, Position(1, 0, 3, 1, 1, 3, "environment")),
+        ({**POD, "PET_NNODES": "3", "PET_NPROC_PER_NODE": "1"}, Position(1, 0, 3, 1, 1, 3, "environment")),
+        (POD, Position(1, 0, 3, None, None, None, "environment")),
         (
             {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"},
-            Standing(1, 0, 2, 1, None, 2, "environment"),
+            Position(1, 0, 2, 1, None, 2, "environment"),
         ),
         # Lightning's own launcher.
-        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0"}, Standing(1, 1, 2, None, None, None, "environment")),
-        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "9"}, Standing(5, 1, 8, None, None, None, "torchrun")),
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0"}, Position(1, 1, 2, None, None, None, "environment")),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "9"}, Position(5, 1, 8, None, None, None, "torchrun")),
         # What cannot be is not believed.
-        ({**SRUN, "SLURM_PROCID": "3"}, Standing(0, 0, 1, 1)),
-        ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "-1"}, Standing(0, 0, 1, 1)),
-        ({**HYDRA, "PMI_SIZE": "1e9"}, Standing(0, 0, 1, 1)),
+        ({**SRUN, "SLURM_PROCID": "3"}, Position(0, 0, 1, 1)),
+        ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "-1"}, Position(0, 0, 1, 1)),
+        ({**HYDRA, "PMI_SIZE": "1e9"}, Position(0, 0, 1, 1)),
     ],
 )
-def test_place(environment: dict[str, str], expected: Standing) -> None:
+def test_place(environment: dict[str, str], expected: Position) -> None:
     """Rank, local rank, world, ranks here, and host number, and nothing where a launcher tells none."""
-    assert Standing.from_environment(environment, "train.py") == expected
+    assert Position.from_environment(environment, "train.py") == expected
 
 
 @pytest.mark.parametrize("program", ["-m torch.distributed.run", "/opt/bin/torchrun", "-m accelerate.commands.launch"])
 def test_a_program_that_starts_the_ranks_is_no_rank_of_slurm(program: str) -> None:
     """`srun python -m ddptop.agent -m torch.distributed.run …` has one such task a node."""
-    assert Standing.from_environment(SRUN, program) == Standing(0, 0, 1, 1)
+    assert Position.from_environment(SRUN, program) == Position(0, 0, 1, 1)
 
 
 @pytest.mark.parametrize("text", ["", "x", "2x3", "-1", "2(x3", "²", "2(x3)1"])
@@ -144,4 +144,4 @@ def test_tasks_of_a_node() -> None:
 )
 def test_several_hosts(environment: dict[str, str], spreads: bool) -> None:
     """A group may have ranks elsewhere unless its launcher says no, or its address is one of this host alone."""
-    assert Standing.from_environment(environment).may_spread(environment) is spreads
+    assert Position.from_environment(environment).may_spread(environment) is spreads
