@@ -93,12 +93,16 @@ class Terminal:
             over.set()
             reader.join()
 
-    def cpu(self, seconds: float) -> float:
-        """Return its CPU time over the next seconds, in percent of one core."""
-        before, began = self.process.cpu_times(), time.monotonic()
+    def cpu(self, seconds: float, observer: psutil.Process) -> tuple[float, float]:
+        """Return its CPU time over the next seconds and that of an observer, in percent of one core."""
+        processes = self.process, observer
+        before, began = [sum(each.cpu_times()[:2]) for each in processes], time.monotonic()
         self.drain(seconds)
-        after, took = self.process.cpu_times(), time.monotonic() - began
-        return 100 * (after.user + after.system - before.user - before.system) / took
+        took = time.monotonic() - began
+        mine, other = (
+            100 * (sum(each.cpu_times()[:2]) - spent) / took for each, spent in zip(processes, before, strict=True)
+        )
+        return mine, other
 
     def memory(self) -> float:
         """Return its resident memory in MiB."""
