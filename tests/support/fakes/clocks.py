@@ -1,7 +1,8 @@
-"""A clock that stands until a test moves it."""
+"""Clocks that a test moves: one that stands until then, and one that goes on."""
 
 from __future__ import annotations
 
+import time
 from typing import Generic, TypeVar
 
 Time = TypeVar("Time", int, float)
@@ -15,3 +16,13 @@ class Clock(Generic[Time]):
 
     def __call__(self) -> Time:
         return self.now
+
+
+class Ahead:
+    """The seconds of `time.monotonic`, which the test puts forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead

