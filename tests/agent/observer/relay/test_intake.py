@@ -24,8 +24,9 @@ from ddptop.agent.run.rundir import RunDir
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the recorder wait briefly between batches."""
+    """Let the recorder wait briefly between batches, and the relay for what may still come in order."""
     monkeypatch.setattr(recorder, "BATCH_S", 0.05)
+    monkeypatch.setattr(intake, "GAP_S", 0.1)
 
 
 def numbers(directory: RunDir, rank: int = 0) -> list[int]:
@@ -36,6 +37,18 @@ def numbers(directory: RunDir, rank: int = 0) -> list[int]:
         if isinstance(message, wire.Steps) and message.rank == rank
         for each in message.steps
     ]
+
+
+def answering(rank: Rank, condition: Callable[[], bool]) -> Callable[[], bool]:
+    """Return this condition, before which a rank says of each question that it has no earlier records."""
+
+    def answered() -> bool:
+        if rank.is_asked():
+            peer, fill = rank.asked()
+            rank.answer(peer, wire.Reply(fill.id, True))
+        return condition()
+
+    return answered
 
 
 def test_garbage_is_counted_and_left_out(new_run: Callable[..., RunDir]) -> None:
@@ -51,7 +64,7 @@ def test_garbage_is_counted_and_left_out(new_run: Callable[..., RunDir]) -> None
         rank.publish(wire.TOPIC_BEAT, wire.Beat(0, 1, "running", "x" * 2**19, 1, None, 1))
         rank.publish(wire.TOPIC_HELLO, msgspec.structs.replace(hello(0), generation=2**60))
         rank.publish(wire.TOPIC_STEPS, steps(0, 3))
-        until(lambda: list(read_history(directory.database)) == [steps(0, 3)], "the one good message")
+        until(answering(rank, lambda: list(read_history(directory.database)) == [steps(0, 3)]), "the one good message")
         until(lambda: relay.refused == 209, "all the others to be counted")
 
 
@@ -84,20 +97,13 @@ def test_steps_that_cannot_be_do_not_silence_their_rank(new_run: Callable[..., R
         rank.fill(1)
         rank.fill()
         rank.publish(wire.TOPIC_STEPS, steps(0, 2))
-        until(lambda: numbers(directory) == [0, 1, 2], "the true ones")
+        until(answering(rank, lambda: numbers(directory) == [0, 1, 2]), "the true ones")
         member = directory.members()[0]
         relay.follow(msgspec.structs.replace(member, generation=1))
         until(lambda: relay._intake.generation == 1, "the new generation")
         rank.publish(wire.TOPIC_STEPS, steps(0, 0, generation=1))
-
-        def are_recorded() -> bool:
-            if rank.is_asked():
-                # Also a question of the generation before may still be on its way.
-                peer, fill = rank.asked()
-                rank.answer(peer, wire.Reply(fill.id, True))
-            return numbers(directory) == [0, 1, 2, 0]
-
-        until(are_recorded, "those of the new generation")
+        # Also a question of the generation before may still be on its way.
+        until(answering(rank, lambda: numbers(directory) == [0, 1, 2, 0]), "those of the new generation")
         rank.close()
 
 
@@ -156,7 +162,6 @@ def test_a_socket_that_was_refused_is_tried_again(new_run: Callable[..., RunDir]
 def test_a_rank_that_was_silent_is_asked_again(new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
     """It did not answer the first question: its next message shows what is missing before it."""
     monkeypatch.setattr(fills, "FILL_S", 0.2)
-    monkeypatch.setattr(intake, "GAP_S", 0.1)
     directory = new_run(world=1)
     with ranks(directory, 1) as (rank,), relayed(directory) as relay:
         rank.meet()
@@ -184,7 +189,6 @@ def test_the_rest_of_an_answer_that_broke_off_is_asked_for(
 ) -> None:
     """Also where nothing that is published later shows it, and where one gap lies behind another."""
     monkeypatch.setattr(fills, "FILL_S", 0.2)
-    monkeypatch.setattr(intake, "GAP_S", 0.1)
     directory = new_run(world=1)
     with ranks(directory, 1) as (rank,), relayed(directory):
         rank.meet()
