@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.harness import DEADLINE_S, ddptop, started, status, write_script
+from support.harness import status, write_script
+from support.ranks import observed, plain
 
-from ddptop.agent.run import rundir
 from ddptop.agent.run.switches.recording import VARIABLE
 
 SCRIPT = """
@@ -119,22 +117,37 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("how", ["in a row", "in backward", "sharded", "scaled", "checkpointed", "marked"])
-def test_parameters_are_those_of_a_run_without_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str):
+HOW = ("in a row", "in backward", "sharded", "scaled", "checkpointed", "marked")
+
+
+def name_of(how: str) -> str:
+    return f"bits-{how.replace(' ', '-')}"
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """What the ranks have printed in each way without the agent and with it; several run at once."""
+    folders = {how: tmp_path_factory.mktemp("bits") for how in HOW}
+
+    def train(how: str) -> tuple[str, str]:
+        path = write_script(folders[how], SCRIPT)
+        with plain(path, how) as without:
+            without.wait()
+        with observed(name_of(how), path, how, env={VARIABLE: "8"}) as (_, ranks):
+            assert ranks.wait() == 0, ranks.said
+        return without.said, ranks.said
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(HOW, pool.map(train, HOW), strict=True))
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_parameters_are_those_of_a_run_without_the_agent(printed: dict[str, tuple[str, str]], how: str) -> None:
     """And the agent has counted the steps that the script has, of which it has recorded some."""
-    path = write_script(tmp_path, SCRIPT)
-    name = f"bits-{how.replace(' ', '-')}"
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    with started(*torchrun, path, how, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as plain:
-        monkeypatch.setenv(VARIABLE, "8")
-        script = path.name, "--", how
-        done = ddptop("launch", "--world", "2", "--name", name, *script, cwd=tmp_path, timeout=4 * DEADLINE_S)
-        out, errors = plain.communicate(timeout=4 * DEADLINE_S)
-    assert done.returncode == 0, done.stdout
-    logs = "".join(rundir.find(name).rank_log(rank).read_text() for rank in (0, 1))
-    assert len(found(out)) == 2, errors
-    assert found(logs) == found(out)
-    told = status(name)
+    without, with_agent = printed[how]
+    assert len(found(without)) == 2, without
+    assert found(with_agent) == found(without)
+    told = status(name_of(how))
     assert [rank["step"] for rank in told["ranks"]] == [100, 100]
     assert [rank["fault"] for rank in told["ranks"]] == [None, None]
 

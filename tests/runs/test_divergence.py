@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.harness import FORKED, ddptop, free_port, started, status, until
+from support.harness import ddptop, status, until, write_script
+from support.ranks import Ranks, observed, plain
 
-from ddptop.agent.observer.record import recording
-from ddptop.agent.run import rundir
 from ddptop.agent.run.switches import checking
 
 SCRIPT = '''
-"""Trains two ranks once there is a file `begin`; after step 12 one value of rank 1 moves by one unit in the last
+"""Trains two ranks; after step 12 one value of rank 1 moves by one unit in the last
 place, unless KEEP is set.
 
 After step 30 the ranks print what they have, and go on slowly until there is a file `enough`.
@@ -37,8 +32,6 @@ ddp = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
 optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-4, momentum=0.9)
 torch.manual_seed(rank)
 step, goes_on = 0, torch.ones(1)
-while not pathlib.Path("begin").exists():
-    time.sleep(0.01)
 while goes_on.item():
     step += 1
     optimizer.zero_grad()
@@ -60,56 +53,11 @@ while goes_on.item():
 dist.destroy_process_group()
 '''
 
-PLAIN = """
-import os, runpy, sys
-import torch, torch._dynamo
 
-for rank in ("0", "1"):
-    if not os.fork():
-        os.environ.update(RANK=rank, LOCAL_RANK=rank)
-        runpy.run_path("train.py", run_name="__main__")
-        sys.exit()
-os.wait(), os.wait()
-"""
-
-
-@contextlib.contextmanager
-def forked(folder: Path, *command: str | Path, **told: str) -> Iterator[subprocess.Popen[str]]:
-    """Two ranks that are ended with the block."""
-    (folder / "train.py").write_text(SCRIPT)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    environment |= {"MASTER_PORT": str(free_port()), **told}
-    with started(
-        sys.executable, *command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as ranks:  # fmt: skip
-        try:
-            yield ranks
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(ranks.pid, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def observed(folder: Path, name: str, **told: str) -> Iterator[subprocess.Popen[str]]:
-    """The same under the agent, which starts an observer, with a comparison every five steps."""
-    run = rundir.create(rundir.Run(name, name, "train.py", (), 2, "gloo", "cpu", time.time_ns(), launched=False))
-    told = {rundir.DIRECTORY_VARIABLE: str(run.path), rundir.MARKER: name, checking.VARIABLE: "5", **told}
-    with forked(folder, FORKED, "2", "train.py", **told) as ranks:
-        try:
-            # A rank sends its newest checks again to who comes late, but not all of them.
-            until(lambda: len(list(recording.read_ranks(run.database))) == 2, "both ranks are heard")
-            (folder / "begin").touch()
-            yield ranks
-        finally:
-            (folder / "enough").touch()
-            until(lambda: run.read().state in rundir.ENDED_STATES, "the end of the run")
-
-
-def printed(ranks: subprocess.Popen[str]) -> list[str]:
+def printed(ranks: Ranks) -> list[str]:
     """Return what each rank has after step 30."""
-    assert ranks.stdout is not None
-    return sorted(ranks.stdout.readline() for _ in range(2))
+    until(lambda: len(re.findall(r"^rank .*\n", ranks.said, re.M)) == 2, "step 30 of both")
+    return sorted(re.findall(r"^rank .*\n", ranks.said, re.M))
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -119,14 +67,17 @@ def test_one_value_that_differs_is_told_with_its_step_and_name(tmp_path: Path, k
     they have after 30 steps, random state and version counters included, is what they have without the agent.
     """
     name = "same" if keeps else "diverged"
-    told = {"KEEP": "1"} if keeps else {}
-    with observed(tmp_path, name, **told) as ranks:
+    script = write_script(tmp_path, SCRIPT)
+    told = {checking.VARIABLE: "5"} | ({"KEEP": "1"} if keeps else {})
+    with observed(name, script, env=told) as (_, ranks):
         found = printed(ranks)
         until(lambda: (status(name)["step"] or 0) >= 35, "a comparison after the change")
         until(lambda: keeps or status(name)["verdicts"], "the verdict")
         asked = ddptop("checksum", name, "--json")
         answer = json.loads(asked.stdout)
         verdicts = [each for each in status(name)["verdicts"] if each["kind"] == "diverged"]
+        (tmp_path / "enough").touch()
+        ranks.wait()
     events = ddptop("events", name).stdout
     # The observer may have met a rank only after its first check.
     compared = re.search(r"parameters are compared every 5 steps: 6 tensors on 2 ranks, equal at step (\d+)", events)
@@ -145,8 +96,9 @@ def test_one_value_that_differs_is_told_with_its_step_and_name(tmp_path: Path, k
     assert verdict["text"] == "the parameters of ranks 0 and 1 differ since step 15: 0.weight (equal at step 10)"
     assert (verdict["rank"], verdict["since_step"]) == (None, 15)
     assert verdict["text"] in events
-    with forked(tmp_path, "-c", PLAIN) as plain:
-        assert printed(plain) == found
+    (tmp_path / "enough").unlink()
+    with plain(script) as without:
+        assert printed(without) == found
 
 
 def test_a_job_started_by_hand_refuses_nonsense(tmp_path: Path) -> None:

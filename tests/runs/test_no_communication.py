@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.harness import ddptop, status, until, write_script
+from support.ranks import observed
 
 ALONE = '''
 """Trains a model of its own in each rank, until it is told to end."""
@@ -21,15 +22,11 @@ while not pathlib.Path("enough").exists():
 
 def test_two_trainings_of_their_own_are_told(tmp_path: Path) -> None:
     """By the observer, in `status` while it goes on, and in the record of the run afterwards."""
-    write_script(tmp_path, ALONE)
-    assert ddptop("launch", "--world", "2", "--name", "alone", "--detach", "train.py", cwd=tmp_path).returncode == 0
-    try:
+    with observed("alone", write_script(tmp_path, ALONE)):
         until(lambda: status("alone")["verdicts"], "the verdict")
         (verdict,) = status("alone")["verdicts"]
         (tmp_path / "enough").touch()
         until(lambda: status("alone")["state"] == "finished", "the end")
-    finally:
-        ddptop("kill", "alone")
     assert (verdict["kind"], verdict["rank"]) == ("no_communication", None)
     assert verdict["text"].startswith("these ranks do not communicate: 2 trainings of their own?")
     assert verdict["text"] in ddptop("events", "alone").stdout

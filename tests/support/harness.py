@@ -21,10 +21,8 @@ from ddptop.tui.settings import Thresholds
 from support.asking import WARM, Warm
 
 DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")
-FORKED: Final = Path(__file__).with_name("forked.py")
-"""The script that forks ranks from one process; not imported here, because it imports torch."""
 LIGHT: Final = Path(__file__).with_name("light.py")
-"""What training scripts of tests import that start many ranks; likewise."""
+"""What training scripts of tests import that start many ranks; not imported here, because it imports torch."""
 _FORKED_VERBS: Final = frozenset(
     ("status", "ps", "events", "report", "logs", "stacks", "pause", "resume", "step", "stop", "checkpoint", "kill")
 )

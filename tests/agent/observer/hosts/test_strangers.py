@@ -184,9 +184,7 @@ def test_garbage_is_refused_and_counted(made: Links, clock: Ahead, content: byte
 
 
 @pytest.mark.parametrize("mechanism", ["null", "plain"])
-def test_other_mechanisms_of_zeromq_are_refused(
-    made: Links, clock: Ahead, outside: Outside, mechanism: str
-) -> None:
+def test_other_mechanisms_of_zeromq_are_refused(made: Links, clock: Ahead, outside: Outside, mechanism: str) -> None:
     options = {} if mechanism == "null" else {"plain_username": b"root", "plain_password": b"root"}
     dealer = outside.plain(made, **options)
     outside.greet(dealer)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import _thread
-import contextlib
 import functools
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +14,8 @@ from typing import Any
 
 import pytest
 from support.fakes.clocks import Clock
-from support.harness import FORKED, started, until
+from support.harness import until, write_script
+from support.ranks import observed
 
 from ddptop.agent.rank.collectives import timing, wrapper
 from ddptop.agent.rank.collectives.backends import Backend, Backends
@@ -29,7 +25,6 @@ from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import FIRST, Cost
 from ddptop.agent.rank.records.device_time import Captures, EventClock
 from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
-from ddptop.agent.run import rundir
 from ddptop.agent.sampling import next_sampled
 
 LATE_NS = 400_000_000
@@ -39,27 +34,15 @@ LATE_NS = 400_000_000
 @pytest.fixture(scope="module", params=["hooks", "wrapper"])
 def seen(request, tmp_path_factory) -> dict[str, Any]:
     """What rank 0 saw of each kind of collective, with torch's hooks and without."""
-    script = Path(__file__).with_name("collectives_script.py")
-    meeting = tmp_path_factory.mktemp("comms") / "meet"
-    name = f"collectives-{request.param}"
-    now = time.time_ns()
-    run = rundir.create(rundir.Run(name, name, str(script), (), 2, "gloo", "cpu", now, launched=False))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"NO_HOOKS": "1"} if request.param == "wrapper" else {})
-    environment |= {rundir.DIRECTORY_VARIABLE: str(run.path), rundir.MARKER: name}
-    with started(
-        sys.executable, FORKED, "2", script, meeting,
-        env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as ranks:  # fmt: skip
-        try:
-            out, errors = ranks.communicate()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(ranks.pid, signal.SIGKILL)
-    reports = [line for line in out.splitlines() if line.startswith("REPORT ")]
+    folder = tmp_path_factory.mktemp("comms")
+    script = write_script(folder, Path(__file__).with_name("collectives_script.py").read_text(), "collectives.py")
+    env = {"NO_HOOKS": "1"} if request.param == "wrapper" else {}
+    with observed(f"collectives-{request.param}", script, str(folder / "meet"), env=env) as (run, ranks):
+        code = ranks.wait()
+    reports = [line for line in ranks.said.splitlines() if line.startswith("REPORT ")]
     # Of a crash in native code the agent writes the stacks there.
     crashes = [path.read_text() for path in (run.rank_crash(0), run.rank_crash(1)) if path.exists()]
-    assert len(reports) == 1, "\n".join([f"exit code {ranks.returncode}: {out}", errors, *crashes])
+    assert len(reports) == 1, "\n".join([f"exit code {code}: {ranks.said}", *crashes])
     report: dict[str, Any] = json.loads(reports[0].removeprefix("REPORT "))
     return {"by": request.param} | report
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.harness import ddptop, write_script
-
-from ddptop.agent.run import rundir
+from support.harness import ddptop, status, write_script
+from support.ranks import observed
 
 SCRIPT = """
 import os, sys, torch, torch.distributed as dist
@@ -118,34 +117,51 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "steps_are"),
-    [
-        ("own optimizer", "backward passes"),
-        ("inference", "batches"),
-        ("taken by hand", "batches"),
-        ("evaluated before", None),
-        ("evaluated before marks", "calls of ddptop.agent.step()"),
-        ("warmed up", None),
-        ("beside a thread", "backward passes"),
-        ("marked", "calls of ddptop.agent.step()"),
-        ("plain", None),
-        ("resumed", None),
-        ("gradients by hand", None),
-        ("unseen", None),
-    ],
-)
-def test_the_steps_are_those_that_the_script_has_counted(tmp_path: Path, how: str, steps_are: str | None) -> None:
+COUNTED = {
+    "own optimizer": "backward passes",
+    "inference": "batches",
+    "taken by hand": "batches",
+    "evaluated before": None,
+    "evaluated before marks": "calls of ddptop.agent.step()",
+    "warmed up": None,
+    "beside a thread": "backward passes",
+    "marked": "calls of ddptop.agent.step()",
+    "plain": None,
+    "resumed": None,
+    "gradients by hand": None,
+    "unseen": None,
+}
+"""By way of training, what is said to be counted."""
+
+
+def name_of(how: str) -> str:
+    return f"marks-{how.replace(' ', '-')}"
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the script has printed in each way; several at once, since most of the time is waited."""
+    folders = {how: tmp_path_factory.mktemp("marks") for how in COUNTED}
+
+    def train(how: str) -> str:
+        with observed(name_of(how), write_script(folders[how], SCRIPT), how, world=1) as (_, ranks):
+            assert ranks.wait() == 0, ranks.said
+        return ranks.said
+
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(COUNTED, pool.map(train, COUNTED), strict=True))
+
+
+@pytest.mark.parametrize(("how", "steps_are"), COUNTED.items())
+def test_the_steps_are_those_that_the_script_has_counted(
+    printed: dict[str, str], how: str, steps_are: str | None
+) -> None:
     """And it is said what is counted, or how a step could be marked."""
-    path = write_script(tmp_path, SCRIPT)
-    launched = ddptop("launch", "--plain", "--world", "1", str(path), "--", how, cwd=tmp_path)
-    assert launched.returncode == 0, launched.stdout
-    directory = rundir.find(launched.stdout.split()[-1])
-    count = int(directory.rank_log(0).read_text().split("count ")[1].split()[0])
-    said = json.loads(ddptop("status", directory.name, "--json").stdout)
-    assert said["step"] == count
+    name = name_of(how)
+    said = status(name)
+    assert said["step"] == int(printed[how].split("count ")[1].split()[0])
     assert said["steps_are"] == steps_are
-    events = ddptop("events", directory.name).stdout
+    events = ddptop("events", name).stdout
     assert (f"steps are {steps_are}: " in events) == (steps_are in ("backward passes", "batches"))
     assert ("no optimizer step seen: steps are not counted" in events) == (how == "unseen")
     assert ("steps are counted anew: " in events) == how.startswith(("evaluated", "warmed"))
@@ -158,7 +174,7 @@ def main(rank):
     pass
 
 if __name__ == "__main__":
-    mp.spawn(main, nprocs=3)
+    mp.spawn(main, nprocs=2)
 """
 
 
@@ -167,4 +183,4 @@ def test_a_script_that_starts_its_own_ranks_is_told_how_they_are_seen(tmp_path: 
     path = write_script(tmp_path, SPAWNS)
     launched = ddptop("launch", "--plain", "--world", "1", str(path), cwd=tmp_path)
     events = ddptop("events", launched.stdout.split()[-1]).stdout
-    assert f"`ddptop launch --start spawn --world 3 {path}` shows them as ranks" in events
+    assert f"`ddptop launch --start spawn --world 2 {path}` shows them as ranks" in events

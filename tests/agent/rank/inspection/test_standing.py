@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import zmq
-from support.harness import DEADLINE_S, FORKED, started, until
+from support.harness import DEADLINE_S, until, write_script
+from support.ranks import FORKED, observed
 from support.values.messages import read_reply
 
 from ddptop.agent import wire
-from ddptop.agent.run import rundir
 
 SCRIPT = Path(__file__).with_name("standing_script.py")
 
@@ -57,26 +52,16 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Ask two ranks at all places, by torch's hooks and without."""
     folder = tmp_path_factory.mktemp("standing")
     name = f"standing-{request.param}"
-    run = rundir.Run(name, name, str(SCRIPT), (), 2, "gloo", "cpu", time.time_ns(), launched=False)
-    directory = rundir.create(run)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment |= {"wrapper": {"NO_HOOKS": "1"}, "counted": {"ONLY_COUNTED": "1"}}.get(request.param, {})
-    environment |= {rundir.DIRECTORY_VARIABLE: str(directory.path), rundir.MARKER: name}
+    script = write_script(folder, SCRIPT.read_text(), SCRIPT.name)
+    env = {"wrapper": {"NO_HOOKS": "1"}, "counted": {"ONLY_COUNTED": "1"}}.get(request.param, {})
     told = {}
-    with (
-        started(
-            sys.executable, FORKED, "2", SCRIPT, str(folder),
-            env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
-        ) as ranks,
-        zmq.Context() as context,
-    ):  # fmt: skip
+    with observed(name, script, str(folder), env=env) as (directory, ranks), zmq.Context() as context:
         try:
 
             def comes(condition: Callable[[], bool], what: str) -> None:
-                until(lambda: condition() or ranks.poll() is not None, what, _BUSY_S)
-                assert ranks.poll() is None, f"the ranks have ended before: {what}"
+                until(lambda: condition() or ranks.code is not None, what, _BUSY_S)
+                assert ranks.code is None, f"the ranks have ended before: {what}"
 
-            comes(lambda: len(directory.members()) == 2, "both ranks")
             sockets = [context.socket(zmq.DEALER) for _ in range(2)]
             for rank, socket in enumerate(sockets):
                 socket.linger = 0
@@ -101,8 +86,6 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             ended = [members[rank].ended for rank in range(2)]
         finally:
             context.destroy(linger=0)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(ranks.pid, signal.SIGKILL)
     codes = [None if each is None else each.exit_code for each in ended]
     return Seen(request.param, [members[rank].process.pid for rank in range(2)], told, codes)
 

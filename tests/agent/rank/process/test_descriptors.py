@@ -7,10 +7,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from support.harness import ddptop, status, until, write_script
+from support.harness import status, until, write_script
+from support.ranks import observed
 
 from ddptop.agent.rank.process import descriptors
-from ddptop.agent.run import rundir
 
 SCRIPT = """
 import contextlib, os, pathlib, sys, time
@@ -66,18 +66,15 @@ while not os.path.exists("end"):
 @pytest.mark.parametrize("how", ["65536", "loop", "fork"])
 def test_a_script_that_closes_all_descriptors_is_observed_to_its_end(tmp_path: Path, how: str) -> None:
     """Before its first step and while the observer is connected; its own descriptors are closed, and work."""
-    path = write_script(tmp_path, SCRIPT)
-    launched = ddptop("launch", "--detach", "--world", "1", str(path), "--", how, cwd=tmp_path)
-    assert launched.returncode == 0, launched.stderr
-    directory = rundir.find(launched.stdout.strip())
-    log = directory.rank_log(0)
-    (tmp_path / "go").touch()
-    until(lambda: "steps " in log.read_text(), "it is through")
-    assert "still open" not in log.read_text()
-    count = int(log.read_text().split("steps ")[1])
-    until(lambda: (now := status(directory.name))["step"] == count and now["ranks"][0]["step"] == count, "all is seen")
-    (tmp_path / "end").touch()
-    until(lambda: directory.read().state == "finished", "it has finished")
+    name = f"closes-{how}"
+    with observed(name, write_script(tmp_path, SCRIPT), how, world=1) as (directory, ranks):
+        (tmp_path / "go").touch()
+        until(lambda: "steps " in ranks.said, "it is through")
+        assert "still open" not in ranks.said
+        count = int(ranks.said.split("steps ")[1])
+        until(lambda: (now := status(name))["step"] == count and now["ranks"][0]["step"] == count, "all is seen")
+        (tmp_path / "end").touch()
+        until(lambda: directory.read().state == "finished", "it has finished")
     if how == "fork":
         # The folder that is listed.
         assert (tmp_path / "left").read_text().split() == ["0"]

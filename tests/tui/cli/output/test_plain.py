@@ -43,6 +43,7 @@ def test_a_line_says_all_and_marks_what_is_unknown():
     text = plain.line(FRAME)
     assert "step 12/40 30%" in text
     assert "loss 1.5" in text
+    assert "loss ~1.5" in plain.line(replace(FRAME, is_loss_unsure=True))
     assert "412 samples/s" in text
     assert "80.0 ms (data 2.0, forward 78.0, backward –," in text
 
