@@ -8,7 +8,7 @@ screens show.
 __main__  the runner of a rank: the script and, beside it, the agent
 observer  beside the ranks, one process a run: starts them, relays, records, judges, ends
 rank      inside a rank: hooks, records, sockets
-control   what a controller asks of ranks
+control   the way to an observer, for whoever acts on a run
 run       what a run leaves on disk
 wire      the messages
 decoding  decoders of JSON

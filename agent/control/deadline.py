@@ -31,8 +31,7 @@ def now_ns() -> int:
 
 def limited(command: _C, seconds: float) -> _C:
     """Return a command with a deadline in so many seconds; a command that needs none is returned as it is."""
-    if not isinstance(command, wire.Expiring) or (isinstance(command, wire.Resume) and command.serial):
-        # A resume with a serial announces a decision, and decisions have no deadline.
+    if not isinstance(command, wire.Expiring):
         return command
     now = now_ns()
     return msgspec.structs.replace(command, asked_ns=now, until_ns=now + int(seconds * 1e9))

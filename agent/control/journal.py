@@ -16,8 +16,8 @@ from typing import Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.control.caller import Caller
-from ddptop.agent.control.polled import Refused
+from ddptop.agent.control import caller
+from ddptop.agent.control.refusals import Refused
 from ddptop.agent.run import states
 from ddptop.agent.run.files.database import DAMAGE
 from ddptop.agent.run.files.private import is_plain
@@ -52,7 +52,8 @@ def note(directory: RunDir, event: wire.Event) -> None:
     """Record an event with the run and publish it to the onlookers, where that is possible; a failure is ignored."""
     with contextlib.suppress(OSError, RunDirError, Refused, zmq.ZMQError):
         run = directory.read()
-        if may_live(run.observer) and not is_stopped(run.observer) and _tell(directory, event):
+        lives = may_live(run.observer) and not is_stopped(run.observer)
+        if lives and caller.note(directory, event, _ANSWER_S):
             return
         if os.path.lexists(directory.database) and not is_plain(directory.database):
             return
@@ -84,13 +85,6 @@ def with_end(events: Iterable[wire.Event], run: Run) -> Iterator[wire.Event]:
     if not is_told and run.ended_at_ns is not None:
         text, level = states.describe_end(run.state, run.cause)
         yield wire.Event(run.ended_at_ns, text, run.cause_rank, level)
-
-
-def _tell(directory: RunDir, event: wire.Event) -> bool:
-    peer = "observer"
-    with Caller({peer: directory.address(peer, "cmd")}) as caller:
-        replies = caller.ask({peer: wire.Note(1, event)}, _ANSWER_S)
-    return peer in replies and replies[peer].done
 
 
 def _open(database: Path) -> sqlite3.Connection:

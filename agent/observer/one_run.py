@@ -82,7 +82,10 @@ class Observer:
         self._say = self._relay.say
         host, hosts = socket.gethostname(), relay.far
         self._others = Others(host, hosts, self._say)
-        self._orders = Orders(directory, relay.requests, self._say, relay.add, hosts, self._take_from_host, host)
+        self._orders = Orders(
+            directory, relay.requests, self._say, relay.ask, lambda: relay.hang, relay.add, hosts,
+            self._take_from_host, host,
+        )  # fmt: skip
         self._orders.know_ended(self._others.ended)
         self._ends = RankEnds(
             directory, self._exits, self._orders, self._say, hosts, self._others.parts, lambda: relay.hang
@@ -118,6 +121,7 @@ class Observer:
         problem = self._begin(predecessor)
         while self._engine is not None and not self._is_over():
             if (self._leaving or self._resized) and not self._orders.ending:
+                self._orders.actions.close()
                 self._abandon()
                 return
             self._find_ranks()
@@ -125,7 +129,7 @@ class Observer:
             self._note_exits()
             self._ends.turn()
             self._scheduler.turn(self._members.values())
-            self._orders.turn(self._run)
+            self._orders.turn(self._run, uneven=self._relay.is_uneven)
             self._look_at_hosts()
             self._presence.tick()
             if self._orders.ending:
@@ -362,7 +366,7 @@ class Observer:
         poller.register(self._relay.requests.arrived, zmq.POLLIN)
         for handle in self._exits.handles:
             poller.register(handle, zmq.POLLIN)
-        poller.poll(_TURN_WHILE_ENDING_MS if self._orders.ending else _QUIET_TURN_MS if self._is_quiet() else _TURN_MS)
+        poller.poll(_TURN_WHILE_ENDING_MS if self._orders.is_busy else _QUIET_TURN_MS if self._is_quiet() else _TURN_MS)
 
     def _is_quiet(self) -> bool:
         """Say whether all ranks are there, and nothing has to be looked for to be noticed."""
@@ -466,4 +470,6 @@ class Observer:
             ending=self._orders.countdown,
             ends_at_ns=self._scheduler.ends_at_ns,
             awaits=self._awaited.text(leader, self._members.values(), lives=bool(self._exits.alive())),
+            action=self._orders.actions.under_way,
+            waiting=self._orders.actions.waiting,
         )

@@ -178,8 +178,6 @@ class Publisher:
                     self._greet()
                 self._answers.send_more()
                 if time.monotonic() >= due:
-                    if self._session.gate.limit is not None:
-                        self._try("following what was decided", self._session.follower.catch_up)
                     self._publish()
                     due = time.monotonic() + PERIOD_S
             except Exception as error:

@@ -19,7 +19,6 @@ from ddptop.agent.rank.calls import given
 from ddptop.agent.rank.calls.script import Script
 from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.collectives.timing import Collectives
-from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.hooks import losses
@@ -38,7 +37,6 @@ from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.own_rate import OwnRate
 from ddptop.agent.rank.records.stamps import Stamps
-from ddptop.agent.run.decisions import Decisions, Place
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import RANK_VARIABLE, Member, Process, RunDir, identify
 from ddptop.agent.run.switches import checking, recording
@@ -78,7 +76,6 @@ class Session:
         self.faults = Faults()
         self.stamps = Stamps()
         self.gate = Gate()
-        self.follower = Follower(self.gate, Decisions(directory.path), self.faults, Place(directory))
         self.health = Health()
         self.is_loss_unsure = False
         """Whether the last loss may be 1/k of the script's; see `meter.is_loss_unsure`."""

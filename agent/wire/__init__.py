@@ -2,7 +2,7 @@
 
 codec       messages as bytes: `encode`, and `read_*` for each direction
 frames      the run and its ranks at one moment, as the observer makes them
-commands    from controllers and onlookers, DEALER -> ROUTER, one payload each
+commands    from onlookers and observers, DEALER -> ROUTER, one payload each
 answers     one `Reply` to each command, and the messages before it
 latencies   the latency of collectives from `Step` records, alike in the agent and in the dashboard
 telemetry   from PUB sockets, `[topic, payload]`
@@ -28,10 +28,12 @@ from __future__ import annotations
 
 from ddptop.agent.wire.answers import MOST_OF_LOG as MOST_OF_LOG
 from ddptop.agent.wire.answers import Answer as Answer
+from ddptop.agent.wire.answers import Compared as Compared
 from ddptop.agent.wire.answers import Extent as Extent
 from ddptop.agent.wire.answers import HistoryAnswer as HistoryAnswer
 from ddptop.agent.wire.answers import HistoryPart as HistoryPart
 from ddptop.agent.wire.answers import LogPiece as LogPiece
+from ddptop.agent.wire.answers import Parameters as Parameters
 from ddptop.agent.wire.answers import Reply as Reply
 from ddptop.agent.wire.checksums import MOST_MODULES as MOST_MODULES
 from ddptop.agent.wire.checksums import MOST_SUMS as MOST_SUMS
@@ -48,7 +50,9 @@ from ddptop.agent.wire.codec import read_host_hello as read_host_hello
 from ddptop.agent.wire.codec import read_numbers as read_numbers
 from ddptop.agent.wire.codec import read_recorded as read_recorded
 from ddptop.agent.wire.codec import read_telemetry as read_telemetry
+from ddptop.agent.wire.commands import Act as Act
 from ddptop.agent.wire.commands import Advance as Advance
+from ddptop.agent.wire.commands import Cancel as Cancel
 from ddptop.agent.wire.commands import Check as Check
 from ddptop.agent.wire.commands import Command as Command
 from ddptop.agent.wire.commands import Commit as Commit
@@ -58,9 +62,7 @@ from ddptop.agent.wire.commands import Fill as Fill
 from ddptop.agent.wire.commands import History as History
 from ddptop.agent.wire.commands import Hold as Hold
 from ddptop.agent.wire.commands import Inspect as Inspect
-from ddptop.agent.wire.commands import Keep as Keep
 from ddptop.agent.wire.commands import Kill as Kill
-from ddptop.agent.wire.commands import Lapse as Lapse
 from ddptop.agent.wire.commands import Note as Note
 from ddptop.agent.wire.commands import Query as Query
 from ddptop.agent.wire.commands import ReadLog as ReadLog
@@ -82,7 +84,6 @@ from ddptop.agent.wire.hosts import MOST_HOSTS as MOST_HOSTS
 from ddptop.agent.wire.hosts import TOPIC_HOSTS as TOPIC_HOSTS
 from ddptop.agent.wire.hosts import Census as Census
 from ddptop.agent.wire.hosts import Conclude as Conclude
-from ddptop.agent.wire.hosts import Decide as Decide
 from ddptop.agent.wire.hosts import HostEnd as HostEnd
 from ddptop.agent.wire.hosts import HostHello as HostHello
 from ddptop.agent.wire.hosts import Hosts as Hosts

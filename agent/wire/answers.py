@@ -10,9 +10,9 @@ import msgspec
 
 from ddptop.agent.wire.checksums import Checksums
 from ddptop.agent.wire.hosts import Census
-from ddptop.agent.wire.incoming import Label, Name
+from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.inspection import Inspection
-from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Size, Whole
+from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Rank, Size, Whole
 from ddptop.agent.wire.telemetry import Steps
 
 MOST_OF_LOG: Final = 64 << 10
@@ -31,6 +31,32 @@ class LogPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bytes of the file."""
     anew: bool = False
     """True where it is another file than the one read before, or was cut short."""
+
+
+class Compared(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One module on all ranks that have it."""
+
+    group: Name
+    """Its process group; empty where it is not wrapped in DDP, and may differ."""
+    number: Count
+    ranks: Annotated[tuple[Rank, ...], msgspec.Meta(max_length=4096)]
+    """The ranks on which it is comparable."""
+    tensors: Count
+    differing_ranks: Annotated[tuple[Rank, ...], msgspec.Meta(max_length=4096)] = ()
+    differing_tensors: Count = 0
+    first: Line = ""
+    """The name of the first tensor that differs."""
+    text: Line = ""
+    """The difference as a sentence; empty where there is none."""
+
+
+class Parameters(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The parameters of a group at one step."""
+
+    step: Count
+    modules: Annotated[tuple[Compared, ...], msgspec.Meta(max_length=4096)] = ()
+    reasons: Annotated[tuple[Line, ...], msgspec.Meta(max_length=1024)] = ()
+    """Why some tensors are not compared, a line each."""
 
 
 class Reply(Message, frozen=True, tag="reply"):
@@ -54,10 +80,12 @@ class Reply(Message, frozen=True, tag="reply"):
     """`Query`: timeout of collectives in the default process group."""
     outstanding: Count = 0
     """`Query`: collectives that the rank has entered and not finished."""
-    held_by: Label = ""
-    """`Hold`, refused: the `holder` of the lease that the rank is under. Empty: under none, or an older agent's."""
-    held_ns: Moment | None = None
-    """`Hold`, refused: the age of that lease."""
+    limit: Count | None = None
+    """`Query`: the step at which the rank is held, or will be; None where it is free."""
+    refusal: Name = ""
+    """`Act`, refused: the kind of refusal, one of `agent.control.refusals`. Empty: no special one."""
+    parameters: Parameters | None = None
+    """`Act` of a `checksum`: the parameters of all ranks at one step, compared."""
     inspection: Inspection | None = None
     """`Inspect`: where the rank stands."""
     checksums: Checksums | None = None

@@ -126,7 +126,7 @@ def read_encoded_ranks(payload: bytes) -> EncodedRanks:
 
 
 def read_command(payload: bytes) -> Command:
-    """Decode a message of a controller and clean its text; raises `Unreadable`."""
+    """Decode a command and clean its text; raises `Unreadable`."""
     return cleaned(_typed(_command, payload))
 
 

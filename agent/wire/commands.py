@@ -1,8 +1,7 @@
 """Commands to a rank or to the observer, each of them answered by one `Reply` of `answers`.
 
-An action that either all ranks or none must carry out is decided once, in the run directory (`agent.run.decisions`).
-Each rank reads it there; a message such as `Keep` makes it read at once. `serial` is the number of the decision, 0 for
-none.
+Onlookers ask the observer for an action (`Act`, `Kill`); the observer alone sends the ranks what it consists of:
+`Hold`, `Commit`, `Advance`, `Resume`, `Save`, `End`.
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
@@ -10,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from ddptop.agent.wire.hosts import Conclude, Decide, HostEnd
+from ddptop.agent.wire.hosts import Conclude, HostEnd
 from ddptop.agent.wire.incoming import Label, Name
 from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Size, Whole
 from ddptop.agent.wire.telemetry import Event
@@ -27,15 +26,13 @@ class Hold(Message, frozen=True, tag="hold"):
     lease_ms: Count = 4000
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
-    holder: Label = ""
-    """The action and its author, for whoever is refused meanwhile: `pause by ada (dashboard, pts/3)`."""
 
 
 class Commit(Message, frozen=True, tag="commit"):
     """Phase two: the rank is held at the boundary after `step`. Refused once the promise has lapsed.
 
     With a lease, the promise moves to `step` and is renewed: the group is held as long as
-    the controller lives. Without a lease the hold lasts until `Resume`.
+    the observer renews it. Without a lease the hold lasts until `Resume`, whatever becomes of the observer.
     """
 
     id: Whole
@@ -50,7 +47,6 @@ class Resume(Message, frozen=True, tag="resume"):
     """End the hold of the rank, whoever paused it."""
 
     id: Whole
-    serial: Count = 0
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
 
@@ -119,36 +115,22 @@ class Check(Message, frozen=True, tag="check"):
     step: Count
 
 
-class Keep(Message, frozen=True, tag="keep"):
-    """Decision: the hold under this lease lasts until `Resume`."""
-
-    id: Whole
-    token: Label
-    step: Count
-    serial: Count = 0
-
-
 class Advance(Message, frozen=True, tag="advance"):
-    """Decision: ranks that a decision holds go on to the end of `step`, and are held there."""
+    """A rank that is held without a lease goes on to the end of `step`, and is held there. Refused where it is not."""
 
     id: Whole
     step: Count
-    serial: Count = 0
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
 
 
 class End(Message, frozen=True, tag="end"):
-    """Decision: the script of every rank ends where it is held, with its `finally` clauses and exit code 0."""
+    """The script of the rank ends where it is held, with its `finally` clauses and exit code 0."""
 
     id: Whole
     who: Label
-    serial: Count = 0
-
-
-class Lapse(Message, frozen=True, tag="lapse"):
-    """Decision, made by the first rank whose lease runs out: the hold under this lease is over."""
-
-    id: Whole
-    token: Label
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
 
 
 class Save(Message, frozen=True, tag="save"):
@@ -168,6 +150,35 @@ class Note(Message, frozen=True, tag="note"):
 
     id: Whole
     event: Event
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
+class Act(Message, frozen=True, tag="act"):
+    """To the observer: carry out an action on all ranks at a common step.
+
+    Answered once it is done, or refused; what it waits for meanwhile is `RunFrame.waiting`. One action goes on at a
+    time; a `resume` cancels one that still waits for ranks.
+    """
+
+    id: Whole
+    action: Name
+    """`pause`, `step`, `resume`, `checkpoint`, `stop` or `checksum`."""
+    who: Label = ""
+    """The author of the action, for the event list: `ada (dashboard, pts/3)`."""
+    steps: Count = 1
+    """`step`: steps to make from a pause."""
+    checkpoint: bool = True
+    """`stop`: save a checkpoint before, where the script has registered a function for it."""
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
+class Cancel(Message, frozen=True, tag="cancel"):
+    """To the observer: cancel the action that this socket has asked for. Refused where it waits for no ranks."""
+
+    id: Whole
+    who: Label = ""
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
 
@@ -211,14 +222,13 @@ class History(Message, frozen=True, tag="history"):
     """Steps or seconds of a column at least."""
 
 
-Expiring = Hold | Commit | Resume | Save | Note | Kill
+Expiring = Hold | Commit | Resume | Advance | End | Save | Note | Act | Cancel | Kill
 """Commands with a deadline: refused after `until_ns`, by the clock of `agent.control.deadline`; None: no deadline.
 
-`asked_ns` is the time of sending, by the same clock.  `Keep`, `Advance` and `End` have no deadline: they announce a
-decision, which every rank also reads by itself.
+`asked_ns` is the time of sending, by the same clock.
 """
 
 Command = (
-    Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History | Inspect
-    | ReadLog | Check | RecordEvery | Decide | HostEnd | Conclude
+    Hold | Commit | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | Note | History | Inspect
+    | ReadLog | Check | RecordEvery | HostEnd | Conclude
 )  # fmt: skip

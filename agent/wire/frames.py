@@ -265,6 +265,10 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     known."""
     awaits: Line = ""
     """While no rank of a host lives: what their start waits for."""
+    action: Line = ""
+    """The action on all ranks that is under way, and its author; likewise as in `RunState`."""
+    waiting: Line = ""
+    """The ranks that this action waits for."""
     restarts: tuple[Restart, ...] = ()
     """Oldest first."""
     max_restarts: Count = 0

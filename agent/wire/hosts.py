@@ -67,17 +67,6 @@ class Hosts(Message, frozen=True, tag="hosts"):
     hosts: Annotated[tuple[HostState, ...], msgspec.Meta(max_length=MOST_HOSTS)] = ()
 
 
-class Decide(Message, frozen=True, tag="decide"):
-    """To the observer: make decision `serial` of the run, unless another was made with that number.
-
-    Answered by `Reply.done`. See `agent.run.decisions`.
-    """
-
-    id: Whole
-    serial: Count
-    content: Annotated[bytes, msgspec.Meta(max_length=2048)]
-
-
 class Census(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The processes that a kill has ended on one host."""
 

@@ -315,6 +315,10 @@ class RunState(Message, frozen=True, tag="run"):
     """When the scheduler takes the machine back. None: no scheduler, no limit, or not known."""
     awaits: Line = ""
     """While no rank of this host lives: what their start waits for, such as the other hosts."""
+    action: Line = ""
+    """The action on all ranks that is under way, and its author: `pause by ada (dashboard, pts/3)`."""
+    waiting: Line = ""
+    """The ranks that this action waits for, where that takes longer than a moment: `pausing: waiting for rank 1`."""
 
 
 class Hang(msgspec.Struct, frozen=True, array_like=True, gc=False):

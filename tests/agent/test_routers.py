@@ -26,8 +26,8 @@ from ddptop.agent.run.rundir import Run, RunDir
 
 RUN = Run("r", "of-the-router-tests", "p", (), 1, None, None, 1, True)
 KINDS = (
-    wire.Hold, wire.Commit, wire.Resume, wire.Fill, wire.Query, wire.Kill, wire.Keep, wire.Advance, wire.End,
-    wire.Lapse, wire.Save, wire.Note, wire.Inspect,
+    wire.Hold, wire.Commit, wire.Resume, wire.Fill, wire.Query, wire.Act, wire.Cancel, wire.Kill, wire.Advance,
+    wire.End, wire.Save, wire.Note, wire.Inspect,
 )  # fmt: skip
 ROUNDS = 300
 SEED = 7
@@ -95,7 +95,7 @@ def test_the_observer_answers_after_anything(
     monkeypatch.setattr(escalation, "find", lambda *_: [])
     told: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
     with relaying(directory) as relay:
-        orders = Orders(directory, relay.requests, lambda *_: None, told.put)
+        orders = Orders(directory, relay.requests, lambda *_: None, lambda *_: None, publish=told.put)
         address = directory.address("observer", "cmd")
         rng = Random(SEED)
         with contextlib.ExitStack() as strangers:
@@ -164,7 +164,7 @@ def test_an_observer_that_has_let_go_of_the_run_refuses(directory: RunDir, reque
         wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0), wire.Kill(3, 0.0, signal=10),
         wire.Note(4, wire.Event(1, "x")),
     )  # fmt: skip
-    orders = Orders(directory, requests, lambda *_: None, told.append)
+    orders = Orders(directory, requests, lambda *_: None, lambda *_: None, publish=told.append)
     orders.close()
     requests.put(b"later", wire.Kill(5, 0.0, who="ada"))
     assert [(reply.id, reply.done) for _, reply in requests.replies()] == [
@@ -179,7 +179,7 @@ def test_who_asks_for_the_kill_that_was_just_done_is_told_what_came_of_it(
 ) -> None:
     """A second kill of the whole, come while the run is put away, is answered with the outcome of the first."""
     put(requests, wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0))
-    orders = Orders(directory, requests, lambda *_: None, lambda event: None)
+    orders = Orders(directory, requests, lambda *_: None, lambda *_: None)
     orders._ending.outcome = escalation.Outcome(2, 0, survivors)
     orders.close()
     replies = {reply.id: reply for _, reply in requests.replies()}

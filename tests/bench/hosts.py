@@ -91,15 +91,12 @@ class Gate:
             case wire.Hold(id):
                 self.limit = seq + 1
                 return wire.Reply(id, True, "", self.limit)
-            case wire.Commit(id, _, step):
-                self.limit = step
+            case wire.Commit(id, _, step, lease_ms):
+                self.limit, self._kept = step, not lease_ms
                 return wire.Reply(id, True, "", step)
             case wire.Query(id):
                 held = self.limit is not None and seq >= self.limit
-                return wire.Reply(id, held, "paused" if held else "running", seq, kept=self._kept)
-            case wire.Keep(id):
-                self._kept = True
-                return wire.Reply(id, True, "", seq)
+                return wire.Reply(id, held, "paused" if held else "running", seq, kept=self._kept, limit=self.limit)
             case wire.Resume(id):
                 was, self.limit, self._kept = self.limit, None, False
                 return wire.Reply(id, True, "goes on" if was is not None else "was not paused", seq)
@@ -265,8 +262,6 @@ class FakeHost:
         self._topics.clear()
         members = FarRanks(tuple(rank.member for rank in self.ranks))
         self.branch.send(HEAD, frames.MEMBERS, msgspec.json.encode(members))
-        # It has none of the head's decisions.
-        self.branch.send(HEAD, frames.DECISION, b"0", b"")
 
     def _arrived(self, peer: bytes, kind: bytes, content: list[bytes]) -> None:
         if kind == frames.SUBSCRIBE:
@@ -276,8 +271,6 @@ class FakeHost:
                 self.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRanks(time.time_ns(), hellos, (), ())))
         elif kind == frames.UNSUBSCRIBE:
             self._topics.discard(content[0])
-        elif kind == frames.DECISION:
-            self.branch.send(HEAD, frames.DECISION, content[0], b"")
         elif kind == frames.COMMAND and len(content) == 3:
             asker, number, payload = content
             rank = self.ranks[int(number) - self.ranks[0].rank]

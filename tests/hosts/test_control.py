@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,17 +10,6 @@ from support.cluster import Cluster
 from support.cluster.jobs import Job, on_all, run_of, status
 from support.harness import until
 
-HOLD = """
-import signal
-from ddptop.agent.control.caller import LiveGroup
-from ddptop.agent.control.controller import Controller
-from ddptop.agent.run import rundir
-
-with LiveGroup(rundir.runs()[0]) as group:
-    held = Controller(group, "a test")._lease("pause", 30.0)
-    print(held.step, flush=True)
-    signal.pause()
-"""
 SAVES = """dist.init_process_group("gloo")
 import ddptop.agent
 
@@ -57,22 +44,29 @@ def job(cluster: Cluster) -> Job:
     return job
 
 
-def _running(told: dict[str, Any]) -> set[int]:
-    return {rank["rank"] for rank in told.get("ranks", []) if rank["step"] and rank["state"] == "running"}
+def _running(told: dict[str, Any], state: str = "running") -> set[int]:
+    return {rank["rank"] for rank in told.get("ranks", []) if rank["step"] and rank["state"] == state}
 
 
-def test_a_hold_that_its_controller_leaves_ends_on_no_host_before_all_can_be_told(job: Job) -> None:
-    """The controller dies and the cable is cut: the lease runs out, and no rank of either host begins another step."""
+def test_a_pause_is_for_both_hosts_or_none(job: Job) -> None:
+    """Asked for at a branch, the head does it; with the cable cut a resume is refused, and no rank begins a step."""
     node1, node2 = job.cluster.hosts
-    controller = node1.popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE)
-    assert controller.stdout is not None
-    assert int(controller.stdout.readline()) > 0
+    run = run_of(node2)
+    assert node2.run(["ddptop", "pause", run], check=True).stdout.startswith(f"{run}: held at step ")
+    held = job.counts()
+    assert len(set(held)) == 1
+    both = job.cluster.hosts
+    until(lambda: [told["state"] for told in on_all(both, status)] == ["paused", "paused"], "both say so")
+    assert node1.run(["ddptop", "step", run, "3"], check=True).returncode == 0
+    assert job.counts() == [count + 3 for count in held]
     node2.cut()
-    controller.kill()
-    before = job.counts()
-    with pytest.raises(AssertionError):
-        until(lambda: job.counts() != before, "a rank goes on", 9.0)
+    until(lambda: len(_running(status(node1), "paused")) < 4, "the head misses node2")
+    refused = node1.run(["ddptop", "resume", run])
+    assert "is not heard" in refused.stderr
+    assert "all ranks or none" in refused.stderr
+    assert job.counts() == [count + 3 for count in held]
     node2.mend()
+    until(lambda: node1.run(["ddptop", "resume", run]).returncode == 0, "a resume of both hosts")
     job.goes_on()
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
 from textual.app import App
 from textual.message import Message
 from textual.notifications import SeverityLevel
@@ -24,7 +23,7 @@ from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine, line_of
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
-from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.question import (
     ANEW,
     FREEZE,
@@ -192,12 +191,6 @@ class Acting:
         if answer == REMOVE:
             self._do(f"removal of {run}", run, work, has_event=False)
 
-    def marked(self, frame: Frame) -> Frame:
-        """Return a frame with what an action of this dashboard waits for, if one does."""
-        if frame.run != self.awaited() or frame.state in ENDED:
-            return frame
-        return replace(frame, waiting=self._line)
-
     def awaited(self) -> str:
         """Return the name of the run whose ranks an action of this dashboard waits for, empty where none does."""
         return self._under_way.run if self._under_way is not None and self._line else ""
@@ -206,9 +199,7 @@ class Acting:
     def _line(self) -> str:
         """What the action that is under way waits for, empty where it waits for nothing."""
         waiting = None if self._under_way is None else self._under_way.waiting
-        if waiting is None or not waiting.line:
-            return ""
-        return "cancelling …" if waiting.cancelled else waiting.line
+        return "" if waiting is None else waiting.line
 
     def _stop(self, do: Callable[..., None], control: Control, waiting: Waiting, answer: str | None) -> None:
         if answer in (STOP, SAVE_AND_STOP):

@@ -245,7 +245,7 @@ class DdptopApp(App[None]):
         # Once it is being left, the clocks tick on while the screens lose their widgets one by one.
         if self.is_running and self.return_code is None:
             self.shown.advance()
-            self.frame = self.acting.marked(self.shown.frame())
+            self.frame = self.shown.frame()
             self.acting.tell_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:

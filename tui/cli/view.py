@@ -12,9 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from ddptop.agent import wire
 from ddptop.agent.run import rundir
-from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean
 from ddptop.tui.cli.complaint import complain
@@ -63,7 +61,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     frame = frame_now(source)
     if not frame.run:
         return code
-    for text in farewell(frame, stopping=_is_stopping(frame.run)):
+    for text in farewell(frame):
         print(text)
     return code or (exit_code(frame) if frame.state in ENDED else 0)
 
@@ -160,17 +158,7 @@ def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], setting
     return 0
 
 
-def _is_stopping(name: str) -> bool:
-    """Say whether it is decided that the scripts of a run end, as it is after `stop`."""
-    try:
-        decisions = Decisions(rundir.find(name).path)
-        decided = decisions.read(decisions.newest())
-        return decided is not None and isinstance(wire.read_command(decided), wire.End)
-    except (rundir.RunDirError, OSError, wire.Unreadable):
-        return False
-
-
-def farewell(frame: Frame, *, stopping: bool = False) -> list[str]:
+def farewell(frame: Frame) -> list[str]:
     """Return the two lines that stand on the terminal after the dashboard."""
     run = reached(frame.run)
     if frame.state in ENDED:
@@ -183,7 +171,7 @@ def farewell(frame: Frame, *, stopping: bool = False) -> list[str]:
             if frame.state in ("failed", "lost", "killed")
             else f"its logs:      ddptop logs {run}",
         ]
-    if stopping:
+    if frame.action.startswith("stop "):
         return [f"{run} is stopping; it ends at its next step", f"its logs:      ddptop logs {run}"]
     return [f"{run} goes on.  Come back: ddptop attach {run}", f"End it:        ddptop kill {run}"]
 

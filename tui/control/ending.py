@@ -18,7 +18,7 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.caller import connect, readable
-from ddptop.agent.control.controller import Refused
+from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.end.escalation import NotOurs, Survived
 from ddptop.agent.observer.status import membership, survey, takeover

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from ddptop.agent.control.controller import Refused
+from ddptop.agent.control.refusals import Refused
 from ddptop.tui.control.consent import Consent
 
 _MOST_LINES: Final = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from ddptop.agent.control.controller import REGISTRATION
+from ddptop.agent.control.refusals import REGISTRATION
 from ddptop.trainers import CATALOGUE
 
 

@@ -1,9 +1,8 @@
 """What acts on a run: pauses and steps it, has it save, stops, freezes, ends and restarts it.
 
-The keys come here, and the verbs `pause`, `step`, `resume`, `checkpoint` and `stop`.  Each of these five opens
-a socket of its own to the observer, because it runs in a thread and a ZeroMQ socket belongs to one; it is noted with
-the run, with who asked for it and its outcome.
-What ends a run goes through `ending`, which speaks to the observer and notes it by itself.
+The keys come here, and the verbs.  `pause`, `step`, `resume`, `checkpoint`, `stop` and `checksum` are one request each
+to the observer (`agent.control.caller.act`), which acts, and records who asked and what came of it.  What ends a run
+goes through `ending`, which does without an observer where there is none; a freeze needs none.
 """
 
 from __future__ import annotations
@@ -14,15 +13,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control import checksums, journal
-from ddptop.agent.control.caller import LiveGroup
-from ddptop.agent.control.controller import ANSWER_S, Cancelled, Controller, Hung
-from ddptop.agent.control.polled import Unheard
+from ddptop.agent.control import caller, journal
 from ddptop.agent.observer.end import freezer
-from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import takeover
 from ddptop.agent.run import hosts, states
-from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.tui.control import actor
@@ -30,12 +24,13 @@ from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.ending import Ending
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.diagnosis import hang
 
 OBSERVER_S: Final = 10.0
 """How long another observer may take to start, where the one before is gone."""
 ENDING_S: Final = 15.0
 """From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
+_TIMEOUT_S: Final = 1.0
+"""How long the timeout of the collectives is asked for, which a freeze is noted with."""
 
 
 class RunControl:
@@ -70,50 +65,39 @@ class RunControl:
         self._ending = Ending(directory, who)
 
     def pause(self, waiting: Waiting | None = None) -> str:
-        """Pause all ranks at the same step; see `Controller.pause`."""
-        return self._at_step("pause", lambda controller: controller.pause(), waiting)
+        """Pause all ranks at the same step."""
+        return self._act("pause", waiting).text
 
     def step(self, steps: int, waiting: Waiting | None = None) -> str:
-        """Let a paused group do so many steps; see `Controller.advance`."""
-        return self._at_step(f"step {steps}", lambda controller: controller.advance(steps), waiting)
+        """Let a paused group do so many steps."""
+        return self._act("step", waiting, steps=steps).text
 
     def checkpoint(self, waiting: Waiting | None = None) -> str:
-        """Have all ranks save at the same step; see `Controller.checkpoint`."""
-        return self._at_step("checkpoint", lambda controller: controller.checkpoint(), waiting)
+        """Have all ranks save at the same step."""
+        return self._act("checkpoint", waiting).text
 
-    def checksums(self, waiting: Waiting | None = None) -> dict[int, wire.Checksums]:
-        """Return the checksums of every rank's parameters at one step; see `control.checksums.gather`.
-
-        Nothing is recorded of it: the observer gets the checksums from the ranks and judges them by itself.
-        """
-        turn = waiting or Waiting()
-        self._check_run()
-        with refusing():
-            if freezer.has_stopped(self._directory):
-                raise Refused("its processes are frozen; resume it first")
-            await_observer(self._directory)
-            with LiveGroup(self._directory) as group:
-                return checksums.gather(group, waits=turn.tell, cancelled=turn.is_cancelled, hangs=self._hang)
+    def checksums(self, waiting: Waiting | None = None) -> wire.Parameters:
+        """Return the parameters of all ranks at one step, compared; nothing is recorded of the question."""
+        reply = self._act("checksum", waiting)
+        if reply.parameters is None:
+            raise Refused("its observer is of a version that compares none")
+        return reply.parameters
 
     def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
-        """End all scripts at the same step; see `Controller.stop`."""
-
-        def stop(controller: Controller) -> str:
-            done = controller.stop(checkpoint=checkpoint)
-            # The scripts have ended; their processes and torchrun take another moment.
-            deadline = time.monotonic() + ENDING_S
-            while takeover.meet(self._directory).state not in ENDED_STATES and time.monotonic() < deadline:
-                time.sleep(0.05)
-            return done
-
-        return self._at_step("stop", stop, waiting)
+        """End all scripts at the same step."""
+        done = self._act("stop", waiting, checkpoint=checkpoint).text
+        # The scripts have ended; their processes and torchrun take another moment.
+        deadline = time.monotonic() + ENDING_S
+        while takeover.meet(self._directory).state not in ENDED_STATES and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return done
 
     def resume(self) -> str:
-        """Resume all ranks, held or frozen; see `Controller.resume` and `freezer.thaw`."""
+        """Resume all ranks, held or frozen; see `freezer.thaw`."""
         with self._acting():
             if freezer.has_stopped(self._directory):
                 return self._noted("resume", lambda: freezer.thaw(self._directory))
-            return self._at_step("resume", lambda controller: controller.resume())
+            return self._act("resume").text
 
     def freeze(self) -> str:
         """Stop all processes where they are; see `freezer.freeze`."""
@@ -129,69 +113,34 @@ class RunControl:
                 f"`ddptop pause {run.run}` holds all hosts at the same step"
             )
         # It needs no observer: without one the timeouts of the collectives are not known.
-        with LiveGroup(self._directory) as group:
-            replies = group.ask({rank: wire.Query(rank) for rank in group.ranks}, ANSWER_S)
+        replies = caller.query(self._directory, range(run.world), _TIMEOUT_S)
         known = [reply.timeout_s for reply in replies.values() if reply.timeout_s is not None]
         return freezer.freeze(self._directory, self._who, min(known, default=None))
 
-    def _at_step(self, action: str, work: Callable[[Controller], str], waiting: Waiting | None = None) -> str:
+    def _act(
+        self, action: str, waiting: Waiting | None = None, *, steps: int = 1, checkpoint: bool = True
+    ) -> wire.Reply:
         turn = waiting or Waiting()
-        controllers: list[Controller] = []
-
-        def interrupted(by: str) -> str:
-            # Until it is decided an action holds the ranks by a lease, which is given back.
-            if any(each.goes_on for each in controllers):
-                return f"the shell stopped waiting ({by}); the action goes on"
-            return f"cancelled ({by})"
-
-        def act() -> str:
-            if freezer.has_stopped(self._directory):
-                raise Refused("its processes are frozen; resume it first")
+        self._check_run()
+        with refusing():
             await_observer(self._directory)
-            with LiveGroup(self._directory) as group:
-                controller = Controller(
-                    group, self._who, waits=turn.tell, cancelled=turn.is_cancelled, hangs=self._hang
-                )
-                controllers.append(controller)
-                try:
-                    return work(controller)
-                except Refused as refusal:
-                    # Whoever is stopped answers nobody: that is the reason, whatever the ranks did not do.
-                    if not isinstance(refusal, Cancelled) and (freeze := freezer.frozen(self._directory)) is not None:
-                        raise Refused(f"frozen meanwhile by {freeze.who}") from refusal
-                    if isinstance(refusal, Unheard) and (told := self._hang()):
-                        raise Hung(told) from refusal
-                    raise
+            if (state := self._directory.read().state) in ENDED_STATES:
+                raise Refused(f"run {self._directory.name} is over ({state})")
+            command = wire.Act(1, action, self._who, steps, checkpoint)
+            return caller.act(self._directory, command, turn.tell, turn.is_cancelled)
 
-        return self._noted(action, act, interrupted)
-
-    def _hang(self) -> str:
-        """Return how the run hangs now, empty where it is not known to."""
-        database = self._directory.database
-        found = recording.read_verdicts(database) if is_plain(database) else []
-        present = (each for each in reversed(found) if each.until_at_ns is None and hang.is_urgent(each))
-        return next(map(hang.ageless, present), "")
-
-    def _noted(
-        self,
-        action: str,
-        work: Callable[[], str],
-        interrupted: Callable[[str], str] = lambda by: f"interrupted ({by}); it may be half done",
-    ) -> str:
-        """Act, and record with the run who did it and what came of it; `interrupted` says that of a signal's name."""
+    def _noted(self, action: str, work: Callable[[], str]) -> str:
+        """Act without the observer, and record with the run who did it and what came of it."""
         self._check_run()
         try:
             with refusing():
                 outcome = work()
-        except Cancelled:
-            self._note(action, "cancelled", "info")
-            raise
         except Refused as refusal:
             self._note(action, str(refusal), "warning", refused=True)
             raise
         except KeyboardInterrupt as interrupt:
             # It has the name of the signal where that is another one.
-            self._note(action, interrupted(str(interrupt) or "SIGINT"), "info")
+            self._note(action, f"interrupted ({str(interrupt) or 'SIGINT'}); it may be half done", "info")
             raise
         self._note(action, outcome, "info")
         return outcome

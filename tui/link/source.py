@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from msgspec.structs import replace
 
-from ddptop.agent.control.controller import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
+from ddptop.agent.control.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine

@@ -63,8 +63,6 @@ class Frame(RunFrame, frozen=True, kw_only=True, tag=False, gc=True):
     """The history of the run, to be read only: it alone grows while a frame is shown."""
     user: str = ""
     """Whose run it is, where it is somebody else's."""
-    waiting: str = ""
-    """While an action of this dashboard waits for ranks: what it waits for."""
     size_bytes: int | None = None
     """What its directory takes on the disk, logs included; None where nobody has looked."""
     hosts: HostFrames = NO_HOSTS

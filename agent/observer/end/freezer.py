@@ -17,7 +17,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ddptop.agent.control.controller import Refused
+from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.end.escalation import counted
 from ddptop.agent.observer.end.processes import Target

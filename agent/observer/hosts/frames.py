@@ -3,10 +3,9 @@
 Kinds as each side sends them (`DEALER -> ROUTER` without the empty frame of a REQ):
 
     S topic            subscribe               U topic             unsubscribe
-    P topic payload    publication             K serial content    decision
+    P topic payload    publication             M payload           records of ranks on other hosts
     C asker *frames    command                 A asker *frames     answer: each `[payload]` or `[rank, payload]`
     H payload          `wire.HostHello`        X text              refused, and why
-    M payload          records of ranks on other hosts
     T at_ns received   ping, by the head       t at_ns at_ns received   pong: of the ping, and own; see `pings`
 """
 
@@ -25,7 +24,6 @@ ANSWER: Final = b"A"
 HELLO: Final = b"H"
 REFUSED: Final = b"X"
 MEMBERS: Final = b"M"
-DECISION: Final = b"K"
 PING: Final = b"T"
 PONG: Final = b"t"
 
@@ -33,10 +31,8 @@ MOST_FRAMES: Final = 4
 """Of a message, with its kind."""
 MOST_ASKER: Final = 32
 """Bytes of the name of an asker."""
-MOST_DECISION: Final = 2048
 _TOPIC: Final = 32
 _RANK: Final = 5
-_SERIAL: Final = 20
 _HELLO: Final = 64 << 10
 _TEXT: Final = 1000
 
@@ -54,7 +50,6 @@ _BOUNDS: Final[dict[bytes, tuple[tuple[int, ...], ...]]] = {
     HELLO: ((_HELLO,),),
     REFUSED: ((_TEXT,),),
     MEMBERS: ((wire.MAX_MESSAGE_BYTES,),),
-    DECISION: ((_SERIAL, MOST_DECISION),),
 }
 """By kind, the bytes of each frame at most, for each number of frames that there may be."""
 

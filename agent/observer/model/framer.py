@@ -168,6 +168,8 @@ class Framer:
             ending=group.ending if group is not None else "",
             ends_at=_ends_at(group) if state not in ENDED else None,
             awaits=group.awaits if group is not None and state not in ENDED else "",
+            action=group.action if group is not None and state not in ENDED else "",
+            waiting=group.waiting if group is not None and state not in ENDED else "",
             restarts=store.generations.restarts,
             generation=store.generations.newest,
             max_restarts=run.max_restarts,

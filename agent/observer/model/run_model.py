@@ -116,6 +116,10 @@ class RunModel:
                 self._recording = recording
                 return
 
+    def hurry(self) -> None:
+        """Have the next `look` and `survey` do it at once: somebody asks who may just have changed something."""
+        self._look_due = self._survey_due = 0.0
+
     def look(self) -> bool:
         """Read again what has changed in the directory, where that is due; return whether it was.
 

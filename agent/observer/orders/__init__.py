@@ -1,10 +1,8 @@
-"""Commands to the observer, on one host and over all hosts of a run.
+"""What is asked of the observer, on one host and over all hosts of a run; `actions` carries out what ranks do together.
 
 orders    the commands, and the endings and signals that carry them out
 ending    an end of the run that somebody asks for, on all its hosts
 spread    one command to several hosts at once, and the sum of the answers
-deciding  decisions that a controller or another host asks for
-mirror    the decisions of the head, copied to the other hosts
 others    the end of the run on the other hosts: reports, waiting, and the head's result
 parts     the ends of the ranks on other hosts, as their observers report them
 budget    the number of steps that the ranks record

@@ -24,9 +24,10 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.deadline import lateness
+from ddptop.agent.observer.actions.actions import Actions
+from ddptop.agent.observer.actions.ranks import Ask
 from ddptop.agent.observer.end import escalation
 from ddptop.agent.observer.orders import far
-from ddptop.agent.observer.orders.deciding import Deciding
 from ddptop.agent.observer.orders.ending import LADDER_S, READ_S, RunEnding, who
 from ddptop.agent.observer.orders.far import FarHosts, Nobody, is_from_afar
 from ddptop.agent.observer.orders.spread import Spread, unheard
@@ -58,13 +59,15 @@ class _Signalled:
 
 
 class Orders:
-    """Carries out `wire.Kill` and `wire.Decide`, and publishes the event of a `wire.Note`."""
+    """Carries out what is asked of the observer, and publishes the event of a `wire.Note`."""
 
     def __init__(
         self,
         directory: RunDir,
         requests: Requests,
         say: Say,
+        ask: Ask,
+        hang: Callable[[], wire.Verdict | None] = lambda: None,
         publish: Callable[[wire.Event], None] = lambda event: None,
         hosts: FarHosts | None = None,
         between: Between = lambda message: None,
@@ -76,6 +79,8 @@ class Orders:
             directory: of the run.
             requests: the commands, and the way back for replies.
             say: publishes an event of this moment.
+            ask: sends each rank its command.
+            hang: returns the hang that was judged last.
             publish: publishes an event.
             hosts: the observers of other hosts; none where there are none.
             between: takes what another observer tells of the end of the run, or returns why not.
@@ -90,7 +95,8 @@ class Orders:
         self._hosts: FarHosts = hosts or Nobody()
         self._between = between
         self._host = host or socket.gethostname()
-        self._deciding = Deciding(directory, self._hosts, requests.reply)
+        self.actions = Actions(directory, ask, requests, publish, self._hosts, hang)
+        """What all ranks do at a common step."""
         self._ending = RunEnding(directory, requests, self._hosts, self._host, self._progress, self._warn)
         self._signals: list[_Signalled] = []
         self._partial_endings: list[threading.Thread] = []
@@ -99,6 +105,11 @@ class Orders:
     def ending(self) -> bool:
         """Say whether the run is being ended now."""
         return self._ending.is_going_on
+
+    @property
+    def is_busy(self) -> bool:
+        """Say whether something goes on of which everybody is to hear soon."""
+        return self.ending or bool(self.actions.under_way)
 
     @property
     def killed_by(self) -> str | None:
@@ -142,8 +153,8 @@ class Orders:
         """Take a function that returns the ranks on other hosts whose end is known."""
         self._ending.ranks_ended = ranks
 
-    def turn(self, run: Run) -> None:
-        """Carry out the commands that have arrived."""
+    def turn(self, run: Run, *, uneven: bool = False) -> None:
+        """Carry out the commands that have arrived; `uneven`: some ranks are held, and others are not."""
         for sender, command in self._requests.received():
             refusal = lateness(command) or self._obey(sender, command, run)
             if refusal is not None:
@@ -151,10 +162,11 @@ class Orders:
                 self._requests.reply(sender, wire.Reply(command.id, False, refusal))
         self._ending.turn(run)
         self._answer_signals()
-        self._deciding.turn()
+        self.actions.turn(uneven=uneven)
 
     def await_parts(self) -> None:
-        """Wait for the outcomes of the endings of single ranks and processes."""
+        """Wait for the outcomes of the endings of single ranks and processes, and of an action."""
+        self.actions.close()
         for thread in self._partial_endings:
             # The group ends right after its rank, and the thread may still be counting survivors.
             thread.join(_PATIENCE_S)
@@ -188,15 +200,18 @@ class Orders:
                 self._publish(command.event)
                 self._requests.reply(sender, wire.Reply(command.id, True, "told"))
                 return None
-            case wire.Decide():
-                return self._deciding.answer(sender, command)
+            case wire.Act() | wire.Cancel():
+                if self.killed_by is not None:
+                    return "the run is being killed"
+                self.actions.obey(sender, command)
+                return None
             case wire.HostEnd() | wire.Conclude() if is_from_afar(sender):
                 refusal = self._between(command)
                 self._requests.reply(sender, wire.Reply(command.id, refusal is None, refusal or "noted"))
                 return None
             case wire.Kill():
                 return self._kill(sender, command, run)
-        return "the observer only ends runs; ask the ranks for everything else"
+        return "that is for a rank to answer"
 
     def _kill(self, sender: bytes, command: wire.Kill, run: Run) -> str | None:
         if not (math.isfinite(command.grace_s) and 0 <= command.grace_s <= _LONGEST_GRACE_S):

@@ -53,6 +53,7 @@ class Frames:
     def greet(self, topics: Collection[bytes]) -> None:
         """Publish soon all that these new subscriptions are to."""
         self._newcomers |= set(topics)
+        self._model.hurry()
         self.hurry()
 
     def hurry(self) -> None:

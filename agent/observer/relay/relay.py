@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -66,6 +66,9 @@ _RECALL_S: Final = 0.5
 _FINISH_S: Final = 5.0
 """Seconds that the last messages of the ranks may take."""
 _CLOSE_S: Final = 3.0
+_NEWS: Final = ("state", "ending", "cause", "action", "waiting")
+"""Fields of the state of which a change is published at once."""
+_ASKER: Final = b"actions"
 
 
 class Relay:
@@ -86,6 +89,10 @@ class Relay:
         self._world = run.world
         self._following = Following(self._follow, self._connect, self._lose, self.say)
         self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Mapping[int, wire.Command], Callable[[int, wire.Reply], object]]]
+        self._asked = queue.SimpleQueue()
+        self.is_uneven = False
+        """Some ranks are held, and others are not; looked at once a second."""
         self._state: wire.RunState | None = None
         self._is_news = False
         """Whether the state has changed since it was sent."""
@@ -206,10 +213,15 @@ class Relay:
             self._recorder.add(event)
             self._common.know(event)
 
+    def ask(self, commands: Mapping[int, wire.Command], answer: Callable[[int, wire.Reply], object]) -> None:
+        """Send each rank its command; may be called from any thread, and `answer` is called in the relay's."""
+        self._asked.put((commands, answer))
+        self._wake.set()
+
     def publish(self, state: wire.RunState) -> None:
         """Tell the state of the run, which is sent once a second and at every change."""
         before, self._state = self._state, state
-        if before is None or (before.state, before.ending, before.cause) != (state.state, state.ending, state.cause):
+        if before is None or any(getattr(before, name) != getattr(state, name) for name in _NEWS):
             self._is_news = True
             self._wake.set()
 
@@ -291,6 +303,7 @@ class Relay:
             ("other hosts", self.far.turn),
             ("replies", self._commands.send_replies),
             ("commands", self._commands.obey),
+            ("actions", self._ask_ranks),
             ("answers of ranks", self._forwarding.take),
             ("records of ranks", self._fills.take),
             ("newcomers", self._greeting.turn),
@@ -348,6 +361,13 @@ class Relay:
         self._forwarding.lose(rank)
         self._hanging.lose(rank)
         self.far.lose(rank)
+
+    def _ask_ranks(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                commands, answer = self._asked.get_nowait()
+                for rank, command in commands.items():
+                    self._forwarding.forward(_ASKER, rank, command, partial(_answered, answer))
 
     def _send_events(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -415,6 +435,8 @@ class Relay:
         self._guarded("connections to ranks", self._intake.mend)
         self._guarded("ranks not listened to", lambda: self._following.try_again(self._intake.generation))
         self._send_state()
+        held = [each.beat.held_at_ns is not None for each in self._model.store.ranks.values() if each.beat is not None]
+        self.is_uneven = any(held) and not all(held)
         if self.far.judges:
             self._hanging.tell()
             self._judging.turn(time.time_ns())
@@ -483,3 +505,7 @@ class Relay:
         sockets = self._looking_back.close, self._intake.close, self._forwarding.close, self._door.close
         for part in (self._fills.close, *last, *sockets):
             self._guarded("closing", part)
+
+
+def _answered(answer: Callable[[int, wire.Reply], object], asker: bytes, rank: int, reply: wire.Reply) -> None:
+    answer(rank, reply)

@@ -10,13 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-import msgspec
-
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.rank.checksums.checks import Checks, Failed, Missed
 from ddptop.agent.rank.commands.answers import Answers
-from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.records.history import History
@@ -28,7 +25,6 @@ class Commanded(Protocol):
     rank: int
     faults: Faults
     gate: Gate
-    follower: Follower
     checks: Checks
     timeout_s: float | None
     """Timeout of collectives in the default process group."""
@@ -94,10 +90,7 @@ class Executing:
                 raise GateError(late)
             return self._execute(peer, command)
         except GateError as refusal:
-            reply = wire.Reply(command.id, False, str(refusal), self._session.gate.completed)
-            if isinstance(command, wire.Hold) and (lease := self._session.gate.lease) is not None:
-                reply = msgspec.structs.replace(reply, held_by=lease[0], held_ns=int(lease[1] * 1e9))
-            return reply
+            return wire.Reply(command.id, False, str(refusal), self._session.gate.completed)
         except Exception as error:
             self._session.faults.note("a command", error)
             return wire.Reply(command.id, False, f"the agent could not: {describe(error)}")
@@ -119,27 +112,24 @@ class Executing:
 
     def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply | None:
         session = self._session
-        gate, follower = session.gate, session.follower
+        gate = session.gate
         match command:
-            case wire.Hold(id, token, lease_ms, holder=holder):
-                follower.start_afresh()
-                step = gate.promise(token, min(lease_ms, 60_000) / 1000, holder)
+            case wire.Hold(id, token, lease_ms):
+                step = gate.promise(token, min(lease_ms, 60_000) / 1000)
                 return wire.Reply(id, True, f"will not pass step {step:,}", step)
             case wire.Commit(id, token, step, lease_ms):
                 gate.commit(token, step, min(lease_ms, 60_000) / 1000)
                 return wire.Reply(id, True, f"will hold at step {step:,}", step)
-            case wire.Resume(id, serial):
-                follower.catch_up()
+            case wire.Advance(id, step):
+                gate.advance(step)
+                return wire.Reply(id, True, f"will hold at step {step:,}", step)
+            case wire.Resume(id):
                 was = gate.limit
-                if not serial:
-                    gate.resume()
-                # The rank may have read the decision by itself before this message.
-                return wire.Reply(
-                    id, True, "goes on" if serial or was is not None else "was not paused", gate.completed
-                )
-            case wire.Keep(id) | wire.Advance(id) | wire.End(id) | wire.Lapse(id):
-                follower.catch_up()
-                return wire.Reply(id, True, "does what was decided", gate.completed)
+                gate.resume()
+                return wire.Reply(id, True, "goes on" if was is not None else "was not paused", gate.completed)
+            case wire.End(id, who):
+                gate.end(who)
+                return wire.Reply(id, True, "ends", gate.completed)
             case wire.Save(id, token):
                 saved = session.save(token)
                 if saved is None:
@@ -155,6 +145,7 @@ class Executing:
                     checkpoints=session.checkpoints,
                     timeout_s=session.timeout_s,
                     outstanding=self._outstanding(),
+                    limit=gate.limit,
                 )
             case wire.Fill(id, first_seq, limit, earlier):
                 found = self._history.since(first_seq, limit, earlier)
@@ -164,8 +155,8 @@ class Executing:
             case wire.Note(id, event):
                 self._publish(wire.TOPIC_EVENT, wire.encode(event))
                 return wire.Reply(id, True, "told", gate.completed)
-            case wire.Kill(id):
-                return wire.Reply(id, False, "a rank does not end itself; ask the observer")
+            case wire.Kill(id) | wire.Act(id) | wire.Cancel(id):
+                return wire.Reply(id, False, "a rank does not act on the group; ask the observer")
             case wire.Inspect(id, stacks):
                 return wire.Reply(id, True, "", gate.completed, inspection=session.inspect(stacks=stacks))
             case wire.RecordEvery(id, every):
@@ -179,8 +170,6 @@ class Executing:
                 return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
             case wire.ReadLog(id):
                 return wire.Reply(id, False, "a rank does not read its own log; ask the observer")
-            case wire.Decide(id):
-                return wire.Reply(id, False, "a rank decides nothing for others; ask the observer")
             case wire.HostEnd(id) | wire.Conclude(id):
                 return wire.Reply(id, False, "this is between observers")
 

@@ -1,9 +1,9 @@
 """The gate at the step boundary, where a rank can be held without leaving a collective half done.
 
 A pause has two phases, because ranks are up to a step apart.  Each rank first promises not
-to pass its current step and returns the number of that step; the controller commits the largest number.  The hold is
-first under a lease: it lapses unless its controller renews it, so that the
-training goes on when the controller dies.  After `keep` it has no lease and lasts until `resume`.
+to pass its current step and returns the number of that step; the observer commits the largest number.  The hold is
+first under a lease: it lapses unless the observer renews it, so that the training goes on when the observer dies.
+Committed without a lease it lasts until `resume`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
-
-_UNDECIDED_S: Final = 0.25
-"""Seconds between two looks for the decision on a hold whose lease has expired."""
 
 
 class GateError(Exception):
@@ -45,15 +41,13 @@ class Gate:
         self._expires: float | None = None
         self._lease_s = 0.0
         self._token: str | None = None
-        self._holder = ""
-        self._promised_at = 0.0
+        """Of the action under whose lease the rank is; None: under none."""
+        self._kept: str | None = None
+        """Of the action that the present hold without a lease is of."""
         self._work: Callable[[], Saved] | None = None
         self._working = False
         self._saved: Saved | None = None
         self._save_token: str | None = None
-        self.expired: Callable[[str], bool] = lambda token: False
-        """Called, under the lock, when the lease of that token expires; it may `keep` the hold. True: whether the hold
-        lapses is decided elsewhere, and it goes on until that is known."""
         self.completed = 0
         """Steps completed. The training thread counts a step, without the lock, and then waits where there is a
         `limit`."""
@@ -112,23 +106,25 @@ class Gate:
             self.completed = 0
             self._open()
 
-    def promise(self, token: str, lease_s: float, holder: str = "") -> int:
+    def promise(self, token: str, lease_s: float) -> int:
         """Promise not to pass the current step; return its number.
 
+        One action goes on at a time: the lease of another one is of an observer that is gone, and ends.
+
         Args:
-            token: of the controller.
+            token: of the action.
             lease_s: seconds after which the promise lapses.
-            holder: the action that the promise is for, and its author.
 
         Raises:
-            GateError: the rank is paused already, or another controller is pausing it.
+            GateError: the rank is paused already, or is being ended.
         """
         with self.lock:
             self._lapse()
-            self._check_open_to(token)
+            if self.ended_by is not None:
+                raise GateError(f"it is being ended by {self.ended_by}")
+            if self.limit is not None and self._token is None:
+                raise GateError(f"already paused at step {self.limit:,}")
             limit = self._close_after_this_step() if self.limit is None else self.limit
-            if token != self._token:
-                self._holder, self._promised_at = holder, self._clock()
             self._token, self._lease_s = token, lease_s
             self._renew()
             return limit
@@ -144,14 +140,6 @@ class Gate:
             if self.completed < limit:
                 return limit
 
-    def _check_open_to(self, token: str) -> None:
-        if self.ended_by is not None:
-            raise GateError(f"it is being ended by {self.ended_by}")
-        if self.limit is not None and self._token is None:
-            raise GateError(f"already paused at step {self.limit:,}")
-        if self.limit is not None and token != self._token:
-            raise GateError("another pause is under way")
-
     def commit(self, token: str, step: int, lease_s: float = 0.0) -> None:
         """Let the rank run up to `step` and hold it there, under a lease or, without one, until `resume`.
 
@@ -160,6 +148,9 @@ class Gate:
         """
         with self.lock:
             self._lapse()
+            if token == self._kept and step == self.limit and not lease_s:
+                # It is asked again, because its answer was lost.
+                return
             if self.limit is None or token != self._token:
                 raise GateError("the promise has lapsed")
             if step < self.limit:
@@ -168,21 +159,20 @@ class Gate:
             if lease_s:
                 self._lease_s = lease_s
                 self._renew()
-                self._changed.notify_all()
             else:
-                self.keep(token, step)
-
-    def keep(self, token: str, step: int) -> None:
-        """End the lease of this token: its hold lasts until `resume`."""
-        with self.lock:
-            if self._token == token:
-                self.limit, self._token, self._expires = step, None, None
-                self._changed.notify_all()
+                self._token, self._expires, self._kept = None, None, token
+            self._changed.notify_all()
 
     def advance(self, step: int) -> None:
-        """Move a hold without a lease to the end of `step`; an earlier step changes nothing."""
+        """Move a hold without a lease to the end of `step`; an earlier step changes nothing.
+
+        Raises:
+            GateError: there is no such hold.
+        """
         with self.lock:
-            if self.limit is not None and self._token is None and step > self.limit:
+            if not self.is_paused:
+                raise GateError("not paused")
+            if self.limit is not None and step > self.limit:
                 self.limit = step
                 self._note_release()
                 self._changed.notify_all()
@@ -192,18 +182,12 @@ class Gate:
         with self.lock:
             self._open()
 
-    def lapse(self, token: str) -> None:
-        """Open the gate where it is closed under the lease of this token."""
-        with self.lock:
-            if self._token == token:
-                self._open()
-
     def end(self, who: str) -> None:
         """End the script at this boundary, or at the next one that it reaches."""
         with self.lock:
             self.ended_by = who
             self.limit = self.limit or self.completed
-            self._token = self._expires = None
+            self._token = self._expires = self._kept = None
             self._changed.notify_all()
 
     def save(self, token: str, work: Callable[[], Saved]) -> Saved | None:
@@ -218,7 +202,7 @@ class Gate:
                 self._renew()
                 return self._saved
             if self._token not in (None, token):
-                raise GateError("another pause is under way")
+                raise GateError("the promise has lapsed")
             if not self.held:
                 raise GateError("not held; the run goes on")
             self._renew()
@@ -228,16 +212,6 @@ class Gate:
                 self._save_token, self._saved, self._work = token, None, work
                 self._changed.notify_all()
             return None
-
-    def is_under(self, token: str) -> bool:
-        """Say whether the rank is held, or to be held, under the lease of this token."""
-        return self._token == token
-
-    @property
-    def lease(self) -> tuple[str, float] | None:
-        """The holder of the lease that the rank is under, and its age in seconds; None where there is none."""
-        with self.lock:
-            return None if self._token is None else (self._holder, self._clock() - self._promised_at)
 
     @property
     def held(self) -> bool:
@@ -264,12 +238,7 @@ class Gate:
     def _lapse(self) -> None:
         if self._token is None or self._expires is None or self._working or self._clock() < self._expires:
             return
-        token = self._token
-        if self.expired(token):
-            if self._token == token:
-                self._expires = self._clock() + _UNDECIDED_S
-            return
-        self.lapse(token)
+        self._open()
 
     def _note_release(self) -> None:
         """Note it at once: a heartbeat may come before the held thread wakes up."""
@@ -278,7 +247,7 @@ class Gate:
 
     def _open(self) -> None:
         self._note_release()
-        self._expires = self._token = self._work = None
+        self._expires = self._token = self._kept = self._work = None
         # The training thread asks for an end only where there is a limit.
         if self.ended_by is None:
             self.limit = None

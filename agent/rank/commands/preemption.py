@@ -1,14 +1,13 @@
 """The reaction to a SIGTERM from outside, where the run was launched with `--on-term checkpoint`.
 
 A scheduler that needs the machine sends SIGTERM to torchrun, which sends it to the ranks, one after the
-other.  The first rank that can becomes the controller: it has all ranks save at one step and
-end there, before torchrun kills them after 30 s.
+other.  They ask the observer to have all ranks save at one step and end there, before torchrun kills them after 30 s;
+the observer of such a run stays where it gets the signal, too.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import threading
 import time
@@ -16,9 +15,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from ddptop.agent import wire
-from ddptop.agent.control import journal
-from ddptop.agent.control.caller import LiveGroup
-from ddptop.agent.control.controller import Busy, Controller, Refused
+from ddptop.agent.control import caller
+from ddptop.agent.control.refusals import Refused
+from ddptop.agent.rank.process.observing import replace_lost
 from ddptop.agent.run.rundir import RunDir, RunDirError
 
 if TYPE_CHECKING:
@@ -27,8 +26,10 @@ if TYPE_CHECKING:
 VARIABLE: Final = "DDPTOP_ON_TERM"
 WHO: Final = "SIGTERM"
 _PATIENCE_S: Final = 25.0
-_PAUSE_S: Final = 0.3
-"""Seconds between two attempts, and before the first one times the rank, so that ranks do not compete for control."""
+_APART_S: Final = 0.3
+"""Seconds before the first request, times the rank: one of them is enough."""
+_AGAIN_S: Final = 2.0
+"""Seconds between two requests of a rank."""
 
 
 def install(session: Session, directory: RunDir) -> None:
@@ -93,29 +94,17 @@ class _Preemption:
 
     def _stop(self) -> None:
         deadline = time.monotonic() + _PATIENCE_S
-        time.sleep(min(self._session.rank, 10) * _PAUSE_S)
-        noted = ""
-        while time.monotonic() < deadline and self._session.gate.ended_by is None:
+        gate = self._session.gate
+        time.sleep(min(self._session.rank, 10) * _APART_S)
+        while time.monotonic() < deadline and gate.ended_by is None:
             try:
-                # The scheduler ends the observer as well, and maybe first; only for ranks of other hosts it is asked.
-                with LiveGroup(self._directory, relayed=False) as group:
-                    Controller(group, WHO).stop(progress=lambda saved: self._note(saved, "warning"))
+                caller.act(self._directory, wire.Act(1, "stop", WHO), cancelled=lambda: time.monotonic() > deadline)
                 return
             except Exception as problem:
                 if not isinstance(problem, Refused | RunDirError):
                     # No descriptors, no room: the next attempt may find some.
                     self._session.faults.note(f"stop by {WHO}", problem)
-                if not isinstance(problem, Busy) and str(problem) != noted:
-                    noted = str(problem)
-                    self._note(noted, "error", refused=True)
-                # Two ranks that try at the same moments would refuse each other for ever.
-                time.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
-        if self._session.gate.ended_by is None:
+                replace_lost(self._directory, self._session.faults)
+                time.sleep(_AGAIN_S)
+        if gate.ended_by is None:
             self._give_up()
-
-    def _note(self, outcome: str, level: str, *, refused: bool = False) -> None:
-        try:
-            text = journal.sentence("stop", outcome, WHO, refused=refused)
-            journal.note(self._directory, wire.Event(time.time_ns(), text, self._session.rank, level, "stop", WHO))
-        except Exception as error:
-            self._session.faults.note("telling of the stop", error)

@@ -68,7 +68,6 @@ class Presence:
         if marks.read(path.parent, marks.BASE) is not None:
             _renew(path.parent / marks.NAME)
         _renew_all(path)
-        _renew_all(path / "decisions")
         if self._rank is None:
             _renew_all(path / "ranks")
             _renew_all(path / "logs")

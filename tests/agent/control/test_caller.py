@@ -1,85 +1,150 @@
-"""Commands to many ranks through the observer, by one socket."""
+"""The request for an action: one message and one reply, and what it waits for from the frames of the run."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import msgspec
 import pytest
-from support.fakes.observers import connections, observed
+from support.fakes.observers import Observer, observed
 from support.harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.control.caller import LiveGroup, Relayed, silence
-from ddptop.agent.control.controller import Refused
-from ddptop.agent.run import hosts
-from ddptop.agent.run.hosts import FarRanks
+from ddptop.agent.control import caller
+from ddptop.agent.control.refusals import Awaiting, Cancelled, Hung, Refused, Unheard, Unholdable, Unsavable
+from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.agent.wire import HostState
+
+RUN = Run("calls", "id", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running")
 
 
-def run_of(name: str, world: int) -> Run:
-    """Return the record of a run that was launched."""
-    return Run(name, name, "toy.py", (), world, "gloo", "cpu", time.time_ns(), True, state="running")
+@pytest.fixture
+def observer() -> Iterator[Observer]:
+    """A fake observer."""
+    with observed(RUN) as made:
+        yield made
 
 
-def test_each_rank_gets_its_command_and_its_reply_counts() -> None:
-    """Whatever the order of the answers; those of others, of other commands and what is none are left out."""
-    with observed(run_of("calls", 4)) as observer:
-        found: dict[int, wire.Reply] = {}
+class Request(threading.Thread):
+    """A request in a thread of its own, and what came of it."""
 
-        def ask() -> None:
-            with Relayed(observer.directory) as calls:
-                found.update(calls.ask({rank: wire.Query(10 + rank) for rank in range(4)}, 30.0))
+    def __init__(self, observer: Observer, cancelled: Callable[[], bool] = lambda: False) -> None:
+        super().__init__()
+        self.observer, self.cancelled = observer, cancelled
+        self.lines: list[str] = []
+        self.outcome: Any = None
+        self.start()
 
-        asking = threading.Thread(target=ask)
-        asking.start()
-        until(lambda: observer.turn() and len(observer.asked) == 4, "four commands")
-        assert connections(observer.directory.address("observer", "cmd")) == 1
-        commands = {int(rank): wire.read_command(payload) for _, (rank, payload) in observer.asked}
-        assert {rank: command.id for rank, command in commands.items()} == {rank: 10 + rank for rank in range(4)}
-        sender = observer.asked[0][0]
-        observer.cmd.send_multipart([sender, b"0", b"\xff"])
-        observer.cmd.send_multipart([sender, wire.encode(wire.Reply(10, True, "without a number"))])
-        observer.answer(sender, 9, wire.Reply(10, True, "nobody asked it"))
-        observer.answer(sender, 0, wire.Reply(9, True, "another command"))
-        for rank in (3, 1):
-            observer.answer(sender, rank, wire.Reply(10 + rank, True, step=rank))
-        observer.answer(sender, 2, wire.Reply(12, False, silence(2)))
-        observer.answer(sender, 0, wire.Reply(10, False, "the training runs"))
-        asking.join()
-        assert {rank: (reply.done, reply.step) for rank, reply in found.items()} == {
-            3: (True, 3), 1: (True, 1), 0: (False, None),
-        }  # fmt: skip
+    def run(self) -> None:
+        """Ask for a pause."""
+        command = wire.Act(7, "pause", "ada")
+        try:
+            self.outcome = caller.act(self.observer.directory, command, self.lines.append, self.cancelled)
+        except Refused as refusal:
+            self.outcome = refusal
 
+    def asked(self, number: int = 1) -> list[wire.Command]:
+        """Return so many commands that the observer got."""
+        until(lambda: self.observer.turn() and len(self.observer.asked) >= number, "the request")
+        return [wire.read_command(payload) for _, (payload,) in self.observer.asked]
 
-def test_what_comes_too_late_is_not_waited_for() -> None:
-    """An observer that says nothing costs the timeout; a command tells by when it is to be done."""
-    with observed(run_of("late", 2)) as observer, LiveGroup(observer.directory) as group:
-        assert group.ranks == [0, 1]
-        assert group.ask({0: wire.Hold(1, "token"), 1: wire.Hold(2, "token")}, 0.2) == {}
-        until(lambda: observer.turn() and len(observer.asked) == 2, "both commands")
-        (command, *_) = (wire.read_command(payload) for _, (_, payload) in observer.asked)
-        assert isinstance(command, wire.Hold)
-        assert command.until_ns is not None
+    def reply(self, reply: wire.Reply) -> Any:
+        """Have the observer answer; return the outcome."""
+        self.observer.cmd.send_multipart([self.observer.asked[0][0], wire.encode(reply)])
+        self.join()
+        return self.outcome
 
 
-def test_the_record_of_a_rank_on_a_linked_host_is_waited_for() -> None:
-    """The ranks of a host are shown before all is written of them; of a host that is not linked nothing is awaited."""
-    with observed(msgspec.structs.replace(run_of("linking", 2), local_world=1)) as observer:
-        folder = observer.directory.path
-        there = observer.directory.members()[1]
-        (folder / "ranks" / "1.json").unlink()
-        for state in ("silent", "gone", "alone"):
-            hosts.write_hosts(folder, (HostState("node2", state, (1,)),))
-            with pytest.raises(Refused, match="rank 1: on another host, of which nothing is heard here"):
-                LiveGroup(observer.directory)
-        hosts.write_hosts(folder, (HostState("node2", "linked", (1,)),))
-        with pytest.raises(Refused, match="still starting: rank 1 has not reported yet; try again in a moment"):
-            LiveGroup(observer.directory)
-        writing = threading.Timer(0.3, hosts.write_far, (folder, FarRanks((there,))))
-        writing.start()
-        with LiveGroup(observer.directory) as group:
-            assert group.ranks == [0, 1]
-        writing.join()
+def test_an_action_is_one_message_and_one_reply(observer: Observer) -> None:
+    """The message says by when it is to be read; a reply to another one is none."""
+    request = Request(observer)
+    (command,) = request.asked()
+    assert isinstance(command, wire.Act)
+    assert (command.action, command.who, command.until_ns is None) == ("pause", "ada", False)
+    observer.cmd.send_multipart([observer.asked[0][0], b"\xff"])
+    observer.cmd.send_multipart([observer.asked[0][0], wire.encode(wire.Reply(6, False, "another one"))])
+    assert request.reply(wire.Reply(7, True, "held at step 3")).text == "held at step 3"
+    assert len(observer.asked) == 1
+
+
+@pytest.mark.parametrize("kind", [Refused, Unholdable, Awaiting, Cancelled, Hung, Unsavable])
+def test_a_refusal_is_of_the_kind_that_the_observer_says(observer: Observer, kind: type[Refused]) -> None:
+    """What helps depends on it; the text is the observer's."""
+    request = Request(observer)
+    request.asked()
+    outcome = request.reply(wire.Reply(7, False, "not so", refusal=kind.kind))
+    assert (type(outcome), str(outcome)) == (kind, "not so")
+
+
+def test_a_refusal_of_a_later_version_is_one_all_the_same(observer: Observer) -> None:
+    """Its kind is not known here."""
+    request = Request(observer)
+    request.asked()
+    assert type(request.reply(wire.Reply(7, False, "not so", refusal="weary"))) is Refused
+
+
+def test_what_the_action_waits_for_comes_from_the_frames_of_the_run(observer: Observer) -> None:
+    """Each line once, and an empty one once it waits no more."""
+    request = Request(observer)
+    request.asked()
+    until(lambda: observer.turn() and wire.TOPIC_FRAME in observer.topics, "the subscription")
+    for line in ("pausing: waiting for rank 1", "pausing: waiting for rank 1", "pausing: waiting for rank 0"):
+        observer.tell(wire.RunState(time.time_ns(), "running", action="pause by ada", waiting=line))
+    until(lambda: len(request.lines) == 2, "two lines")
+    request.reply(wire.Reply(7, True, "held"))
+    assert request.lines == ["pausing: waiting for rank 1", "pausing: waiting for rank 0", ""]
+
+
+def test_a_wish_to_cancel_is_sent_once(observer: Observer) -> None:
+    """And the reply to the action says what came of it."""
+    request = Request(observer, cancelled=lambda: True)
+    assert [type(each) for each in request.asked(2)] == [wire.Act, wire.Cancel]
+    outcome = request.reply(wire.Reply(7, False, "cancelled; the run goes on", refusal="cancelled"))
+    assert isinstance(outcome, Cancelled)
+    observer.turn()
+    assert len(observer.asked) == 2
+
+
+def test_an_observer_that_ends_without_a_reply_is_told(observer: Observer) -> None:
+    """Nobody waits for ever; whether it was done is not known."""
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    try:
+        process = rundir.identify(other.pid)
+        observer.directory.update(observer=process)
+        stopped = Request(observer)
+        stopped.asked()
+        other.send_signal(signal.SIGSTOP)
+        stopped.join()
+        assert isinstance(stopped.outcome, Unheard)
+        assert f"kill -CONT {other.pid}" in str(stopped.outcome)
+        other.send_signal(signal.SIGCONT)
+        gone = Request(observer)
+        gone.asked(2)
+    finally:
+        other.kill()
+        other.wait()
+    gone.join()
+    assert isinstance(gone.outcome, Unheard)
+    assert "its observer ended meanwhile" in str(gone.outcome)
+
+
+def test_ranks_are_asked_through_the_observer(observer: Observer) -> None:
+    """Those that answer in time; nobody answers for another one."""
+    assert caller.query(observer.directory, range(2), 0.05) == {}
+    observer.turn()
+    observer.asked.clear()
+    found: dict[int, wire.Reply] = {}
+    asking = threading.Thread(target=lambda: found.update(caller.query(observer.directory, range(2), 60.0)))
+    asking.start()
+    until(lambda: observer.turn() and len(observer.asked) == 2, "two questions")
+    sender = observer.asked[0][0]
+    observer.answer(sender, 0, wire.Reply(1, True, timeout_s=9.0))
+    for rank in (1, 0):
+        observer.answer(sender, rank, wire.Reply(rank, True, timeout_s=30.0 + rank))
+    asking.join()
+    assert {rank: reply.timeout_s for rank, reply in found.items()} == {0: 30.0, 1: 31.0}

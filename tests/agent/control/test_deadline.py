@@ -16,11 +16,15 @@ ACTING = [
     wire.Hold(1, "t"),
     wire.Commit(1, "t", 7),
     wire.Resume(1),
+    wire.Advance(1, 7),
+    wire.End(1, "ada"),
     wire.Save(1, "t"),
     wire.Note(1, wire.Event(1, "text")),
+    wire.Act(1, "stop", "ada"),
+    wire.Cancel(1, "ada"),
     wire.Kill(1, 5.0, who="ada"),
 ]
-DECIDED = [wire.Keep(1, "t", 7), wire.Advance(1, 7), wire.End(1, "ada"), wire.Resume(1, 3), wire.Query(1), wire.Fill(1)]
+ASKING = [wire.Query(1), wire.Fill(1), wire.Inspect(1), wire.Check(1, 7)]
 
 
 @pytest.mark.parametrize("command", ACTING, ids=lambda command: type(command).__name__)
@@ -28,14 +32,15 @@ def test_what_acts_is_refused_after_its_deadline_and_only_then(command: wire.Com
     """It is in time at first, and too late once the time is over, also after the way over the wire."""
     fresh = wire.read_command(wire.encode(deadline.limited(command, 600)))
     assert deadline.lateness(fresh) is None
+    assert deadline.lateness(deadline.limited(command, -1.0)) is not None
     asked = deadline.now_ns() - int(34.2e9)
     late = wire.read_command(wire.encode(msgspec.structs.replace(command, asked_ns=asked, until_ns=asked + 2 * 10**9)))
     assert deadline.lateness(late) == "came too late: asked 34 s ago; nothing was done"
 
 
-@pytest.mark.parametrize("command", DECIDED, ids=lambda command: type(command).__name__)
-def test_what_tells_of_a_decision_or_asks_has_none(command: wire.Command) -> None:
-    """Every rank reads a decision by itself: to refuse the word of it would say what is not so."""
+@pytest.mark.parametrize("command", ASKING, ids=lambda command: type(command).__name__)
+def test_what_only_asks_has_none(command: wire.Command) -> None:
+    """An answer that comes late harms nobody."""
     assert deadline.limited(command, -1.0) is command
     assert deadline.lateness(command) is None
 

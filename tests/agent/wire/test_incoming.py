@@ -22,7 +22,7 @@ TELEMETRY = (
     wire.Checksums,
 )  # fmt: skip
 COMMANDS = (
-    wire.Hold, wire.Commit, wire.Resume, wire.Query, wire.Kill, wire.Keep, wire.Advance, wire.End, wire.Lapse,
+    wire.Hold, wire.Commit, wire.Resume, wire.Query, wire.Act, wire.Cancel, wire.Kill, wire.Advance, wire.End,
     wire.Save, wire.Note, wire.History,
 )  # fmt: skip
 READERS = (

@@ -71,20 +71,21 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "steps_are started_at ended_at held_since step total_steps total_by eta_s step_ms phases_ms "
         "samples_per_s loss is_loss_unsure collective slowest torchrun_pid supervised orphaned launched "
         "exit_code cause cause_rank one_host one_device events verdicts missing_steps refused logged "
-        "outstanding checkpoints timeout_s ending ends_at awaits restarts max_restarts run_id grace_s "
-        "generation placed stands unlinked unlinked_why on_hosts"
+        "outstanding checkpoints timeout_s ending ends_at awaits action waiting restarts max_restarts run_id "
+        "grace_s generation placed stands unlinked unlinked_why on_hosts"
     ),
     wire.Rows: "rows: at ranks",
     wire.Hosts: "hosts: at_ns hosts",
     wire.HostHello: "host_hello: protocol agent_version run run_id host world generation ranks at_ns",
-    wire.Decide: "decide: id serial content",
+    wire.Compared: "group number ranks tensors differing_ranks differing_tensors first text",
+    wire.Parameters: "step modules reasons",
     wire.LogPiece: "inode offset content size anew",
     wire.Census: "ranks helpers left",
     wire.HostEnd: "host_end: id host generation deaths members over",
     wire.Conclude: "conclude: id state exit_code cause cause_rank cause_kind ended_at_ns",
-    wire.Hold: "hold: id token lease_ms asked_ns until_ns holder",
+    wire.Hold: "hold: id token lease_ms asked_ns until_ns",
     wire.Commit: "commit: id token step lease_ms asked_ns until_ns",
-    wire.Resume: "resume: id serial asked_ns until_ns",
+    wire.Resume: "resume: id asked_ns until_ns",
     wire.Fill: "fill: id first_seq limit earlier",
     wire.Query: "query: id",
     wire.Inspect: "inspect: id stacks native",
@@ -92,18 +93,18 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.ReadLog: "read_log: id inode offset tail",
     wire.RecordEvery: "record_every: id every",
     wire.Kill: "kill: id grace_s rank who pid started signal asked_ns until_ns host",
-    wire.Keep: "keep: id token step serial",
-    wire.Advance: "advance: id step serial",
-    wire.End: "end: id who serial",
-    wire.Lapse: "lapse: id token",
+    wire.Advance: "advance: id step asked_ns until_ns",
+    wire.End: "end: id who asked_ns until_ns",
     wire.Save: "save: id token asked_ns until_ns",
     wire.Note: "note: id event asked_ns until_ns",
+    wire.Act: "act: id action who steps checkpoint asked_ns until_ns",
+    wire.Cancel: "cancel: id who asked_ns until_ns",
     wire.History: "history: id metric ranks first last by most width",
     wire.Extent: "extent: id first last newest complete names refused",
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
     wire.Reply: (
-        "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding held_by held_ns inspection "
-        "checksums census log"
+        "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding limit refusal parameters "
+        "inspection checksums census log"
     ),
 }
 """Of each message in version 1 of the protocol its tag and its fields in their order; parts of messages have no tag."""
@@ -111,7 +112,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
 
 def test_every_message_has_a_form_in_this_version() -> None:
     """A new message is added to the table; a new version has a table of its own."""
-    assert wire.PROTOCOL == 1
+    assert wire.PROTOCOL == 2
     unions: tuple[Any, ...] = (wire.Telemetry, wire.Command, wire.Answer, wire.HistoryAnswer)
     unions += (wire.Telemetry | wire.HostHello, wire.RunFrame | wire.RankFrame | wire.Rows)
     messages = {kind for kind, form in FORMS.items() if ":" in form}

@@ -18,6 +18,9 @@ STEP = wire.Step(
     wait_ns=None, other_ns=35, loss=float("inf"), samples=32,
     collectives=(wire.Collective("all_reduce", 5, None, 1024, 2),), metrics={"lr": 0.1},
 )  # fmt: skip
+PARAMETERS = wire.Parameters(
+    7, (wire.Compared("0", 0, (0, 1), 2, (1,), 1, "0.bias", "rank 1's parameters differ"),), ("a part of its own",)
+)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,11 @@ STEP = wire.Step(
         (wire.Ranks(5, beats=(wire.Beat(1, 4, "running", "data", 7, None, 7),)), wire.read_telemetry),
         (wire.Hold(1, "token"), wire.read_command),
         (wire.Kill(1, 5.0, None, "ada"), wire.read_command),
+        (wire.Act(1, "step", "ada", 3), wire.read_command),
+        (wire.Cancel(2, "ada"), wire.read_command),
         (wire.Reply(1, False, "no", 3), wire.read_answer),
+        (wire.Reply(1, False, "it hangs", refusal="hung"), wire.read_answer),
+        (wire.Reply(1, True, parameters=PARAMETERS), wire.read_answer),
         (wire.Steps(0, ()), wire.read_answer),
         (wire.History(1, "loss", (0, 5), 7, 900, "step", 80, 4), wire.read_command),
         (wire.Extent(1, 1, 9, 12, False, ("lr",), 3), wire.read_history),

@@ -113,7 +113,7 @@ def train(case: str, folder: str) -> None:
         evaluate(ddp, torch.randn(shape))
 
 
-# --- the controller, outside
+# --- who pauses it, outside
 
 
 def counts(folder: Path, world: int) -> list[int]:
@@ -127,8 +127,8 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
     Raises:
         AssertionError: ranks were not at the same step, or not at the right one, or did not go on.
     """
-    from ddptop.agent.control.caller import LiveGroup
-    from ddptop.agent.control.controller import Controller
+    from ddptop.agent import wire
+    from ddptop.agent.control.caller import act
     from ddptop.tui.control.launch.launch import launch
     from ddptop.tui.control.launch.options import Request
     from ddptop.tui.link.live import Link
@@ -145,17 +145,16 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
         for _ in range(cycles):
             time.sleep(seed.uniform(0, LONGEST_RUN_S))
             began = time.perf_counter()
-            with LiveGroup(directory) as group:
-                said = Controller(group, "benchmark").pause()
-                yield time.perf_counter() - began
-                step = int(said.split()[3])
-                assert counts(folder, world) == [step] * world, f"told {step}, are at {counts(folder, world)}"
-                if seed.random() < STEPPED:
-                    steps = seed.randint(1, 5)
-                    Controller(group, "benchmark").advance(steps)
-                    step += steps
-                    assert counts(folder, world) == [step] * world, f"asked {step}, are at {counts(folder, world)}"
-                Controller(group, "benchmark").resume()
+            said = act(directory, wire.Act(1, "pause", "benchmark")).text
+            yield time.perf_counter() - began
+            step = int(said.split()[3].replace(",", ""))
+            assert counts(folder, world) == [step] * world, f"told {step}, are at {counts(folder, world)}"
+            if seed.random() < STEPPED:
+                steps = seed.randint(1, 5)
+                act(directory, wire.Act(1, "step", "benchmark", steps))
+                step += steps
+                assert counts(folder, world) == [step] * world, f"asked {step}, are at {counts(folder, world)}"
+            act(directory, wire.Act(1, "resume", "benchmark"))
             deadline = time.monotonic() + 30
             while min(counts(folder, world)) <= step:
                 assert time.monotonic() < deadline, f"does not go on from {step}"

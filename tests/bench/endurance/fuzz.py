@@ -156,7 +156,7 @@ def valid_commands() -> list[bytes]:
     event = wire.Event(time.time_ns(), "said", 1, "warning", "pause", "fuzz")
     commands: list[wire.Command] = [
         wire.Hold(1, "token", 100), wire.Commit(2, "token", 5, 100), wire.Resume(3), wire.Fill(4, 0, 1000, 50),
-        wire.Query(5), wire.Keep(6, "token", 5), wire.Advance(7, 9), wire.Lapse(8, "token"), wire.Save(9, "token"),
+        wire.Query(5), wire.Act(6, "pause", "fuzz"), wire.Advance(7, 9), wire.Cancel(8, "fuzz"), wire.Save(9, "token"),
         wire.Note(10, event), wire.Kill(11, 0.0, 77, "fuzz"), wire.Kill(12, 0.0, None, "fuzz", 1, 1.0, 15),
     ]  # fmt: skip
     return [wire.encode(command) for command in commands]
@@ -168,9 +168,12 @@ def is_an_order(payload: bytes) -> bool:
         command = wire.read_command(payload)
     except wire.Unreadable:
         return False
-    return isinstance(command, wire.Kill | wire.End) and not (
-        isinstance(command, wire.Kill) and command.rank is not None and not 0 <= command.rank < max(WORLD, FAKES)
-    )
+    match command:
+        case wire.Kill(rank=rank):
+            return rank is None or 0 <= rank < max(WORLD, FAKES)
+        case wire.Act(action=action):
+            return action == "stop"
+    return isinstance(command, wire.End)
 
 
 class Fuzz:
@@ -479,7 +482,6 @@ class Fuzz:
         names = (
             "run.json", "frozen.json", "run.db", "run.db-wal", "logs/torchrun.log", "logs/observer.log",
             "logs/rank-0.log", "ranks/0.json", "ranks/1.json", "ranks/77.json", "ranks/x.json", "ranks/-1.json",
-            "decisions/1", "decisions/99", "decisions/x",
         )  # fmt: skip
         found = [(run.path, run.path / name) for run in (self.real, self.fake) for name in names]
         own = (self.settings, self.folder / "state" / "ddptop" / "launch.json")
@@ -536,9 +538,6 @@ class Fuzz:
         match kind:
             case "damaged":
                 content = self.mutate.document(whole) if target.suffix == ".json" else self.mutate.data(whole)
-                if target.parent.name == "decisions":
-                    content = self.mutate.message(self.random.choice(valid_commands()))
-                    content = b"" if is_an_order(content) else content
                 hostile.write_bytes(content)
             case "cut":
                 hostile.write_bytes(whole[: self.random.randint(0, len(whole))])

@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from ddptop.agent.control.caller import LiveGroup
-from ddptop.agent.control.controller import Controller
+from ddptop.agent import wire
+from ddptop.agent.control.caller import act
 from ddptop.agent.run import rundir
 
 LONGEST_RUN_S = 0.3
@@ -33,19 +33,18 @@ def main() -> None:
     for _ in range(int(cycles)):
         time.sleep(seed.uniform(0, LONGEST_RUN_S))
         began = time.perf_counter()
-        with LiveGroup(directory) as group:
-            said = Controller(group, "tests").pause()
-            took = time.perf_counter() - began
-            found = re.search(r"step ([\d,]+)", said)
-            assert found, said
-            step = int(found.group(1).replace(",", ""))
+        said = act(directory, wire.Act(1, "pause", "tests")).text
+        took = time.perf_counter() - began
+        found = re.search(r"step ([\d,]+)", said)
+        assert found, said
+        step = int(found.group(1).replace(",", ""))
+        assert _counts(folder, world) == [step] * world, f"{said}; the ranks are at {_counts(folder, world)}"
+        if seed.random() < STEPPED:
+            steps = seed.randint(1, 5)
+            said = act(directory, wire.Act(1, "step", "tests", steps)).text
+            step += steps
             assert _counts(folder, world) == [step] * world, f"{said}; the ranks are at {_counts(folder, world)}"
-            if seed.random() < STEPPED:
-                steps = seed.randint(1, 5)
-                said = Controller(group, "tests").advance(steps)
-                step += steps
-                assert _counts(folder, world) == [step] * world, f"{said}; the ranks are at {_counts(folder, world)}"
-            Controller(group, "tests").resume()
+        act(directory, wire.Act(1, "resume", "tests"))
         deadline = time.monotonic() + 30
         while min(_counts(folder, world)) <= step:
             assert time.monotonic() < deadline, f"does not go on from {step}"

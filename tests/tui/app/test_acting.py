@@ -202,27 +202,25 @@ def waiting_pause(source: StillSource) -> Callable[[Waiting | None], str]:
 
 
 def test_a_pause_that_waits_is_shown_and_cancelled() -> None:
-    """The frame of that run, and of no other, says whom it waits for; `cancel` ends it, and that is no refusal."""
+    """That run, and no other, is said to wait, and for whom; `cancel` ends it, and that is no refusal."""
     source = StillSource(frame("stalled"))
     source.pause = waiting_pause(source)  # type: ignore[assignment, method-assign]
     app, acts = acting(source)
-    assert acts.marked(source.current).waiting == ""
+    assert acts.awaited() == ""
     acts.begin("pause", source, source.current)
     turn = acts._under_way
     assert turn is not None
     assert turn.waiting is not None
     turn.waiting.tell("pausing: waiting for rank 1")
-    assert acts.marked(source.current).waiting == "pausing: waiting for rank 1"
-    assert acts.marked(frame("stalled", run="another")).waiting == ""
-    assert acts.marked(frame("killed")).waiting == ""
+    assert acts.awaited() == source.current.run
     acts.begin("checkpoint", source, source.current)
     assert app.told.pop() == ("", "pause is still under way: waiting for rank 1")
     acts.begin("cancel", source, source.current)
-    assert acts.marked(source.current).waiting == "cancelling …"
+    assert turn.waiting.is_cancelled()
     work(app, acts)
     assert app.told == [("pause", "cancelled; the run goes on")]
     assert source.asked == ["pause"]
-    assert acts.marked(source.current).waiting == ""
+    assert acts.awaited() == ""
 
 
 def test_a_step_is_cancelled_as_a_pause_is_and_a_resume_is_not() -> None:
@@ -259,7 +257,6 @@ def test_what_waits_no_more_is_not_said_to_wait() -> None:
     assert acts.awaited() == source.current.run
     turn.waiting.tell("")
     assert acts.awaited() == ""
-    assert acts.marked(source.current) == source.current
 
 
 def test_a_listed_run_is_named_in_the_question_about_its_freeze() -> None:

@@ -15,9 +15,7 @@ import pytest
 from msgspec.structs import replace
 from support.screens.frames import frame
 
-from ddptop.agent import wire
 from ddptop.agent.run import rundir
-from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.cli import view
 from ddptop.tui.cli.verbs import control, kill, options
@@ -93,16 +91,13 @@ def test_a_kill_that_comes_too_late_names_the_restart(make: Make, live: list[Run
     assert kill._restart_of(live[-1]) == ""
 
 
-def test_who_leaves_a_run_that_is_stopping_is_told_so(make: Make) -> None:
-    """The decision to stop may be made, and the ranks not at that step yet."""
-    run = make("choice-e5", "running")
-    running = replace(frame(), run=run.name)
-    decisions = Decisions(run.path)
-    assert decisions.decide(1, wire.encode(wire.Resume(1)))
-    assert view.farewell(running, stopping=view._is_stopping(run.name))[0].startswith("choice-e5 goes on.")
-    assert decisions.decide(2, wire.encode(wire.End(1, "root")))
-    told = view.farewell(running, stopping=view._is_stopping(run.name))
-    assert told == ["choice-e5 is stopping; it ends at its next step", "its logs:      ddptop logs choice-e5"]
+def test_who_leaves_a_run_that_is_stopping_is_told_so() -> None:
+    """The stop may be under way, and the ranks not at that step yet; after any other action it goes on."""
+    running = replace(frame(), run="choice-e5")
+    for action in ("", "pause by root (shell, pts/1)", "step 3 by root (shell, pts/1)"):
+        assert view.farewell(replace(running, action=action))[0].startswith("choice-e5 goes on.")
+    said = view.farewell(replace(running, action="stop by root (shell, pts/1)"))
+    assert said == ["choice-e5 is stopping; it ends at its next step", "its logs:      ddptop logs choice-e5"]
 
 
 def test_who_leaves_a_dead_run_is_told_of_its_report() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.control.controller import Cancelled, Hung
+from ddptop.agent.control.refusals import Cancelled, Hung
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.main import main
 from ddptop.tui.cli.verbs.control import _LiveLine
@@ -85,17 +85,17 @@ def test_without_a_terminal_each_change_is_a_line(
 def test_a_signal_cancels_the_wait(
     number: signal.Signals, pause: Callable[[Act], object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """SIGTERM does what ctrl+c does: one line stays that says that nothing has changed, and the exit code is 130."""
+    """SIGTERM does what ctrl+c does: one line stays that says what becomes of the run, and the exit code is 130."""
 
     def act(waiting: Waiting) -> str:
-        # As the controller does where it waits: it lets the ranks go on.
+        # As the request to the observer does: it has the wait cancelled, which lets the ranks go on.
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
         raise Cancelled("cancelled; the run goes on")
 
     before = signal.getsignal(signal.SIGTERM)
     assert pause(act) == 130
-    assert capsys.readouterr().err == f"waits-{os.getpid()}: pause cancelled; the run is as before\n"
+    assert capsys.readouterr().err == f"waits-{os.getpid()}: pause cancelled; the run goes on\n"
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -1,66 +1,49 @@
-"""What `ddptop checksum` says of the checksums of all ranks."""
+"""What `ddptop checksum` says of the parameters of all ranks."""
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Sequence
 
 import pytest
-from msgspec.structs import replace
 
-from ddptop.agent import wire
-from ddptop.tui.control.checksums import NOTHING, outcome
+from ddptop.agent.wire import Compared, Parameters
+from ddptop.tui.control.checksums import NOTHING, as_json, differ, lines
 
-NAMES = ("0.weight", "0.bias")
-
-
-def module(*values: int, group: str = "0", number: int = 0, **more: int) -> wire.ModuleSums:
-    sums = struct.pack(f"<{len(values)}q", *values)
-    return wire.ModuleSums(group, number, 7, str(len(values)), sums, 2, NAMES[: len(values)], **more)
-
-
-def told(*ranks: Sequence[wire.ModuleSums]) -> dict[int, wire.Checksums]:
-    return {rank: wire.Checksums(rank, 1234, 0, tuple(modules)) for rank, modules in enumerate(ranks)}
+BIAS = Compared("0", 0, (0, 1, 2), 2, (2,), 1, "0.bias", "rank 2's parameters differ from the others': 0.bias")
+WEIGHT = "the parameters of ranks 0 and 1 differ: 0.weight"
 
 
 @pytest.mark.parametrize(
-    ("ranks", "lines", "differs"),
+    ("found", "said", "differs"),
     [
-        ([[module(1, 2)]] * 4, ["step 1,234: the parameters of 4 ranks are equal: 2 tensors"], False),
-        ([[module(1, 2)], [module(1, 2)], [module(1, 3)]],
-         ["step 1,234: rank 2's parameters differ from the others': 0.bias"], True),
+        (Parameters(1234, (Compared("0", 0, (0, 1, 2, 3), 2),)),
+         ["step 1,234: the parameters of 4 ranks are equal: 2 tensors"], False),
+        (Parameters(1234, (BIAS,)), ["step 1,234: rank 2's parameters differ from the others': 0.bias"], True),
         # Two networks, one of which differs.
-        ([[module(1, 2), module(5, number=1)], [module(1, 2), module(6, number=1)]],
-         ["step 1,234: the parameters of ranks 0 and 1 differ: 0.weight",
-          "step 1,234: the other parameters of 2 ranks are equal: 2 tensors"], True),
+        (Parameters(1234, (Compared("0", 0, (0, 1), 2), Compared("0", 1, (0, 1), 1, (0, 1), 1, "0.weight", WEIGHT))),
+         [f"step 1,234: {WEIGHT}", "step 1,234: the other parameters of 2 ranks are equal: 2 tensors"], True),
         # A mesh of two groups, each with parameters of its own.
-        ([[module(rank % 2, group=str(rank % 2))] for rank in range(4)],
+        (Parameters(1234, (Compared("0", 0, (0, 2), 1), Compared("1", 0, (1, 3), 1))),
          ["step 1,234: the parameters of 4 ranks are equal: 1 tensor"], False),
-        ([[module(1, group="")], [module(2, group="")]],
-         ["step 1,234: the parameters of ranks 0 and 1 differ: 0.weight; they are not wrapped in DDP, and may be "
-          "meant to differ"], False),
-        ([[module(group="", sharded=12)]] * 2,
+        (Parameters(1234, (Compared("", 0, (0, 1), 1, (0, 1), 1, "0.weight", WEIGHT),)),
+         [f"step 1,234: {WEIGHT}; they are not wrapped in DDP, and may be meant to differ"], False),
+        (Parameters(1234, (), ("12 sharded parameters are not compared: each rank has a part of its own",)),
          [f"step 1,234: {NOTHING}", "12 sharded parameters are not compared: each rank has a part of its own"], False),
-        # A rank that has skipped a step of the optimizer, and one whose network is another.
-        ([[module(1, 2)], [module(1, 2)], [replace(module(3, 4), steps=6)], [module(1)]],
-         ["step 1,234: the parameters of 2 ranks are equal: 2 tensors",
-          "rank 2 has a different number of optimizer steps than most ranks, and is not compared",
-          "rank 3 has parameters of other names, shapes or types than most ranks, and is not compared"], False),
-        ([[], []], [f"step 1,234: {NOTHING}"], False),
+        (Parameters(1234, (Compared("0", 0, (0, 1), 2),), ("rank 2 is not compared", "rank 3 is not compared")),
+         ["step 1,234: the parameters of 2 ranks are equal: 2 tensors", "rank 2 is not compared",
+          "rank 3 is not compared"], False),
+        (Parameters(1234), [f"step 1,234: {NOTHING}"], False),
     ],
 )  # fmt: skip
-def test_the_lines_say_who_differs_and_in_what(
-    ranks: Sequence[Sequence[wire.ModuleSums]], lines: list[str], differs: bool
-) -> None:
-    """Told as different is only what DDP keeps the same; what is not compared is said."""
-    found = outcome(told(*ranks))
-    assert (found.lines(), found.differs) == (lines, differs)
+def test_the_lines_say_who_differs_and_in_what(found: Parameters, said: list[str], differs: bool) -> None:
+    """Said to differ is only what DDP keeps the same; what is not compared is said."""
+    assert (lines(found), differ(found)) == (said, differs)
 
 
 def test_the_json_has_the_same() -> None:
     """A list of modules, each with the ranks and tensors that differ; it is what the manual says."""
-    found = json.loads(json.dumps(outcome(told([module(1, 2)], [module(1, 2)], [module(4, 3)])).as_json("toy")))
+    equal = Compared("", 1, (0, 1, 2), 4)
+    found = json.loads(json.dumps(as_json(Parameters(1234, (BIAS, equal), ("a part of its own",)), "toy")))
     assert found == {
         "run": "toy",
         "step": 1234,
@@ -68,8 +51,12 @@ def test_the_json_has_the_same() -> None:
         "modules": [
             {
                 "group": "0", "module": 0, "ranks": [0, 1, 2], "tensors": 2, "differing_ranks": [2],
-                "differing_tensors": 2, "first": "0.weight",
-            }
+                "differing_tensors": 1, "first": "0.bias",
+            },
+            {
+                "group": None, "module": 1, "ranks": [0, 1, 2], "tensors": 4, "differing_ranks": [],
+                "differing_tensors": 0, "first": None,
+            },
         ],
-        "not_compared": [],
+        "not_compared": ["a part of its own"],
     }  # fmt: skip

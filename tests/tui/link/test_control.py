@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 from support.screens.frames import StillSource, frame
 
-from ddptop.agent import wire
 from ddptop.agent.control import journal
-from ddptop.agent.control.polled import Unheard
-from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.link import control
 from ddptop.tui.link.control import RunControl
-from ddptop.tui.link.source import Control, Hung, ReadOnly, Refused, Source
+from ddptop.tui.link.source import Control, ReadOnly, Refused, Source
 
 ACTIONS = {name for name in vars(Control) if not name.startswith("_")}
 LOOKS = {"resumable", "victims", "processes"}
@@ -86,63 +81,3 @@ def test_a_run_to_be_looked_at_can_only_be_looked_at() -> None:
     reading = {"poll", "advance", "frame", "watch", "close", "inspector", "report"}
     assert {name for name in dir(source) if not name.startswith("_")} == reading | {"open", "control"}
     assert reading | {"open", "control"} == {name for name in vars(Source) if not name.startswith("_")}
-
-
-@pytest.mark.parametrize(
-    ("goes_on", "said"),
-    [(False, "cancelled (SIGINT)"), (True, "the shell stopped waiting (SIGINT); the action goes on")],
-)
-def test_an_interrupted_action_is_cancelled_only_where_it_is_undone(
-    goes_on: bool, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The event of `ddptop step RUN 1000` and Ctrl-C does not say that steps that are being made are not."""
-    run = Run(f"toy-{goes_on}", "id", "toy.py", (), 1, "gloo", "cpu", 10**9, True)
-    directory = rundir.create(run)
-    noted: list[wire.Event] = []
-
-    class Interrupted:
-        def __init__(self, *_: object, **__: object) -> None:
-            self.goes_on = goes_on
-
-        def advance(self, steps: int) -> str:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(control, "Controller", Interrupted)
-    monkeypatch.setattr(control, "LiveGroup", nullcontext)
-    monkeypatch.setattr(journal, "note", lambda directory, event: noted.append(event))
-    monkeypatch.setattr(control, "await_observer", lambda directory: None)
-    with pytest.raises(KeyboardInterrupt):
-        RunControl(directory, run, "ada (shell)").step(1000)
-    assert [event.text for event in noted] == [f"step 1000: {said} · ada (shell)"]
-
-
-@pytest.mark.parametrize("until_at_ns", [None, 9])
-def test_how_a_run_hangs_is_what_is_recorded_and_goes_on(
-    until_at_ns: int | None, runtime: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rank that does not answer is told as the hang that it is; one of a hang that is over is not."""
-    run = Run(f"toy-hung-{until_at_ns}", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True)
-    directory = rundir.create(run)
-    text = "rank 1 hangs: it is stopped by SIGSTOP · 1,012 s"
-    verdict = wire.Verdict(1, "hang", text, 1, until_at_ns, rank=1, hang=wire.Hang("stopped", (1,)))
-    directory.database.touch(mode=0o600)
-    monkeypatch.setattr(recording, "read_verdicts", lambda database: [verdict])
-
-    class Unanswered:
-        goes_on = False
-
-        def __init__(self, *_: object, **__: object) -> None: ...
-
-        def pause(self) -> str:
-            raise Unheard("rank 1 did not answer within 2 s")
-
-    monkeypatch.setattr(control, "Controller", Unanswered)
-    monkeypatch.setattr(control, "LiveGroup", nullcontext)
-    monkeypatch.setattr(journal, "note", lambda directory, event: None)
-    monkeypatch.setattr(control, "await_observer", lambda directory: None)
-    with pytest.raises(Refused) as refused:
-        RunControl(directory, run, "ada (shell)").pause()
-    hung = until_at_ns is None
-    assert isinstance(refused.value, Hung) == hung
-    said = "rank 1 hangs: it is stopped by SIGSTOP" if hung else "rank 1 did not answer within 2 s"
-    assert str(refused.value) == said

@@ -136,8 +136,8 @@ def _control(options: argparse.Namespace) -> int:
                 done = _carry_out(options, control, waiting)
         finally:
             line.clear()
-    except Cancelled:
-        print(f"{directory.name}: {options.verb} cancelled; the run is as before", file=sys.stderr)
+    except Cancelled as cancelled:
+        print(f"{directory.name}: {options.verb} {cancelled}", file=sys.stderr)
         return 130
     except KeyboardInterrupt:
         # After the wait, or before it: the ranks may have been told.
@@ -169,15 +169,15 @@ def _control(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace, control: RunControl, waiting: Waiting, run: str) -> int:
-    from ddptop.tui.control.checksums import outcome
+    from ddptop.tui.control import checksums
 
-    found = outcome(control.checksums(waiting))
+    found = control.checksums(waiting)
     if options.json:
-        print_json(found.as_json(run))
+        print_json(checksums.as_json(found, run))
     else:
-        for line in found.lines():
+        for line in checksums.lines(found):
             print(f"{run}: {line}")
-    return int(found.differs or not found.modules)
+    return int(checksums.differ(found) or not found.modules)
 
 
 class _LiveLine:
@@ -218,8 +218,8 @@ class _Lines:
         self._last = ""
 
     def show(self, line: str) -> None:
-        """Write this line unless it is the last one again."""
-        if line != self._last:
+        """Write this line unless it is the last one again, or empty."""
+        if line not in ("", self._last):
             self._last = line
             print(f"{self._run}: {line}", file=sys.stderr, flush=True)
 

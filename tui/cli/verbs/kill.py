@@ -60,7 +60,7 @@ def _signal(text: str) -> int:
 
 
 def _kill(options: argparse.Namespace) -> int:
-    from ddptop.agent.control.controller import Refused
+    from ddptop.agent.control.refusals import Refused
     from ddptop.agent.run.identity import identify
     from ddptop.agent.run.rundir import RunDirError
     from ddptop.tui.control.actor import who

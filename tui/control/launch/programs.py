@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import decoding
-from ddptop.agent.control.controller import Refused
+from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned

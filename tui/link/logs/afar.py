@@ -19,7 +19,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control.caller import connect, of_rank
-from ddptop.agent.control.controller import Refused
+from ddptop.agent.control.refusals import Refused
 from ddptop.agent.run.files import sparse
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line

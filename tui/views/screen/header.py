@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from ddptop.agent.control.polled import awaited, named
+from ddptop.agent.observer.actions.polled import awaited, named
 from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.tui.drawing import units

@@ -69,8 +69,6 @@ class Beyond:
         """Of these, the ranks whose process is gone, or whose host is not heard."""
         self.unheard: Set[int] = frozenset()
         """Of these, the ranks whose host is not heard."""
-        self.before: Callable[[], None] = lambda: None
-        """Called before a command or an answer is sent: what was decided goes first."""
         self.refused = 0
         self._number = 0
         self._conversations: dict[bytes, _Conversation] = {}
@@ -103,7 +101,6 @@ class Beyond:
         return conversation
 
     def _ask(self, rank: int, asker: bytes, payload: bytes) -> bool:
-        self.before()
         return self._send(self.owners[rank], COMMAND, asker, b"%d" % rank, payload)
 
     def answered(self, peer: bytes, frames: list[bytes]) -> wire.Reply | None:
@@ -138,7 +135,7 @@ class Beyond:
     def forget(self) -> None:
         """Forget everybody: there is no link any more."""
         self.lose(set(self.owners))
-        self.link, self.owners, self.before = None, {}, lambda: None
+        self.link, self.owners = None, {}
         self.absent = self.unheard = frozenset()
 
     def publish(self, peer: bytes, topic: bytes, payload: bytes) -> bool:
@@ -151,7 +148,6 @@ class Beyond:
         to = None if self.link is None else self.link.peers.get(peer)
         if to is None or not to.is_connected:
             return False
-        self.before()
         return self._send(peer, ANSWER, name, *frames) or None
 
     def _send(self, peer: bytes, kind: bytes, *frames: bytes) -> bool:

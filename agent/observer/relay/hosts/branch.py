@@ -18,7 +18,6 @@ from ddptop.agent.observer.end import parting
 from ddptop.agent.observer.hosts.frames import (
     ANSWER,
     COMMAND,
-    DECISION,
     MEMBERS,
     PUBLICATION,
     SUBSCRIBE,
@@ -27,14 +26,12 @@ from ddptop.agent.observer.hosts.frames import (
 from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.hosts.peer import Peer
 from ddptop.agent.observer.orders.far import HEAD, LINKED, SILENT
-from ddptop.agent.observer.orders.mirror import Received
 from ddptop.agent.observer.relay.fills import is_reply
 from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.hosts.asking import Asking
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
 from ddptop.agent.observer.relay.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
 from ddptop.agent.observer.relay.hosts.windows import WATCHED
-from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.records import Member
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import HostState
@@ -87,10 +84,6 @@ class Branch:
         self._under_way: dict[tuple[bytes, int, int], None] = {}
         """Commands of onlookers that the head has: asker, rank or -1, and number."""
         self._was_linked = False
-        self._received = Received(
-            Decisions(parts.directory.path),
-            lambda serial, content: self._head is not None and link.send(self._head, DECISION, b"%d" % serial, content),
-        )
         self.asking = Asking(parts.wake, self._peer_of, link.send, parts.send_events)
         beyond.link = link
         self._each: Final = {
@@ -100,7 +93,6 @@ class Branch:
             SUBSCRIBE: self._subscribe,
             UNSUBSCRIBE: self._unsubscribe,
             MEMBERS: self._take_members,
-            DECISION: self._take_decision,
         }
 
     @property
@@ -142,7 +134,6 @@ class Branch:
         again, self._was_linked, self._session, self.host = self._was_linked, True, peer.session, peer.host
         self._head = peer.name
         self._subscriptions, self._mirror = Subscriptions(self._link, peer.name), Mirror(self._link, peer.name)
-        self._received.begin()
         self._mirror.send(self._local.members)
         parts.judge_here(False)
         parts.hanging.unheard = frozenset()
@@ -206,7 +197,6 @@ class Branch:
         """Send what has changed here."""
         if self._mirror is not None and self._head is not None:
             self._mirror.send(self._local.members)
-            self._received.begin()
             self.want()
 
     def members(self) -> dict[int, Member]:
@@ -294,10 +284,6 @@ class Branch:
     def _take_members(self, frames: list[bytes]) -> None:
         found = read_members(frames[0], self._parts.run.world)
         self._members.update((member.rank, member) for member in found)
-
-    def _take_decision(self, frames: list[bytes]) -> None:
-        serial, content = frames
-        self._received.take(int(serial), content)
 
     def _peer_of(self, host: str) -> bytes | None:
         if host in (HEAD, self.host):

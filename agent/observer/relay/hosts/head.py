@@ -15,7 +15,6 @@ from ddptop.agent import wire
 from ddptop.agent.observer.hosts.frames import (
     ANSWER,
     COMMAND,
-    DECISION,
     MEMBERS,
     PUBLICATION,
     SUBSCRIBE,
@@ -23,14 +22,12 @@ from ddptop.agent.observer.hosts.frames import (
 )
 from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.orders.far import GONE, LINKED, SILENT
-from ddptop.agent.observer.orders.mirror import Sent
 from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.hosts.asking import Asking
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
 from ddptop.agent.observer.relay.hosts.connected import Connected
 from ddptop.agent.observer.relay.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
 from ddptop.agent.observer.relay.hosts.windows import WATCHED
-from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import Member
 from ddptop.agent.version import VERSION
@@ -78,12 +75,8 @@ class Head:
         self._changes: dict[bytes, bool] = {}
         """Branches with a change that has no consequence yet, and whether they were away. A thousand hosts may come, or
         fall silent, in one moment, and to settle takes as long as there are ranks."""
-        self._decisions = Sent(
-            Decisions(parts.directory.path),
-            lambda peer, serial, content: link.send(peer, DECISION, b"%d" % serial, content),
-        )
         self.asking = Asking(parts.wake, self._peer_of, link.send, parts.send_events)
-        beyond.link, beyond.before = link, self._decisions.turn
+        beyond.link = link
         self._each: Final = {
             PUBLICATION: self._take_publication,
             COMMAND: self._take_command,
@@ -91,7 +84,6 @@ class Head:
             SUBSCRIBE: self._subscribe,
             UNSUBSCRIBE: self._unsubscribe,
             MEMBERS: self._take_members,
-            DECISION: self._take_decision,
         }
 
     @property
@@ -127,12 +119,10 @@ class Head:
                 del self._branches[name]
         elif branch is None:
             branch = self._branches[name] = Connected(peer, Subscriptions(self._link, name), Mirror(self._link, name))
-            self._decisions.meet(name)
         elif branch.session != peer.session:
             # It may be another process, and knows nothing.
             self._forget(branch)
             branch.subscriptions, branch.mirror = Subscriptions(self._link, name), Mirror(self._link, name)
-            self._decisions.meet(name)
         elif not peer.is_connected:
             self._forget(branch)
         was_away = self._changes.get(name, False)
@@ -159,7 +149,6 @@ class Head:
     def _forget(self, branch: Connected) -> None:
         """Forget what a branch has asked for."""
         self.asking.lose(branch.peer.name)
-        self._decisions.forget(branch.peer.name)
         self._parts.door.windows.forget(branch.peer.name)
 
     def _settle(self) -> None:
@@ -232,7 +221,6 @@ class Head:
         """Do what was left for want of room, and what was asked for by the main thread."""
         if self._changes:
             self._settle_changes()
-        self._decisions.turn()
         self.asking.turn()
 
     def each_second(self) -> None:
@@ -366,10 +354,6 @@ class Head:
             self._refuse(branch)
         branch.members.update((member.rank, member) for member in found if member.rank in claimed)
         self._changes.setdefault(branch.peer.name, False)
-
-    def _take_decision(self, branch: Connected, frames: list[bytes]) -> None:
-        serial, _ = frames
-        self._decisions.heard(branch.peer.name, int(serial))
 
     def _peer_of(self, host: str) -> bytes | None:
         for name, branch in self._branches.items():

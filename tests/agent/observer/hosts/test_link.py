@@ -38,7 +38,6 @@ def test_each_kind_arrives_as_it_was_sent_in_both_directions() -> None:
         (frames.COMMAND, [b"asker", b"payload"]),
         (frames.ANSWER, [b"asker", b"3", b"payload"]),
         (frames.MEMBERS, [b"[]"]),
-        (frames.DECISION, [b"17", b"content"]),
     ]
     with links() as made:
         branch, told, name = made.linked()

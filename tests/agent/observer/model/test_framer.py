@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.framer import Framer
@@ -101,6 +102,16 @@ def test_a_frame_has_what_all_ranks_have_in_common() -> None:
         shown = framer.frame()
         assert (shown.one_host, shown.one_device) == common
         assert tuple(rank.device for rank in framer.ranks()) == devices
+
+
+def test_a_frame_says_which_action_waits_for_whom_until_the_run_is_over() -> None:
+    """Whoever looks on sees it, whoever has begun it."""
+    said = "pause by ada (dashboard, pts/3)", "pausing: waiting for rank 1"
+    for state, shown in (("running", said), ("killed", ("", ""))):
+        store = Store(replace(run_of(2), state=state))
+        store.apply(wire.RunState(10**9, "running", action=said[0], waiting=said[1]), 1.0)
+        frame = Framer(store).frame()
+        assert (frame.state == "killed", frame.action, frame.waiting) == (state == "killed", *shown)
 
 
 def test_what_time_alone_changes_is_told_once_and_whoever_looks() -> None:

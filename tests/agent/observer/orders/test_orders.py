@@ -47,8 +47,9 @@ class Place:
             self.directory,
             self.side.requests,
             lambda text, level, rank: self.said.append(text),
-            self.events.append,
-            self.side,
+            lambda commands, answer: None,
+            publish=self.events.append,
+            hosts=self.side,
             host=self.side.state.host,
         )
 
@@ -256,39 +257,14 @@ def test_a_process_on_another_host_is_named_with_its_host(two: Two) -> None:
     assert "node9" in one.answers[b"eve"].text
 
 
-def test_a_decision_asked_for_on_a_branch_is_made_by_the_head(two: Two) -> None:
-    """Once; a second one with its number is told so, and without a link nothing is decided."""
-    from ddptop.agent.control.caller import DECIDED_ALREADY
-    from ddptop.agent.run.decisions import Decisions
-
+def test_an_action_asked_for_on_a_branch_is_the_heads(two: Two) -> None:
+    """The head answers, and its name is the author's; without a link the branch says that nobody of the others is."""
     one, other = two()
-    keep = wire.encode(wire.Keep(0, "t", 3, 1))
-    for asker in (b"ada", b"bob"):
-        other.ask(wire.Decide(1, 1, keep), asker)
-        _turn_until((one, other), lambda asker=asker: asker in other.answers, "an answer")  # type: ignore[misc]
-    assert [other.answers[each].done for each in (b"ada", b"bob")] == [True, False]
-    assert other.answers[b"bob"].text == DECIDED_ALREADY
-    assert Decisions(one.directory.path).read(1) == keep
+    other.ask(wire.Act(7, "dance", "eve"), b"eve")
+    _turn_until((one, other), lambda: b"eve" in other.answers, "an answer")
+    assert (other.answers[b"eve"].id, other.answers[b"eve"].text) == (7, "there is no action 'dance'")
+    assert [each.who for each in one.events] == ["eve"]
     other.side.linked = False
-    other.ask(wire.Decide(1, 2, keep), b"eve")
-    _turn_until((other,), lambda: b"eve" in other.answers, "an answer")
-    assert "cannot be reached" in other.answers[b"eve"].text
-    assert Decisions(one.directory.path).newest() == 1
-    assert Decisions(other.directory.path).newest() == 0
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\xc1", wire.encode(wire.Kill(0, 0.0)), wire.encode(wire.Query(1))],
-    ids=["none", "noise", "k", "q"],
-)
-def test_what_is_no_decision_is_not_decided(two: Two, content: bytes) -> None:
-    """Noise, and commands of another kind; and a number that leaves a gap, over which no rank would come."""
-    from ddptop.agent.run.decisions import Decisions
-
-    one, _ = two()
-    one.ask(wire.Decide(1, 1, content))
-    one.ask(wire.Decide(1, 3, wire.encode(wire.Lapse(0, "t"))), b"gap")
-    _turn_until((one,), lambda: len(one.answers) == 2, "the answers")
-    assert not any(reply.done for reply in one.answers.values())
-    assert Decisions(one.directory.path).newest() == 0
+    other.ask(wire.Act(8, "pause", "ada"), b"ada")
+    _turn_until((other,), lambda: b"ada" in other.answers, "an answer")
+    assert not other.answers[b"ada"].done

@@ -44,15 +44,16 @@ def test_a_held_rank_is_let_go_when_its_promise_lapses():
     assert gate.limit is None
 
 
-def test_two_controllers_do_not_mix():
-    """Of two pauses at a time, and of a pause of what is paused, the second is refused with the reason."""
+def test_the_lease_of_another_action_ends_and_a_pause_does_not():
+    """An observer that comes later has the promise at once, and the one before nothing; a paused rank is refused."""
     gate = Gate()
-    gate.promise("a", 60)
-    with pytest.raises(GateError, match="under way"):
-        gate.promise("b", 60)
-    gate.commit("a", 1)
+    assert gate.promise("a", 60) == gate.promise("b", 60) == 1
+    with pytest.raises(GateError, match="lapsed"):
+        gate.commit("a", 1)
+    gate.commit("b", 1)
+    gate.commit("b", 1)
     with pytest.raises(GateError, match="already paused at step 1"):
-        gate.promise("b", 60)
+        gate.promise("c", 60)
 
 
 def test_a_commit_never_lies_behind_the_promise():
@@ -159,7 +160,7 @@ def test_a_lease_that_is_renewed_lasts_and_else_lapses():
     with pytest.raises(GateError, match="lapsed"):
         gate.commit("a", 1, 4.0)
     gate.promise("b", 4.0)
-    gate.keep("b", 1)
+    gate.commit("b", 1)
     clock.now = 1e6
     assert gate.limit == 1
 

@@ -14,11 +14,9 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, Saved
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.publisher import Publisher
-from ddptop.agent.run.decisions import Decisions
 
 HELLO = wire.Hello(1, "run", "id", 3, 3, 4, 1, 1, "host", "x.py", "1", "3.12")
 
@@ -29,13 +27,11 @@ class Rank:
     def __init__(self, folder: Path, context: zmq.Context[Any]) -> None:
         self.gate, self.saved = Gate(), 0
         self.gate.completed = 6
-        decisions, faults = Decisions(folder), Faults()
         session: Any = SimpleNamespace(
             rank=3,
             hello=HELLO,
             gate=self.gate,
-            faults=faults,
-            follower=Follower(self.gate, decisions, faults),
+            faults=Faults(),
             stamps=SimpleNamespace(finished=[], every=1),
             records_bytes=1 << 20,
             record_ns=None,
@@ -126,15 +122,3 @@ def test_a_late_resume_leaves_a_hold_that_others_rely_on(rank: Rank) -> None:
     assert rank.ask(wire.Hold(6, "u")).done
     assert rank.ask(wire.Resume(7)).done
     assert rank.gate.limit is None
-
-
-def test_a_rank_that_is_held_names_the_action(rank: Rank) -> None:
-    """Who asks for it meanwhile is told whose lease it is under and for how long; a rank held for good has none."""
-    assert rank.ask(wire.Hold(1, "t", 60_000, holder="pause by ada (shell, pts/1)")).done
-    refused = rank.ask(wire.Hold(2, "u", 60_000, holder="stop by bob (shell, pts/2)"))
-    assert (refused.done, refused.held_by) == (False, "pause by ada (shell, pts/1)")
-    assert refused.held_ns is not None
-    assert 0 <= refused.held_ns < 60 * 10**9
-    assert rank.ask(wire.Query(3)).outstanding == 2
-    assert rank.ask(wire.Commit(4, "t", 7)).done
-    assert rank.ask(wire.Hold(5, "u")).held_ns is None

@@ -27,7 +27,6 @@ from ddptop.agent.control import journal
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import records, rundir
-from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.files.presence import EVERY_S, Presence
 from ddptop.agent.run.files.private import Claim, Hold, RunDirError
@@ -329,7 +328,6 @@ def test_the_files_of_a_live_run_never_look_old(base: Path, rank: int | None) ->
         directory.write_member(Member(number, number, 2, Process(1, 1.0), "h", 0, "", "", None))
         directory.rank_log(number).write_text("x")
     directory.database.touch()
-    Decisions(directory.path).decide(1, b"x")
     (base / "foreign").write_text("x")
     now = 0.0
     presence = Presence(directory, rank, clock=lambda: now)
@@ -581,7 +579,6 @@ WRITES: dict[str, Callable[[RunDir], object]] = {
     "record": lambda directory: directory.update(cause="x" * 8192),
     "rank": lambda directory: directory.write_member(Member(0, 0, 1, Process(1, 1.0), "h" * 8192, 0, "", "", None)),
     "replace": lambda directory: private.replace(directory.path / "run.json", b"x" * 8192),
-    "decision": lambda directory: Decisions(directory.path).decide(1, b"x" * 8192),
 }
 
 
@@ -590,7 +587,7 @@ def test_on_a_full_disk_what_was_there_stays_whole(base: Path, write: str) -> No
     """A write that finds no room says so, changes nothing that was there, and leaves no half of itself."""
     with full(base) as small:
         directory = RunDir(small / "a")
-        for folder in (directory.path, directory.path / "ranks", directory.logs, directory.path / "decisions"):
+        for folder in (directory.path, directory.path / "ranks", directory.logs):
             folder.mkdir(mode=0o700)
         directory.write(a_run("a"))
         before = contents(directory.path)
@@ -599,7 +596,6 @@ def test_on_a_full_disk_what_was_there_stays_whole(base: Path, write: str) -> No
             WRITES[write](directory)
         assert contents(directory.path) == before
         assert directory.read().state == "finished"
-        assert Decisions(directory.path).newest() == 0
         freezer.frozen(directory)
         journal.events(directory.database, directory.read())
 

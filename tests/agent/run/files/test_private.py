@@ -11,9 +11,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
 
-from ddptop.agent.control.caller import Caller
-from ddptop.agent.control.controller import Refused
+from ddptop.agent.control import caller
+from ddptop.agent.control.refusals import Refused
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import private
 from ddptop.agent.run.files.private import Claim, RunDirError
@@ -91,8 +92,8 @@ def test_a_socket_that_is_not_ours_alone_is_not_spoken_to(place: Path, kind: str
             pytest.skip("only root can make files of other users")
         os.chown(path, NOBODY, NOBODY)
     expected = {"open": "chmod 600", "file": "not a socket", "other": f"belongs to user {NOBODY}"}[kind]
-    with pytest.raises(Refused, match=expected):
-        Caller({0: f"ipc://{path}"})
+    with zmq.Context() as context, pytest.raises(Refused, match=expected):
+        caller.connect(context, zmq.DEALER, f"ipc://{path}")
 
 
 def test_only_a_plain_file_is_a_record(place: Path) -> None:

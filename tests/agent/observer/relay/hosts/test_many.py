@@ -8,17 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from support.fakes.relays import NoJudge, several
 from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.frames import PUBLICATION
 from ddptop.agent.observer.hosts.peer import Peer
-from ddptop.agent.observer.orders.mirror import Sent
 from ddptop.agent.observer.relay.hosts.beyond import Beyond
 from ddptop.agent.observer.relay.hosts.head import Head
-from ddptop.agent.run.decisions import Decisions
 
 HOSTS = 200
 
@@ -87,29 +84,6 @@ def test_what_a_newcomer_says_is_not_lost_meanwhile(tmp_path: Path) -> None:
     assert taken == [b"a beat"]
     assert head.refused == 0
     assert {rank for each in head.states() for rank in each.ranks} == {0, 1, 2, 3}
-
-
-def test_a_command_costs_one_look_at_the_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before each command to a rank the head looks once for a new decision, and sends it to every host."""
-    decisions = Decisions(tmp_path)
-    sent: list[tuple[bytes, int, bytes]] = []
-
-    def send(peer: bytes, serial: int, content: bytes) -> bool:
-        sent.append((peer, serial, content))
-        return True
-
-    mirror = Sent(decisions, send)
-    for number in range(HOSTS):
-        mirror.heard(b"b%d" % number, 0)
-    looks = []
-    has = Decisions.has
-    monkeypatch.setattr(Decisions, "has", lambda self, serial: looks.append(serial) or has(self, serial))  # type: ignore[func-returns-value]
-    for _ in range(10):
-        mirror.turn()
-    assert len(looks) == 10
-    assert decisions.decide(1, b"hold")
-    mirror.turn()
-    assert sorted(sent) == sorted((b"b%d" % number, 1, b"hold") for number in range(HOSTS))
 
 
 class Told(NoJudge):

@@ -7,25 +7,20 @@ from itertools import count
 from typing import Final, Protocol
 
 from ddptop.agent import wire
-from ddptop.agent.text import Complaint
+from ddptop.agent.control.refusals import Refused, Unheard
 from ddptop.agent.wire import Command, Reply
 
 ANSWER_S: Final = 2.0
 """A rank's agent answers within milliseconds, also while its training thread is busy."""
 
+INSIST_S: Final = 6.0
+"""Seconds in which every rank has to acknowledge what some of them may have done already."""
+
 _ids = count(1)
 
 
-class Refused(Complaint):
-    """An action was not carried out; the text is the reason, one line for the user."""
-
-
-class Unheard(Refused):
-    """A rank that has not ended does not answer."""
-
-
 class Group(Protocol):
-    """The live ranks of a run, and its decisions."""
+    """The live ranks of a run."""
 
     @property
     def ranks(self) -> list[int]:
@@ -42,14 +37,6 @@ class Group(Protocol):
 
     def unheard(self, ranks: Collection[int]) -> str:
         """Say that nothing is heard of the hosts of these ranks; empty where that is not so of all of them."""
-        ...
-
-    def newest(self) -> int:
-        """Return the number of the last decision; see `decisions`."""
-        ...
-
-    def decide(self, serial: int, decision: Command) -> bool:
-        """Make decision `serial`; return False where another process has already made it."""
         ...
 
 
@@ -83,10 +70,29 @@ class PolledRanks:
         self.check(replies)
         return replies
 
+    def insist(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
+        """Ask all ranks, those again that do not answer, or refuse; return their replies, the last refusals included.
+
+        Raises:
+            Unheard: a rank that has not ended does not answer within `INSIST_S`.
+        """
+        replies = dict(self.gather(make))
+        for _ in range(int(INSIST_S / ANSWER_S) - 1):
+            # A refusal may be one of a command that came too late.
+            left = [rank for rank in self._ranks if rank not in replies or not replies[rank].done]
+            if not left:
+                break
+            replies |= self._ask(left, make)
+        self._check_heard(replies)
+        return replies
+
     def gather(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
         """Ask all ranks and return the replies that came in time; ranks that have ended meanwhile drop out."""
-        replies = self._group.ask({rank: make(next(_ids)) for rank in self._ranks}, ANSWER_S)
-        if len(replies) < len(self._ranks):
+        return self._ask(self._ranks, make)
+
+    def _ask(self, ranks: Collection[int], make: Callable[[int], Command]) -> Mapping[int, Reply]:
+        replies = self._group.ask({rank: make(next(_ids)) for rank in ranks}, ANSWER_S)
+        if len(replies) < len(ranks):
             gone = self._group.departed()
             self._ranks = [rank for rank in self._ranks if rank in replies or rank not in gone]
         if not self._ranks:
@@ -104,7 +110,7 @@ class PolledRanks:
     def release(self, token: str, step: int, lease_ms: int) -> None:
         """Open the gates that are held under the lease of this token, which allowed at most `step`.
 
-        A rank that refuses to renew the lease is free, or is held by another controller since.
+        A rank that refuses to renew the lease is free.
         """
         renewed = self._group.ask(
             {rank: wire.Commit(next(_ids), token, step, lease_ms) for rank in self._ranks}, ANSWER_S
@@ -112,6 +118,10 @@ class PolledRanks:
         ranks = [rank for rank, reply in renewed.items() if reply.done]
         if ranks:
             self._group.ask({rank: wire.Resume(next(_ids)) for rank in ranks}, ANSWER_S)
+
+    def let_go(self) -> None:
+        """Open all gates, whoever has closed them; a rank that does not answer is not waited for."""
+        self._group.ask({rank: wire.Resume(next(_ids)) for rank in self._ranks}, ANSWER_S)
 
     def remaining(self) -> list[int]:
         """Return the ranks whose script has not ended."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.control.checksums import AHEAD, gather
-from ddptop.agent.control.controller import Hung
-from ddptop.agent.control.polled import Refused, named
+from ddptop.agent.control.refusals import Hung, Refused
+from ddptop.agent.observer.actions.checksums import AHEAD, gather
+from ddptop.agent.observer.actions.polled import named
 
 
 class Ranks:
@@ -56,12 +56,6 @@ class Ranks:
 
     def unheard(self, ranks: Collection[int]) -> str:
         return ""
-
-    def newest(self) -> int:
-        raise AssertionError("nothing is decided")
-
-    def decide(self, serial: int, decision: wire.Command) -> bool:
-        raise AssertionError("nothing is decided")
 
     def gather(
         self, cancelled: Callable[[], bool] = lambda: False, hangs: Callable[[], str] = lambda: ""

@@ -1,9 +1,9 @@
-"""The actions of a controller on a group: pause, step, checkpoint, stop, resume. Pure: it acts through `Group`.
+"""The actions on a group: pause, step, checkpoint, stop, resume. Pure: they reach the ranks through `Group`.
 
-Keys, verbs and signals from outside all lead here.  An action returns one line on its outcome,
-or raises `Refused` with the reason.  A refused pause leaves no rank held: the group is held
-under a lease until the action is decided, so that it goes on by itself if the controller dies.  A decision is not
-undone: a refused step of a paused group leaves its ranks paused, or on their way to that step.
+An action returns one line on its outcome, or raises `Refused` with the reason.  The group is held under a lease, which
+is renewed until every rank has acknowledged that it is to be held for good: so it goes on by itself if this process
+dies before.  A refused pause leaves no rank held; a refused step of a paused group leaves its ranks paused, or on their
+way to that step.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.polled import ANSWER_S, Group, PolledRanks, Refused, awaited, named
+from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unholdable, Unsavable
+from ddptop.agent.observer.actions.polled import Group, PolledRanks, awaited, named
 from ddptop.agent.text import plural
-from ddptop.agent.wire import Command, Reply
-
-__all__ = [
-    "ANSWER_S", "REGISTRATION", "Busy", "Cancelled", "Controller", "Group", "Hung", "Refused", "Unholdable",
-    "Unsavable",
-]  # fmt: skip
+from ddptop.agent.wire import Reply
 
 PATIENCE_S: Final = 60.0
 """Seconds that a pause waits for the slowest rank to reach the step, and a step for the next progress."""
 LEASE_S: Final = 4.0
-"""Seconds that a hold outlives its controller."""
+"""Seconds that a hold outlives the observer."""
 RENEW_S: Final = 1.0
 FIRST_S: Final = 10.0
 """Seconds that a pause waits in a group that has not completed a single step: its program may have none."""
@@ -39,33 +35,6 @@ SOON_S: Final = 0.2
 """Seconds of waiting for ranks after which it is told; most pauses take less."""
 _LEASE_MS: Final = int(LEASE_S * 1000)
 
-REGISTRATION: Final = ("import ddptop.agent", "ddptop.agent.on_checkpoint(save)")
-"""The lines of Python that register a checkpoint function."""
-
-
-class Unholdable(Refused):
-    """There is no step at which all ranks can be held; the group can still be frozen."""
-
-
-class Busy(Refused):
-    """Another controller holds the ranks for an action of its own; a resume cancels that."""
-
-
-class Awaiting(Busy, Unholdable):
-    """That controller still waits for ranks to come to the step."""
-
-
-class Cancelled(Refused):
-    """The caller has cancelled the action while it waited for ranks; the group goes on, or to the end of a step."""
-
-
-class Hung(Refused):
-    """The run hangs, so that its ranks come to no common step."""
-
-
-class Unsavable(Refused):
-    """The script has registered no checkpoint function; `REGISTRATION` would."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Held:
@@ -73,8 +42,6 @@ class _Held:
 
     step: int
     token: str
-    serial: int
-    """Number of the decision that ends the lease."""
     was_paused: bool
     """True where the group was paused before the action, and so is held without a lease."""
 
@@ -115,8 +82,8 @@ class Controller:
         self._waits = waits
         self._cancelled = cancelled
         self._hangs = hangs
-        self.goes_on = False
-        """True from the moment on from which the action goes on without its caller: the ranks have been told."""
+        self.is_saving = False
+        """True while the scripts save: an action that has come so far cannot be cancelled."""
 
     def pause(self, patience_s: float = PATIENCE_S) -> str:
         """Pause all ranks at the same step boundary, with no collective outstanding.
@@ -127,7 +94,7 @@ class Controller:
         """
         started = self._clock()
         held = self._lease("pause", patience_s)
-        self._decide(held, lambda id: wire.Keep(id, held.token, held.step, held.serial))
+        self._keep(held)
         return f"held at step {held.step:,} in {(self._clock() - started) * 1e3:,.0f} ms"
 
     def advance(self, steps: int, patience_s: float = PATIENCE_S) -> str:
@@ -147,7 +114,7 @@ class Controller:
             where = ", ".join(f"rank {rank} at {reply.step}" for rank, reply in standing.items())
             raise Unholdable(f"the ranks are held at different steps ({where}): there is no common step to go on to")
         target = (steps_held.pop() or 0) + steps
-        self._decide_next(lambda id, serial: wire.Advance(id, target, serial))
+        self._polled.insist(lambda id: wire.Advance(id, target))
         self._await_target(target, patience_s)
         return f"held at step {target:,} after {plural(steps, 'step')} in {(self._clock() - started) * 1e3:,.0f} ms"
 
@@ -157,10 +124,9 @@ class Controller:
         Raises:
             Refused: some rank does not answer, or none was held.
         """
-        if any(reply.kept for reply in self._polled.standing().values()):
-            replies = self._decide_next(wire.Resume)
-        else:
-            replies = self._polled.ask(wire.Resume)
+        # First whether all can be told: none goes on alone, into a collective that waits for the others.
+        self._polled.standing()
+        replies = self._polled.insist(wire.Resume)
         if all(reply.text == "was not paused" for reply in replies.values()):
             raise Refused("not paused")
         return f"resumed at step {max(reply.step or 0 for reply in replies.values()):,}"
@@ -174,16 +140,13 @@ class Controller:
         if not self._can_save():
             raise Unsavable("no checkpoint function registered")
         held = self._hold("checkpoint")
-        self.goes_on = True
         saved = self._save(held)
         if not held.was_paused:
-            self._decide(held, lambda id: wire.Resume(id, held.serial))
+            self._polled.insist(wire.Resume)
         return f"step {held.step:,} {saved}"
 
-    def stop(self, *, checkpoint: bool = True, progress: Callable[[str], None] = lambda line: None) -> str:
+    def stop(self, *, checkpoint: bool = True) -> str:
         """End every script at the same step boundary, after a checkpoint where the script has a function for it.
-
-        `progress` receives the line on the checkpoint before the scripts end.
 
         Raises:
             Refused: the checkpoint failed, and nothing was ended; or some rank does not end.
@@ -191,8 +154,7 @@ class Controller:
         checkpoint = checkpoint and self._can_save()
         held = self._hold("stop")
         saved = self._save(held) if checkpoint else "without a checkpoint"
-        progress(saved)
-        self._decide(held, lambda id: wire.End(id, self._who, held.serial))
+        self._polled.insist(lambda id: wire.End(id, self._who))
         deadline = self._clock() + LEAVE_S
         while left := self._polled.remaining():
             if self._clock() > deadline:
@@ -203,6 +165,36 @@ class Controller:
             self._sleep(0.05)
         return f"stopped at step {held.step:,}, {saved}"
 
+    def settle(self, stopped_by: str) -> str:
+        """Complete or undo what an observer that is gone, or a link that was cut, has left half done.
+
+        Ranks that are held for good while others are not go on; where all are, but at different steps, those behind go
+        on to the furthest; where the others were ended by a stop, these end, too.
+
+        Args:
+            stopped_by: the author of a stop by which ranks have ended; empty where none has.
+
+        Returns:
+            What was done; empty where nothing was to be done.
+
+        Raises:
+            Refused: a rank does not answer.
+        """
+        standing = self._polled.standing()
+        kept = {rank: reply for rank, reply in standing.items() if reply.kept}
+        if kept and stopped_by:
+            self._polled.insist(lambda id: wire.End(id, stopped_by))
+            return f"a stop by {stopped_by} was left half done: {named(standing)} ended, too"
+        if kept and len(kept) < len(standing):
+            self._polled.insist(wire.Resume)
+            return f"an action was left half done, with only {named(kept)} held: all ranks go on"
+        limits = {reply.limit for reply in kept.values() if reply.limit is not None}
+        if len(limits) > 1:
+            furthest = max(limits)
+            self._polled.insist(lambda id: wire.Advance(id, furthest))
+            return f"a step was left half done: all ranks go on to step {furthest:,}, and are paused there"
+        return ""
+
     # Holding the group
 
     def _hold(self, action: str) -> _Held:
@@ -211,16 +203,13 @@ class Controller:
         if not _is_paused(standing):
             return self._lease(action, PATIENCE_S)
         step = max(reply.step or 0 for reply in standing.values())
-        return _Held(step, os.urandom(8).hex(), self._group.newest() + 1, was_paused=True)
+        return _Held(step, os.urandom(8).hex(), was_paused=True)
 
     def _lease(self, action: str, patience_s: float) -> _Held:
         """Hold a running group at the next common step, under a lease."""
-        holder = f"{action} by {self._who}"
         started, token = self._clock(), os.urandom(8).hex()
-        serial = self._group.newest() + 1
-        promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS, holder=holder))
+        promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS))
         try:
-            self._check_free(promises)
             self._polled.check(promises)
             step = _common(promises)
             self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
@@ -228,27 +217,22 @@ class Controller:
         except Refused:
             self._release(token, _furthest(promises))
             raise
-        except KeyboardInterrupt as interrupt:
-            self._release(token, _furthest(promises))
-            raise Cancelled("cancelled; the run goes on") from interrupt
-        return _Held(step, token, serial, was_paused=False)
+        return _Held(step, token, was_paused=False)
+
+    def _keep(self, held: _Held) -> None:
+        """End the lease: the ranks are held until somebody resumes them, whatever becomes of this process."""
+        try:
+            replies = self._polled.insist(lambda id: wire.Commit(id, held.token, held.step))
+        except Refused:
+            self._polled.let_go()
+            raise
+        if not all(reply.done for reply in replies.values()):
+            self._polled.let_go()
+            raise Refused(_OUT_OF_REACH)
 
     def _release(self, token: str, step: int) -> None:
         """Let the ranks go that are held under this token, up to that step; others may hold them since."""
         self._polled.release(token, step, _LEASE_MS)
-
-    def _check_free(self, promises: Mapping[int, Reply]) -> None:
-        """Refuse where another action already waits for the ranks, and name it and the ranks."""
-        refusals = [reply for reply in promises.values() if not reply.done and reply.held_ns is not None]
-        if not refusals:
-            return
-        age = max((reply.held_ns or 0) / 1e9 for reply in refusals)
-        holder = next((reply.held_by for reply in refusals if reply.held_by), "another action")
-        pending = {rank: reply for rank, reply in self._polled.standing().items() if not reply.done}
-        doing = f"{holder} is under way for {age:.0f} s"
-        if pending:
-            raise Awaiting(f"{doing}, waiting for {_awaited(pending)}")
-        raise Busy(doing)
 
     def _await_held(self, action: str, token: str, step: int, deadline: float, patience_s: float) -> None:
         began = self._clock()
@@ -259,7 +243,6 @@ class Controller:
             standing = self._polled.standing()
             behind = {rank: reply for rank, reply in standing.items() if not reply.done}
             if not behind:
-                # They may be held by another controller, after a resume.
                 self._renew(token, step)
                 if told:
                     # What follows, such as a checkpoint, may take long, and can no longer be cancelled.
@@ -294,8 +277,7 @@ class Controller:
     def _renew(self, token: str, step: int) -> None:
         replies = self._polled.ask(lambda id: wire.Commit(id, token, step, _LEASE_MS))
         if not all(reply.done for reply in replies.values()):
-            # A rank refuses it only once its gate was opened: by a resume, or because the lease came too late.
-            raise Refused("cancelled by a resume, or the ranks were out of reach for too long; the run goes on")
+            raise Refused(_OUT_OF_REACH)
 
     def _await_target(self, target: int, patience_s: float) -> None:
         began = self._clock()
@@ -327,29 +309,6 @@ class Controller:
             self._sleep(nap)
             nap = min(2 * nap, 0.1)
 
-    def _decide(self, held: _Held, decision: Callable[[int], Command]) -> None:
-        """Decide for all ranks, which ends the lease, and tell them; ranks also read decisions by themselves."""
-        self.goes_on = True
-        try:
-            if not self._group.decide(held.serial, decision(0)):
-                raise Refused("somebody else acted on this run at the same moment; look, and try again")
-        except Refused:
-            if not held.was_paused:
-                self._release(held.token, held.step)
-            raise
-        self._polled.gather(decision)
-
-    def _decide_next(self, decision: Callable[[int, int], Command]) -> Mapping[int, Reply]:
-        """Make the next decision, whichever decisions others make meanwhile, and tell all ranks."""
-        for _ in range(10):
-            serial = self._group.newest() + 1
-            self.goes_on = True
-            if self._group.decide(serial, decision(0, serial)):
-                break
-        else:
-            raise Refused("others keep acting on this run at the same time; look, and try again")
-        return self._polled.ask(lambda id: decision(id, serial))
-
     # Checkpoints
 
     def _can_save(self) -> bool:
@@ -367,13 +326,14 @@ class Controller:
     def _save(self, held: _Held) -> str:
         """Have all held ranks save, and return the line on it; raises `Refused`, with an unpaused group resumed."""
         nap = 0.01
+        self.is_saving = True
         try:
             replies = self._ask_to_save(held.token)
             while any(reply.pending for reply in replies.values()):
                 self._sleep(nap)
                 nap = min(2 * nap, 0.25)
                 replies = self._ask_to_save(held.token)
-        except (Refused, KeyboardInterrupt):
+        except Refused:
             if not held.was_paused:
                 self._release(held.token, held.step)
             raise
@@ -390,6 +350,7 @@ class Controller:
         return self._polled.ask(lambda id: wire.Save(id, token))
 
 
+_OUT_OF_REACH: Final = "the ranks were out of reach for too long; the run goes on"
 _DOING: Final = {"pause": "pausing", "checkpoint": "checkpoint", "stop": "stopping"}
 
 

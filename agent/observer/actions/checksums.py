@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.controller import FARTHEST, PATIENCE_S, RENEW_S, SOON_S, Cancelled, Hung
-from ddptop.agent.control.polled import Group, PolledRanks, Refused, named
+from ddptop.agent.control.refusals import Cancelled, Hung, Refused
+from ddptop.agent.observer.actions.controller import FARTHEST, PATIENCE_S, RENEW_S, SOON_S
+from ddptop.agent.observer.actions.polled import Group, PolledRanks, named
 
 AHEAD: Final = (2, 16, 128, 1024)
 """Steps by which the chosen step is ahead of the furthest rank, at each attempt."""

@@ -1,0 +1,292 @@
+"""Pause, step, resume, checkpoint, stop and checksum of the whole group: one request, one reply.
+
+The observer of the head acts, one action at a time, in a thread of its own; a branch passes requests on to it.  What an
+action waits for is in the run's state for all to see; what came of it is an event.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.control import journal
+from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
+from ddptop.agent.observer.actions import checksums
+from ddptop.agent.observer.actions.controller import LEASE_S, Controller
+from ddptop.agent.observer.actions.parameters import compared
+from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
+from ddptop.agent.observer.end import freezer
+from ddptop.agent.observer.end.hung import ageless
+from ddptop.agent.observer.orders import far
+from ddptop.agent.observer.orders.far import FarHosts
+from ddptop.agent.observer.relay.door.requests import TOO_LATE, Requests
+from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.text import clean_line
+
+_log = logging.getLogger("ddptop.observer")
+
+ACTIONS: Final = ("pause", "step", "resume", "checkpoint", "stop", "checksum")
+_SETTLE: Final = "settle"
+"""What this observer does by itself; nobody asks for it."""
+_WHOLE: Final = 7 * 86400.0
+"""Seconds that the head may take for an action: as long as its ranks train."""
+_SETTLE_S: Final = LEASE_S + 2.0
+"""Seconds for which some ranks have to be held and others not, with no action under way, before that is put right."""
+_END_S: Final = 2.0
+"""Seconds that an action has to end with the observer."""
+_NOTHING: Final = "no action waits for ranks"
+_UNKNOWN: Final = "the host of rank 0 does not answer; `ddptop status` tells whether it was done"
+
+
+class _Action:
+    """An action in its thread."""
+
+    def __init__(self, command: wire.Act) -> None:
+        self.command = command
+        self.author = clean_line(command.who, 100) or "somebody"
+        self.name = f"step {command.steps}" if command.action == "step" else command.action
+        self.began = time.monotonic()
+        self.askers: list[tuple[bytes, int]] = []
+        """Whoever has asked for it, each with the number of the request."""
+        self.waiting = ""
+        """The ranks that it waits for, in one line; empty where it waits for none, or for a moment only."""
+        self.cancelled = threading.Event()
+        self.controller: Controller | None = None
+        self.thread: threading.Thread | None = None
+        self.outcome: str | wire.Parameters | Refused | None = None
+        """None until it has ended."""
+
+    @property
+    def said(self) -> str:
+        return f"{self.name} by {self.author}"
+
+    @property
+    def can_be_cancelled(self) -> bool:
+        return self.outcome is None and not (self.controller is not None and self.controller.is_saving)
+
+
+class Actions:
+    """The action that is under way; for use from the observer's main thread."""
+
+    def __init__(
+        self,
+        directory: RunDir,
+        ask: Ask,
+        requests: Requests,
+        publish: Callable[[wire.Event], None],
+        hosts: FarHosts,
+        hang: Callable[[], wire.Verdict | None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            directory: of the run.
+            ask: sends each rank its command, on any thread.
+            requests: the way back for replies.
+            publish: publishes and records an event, on any thread.
+            hosts: the observers of other hosts.
+            hang: returns the hang that was judged last, on any thread.
+        """
+        self._directory = directory
+        self._ask = ask
+        self._requests = requests
+        self._publish = publish
+        self._hosts = hosts
+        self._hang = hang
+        self._present: _Action | None = None
+        """The action that is under way, or has ended and is not answered yet."""
+        self._next: _Action | None = None
+        """A resume that has cancelled it, and follows."""
+        self._uneven_since: float | None = None
+
+    @property
+    def under_way(self) -> str:
+        """The action that is under way and its author, for `RunState.action`; empty where there is none."""
+        return "" if self._present is None else self._present.said
+
+    @property
+    def waiting(self) -> str:
+        """What that action waits for, for `RunState.waiting`."""
+        return "" if self._present is None else self._present.waiting
+
+    def obey(self, sender: bytes, command: wire.Act | wire.Cancel) -> None:
+        """Begin what was asked for; the reply comes once it is done, or refused."""
+        if self._hosts.role == "branch" and not far.is_from_afar(sender):
+            self._pass_on(sender, command)
+        elif isinstance(command, wire.Cancel):
+            # The wish may come late, when somebody else's action is under way.
+            asked = self._present is not None and any(asker == sender for asker, _ in self._present.askers)
+            cancels = asked and self._cancel()
+            self._requests.reply(sender, wire.Reply(command.id, cancels, "" if cancels else _NOTHING))
+        else:
+            self._begin(sender, command)
+
+    def _pass_on(self, sender: bytes, command: wire.Act | wire.Cancel) -> None:
+        def take(reply: wire.Reply | None) -> None:
+            answer = wire.Reply(command.id, False, _UNKNOWN, refusal=Unheard.kind) if reply is None else reply
+            self._requests.reply(sender, msgspec.structs.replace(answer, id=command.id))
+
+        self._hosts.ask(far.HEAD, command, _WHOLE, take)
+
+    def _begin(self, sender: bytes, command: wire.Act) -> None:
+        before, action = self._present, _Action(command)
+        action.askers.append((sender, command.id))
+        if command.action not in ACTIONS:
+            self._answer(action, Refused(f"there is no action {clean_line(command.action, 40)!r}"))
+        elif before is None:
+            self._start(action)
+        elif action.said == before.said:
+            # The ranks of a run that a scheduler ends ask for the same.
+            before.askers += action.askers
+        elif command.action == "resume" and before.can_be_cancelled and self._next is None:
+            before.cancelled.set()
+            self._next = action
+        else:
+            doing = f"{before.said} is under way for {time.monotonic() - before.began:.0f} s"
+            line = before.waiting.rpartition(": ")[2]
+            self._answer(action, Awaiting(f"{doing}, {line}") if line else Busy(doing))
+
+    def _start(self, action: _Action) -> None:
+        action.thread = threading.Thread(target=self._work, args=(action,), name="action", daemon=True)
+        try:
+            action.thread.start()
+        except RuntimeError:
+            text = "this machine has no room for another thread; end something, and try again"
+            self._answer(action, Refused(text))
+        else:
+            self._present = action
+
+    def _work(self, action: _Action) -> None:
+        try:
+            action.outcome = self._carry_out(action)
+        except Refused as refusal:
+            action.outcome = refusal
+        except Exception as error:  # a wall: whoever asks gets a reply
+            _log.exception("an action")
+            action.outcome = Refused(f"the observer could not: {clean_line(repr(error))}")
+        self._requests.arrived.set()
+
+    def _carry_out(self, action: _Action) -> str | wire.Parameters:
+        if freezer.has_stopped(self._directory):
+            raise Refused("its processes are frozen; resume it first")
+        try:
+            return self._act(action, LiveRanks(self._directory, self._ask))
+        except Cancelled:
+            raise
+        except Refused as refusal:
+            # Whoever is stopped answers nobody: that is the reason, whatever the ranks did not do.
+            if (freeze := freezer.frozen(self._directory)) is not None:
+                raise Refused(f"frozen meanwhile by {freeze.who}") from refusal
+            if isinstance(refusal, Unheard) and (said := self._how_it_hangs()):
+                raise Hung(said) from refusal
+            raise
+        except RunDirError as problem:
+            raise Refused(str(problem)) from problem
+
+    def _act(self, action: _Action, ranks: LiveRanks) -> str | wire.Parameters:
+        command, cancelled = action.command, action.cancelled.is_set
+        waits = partial(setattr, action, "waiting")
+        controller = action.controller = Controller(
+            ranks, action.author, waits=waits, cancelled=cancelled, hangs=self._how_it_hangs
+        )
+        match command.action:
+            case "checksum":
+                return compared(checksums.gather(ranks, waits=waits, cancelled=cancelled, hangs=self._how_it_hangs))
+            case "pause":
+                return controller.pause()
+            case "step":
+                return controller.advance(command.steps)
+            case "resume":
+                return controller.resume()
+            case "checkpoint":
+                return controller.checkpoint()
+            case "stop":
+                return controller.stop(checkpoint=command.checkpoint)
+            case _:
+                return controller.settle(ranks.stopped_by)
+
+    def _how_it_hangs(self) -> str:
+        verdict = self._hang()
+        return ageless(verdict) if verdict is not None and verdict.until_at_ns is None else ""
+
+    def _answer(self, action: _Action, outcome: str | wire.Parameters | Refused) -> None:
+        """Record what came of an action, and answer whoever has asked for it."""
+        refused, parameters = isinstance(outcome, Refused), None
+        if isinstance(outcome, wire.Parameters):
+            # The observer judges checksums by itself: a question is no action.
+            parameters, text = outcome, ""
+        else:
+            text = str(outcome)
+            self._record(action, outcome)
+        kind = outcome.kind if isinstance(outcome, Refused) else ""
+        for asker, number in action.askers:
+            self._requests.reply(asker, wire.Reply(number, not refused, text, refusal=kind, parameters=parameters))
+
+    def _record(self, action: _Action, outcome: str | Refused) -> None:
+        if action.command.action == "checksum":
+            return
+        if action.command.action == _SETTLE:
+            # Where a rank does not answer, it is tried again.
+            if outcome and not isinstance(outcome, Refused):
+                self._publish(wire.Event(time.time_ns(), outcome, None, "warning"))
+            return
+        is_cancelled = isinstance(outcome, Cancelled)
+        refused = isinstance(outcome, Refused) and not is_cancelled
+        text = journal.sentence(
+            action.name, "cancelled" if is_cancelled else str(outcome), action.author, refused=refused
+        )
+        level = "warning" if refused else "info"
+        self._publish(wire.Event(time.time_ns(), text, None, level, action.name, action.author))
+
+    def _cancel(self) -> bool:
+        """Cancel the action that waits; return False where there is none, or it saves already."""
+        if self._present is None or not self._present.can_be_cancelled:
+            return False
+        self._present.cancelled.set()
+        return True
+
+    def turn(self, *, uneven: bool) -> None:
+        """Answer what has ended, and put right what was left half done; to be called from time to time.
+
+        Args:
+            uneven: some ranks of the run are held, and others are not.
+        """
+        self._take_outcome()
+        now = time.monotonic()
+        if not uneven or self._present is not None or self._hosts.role == "branch":
+            self._uneven_since = None
+        elif self._uneven_since is None:
+            self._uneven_since = now
+        elif now - self._uneven_since >= _SETTLE_S:
+            self._uneven_since = None
+            self._start(_Action(wire.Act(0, _SETTLE, "the observer")))
+
+    def _take_outcome(self) -> None:
+        ended, following = self._present, self._next
+        if ended is None or ended.outcome is None:
+            return
+        self._present = self._next = None
+        self._answer(ended, ended.outcome)
+        if following is None:
+            return
+        if isinstance(ended.outcome, Cancelled) and ended.command.action != "step":
+            self._answer(following, f"cancelled the {ended.said}; the run goes on")
+        else:
+            self._start(following)
+
+    def close(self) -> None:
+        """Cancel the action that is under way, and wait a moment for its end."""
+        if self._next is not None:
+            self._answer(self._next, Refused(TOO_LATE))
+            self._next = None
+        self._cancel()
+        if self._present is not None and self._present.thread is not None:
+            self._present.thread.join(_END_S)
+        self._take_outcome()

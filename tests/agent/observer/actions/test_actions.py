@@ -1,0 +1,272 @@
+"""Requests for actions: one goes on at a time, each gets one reply, and what it waits for is there for all to see."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from support.fakes.hosts import Net, Side
+from support.harness import until
+
+from ddptop.agent import wire
+from ddptop.agent.observer.actions import actions
+from ddptop.agent.observer.actions.actions import Actions
+from ddptop.agent.rank.commands.gate import Gate, GateError
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Ended, Member, Run
+
+HUNG = wire.Verdict(1, "hang", "rank 1 hangs: it is stopped by SIGSTOP \u00b7 1,012 s", 1, None, rank=1,
+                    hang=wire.Hang("stopped", (1,)))  # fmt: skip
+
+
+class Ranks:
+    """Two ranks with real gates, whose training threads are moved on whenever somebody asks."""
+
+    def __init__(self) -> None:
+        self.gates = [Gate(), Gate()]
+        self.standing: set[int] = set()
+        """Ranks that make no steps."""
+        self.deaf: set[int] = set()
+        """Ranks that answer nothing."""
+
+    def ask(self, commands: Mapping[int, wire.Command], answer: Callable[[int, wire.Reply], object]) -> None:
+        """Answer as the agents of the ranks do, through the relay."""
+        for rank, command in commands.items():
+            if rank not in self.deaf:
+                self._move(rank)
+                answer(rank, self._obey(self.gates[rank], command))
+
+    def _move(self, rank: int) -> None:
+        gate = self.gates[rank]
+        if gate.limit is not None and gate.completed >= gate.limit:
+            gate.held_at_ns = 1
+        elif rank not in self.standing:
+            gate.completed, gate.held_at_ns = gate.completed + 1, None
+
+    @staticmethod
+    def _obey(gate: Gate, command: wire.Command) -> wire.Reply:
+        try:
+            match command:
+                case wire.Hold(id, token, lease_ms):
+                    return wire.Reply(id, True, "", gate.promise(token, lease_ms / 1000))
+                case wire.Commit(id, token, step, lease_ms):
+                    gate.commit(token, step, lease_ms / 1000)
+                case wire.Advance(_, step):
+                    gate.advance(step)
+                case wire.Resume(id):
+                    text = "goes on" if gate.limit is not None else "was not paused"
+                    gate.resume()
+                    return wire.Reply(id, True, text, gate.completed)
+                case wire.Query(id):
+                    return wire.Reply(id, gate.held, "", gate.completed, kept=gate.is_paused, limit=gate.limit)
+        except GateError as refusal:
+            return wire.Reply(command.id, False, str(refusal), gate.completed)
+        return wire.Reply(command.id, True, "", gate.completed)
+
+
+class Observer:
+    """The actions of an observer, without its threads but those that act."""
+
+    def __init__(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        me = rundir.identify(os.getpid())
+        assert me is not None
+        self.directory = rundir.create(run)
+        for rank in range(run.world):
+            self.directory.write_member(Member(rank, rank, run.world, me, "host", 0, "", "", None))
+        self.ranks, self.net = Ranks(), Net()
+        self.side: Side = self.net.side("node1", (0, 1))
+        self.hang: wire.Verdict | None = None
+        self.events: list[wire.Event] = []
+        self.replies: dict[bytes, wire.Reply] = {}
+        self.now = 0.0
+        monkeypatch.setattr(actions, "time", self)
+        self.actions = Actions(
+            self.directory, self.ranks.ask, self.side.requests, self.events.append, self.side, lambda: self.hang
+        )
+
+    def monotonic(self) -> float:
+        """Return the time that the requests are told, which is moved by hand."""
+        return self.now
+
+    time_ns = staticmethod(time.time_ns)
+
+    def turn(self, *, uneven: bool = False) -> bool:
+        """Have a turn of the main thread."""
+        self.actions.turn(uneven=uneven)
+        self.replies |= dict(self.side.requests.replies())
+        return True
+
+    def ask(self, action: str, who: str = "ada", **more: Any) -> bytes:
+        """Ask for an action, and return the name of the asker."""
+        asker = f"{who}-{action}".encode()
+        self.actions.obey(asker, wire.Act(7, action, who, **more))
+        return asker
+
+    def reply(self, asker: bytes) -> wire.Reply:
+        """Wait for the reply to an asker."""
+        until(lambda: self.turn() and asker in self.replies, f"a reply to {asker!r}")
+        return self.replies[asker]
+
+    @property
+    def texts(self) -> list[str]:
+        """What the events say."""
+        return [each.text for each in self.events]
+
+
+@pytest.fixture
+def observer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Observer]:
+    """The observer of a run of two ranks."""
+    run = Run("acts", "id", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running")
+    made = Observer(run, monkeypatch)
+    yield made
+    made.ranks.standing.clear()
+    made.actions.close()
+    made.net.close()
+    # The records name this process as ranks.
+    shutil.rmtree(made.directory.path)
+
+
+def waits(observer: Observer) -> str:
+    """Wait until an action waits for ranks, and return what it says."""
+    until(lambda: observer.turn() and observer.actions.waiting, "an action that waits")
+    return observer.actions.waiting
+
+
+def test_an_action_is_one_request_with_one_reply_and_an_event(observer: Observer) -> None:
+    """Both say what came of it; the event also who has asked."""
+    done = observer.reply(observer.ask("pause", "ada (shell, pts/1)"))
+    assert (done.id, done.done, done.refusal) == (7, True, "")
+    assert done.text.startswith("held at step ")
+    assert observer.texts == [f"pause: {done.text} \u00b7 ada (shell, pts/1)"]
+    assert [gate.is_paused for gate in observer.ranks.gates] == [True, True]
+    refused = observer.reply(observer.ask("pause", "bob"))
+    assert (refused.done, refused.text) == (False, f"already paused at step {observer.ranks.gates[0].limit}")
+    assert observer.events[-1].level == "warning"
+    assert observer.reply(observer.ask("step", steps=3)).text.startswith("held at step ")
+    assert observer.reply(observer.ask("resume")).done
+    assert observer.actions.under_way == ""
+
+
+def test_what_an_action_waits_for_is_told_while_it_waits(observer: Observer) -> None:
+    """With its author: both are for the state of the run, which everybody sees."""
+    observer.ranks.standing.add(1)
+    observer.ask("pause")
+    assert waits(observer) == "pausing: waiting for rank 1"
+    assert observer.actions.under_way == "pause by ada"
+    observer.ranks.standing.clear()
+    assert observer.reply(b"ada-pause").done
+    assert (observer.actions.under_way, observer.actions.waiting) == ("", "")
+
+
+def test_a_second_action_is_refused_and_told_of_the_first(observer: Observer) -> None:
+    """Who has begun what, for how long, and the ranks that it waits for."""
+    observer.ranks.standing.add(1)
+    observer.ask("pause")
+    waits(observer)
+    observer.now = 6.0
+    refused = observer.reply(observer.ask("checkpoint", "bob"))
+    assert (refused.done, refused.refusal) == (False, "awaiting")
+    assert refused.text == "pause by ada is under way for 6 s, waiting for rank 1"
+    assert "b'ada-pause'" not in map(repr, observer.replies)
+
+
+def test_a_resume_cancels_an_action_that_waits(observer: Observer) -> None:
+    """Both askers are answered, and no rank is held."""
+    observer.ranks.standing.add(1)
+    observer.ask("pause")
+    waits(observer)
+    resumed = observer.reply(observer.ask("resume", "bob"))
+    assert (resumed.done, resumed.text) == (True, "cancelled the pause by ada; the run goes on")
+    cancelled = observer.reply(b"ada-pause")
+    assert (cancelled.done, cancelled.refusal) == (False, "cancelled")
+    assert [gate.limit for gate in observer.ranks.gates] == [None, None]
+    assert observer.texts[0] == "pause: cancelled \u00b7 ada"
+
+
+def test_who_has_asked_can_cancel_and_nobody_else(observer: Observer) -> None:
+    """A wish that comes late leaves the action of another one alone; the ranks go on at once where it counts."""
+    observer.actions.obey(b"eve", wire.Cancel(1, "eve"))
+    assert not observer.reply(b"eve").done
+    observer.ranks.standing.add(1)
+    asker = observer.ask("pause")
+    waits(observer)
+    observer.actions.obey(b"bob", wire.Cancel(1, "bob"))
+    assert not observer.reply(b"bob").done
+    observer.actions.obey(asker, wire.Cancel(8, "ada"))
+    until(lambda: observer.turn() and not observer.actions.under_way, "the end of the action")
+    assert observer.texts == ["pause: cancelled \u00b7 ada"]
+    assert [gate.limit for gate in observer.ranks.gates] == [None, None]
+
+
+def test_ranks_that_ask_for_the_same_stop_are_answered_alike(observer: Observer) -> None:
+    """A scheduler ends all ranks, each of which asks: one action, one event, as many replies."""
+    observer.ranks.standing.add(1)
+    for rank in range(3):
+        observer.actions.obey(b"rank-%d" % rank, wire.Act(rank, "pause", "SIGTERM"))
+    waits(observer)
+    observer.ranks.standing.clear()
+    replies = [observer.reply(b"rank-%d" % rank) for rank in range(3)]
+    assert [(each.id, each.done) for each in replies] == [(0, True), (1, True), (2, True)]
+    assert len(observer.events) == 1
+
+
+@pytest.mark.parametrize("until_at_ns", [None, 9])
+def test_a_rank_that_does_not_answer_is_told_as_the_hang_that_it_is(
+    observer: Observer, until_at_ns: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a hang that is over is not."""
+    monkeypatch.setattr("ddptop.agent.observer.actions.polled.ANSWER_S", 0.05)
+    observer.hang = msgspec.structs.replace(HUNG, until_at_ns=until_at_ns)
+    observer.ranks.deaf.add(1)
+    refused = observer.reply(observer.ask("pause"))
+    if until_at_ns is None:
+        assert (refused.refusal, refused.text) == ("hung", "rank 1 hangs: it is stopped by SIGSTOP")
+    else:
+        assert (refused.refusal, refused.text[:19]) == ("unheard", "rank 1 did not answ")
+
+
+def test_what_is_no_action_is_refused(observer: Observer) -> None:
+    """Nothing is begun."""
+    assert observer.reply(observer.ask("dance")).text == "there is no action 'dance'"
+    assert observer.actions.under_way == ""
+
+
+def test_ranks_of_which_some_are_held_for_long_are_put_right(observer: Observer) -> None:
+    """An observer that was killed has left it so; after the time of a lease and no sooner, and nobody has to ask."""
+    gate = observer.ranks.gates[0]
+    gate.promise("gone", 60.0)
+    gate.commit("gone", 1)
+    for now in (0.0, 1.0, 5.0):
+        observer.now = now
+        observer.turn(uneven=True)
+        assert observer.actions.under_way == ""
+    observer.turn(uneven=False)
+    for now in (10.0, 15.9):
+        observer.now = now
+        observer.turn(uneven=True)
+        assert observer.actions.under_way == ""
+    observer.now = 16.1
+    observer.turn(uneven=True)
+    until(lambda: observer.turn() and observer.events, "an event")
+    assert observer.texts == ["an action was left half done, with only rank 0 held: all ranks go on"]
+    assert [gate.limit for gate in observer.ranks.gates] == [None, None]
+
+
+def test_a_stop_that_was_left_half_done_ends_the_others(observer: Observer) -> None:
+    """One rank has ended by it: the other is held, and would be for ever."""
+    member = observer.directory.members()[0]
+    ended = Ended(time.time_ns(), 0, stopped_by="bob")
+    observer.directory.write_member(msgspec.structs.replace(member, ended=ended))
+    gate = observer.ranks.gates[1]
+    gate.promise("gone", 60.0)
+    gate.commit("gone", 1)
+    observer.turn(uneven=True)
+    observer.now = 7.0
+    observer.turn(uneven=True)
+    until(lambda: observer.turn() and observer.events, "an event")
+    assert observer.texts == ["a stop by bob was left half done: rank 1 ended, too"]
