@@ -25,7 +25,7 @@ LATER: Final = {
     "ddptop.tui.screens.dialogs.launch",
     "ddptop.tui.screens.dialogs.pickers",
     "ddptop.tui.screens.help",
-    "ddptop.tui.screens.log",
+    "ddptop.tui.screens.lists",
     "ddptop.tui.screens.rank",
     "ddptop.tui.screens.report",
     "ddptop.tui.screens.stacks",

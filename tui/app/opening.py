@@ -18,7 +18,7 @@ from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
 
 if TYPE_CHECKING:
-    from ddptop.tui.screens.with_roll import ListScreen
+    from ddptop.tui.screens.lists import ListScreen
 
 
 class Opening:
@@ -41,14 +41,14 @@ class Opening:
 
     def logs(self, live: LiveScreen | None) -> None:
         """Open what the chosen rank printed."""
-        from ddptop.tui.screens.log import LogScreen
+        from ddptop.tui.screens.lists import LogScreen
 
         if live is not None:
             self._show_list(LogScreen(self._shown.frame(), live.rank))
 
     def events(self, live: LiveScreen | None) -> None:
         """Open what has happened in the run."""
-        from ddptop.tui.screens.events import EventScreen
+        from ddptop.tui.screens.lists import EventScreen
 
         if live is not None:
             self._show_list(EventScreen(self._shown.frame(), live.rank))
@@ -72,7 +72,7 @@ class Opening:
 
     def _show_list(self, screen: ListScreen) -> None:
         """Show one of logs, events, stacks and report in the place of another: `back` leads to where they came from."""
-        from ddptop.tui.screens.with_roll import ListScreen
+        from ddptop.tui.screens.lists import ListScreen
 
         if isinstance(top := self._app.screen, ListScreen):
             top.dismiss(top.rank)

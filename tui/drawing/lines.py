@@ -1,7 +1,7 @@
 """Lines of cells, and the widgets that show them.
 
 A `Row` is a list of segments; a `Page` shows finished rows, as high as they are many; a
-`Roll` shows the end of a long list and draws only what is in sight.
+`ScrolledLines` shows the end of a long list and draws only what is in sight.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ class Page(Drawn):
         return "\n".join(strip.text.rstrip() for strip in self._strips)
 
 
-class Roll(Drawn, Generic[T]):
+class ScrolledLines(Drawn, Generic[T]):
     """The end of a long list. It follows the end until it is scrolled away from there."""
 
     class Followed(Message):

@@ -13,8 +13,7 @@ from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
-from ddptop.tui.views.rank.facts import fact_rows
-from ddptop.tui.views.rank.histories import history_rows
+from ddptop.tui.views.rank import fact_rows, history_rows
 from ddptop.tui.views.screen.header import Header
 from ddptop.tui.views.screen.keybar import KeyBar
 from ddptop.tui.views.screen.log import LogView

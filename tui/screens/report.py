@@ -10,18 +10,18 @@ from rich.segment import Segment
 from textual.message import Message
 
 from ddptop.agent.text import Complaint
-from ddptop.tui.drawing.lines import Roll, Row
+from ddptop.tui.drawing.lines import Row, ScrolledLines
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.drawing.units import wrapped
 from ddptop.tui.model.diagnosis.report import ReportLine
 from ddptop.tui.model.frame import Frame, can_be_reported
-from ddptop.tui.screens.with_roll import ListScreen
+from ddptop.tui.screens.lists import ListScreen
 
 _LABEL: Final = 10
 """Cells of the column of labels."""
 
 
-class ReportRoll(Roll[ReportLine]):
+class ReportLines(ScrolledLines[ReportLine]):
     """The lines of the report, folded to the width of the screen; it begins at its first line."""
 
     def __init__(self) -> None:
@@ -73,13 +73,13 @@ class ReportScreen(ListScreen):
         """The state of the run and its cause when the report was made last."""
 
     @property
-    def roll(self) -> ReportRoll:
+    def listing(self) -> ReportLines:
         """The lines."""
-        return self.query_one(ReportRoll)
+        return self.query_one(ReportLines)
 
-    def make_roll(self) -> ReportRoll:
+    def make_listing(self) -> ReportLines:
         """Return the list."""
-        return ReportRoll()
+        return ReportLines()
 
     def on_mount(self) -> None:
         """Have the report made."""
@@ -101,16 +101,16 @@ class ReportScreen(ListScreen):
     def on_report_screen_made(self, message: Made) -> None:
         """Show it; one that could not be made leaves the one before."""
         self._making = False
-        self.roll.problem = message.problem
-        self.roll.lines = message.lines or self.roll.lines
-        self.roll.fold(anew=True)
+        self.listing.problem = message.problem
+        self.listing.lines = message.lines or self.listing.lines
+        self.listing.fold(anew=True)
         self.show_caption(self.frame)
 
     def show(self, frame: Frame) -> None:
         """Show the state of the run, and what else has become known of its end."""
         if can_be_reported(frame) and (frame.state, frame.cause) != self._made_at:
             self._make_anew(frame)
-        self.roll.fold()
+        self.listing.fold()
         self.show_caption(frame)
 
     def aside(self) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from textual.widgets import ContentSwitcher
 
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.with_plot import PlottedScreen
-from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.panels import PanelGrid
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.screen.events import EventList
@@ -182,7 +182,7 @@ class RunScreen(PlottedScreen):
 
     def on_rank_table_columns_asked(self, message: RankTable.ColumnsAsked) -> None:
         """Let the columns be chosen. By its name: the table is imported once it is asked for."""
-        from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
+        from ddptop.tui.screens.dialogs.pickers import ColumnsDialog
 
         table = message.table
         columns = table.columns

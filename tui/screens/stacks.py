@@ -16,7 +16,7 @@ from ddptop.tui.link.source import Inspector, Refused
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.diagnosis.stacks import Stacks, places
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.with_roll import ListScreen
+from ddptop.tui.screens.lists import ListScreen
 from ddptop.tui.views.stacks.places import StackList
 
 _OFTEN_S: Final = 0.1
@@ -67,11 +67,11 @@ class StacksScreen(ListScreen):
         self._left = False
 
     @property
-    def roll(self) -> StackList:
+    def listing(self) -> StackList:
         """The stacks."""
         return self.query_one(StackList)
 
-    def make_roll(self) -> StackList:
+    def make_listing(self) -> StackList:
         """Return the list."""
         return StackList()
 
@@ -127,7 +127,7 @@ class StacksScreen(ListScreen):
     def _show_places(self) -> None:
         found = [] if self._stacks is None else places(self._stacks, hang.culprits(self.frame), self._first)
         self._known_places = sum(bool(place.inspections) for place in found)
-        self.roll.show(found, "" if self._asking else self._status or "no rank has told where it stands")
+        self.listing.show(found, "" if self._asking else self._status or "no rank has told where it stands")
         self.show_caption(self.frame)
 
     def show(self, frame: Frame) -> None:
@@ -151,8 +151,8 @@ class StacksScreen(ListScreen):
         again = f"{keys_of(self)['stacks.again']} asks again"
         if self._stacks is None:
             return frame.run, frame.state, f"nothing to show · {again}"
-        if typed := self.roll.typed:
-            return frame.run, frame.state, f"{typed}  {self.roll.count} of {plural(self.roll.places, 'place')}"
+        if typed := self.listing.typed:
+            return frame.run, frame.state, f"{typed}  {self.listing.count} of {plural(self.listing.places, 'place')}"
         at = time.strftime("%H:%M:%S", time.localtime(self._stacks.at))
         known = plural(len(self._stacks.inspections), "rank")
         if self._status:

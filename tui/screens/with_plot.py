@@ -147,7 +147,7 @@ class PlottedScreen(LiveScreen):
 
     def action_metric(self) -> None:
         """Choose what is plotted."""
-        from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
+        from ddptop.tui.screens.dialogs.pickers import MetricPicker
 
         if self._plot is not None and self.look is not None:
             names = [] if self.frame.history is None else self.frame.history.by_step.names

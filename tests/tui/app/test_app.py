@@ -28,17 +28,16 @@ from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import LONG_POLL_S
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens.dialogs.kill import KillDialog
-from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
-from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
+from ddptop.tui.screens.dialogs.pickers import ProcessMenu, SignalMenu
 from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.views.heatmap.heatmap import Heatmap
-from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.panels import PanelGrid
 from ddptop.tui.views.screen.keybar import KeyBar
 from ddptop.tui.views.screen.loglist import LogList
 from ddptop.tui.views.timeline.timeline import TimelineView

@@ -12,8 +12,7 @@ from support.screens.frames import EVIL, NOW, StillSource, frame
 from textual.pilot import Pilot
 
 from ddptop.tui.model.frame import EventLine, Frame
-from ddptop.tui.screens.events import EventScreen
-from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.lists import EventScreen, LogScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.screen.events import EventSearch
 
@@ -98,13 +97,13 @@ async def test_a_chosen_event_stays_chosen_while_others_come() -> None:
     source = StillSource(eventful("last"))
     async with dashboard(source).run_test(size=(80, 24)) as pilot:
         await pilot.press("e", "up")
-        roll = pilot.app.screen.query_one(EventSearch)
-        await until(pilot, lambda: roll.chosen is not None, "chosen")
-        place = roll.scroll_y
+        listing = pilot.app.screen.query_one(EventSearch)
+        await until(pilot, lambda: listing.chosen is not None, "chosen")
+        place = listing.scroll_y
         source.current = eventful("last", "later", "latest")
-        await until(pilot, lambda: roll.count == (44, 44), "taken in")
-        assert roll.chosen is not None
-        assert (roll.chosen.text, roll.scroll_y) == (REFUSED, place)
+        await until(pilot, lambda: listing.count == (44, 44), "taken in")
+        assert listing.chosen is not None
+        assert (listing.chosen.text, listing.scroll_y) == (REFUSED, place)
         await pilot.press("end")
         source.current = eventful("last", "later", "latest", "the very last")
         await until(pilot, lambda: "the very last" in seen(pilot.app), "followed")
@@ -129,16 +128,16 @@ async def test_the_marked_event_is_in_sight_while_words_are_typed() -> None:
     """A chosen one that matches stays so; where it does not, the newest that does is marked, and followed."""
     async with dashboard(StillSource(eventful("last", before=80))).run_test(size=(80, 24)) as pilot:
         await pilot.press("e", "home", *["down"] * 60)
-        roll = pilot.app.screen.query_one(EventSearch)
-        await until(pilot, lambda: roll.chosen is not None and roll.chosen.text.endswith("at 60"), "chosen")
+        listing = pilot.app.screen.query_one(EventSearch)
+        await until(pilot, lambda: listing.chosen is not None and listing.chosen.text.endswith("at 60"), "chosen")
         await pilot.press("slash", *"waits")
-        await until(pilot, lambda: roll.count[0] == 80, "filtered")
+        await until(pilot, lambda: listing.count[0] == 80, "filtered")
         await until(pilot, lambda: "waits at 60" in seen(pilot.app), "in sight")
-        assert roll.chosen is not None
+        assert listing.chosen is not None
         await pilot.press(*" 5", "enter")
-        await until(pilot, lambda: roll.count[0] == 17, "narrower")
-        assert roll.following
-        assert roll._matching[roll._index].text == "rank 3 waits at 75"
+        await until(pilot, lambda: listing.count[0] == 17, "narrower")
+        assert listing.following
+        assert listing._matching[listing._index].text == "rank 3 waits at 75"
 
 
 async def test_what_is_in_sight_stays_when_the_oldest_events_go() -> None:
@@ -148,28 +147,30 @@ async def test_what_is_in_sight_stays_when_the_oldest_events_go() -> None:
     source = StillSource(replace(first, events=events))
     async with dashboard(source).run_test(size=(80, 24)) as pilot:
         await pilot.press("e", "home")
-        roll = pilot.app.screen.query_one(EventSearch)
-        await until(pilot, lambda: roll.chosen is not None, "chosen")
-        roll.scroll_to(y=9, animate=False)
-        await until(pilot, lambda: roll.scroll_y == 9, "scrolled")
-        top = roll._items[9].event
+        listing = pilot.app.screen.query_one(EventSearch)
+        await until(pilot, lambda: listing.chosen is not None, "chosen")
+        listing.scroll_to(y=9, animate=False)
+        await until(pilot, lambda: listing.scroll_y == 9, "scrolled")
+        top = listing._items[9].event
         source.current = replace(first, events=events[2:])
-        await until(pilot, lambda: len(roll._events or ()) == len(events) - 2, "taken in")
-        await until(pilot, lambda: roll._items[int(roll.scroll_y)].event == top, "the same on top")
+        await until(pilot, lambda: len(listing._events or ()) == len(events) - 2, "taken in")
+        await until(pilot, lambda: listing._items[int(listing.scroll_y)].event == top, "the same on top")
 
 
 async def test_a_click_chooses_an_event() -> None:
     """Also one below a wrapped one."""
     async with dashboard(StillSource(eventful("after it", before=3))).run_test(size=(80, 24)) as pilot:
         await pilot.press("e", "up")
-        roll = pilot.app.screen.query_one(EventSearch)
-        await until(pilot, lambda: roll.chosen is not None, "chosen")
-        height = len(roll._items)
+        listing = pilot.app.screen.query_one(EventSearch)
+        await until(pilot, lambda: listing.chosen is not None, "chosen")
+        height = len(listing._items)
         assert height > 5
         await pilot.click(EventSearch, offset=(20, height))
-        await until(pilot, lambda: roll.chosen is None, "the last one is the newest")
+        await until(pilot, lambda: listing.chosen is None, "the last one is the newest")
         await pilot.click(EventSearch, offset=(20, 1))
-        await until(pilot, lambda: roll.chosen is not None and roll.chosen.text.endswith("waits at 0"), "the first")
+        await until(
+            pilot, lambda: listing.chosen is not None and listing.chosen.text.endswith("waits at 0"), "the first"
+        )
         # All of them are in sight, and what is said is that a newer one will not be chosen.
         await until(pilot, lambda: "scrolled back: end follows again" in seen(pilot.app), "it says so")
 

@@ -20,7 +20,7 @@ from textual.screen import Screen
 from ddptop.tui.app.program import FAILED
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 

@@ -14,7 +14,7 @@ from support.screens.hosts import hosted
 from textual.pilot import Pilot
 
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.screen.loglist import LogList
 
@@ -34,7 +34,7 @@ def logged(folder: Path, *texts: str) -> Frame:
     return replace(shown, ranks=tuple(ranks))
 
 
-def roll(pilot: Pilot[None]) -> LogList:
+def listing(pilot: Pilot[None]) -> LogList:
     """Return the list of the log screen."""
     assert isinstance(pilot.app.screen, LogScreen)
     return pilot.app.screen.query_one(LogList)
@@ -42,7 +42,7 @@ def roll(pilot: Pilot[None]) -> LogList:
 
 def top(pilot: Pilot[None]) -> str:
     """Return the first line in sight."""
-    return roll(pilot).picture.lines[int(roll(pilot).scroll_y)].text
+    return listing(pilot).picture.lines[int(listing(pilot).scroll_y)].text
 
 
 def long(number: int = 60_000) -> str:
@@ -56,21 +56,21 @@ async def test_all_of_a_long_log_can_be_scrolled_to(tmp_path: Path) -> None:
         await pilot.press("g")
         await until(pilot, lambda: "line 59999" in seen(pilot.app), "the end")
         assert "the last 5,000 lines of" in seen(pilot.app)
-        first = roll(pilot).picture.lines[0].text
-        roll(pilot).scroll_to(y=50, animate=False)
-        await until(pilot, lambda: roll(pilot).picture.lines[0].text != first, "more above")
+        first = listing(pilot).picture.lines[0].text
+        listing(pilot).scroll_to(y=50, animate=False)
+        await until(pilot, lambda: listing(pilot).picture.lines[0].text != first, "more above")
         assert top(pilot) == "line 55050"
         await pilot.press("home")
         await until(pilot, lambda: top(pilot) == "line 0", "the first line")
         assert "at 0% of" in seen(pilot.app)
-        last = roll(pilot).picture.lines[-1].text
-        below = int(roll(pilot).max_scroll_y) - 9
-        roll(pilot).scroll_to(y=below, animate=False)
-        await until(pilot, lambda: roll(pilot).picture.lines[-1].text != last, "more below")
+        last = listing(pilot).picture.lines[-1].text
+        below = int(listing(pilot).max_scroll_y) - 9
+        listing(pilot).scroll_to(y=below, animate=False)
+        await until(pilot, lambda: listing(pilot).picture.lines[-1].text != last, "more below")
         assert top(pilot) == f"line {below}"
         await pilot.press("end")
         await until(pilot, lambda: "line 59999" in seen(pilot.app), "the end again")
-        await until(pilot, lambda: roll(pilot).following, "followed")
+        await until(pilot, lambda: listing(pilot).following, "followed")
 
 
 async def test_the_log_of_a_rank_that_is_no_more_stays(tmp_path: Path) -> None:
@@ -104,18 +104,18 @@ async def test_a_line_that_is_too_long_says_so_or_wraps(tmp_path: Path) -> None:
         await pilot.press("w")
         await until(pilot, lambda: "é0059" in seen(pilot.app) and "59: ab" in seen(pilot.app), "both ends of a line")
         assert not any(long_lines())
-        pieces = [line.text for line in roll(pilot)._items]
+        pieces = [line.text for line in listing(pilot)._items]
         assert "".join(pieces) == "".join(told)
         await pilot.press("up", "up", "up")
-        assert not roll(pilot).following
-        place = roll(pilot)._items[int(roll(pilot).scroll_y)].place
+        assert not listing(pilot).following
+        place = listing(pilot)._items[int(listing(pilot).scroll_y)].place
         (tmp_path / "rank-0.log").write_text("\n".join([*told, "one more", ""]))
-        await until(pilot, lambda: roll(pilot)._items[-1].text == "one more", "more of it")
-        assert roll(pilot)._items[int(roll(pilot).scroll_y)].place == place
+        await until(pilot, lambda: listing(pilot)._items[-1].text == "one more", "more of it")
+        assert listing(pilot)._items[int(listing(pilot).scroll_y)].place == place
         await pilot.resize_terminal(60, 24)
-        await until(pilot, lambda: len(roll(pilot)._items) > 3 * 60, "narrower")
+        await until(pilot, lambda: len(listing(pilot)._items) > 3 * 60, "narrower")
         await pilot.press("w")
-        await until(pilot, lambda: len(roll(pilot)._items) == 61, "cut again")
+        await until(pilot, lambda: len(listing(pilot)._items) == 61, "cut again")
         assert "…" in seen(pilot.app)
 
 
@@ -149,7 +149,7 @@ async def test_a_text_is_found_wherever_it_is(tmp_path: Path) -> None:
             await until(pilot, lambda number=number: f"needle {number}" in seen(pilot.app), key)  # type: ignore[misc]
         await pilot.press("n")
         await until(pilot, lambda: "/NEEDLE  not found below" in seen(pilot.app), "it says so")
-        row = roll(pilot)._row(next(line for line in roll(pilot).picture.lines if line.found), roll(pilot).ink)
+        row = listing(pilot)._row(next(line for line in listing(pilot).picture.lines if line.found), listing(pilot).ink)
         assert [segment.text for segment in row if segment.style is not None and segment.style.reverse] == ["needle"]
         await pilot.press("escape")
         await until(pilot, lambda: "NEEDLE" not in seen(pilot.app), "no search")
@@ -225,7 +225,7 @@ async def test_garbage_breaks_nothing(tmp_path: Path, size: tuple[int, int], tog
         (tmp_path / f"rank-{rank}.log").write_bytes(garbage)
     async with dashboard(StillSource(shown)).run_test(size=size) as pilot:
         await pilot.press("g", *("a" if together else ""))
-        await until(pilot, lambda: roll(pilot).picture.lines, "read")
+        await until(pilot, lambda: listing(pilot).picture.lines, "read")
         for keys in (("slash", *"[/", "enter"), ("n",), ("N",), ("home",), ("L",), ("L",), ("L",), ("end",)):
             await pilot.press(*keys)
             await pilot.pause()
@@ -245,9 +245,9 @@ def test_pictures(
 
     async def before(pilot: Pilot[None]) -> None:
         await settled(pilot, "g")
-        await until(pilot, lambda: roll(pilot).picture.lines, "read")
+        await until(pilot, lambda: listing(pilot).picture.lines, "read")
         await pilot.press(*keys)
-        await until(pilot, lambda: roll(pilot).picture.found or roll(pilot)._label, "shown")
+        await until(pilot, lambda: listing(pilot).picture.found or listing(pilot)._label, "shown")
         await settled(pilot)
 
     assert snap_compare(still_app(shown), terminal_size=SIZES[size], run_before=before)

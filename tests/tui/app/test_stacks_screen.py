@@ -15,7 +15,7 @@ from ddptop.agent import wire
 from ddptop.tui.link.source import ReadOnly
 from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.events import EventScreen
+from ddptop.tui.screens.lists import EventScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.stacks import StacksScreen

@@ -18,7 +18,7 @@ from textual.strip import Strip
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.drawing.theme import THEMES
-from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.panels import PanelGrid
 
 STYLES = (None, Style(color="#112233"), Style(color="#445566", bold=True), Style(bgcolor="#778899"))
 CELLS = st.tuples(st.text("ab ─é█", max_size=6), st.sampled_from(STYLES))

@@ -26,9 +26,7 @@ from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.dialogs import dialog
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.kill import KillDialog
-from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
-from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
-from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
+from ddptop.tui.screens.dialogs.pickers import ColumnsDialog, ProcessMenu, SignalMenu
 from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.help import HelpScreen
 

@@ -12,11 +12,11 @@ from textual.binding import Binding
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys import keymap
 from ddptop.tui.drawing.lines import Page
-from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.lists import EventScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.panels import PanelGrid
 from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.events import EventSearch
 from ddptop.tui.views.table.table import RankTable

@@ -24,7 +24,7 @@ from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import STATES, EventLine
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import VIEWS, RunScreen
 from ddptop.tui.screens.stacks import StacksScreen

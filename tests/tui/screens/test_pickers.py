@@ -15,10 +15,7 @@ from textual.widgets import Input, OptionList, Static
 from ddptop.agent.run.identity import Process
 from ddptop.tui.control.consent import ProcessLine
 from ddptop.tui.model.metrics import RECORDED, offered
-from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
-from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
-from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
-from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
+from ddptop.tui.screens.dialogs.pickers import ColumnsDialog, MetricPicker, ProcessMenu, SignalMenu
 from ddptop.tui.views.table.columns import columns_of
 
 

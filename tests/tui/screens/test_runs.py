@@ -39,7 +39,7 @@ from ddptop.tui.link.source import Cancelled, Refused
 from ddptop.tui.screens.dialogs.field import Field
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
-from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
+from ddptop.tui.screens.dialogs.pickers import ScriptPicker
 from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen

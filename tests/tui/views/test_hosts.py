@@ -16,7 +16,7 @@ from ddptop.tui.cli.output import plain, status
 from ddptop.tui.cli.output.card import card
 from ddptop.tui.model.frame import EventLine, Frame
 from ddptop.tui.views.heatmap.heatmap import Heatmap
-from ddptop.tui.views.panels.panel import Shape, draw_panel
+from ddptop.tui.views.panels import Shape, draw_panel
 from ddptop.tui.views.screen.header import header_rows
 from ddptop.tui.views.screen.log import absence
 from ddptop.tui.views.table.grouping import natural

@@ -22,8 +22,7 @@ from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.heatmap.cells import HeatCells
 from ddptop.tui.views.heatmap.heatmap import Heatmap
-from ddptop.tui.views.rank.facts import fact_rows
-from ddptop.tui.views.rank.histories import history_rows, latency_rows
+from ddptop.tui.views.rank import fact_rows, history_rows, latency_rows
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.timeline.timeline import TimelineView
 

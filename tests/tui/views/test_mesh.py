@@ -17,7 +17,7 @@ from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.views.panels.panel import Shape, draw_panel
+from ddptop.tui.views.panels import Shape, draw_panel
 
 INK = Ink(DARK)
 GRID = [{"data": data, "tensor": tensor} for data in range(12) for tensor in range(2)]

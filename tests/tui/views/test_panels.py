@@ -13,8 +13,7 @@ from textual.strip import Strip
 from ddptop.tui.drawing.painting import Painting
 from ddptop.tui.drawing.theme import letters_of
 from ddptop.tui.drawing.units import short_milliseconds
-from ddptop.tui.views.panels.panel import Shape, draw_panel
-from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.panels import PanelGrid, Shape, draw_panel
 
 
 @pytest.mark.parametrize("height", [7, 10])

@@ -27,8 +27,8 @@ from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.drawing.painting import LineCompositor, Painting
 from ddptop.tui.model.frame import ENDED, STATES, EventLine, Frame
 from ddptop.tui.model.metrics import CUSTOM
-from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
-from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.dialogs.pickers import MetricPicker
+from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen

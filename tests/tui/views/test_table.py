@@ -15,7 +15,7 @@ from ddptop.agent.text import clean
 from ddptop.agent.wire import Verdict
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.model.frame import STATES, Frame
-from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.pickers import ColumnsDialog
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.table.columns import columns_of, fitting

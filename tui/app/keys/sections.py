@@ -12,24 +12,19 @@ from textual.dom import DOMNode
 from ddptop.tui.screens.dialogs.field import Choice
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
-from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
-from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
-from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
-from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
-from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
+from ddptop.tui.screens.dialogs.pickers import ColumnsDialog, MetricPicker, ProcessMenu, ScriptPicker, SignalMenu
 from ddptop.tui.screens.dialogs.program import ProgramInput
 from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.lists import FollowedScreen, ListScreen, LogScreen
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.stacks import StacksScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
-from ddptop.tui.screens.with_roll import ListScreen, RollScreen
 from ddptop.tui.views.heatmap.heatmap import Heatmap
-from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.panels import PanelGrid
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
@@ -54,7 +49,7 @@ SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("choice of a metric", MetricPicker),
     ("one rank", RankScreen),
     ("logs, events and stacks", ListScreen),
-    ("logs and events", RollScreen),
+    ("logs and events", FollowedScreen),
     ("logs", LogScreen),
     ("logs", LogList),
     ("events", EventSearch),

@@ -25,8 +25,7 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Control, Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.dialog import Dialog
-from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
-from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
+from ddptop.tui.screens.dialogs.pickers import ProcessMenu, SignalMenu
 from ddptop.tui.screens.dialogs.question import BUTTONS_HINT, button_keys
 
 _LOOK_S = 0.1

@@ -32,7 +32,7 @@ from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.field import Field
-from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
+from ddptop.tui.screens.dialogs.pickers import ScriptPicker
 from ddptop.tui.screens.dialogs.program import ProgramField, ProgramInput
 
 _TURNS: Final = "|/-\\"

@@ -16,7 +16,7 @@ from textual.geometry import Region
 from ddptop.agent.observer.model.hosts import NO_HOSTS
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.drawing.lines import Roll, Row
+from ddptop.tui.drawing.lines import Row, ScrolledLines
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.model.frame import EventLine, Frame, with_rank
 from ddptop.tui.views.filtered import Filtered
@@ -67,7 +67,7 @@ def lines_of(event: EventLine, width: int, most: int, *, chosen: bool = False, h
     return [Line(event, text, first=not index, ground=ground) for index, text in enumerate(texts)]
 
 
-class EventList(Roll[Line], can_focus=False):
+class EventList(ScrolledLines[Line], can_focus=False):
     """The events of a run; the newest is in sight, and whole."""
 
     def __init__(self, **options: Any) -> None:

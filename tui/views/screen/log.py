@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rich.segment import Segment
 
-from ddptop.tui.drawing.lines import Roll, Row
+from ddptop.tui.drawing.lines import Row, ScrolledLines
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.link.logs.window import LogSource, Window
 from ddptop.tui.model.frame import RankFrame
@@ -49,7 +49,7 @@ def _log_row(line: Told, ink: Ink) -> Row:
     return [Segment(line[0], ink[hue_of(line[1])])]
 
 
-class LogView(Roll[Told]):
+class LogView(ScrolledLines[Told]):
     """The log of one rank at a time."""
 
     def __init__(self, **options: Any) -> None:

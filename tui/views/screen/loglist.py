@@ -15,7 +15,7 @@ from textual.message import Message
 from ddptop.agent.text import size
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.drawing.lines import Roll, Row, width_of
+from ddptop.tui.drawing.lines import Row, ScrolledLines, width_of
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.link.logs.reader import LogReader, Picture, Place, ShownLine
 from ddptop.tui.link.logs.window import LogSource
@@ -33,7 +33,7 @@ _NEAR: Final = 100
 """Lines before the edge of what is held at which more is asked for."""
 
 
-class LogList(Filtered, Roll[ShownLine], can_focus=True):
+class LogList(Filtered, ScrolledLines[ShownLine], can_focus=True):
     """The lines of one log or of several; what is typed after `/` is searched for."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

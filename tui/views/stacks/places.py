@@ -9,13 +9,13 @@ from textual.binding import Binding, BindingType
 from textual.scroll_view import ScrollView
 
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.drawing.lines import Roll
+from ddptop.tui.drawing.lines import ScrolledLines
 from ddptop.tui.model.diagnosis.stacks import Place
 from ddptop.tui.views.filtered import Filtered
 from ddptop.tui.views.stacks.lines import PlacedLine, placed_lines, stack_row
 
 
-class StackList(Filtered, Roll[PlacedLine], can_focus=True):
+class StackList(Filtered, ScrolledLines[PlacedLine], can_focus=True):
     """Where all ranks stand; only the places that match the filter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -21,7 +21,7 @@ from ddptop.tui.drawing.bars import phase_bar
 from ddptop.tui.drawing.lines import Row, figure, fitted
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
-from ddptop.tui.views.panels.panel import load_of, mark_of
+from ddptop.tui.views.panels import load_of, mark_of
 from ddptop.tui.views.table.grouping import natural
 
 GAP: Final = 2

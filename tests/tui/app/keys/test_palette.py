@@ -15,7 +15,7 @@ from textual.widgets import OptionList
 
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys import keymap
-from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.settings import Settings
