@@ -258,9 +258,9 @@ def judge(
 
     And each verdict as it was last, with the step and the time at which it was first told.
     """
-    from ddptop.agent.observer.judge.judgement import Judgement
+    from ddptop.agent.observer.judge.judge import Judge
 
-    judgement = Judgement(world)
+    judgement = Judge(world)
     told: Said | None = None
     changes: list[tuple[int, int, Said | None]] = []
     by_number: dict[int, tuple[int, int, Verdict]] = {}

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.hang.watch import Watch
+from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.wire import Beat, Frame, GroupCalls, Inspection, OpenCall, PastCall, Summary, Thread, Work
 
 BEGIN = 1_000 * ONE

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.finding import NO_CORE
+from ddptop.agent.observer.judge.intervals import NO_CORE
 from ddptop.agent.run import identity
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Member
@@ -41,9 +41,8 @@ _Threads: TypeAlias = Mapping[tuple[int, int], _Used]
 class Rivals:
     """Looks who runs on the cores of such ranks of this host; for use from one thread."""
 
-    def __init__(self, tell: Callable[[Mapping[int, str]], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Prepare; `tell` is given a remark for each such rank."""
-        self._tell = tell
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read nothing yet."""
         self._clock = clock
         self._members: dict[int, Process] = {}
         self._before: _Threads = {}
@@ -51,13 +50,14 @@ class Rivals:
         """When the threads were read last, and when they are to be read again."""
         self._ranks: frozenset[int] = frozenset()
         """Those that waited for a core at the last turn."""
+        self._remarks: Mapping[int, str] = {}
 
     def meet(self, member: Member) -> None:
         """Take note of a rank of this host."""
         self._members[member.rank] = member.process
 
-    def turn(self, verdicts: Iterable[wire.Verdict]) -> None:
-        """Look, where a rank waits for a core."""
+    def turn(self, verdicts: Iterable[wire.Verdict]) -> Mapping[int, str]:
+        """Look, where a rank waits for a core; return a remark for each such rank whose rivals were seen."""
         known, self._ranks = (
             self._ranks,
             frozenset(
@@ -65,23 +65,22 @@ class Rivals:
             ),
         )
         if not self._ranks:
-            if known:
-                self._before = {}
-                self._tell({})
-            return
+            self._before, self._remarks = {}, {}
+            return self._remarks
         now = self._clock()
         if not self._ranks <= known:
             self._before, self._due = {}, now
         if now < self._due:
-            return
+            return self._remarks
         threads = _threads()
         if not self._before:
             self._before, self._at, self._due = threads, now, now + _OVER_S
-            return
+            return self._remarks
         before, seconds = self._before, now - self._at
         self._before, self._due = {}, now + _RESTS_S
         found = {rank: self._remark(self._members[rank], before, threads, seconds) for rank in self._ranks}
-        self._tell({rank: text for rank, text in found.items() if text})
+        self._remarks = {rank: text for rank, text in found.items() if text}
+        return self._remarks
 
     def _remark(self, process: Process, before: _Threads, after: _Threads, seconds: float) -> str:
         try:

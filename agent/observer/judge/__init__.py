@@ -1,12 +1,13 @@
 """What is wrong with a run, judged once for all who look on. Pure: no sockets, no threads, no clock.
 
-judgement   the whole judgement: records of ranks in, verdicts out
-evidence    the records of all ranks, brought together by step
+judge       the whole of it: messages of ranks in, verdicts out
+join        the records of one step, of all ranks
+large       of a large group the summaries of one second, and the records of a few ranks
+blocks      steps of all ranks, added up to blocks
 kinds       the kinds of faults, a module for each
 hang        a run that makes no steps: the rank that causes it, and what the others wait for
 comparison  the checksums of several ranks, compared tensor by tensor
-finding     a fault at one moment
-intervals   verdicts with a beginning, an end and a number, made of the findings of each moment
+intervals   a fault at one moment, and verdicts with a beginning, an end and a number, made of those of each moment
 
 NumPy is loaded here, which a rank must not be made to do.
 """

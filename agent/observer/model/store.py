@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.evidence.join import StepJoin
+from ddptop.agent.observer.judge.join import StepJoin
 from ddptop.agent.observer.model.changes import Changes
 from ddptop.agent.observer.model.collectives import Alignment
 from ddptop.agent.observer.model.hearing import Hearing

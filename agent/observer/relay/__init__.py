@@ -6,7 +6,7 @@ intake        what the ranks publish, in order and without gaps, for the record 
 repeating     what a rank has published, handed to the model, the judge and the history
 frames        the frames of the model, published while somebody looks on
 fills         questions for earlier records, read as fast as there is room for the answers
-judging       the judge's verdicts, published and recorded
+verdicts      the verdicts of the run, and their intervals
 hanging       what the ranks are asked of a run that makes no steps, and the record of their answers
 suspects      the records of ranks that may be slow, asked for where they would decide
 looking_back  the history of the run: kept, saved, and asked for

@@ -8,15 +8,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end.freezer import frozen
-from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.judge.hang.classes import ENDED_S
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.hang.verdict import Told, at_exit
 from ddptop.agent.observer.judge.hang.watch import Watch
+from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.run.states import ranks_here
 
@@ -28,15 +29,6 @@ MOST_BYTES: Final = 4 << 20
 """Bytes of all of them."""
 
 
-class Asks(Protocol):
-    """Asks ranks where they stand; see `agent.observer.inspection.inspections`."""
-
-    def ask(
-        self, ranks: Collection[int], then: Callable[[dict[int, wire.Inspection]], object], *, stacks: bool
-    ) -> None:
-        """Ask ranks; `then` is called later, on the thread of the relay, with what is known of them."""
-
-
 class Hanging:
     """The watch over the run, its questions and the record of its answers; for use from one thread."""
 
@@ -44,9 +36,8 @@ class Hanging:
         self,
         directory: RunDir,
         run: Run,
-        inspections: Asks,
+        inspections: Inspections,
         record: Callable[[list[wire.Inspection]], None],
-        stand: Callable[[Finding | None, int | None], None],
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """Know nothing yet.
@@ -56,7 +47,6 @@ class Hanging:
             run: its record.
             inspections: asks the ranks where they stand.
             record: records where the ranks stand, once for each hang.
-            stand: tells the judge what is wrong, None where nothing is, and when the run has gone on last.
             clock: returns nanoseconds since the epoch.
         """
         self._directory = directory
@@ -64,7 +54,6 @@ class Hanging:
         self._watch = Watch(run.world, everyone=ranks_here(run, 0) == run.world)
         self._inspections = inspections
         self._record = record
-        self._stand = stand
         self._generation = 0
         self._recorded: tuple[int, str, tuple[int, ...]] | None = None
         """The hang of which the inspections were recorded."""
@@ -133,9 +122,9 @@ class Hanging:
         if found:
             self._watch.tell(at_exit({rank: ended.awaits for rank, ended in found.items()}), now_ns)
 
-    def tell(self) -> None:
-        """Tell the judge what is wrong at this moment."""
-        self._stand(self._watch.finding(self._clock()), self._watch.ceased_at_ns)
+    def finding(self) -> tuple[Finding | None, int | None]:
+        """Return the fault of this moment, None where there is none, and the time at which the run went on last."""
+        return self._watch.finding(self._clock()), self._watch.ceased_at_ns
 
     def _ask(self, ranks: Collection[int], *, stacks: bool) -> None:
         asked = self._watch.round

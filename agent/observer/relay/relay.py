@@ -44,10 +44,10 @@ from ddptop.agent.observer.relay.hosts.hosts import OtherHosts
 from ddptop.agent.observer.relay.hosts.links import OPENING, Opening
 from ddptop.agent.observer.relay.hosts.parts import Parts
 from ddptop.agent.observer.relay.intake import Intake
-from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.relay.suspects import Suspects
+from ddptop.agent.observer.relay.verdicts import Make, RunVerdicts, judge_of
 from ddptop.agent.observer.relay.wakeup import WakeUp
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, Run, RunDir
@@ -115,10 +115,10 @@ class Relay:
             directory, run, thresholds.of_user(), directory.database if is_plain(directory.database) else None
         )
         self._frames = Frames(self._model, run.world, self._door)
-        self._judging = Judging(run.world, self._common.judge, self.say, judge)
-        self._rivals = Rivals(self._judging.rivals)
+        self._verdicts = RunVerdicts(run.world, judge)
+        self._rivals = Rivals()
         self._judges = False
-        self._suspects = Suspects(directory, self._judging, self._fills, self._forwarding)
+        self._suspects = Suspects(directory, self._verdicts, self._fills, self._forwarding)
         self._looking_back = LookingBack(
             directory.database, run.world, self._recorder, self.say, began_at_ns=run.created_at_ns
         )
@@ -131,7 +131,7 @@ class Relay:
             repeat=lambda message, payload: self._repeating.take(message, payload),
             ordered=lambda message: self._repeating.take_in_order(message), report=self.say,
         )  # fmt: skip
-        self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect, self._judging.stand)
+        self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect)
         self._greeting = Greeting(
             self._door, self._newest, PERIOD_S,
             take_in=self._take_in, send_state=self._send_state, send_verdicts=self._send_verdicts,
@@ -139,7 +139,7 @@ class Relay:
             frames=self._frames,
         )  # fmt: skip
         self._repeating = Repeating(
-            run.world, self._door, self._newest, self._judging, self._hanging, self._suspects,
+            run.world, self._door, self._newest, self._verdicts, self._hanging, self._suspects,
             self._looking_back, Budget(run.world, self._forwarding.forward), self._model,
             judges=lambda: self.far.judges, note=self._common.note, ended=self.requests.arrived.set,
         )  # fmt: skip
@@ -173,7 +173,7 @@ class Relay:
     @property
     def hang(self) -> wire.Verdict | None:
         """The hang that was told last of the present processes; may be read from any thread."""
-        return self._judging.hang
+        return self._verdicts.hang
 
     @property
     def skipped(self) -> int:
@@ -343,7 +343,7 @@ class Relay:
         if self._intake.follow_afar(member) if afar else self._intake.follow(member):
             self._newest.begin(member.generation)
             self._suspects.restart()
-            self._judging.restart(member.generation)
+            self._verdicts.restart(member.generation)
             self._hanging.restart(member.generation)
             self._repeating.generation = self._intake.generation
         self._model.store.listen(member.rank, time.time())
@@ -438,9 +438,9 @@ class Relay:
         held = [each.beat.held_at_ns is not None for each in self._model.store.ranks.values() if each.beat is not None]
         self.is_uneven = any(held) and not all(held)
         if self.far.judges:
-            self._hanging.tell()
-            self._judging.turn(time.time_ns())
-            self._guarded("rivals for cores", lambda: self._rivals.turn(self._judging.now))
+            self._verdicts.standstill = self._hanging.finding()
+            self._verdicts.turn(time.time_ns())
+            self._guarded("rivals for cores", self._look_for_rivals)
             self._guarded("the budget", self._repeating.budget.turn)
         self._send_verdicts()
         if self._world > EACH_RECORD:
@@ -452,6 +452,9 @@ class Relay:
             self._model.store.watch(wanted)
             self._guarded("ranks in sight", lambda: self._intake.look_at(wanted))
 
+    def _look_for_rivals(self) -> None:
+        self._verdicts.rivals = self._rivals.turn(self._verdicts.now)
+
     def _begin_to_judge(self) -> None:
         """Begin once a rank was found, or the run is over, and the verdicts of earlier observers can be read."""
         found = self._intake.found or self._finishing.is_set()
@@ -459,30 +462,38 @@ class Relay:
         if not self._judges and found and judges and self._recorder.recorded_before is not None:
             self._judges = True
             known = [*self._recorder.verdicts_before, *self.far.reserved]
-            self._judging.begin(self._intake.generation, known, time.time_ns())
-            self._judging.turn(time.time_ns())
+            self._verdicts.begin(self._intake.generation, known, time.time_ns())
+            self._verdicts.turn(time.time_ns())
 
     def _know_hosts(self, states: Sequence[wire.HostState]) -> None:
-        self._judging.hosts(states)
+        self._verdicts.hosts = states
         self._model.store.apply(wire.Hosts(time.time_ns(), tuple(states)), time.time())
 
     def _judge_here(self, is_here: bool) -> None:
         """Judge the run here from now on, or leave that to the head on another host."""
         if not is_here:
-            self._judging.pause(self._intake.generation, time.time_ns())
+            self._verdicts.pause(self._intake.generation, time.time_ns())
 
     def _send_verdicts(self) -> bool:
-        """Tell the verdicts of this moment; return False where they are not known yet."""
-        present = self._judging.now
+        """Record and publish the verdicts of this moment; return False where they are not known yet."""
+        self._record_verdicts()
+        present = self._verdicts.now
         if not self._judges:
             if self._recorder.recorded_before is None and time.monotonic() < self._known_by:
                 return False
             # Those of the observer before this one go on until they are judged anew.
             present = tuple(verdict for verdict in self._recorder.verdicts_before if verdict.until_at_ns is None)
-        told = wire.Verdicts(time.time_ns(), present, self._judging.missing_steps)
+        told = wire.Verdicts(time.time_ns(), present, self._verdicts.missing_steps)
         self._model.store.apply(told, time.time())
         self._door.publish(wire.TOPIC_VERDICTS, wire.encode(told))
         return True
+
+    def _record_verdicts(self) -> None:
+        changed, events = self._verdicts.take_changes()
+        for verdict in changed:
+            self._common.judge(verdict)
+        for text, level in events:
+            self.say(text, level)
 
     def _finish(self) -> None:
         self._intake.finish()
@@ -490,11 +501,13 @@ class Relay:
         if told is None:
             self._begin_to_judge()
         if self._over:
-            self._judging.finish(at_ns)
+            self._verdicts.finish(at_ns)
+        self._record_verdicts()
+        if self._over:
             self._common.finish(at_ns)
             self._common.tell()
             # Who looks on, and who reads the record, is told what was wrong at the end, the same first.
-            self._recorder.add(wire.Verdicts(at_ns, self._judging.now if told is None else told))
+            self._recorder.add(wire.Verdicts(at_ns, self._verdicts.now if told is None else told))
             self._send_verdicts()
         self._looking_back.finish(over=self._over)
 

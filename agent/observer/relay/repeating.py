@@ -12,9 +12,9 @@ from ddptop.agent.observer.orders.budget import Budget
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.hanging import Hanging
-from ddptop.agent.observer.relay.judging import Judging
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.observer.relay.suspects import Suspects
+from ddptop.agent.observer.relay.verdicts import RunVerdicts
 from ddptop.agent.wire import EACH_RECORD
 
 _TOPICS: Final[dict[type, bytes]] = {
@@ -33,7 +33,7 @@ class Repeating:
         world: int,
         door: Door,
         newest: Newest,
-        judging: Judging,
+        verdicts: RunVerdicts,
         hanging: Hanging,
         suspects: Suspects,
         looking_back: LookingBack,
@@ -54,7 +54,7 @@ class Repeating:
         self._is_large = world > EACH_RECORD
         self._door = door
         self._newest = newest
-        self._judging = judging
+        self._verdicts = verdicts
         self._hanging = hanging
         self._suspects = suspects
         self._looking_back = looking_back
@@ -70,7 +70,7 @@ class Repeating:
             self._newest.note(message, payload)
             self._model.store.apply(message, time.time())
             if self._judges():
-                self._judging.note(message)
+                self._verdicts.take(message)
                 self.budget.note(message)
             self._hanging.note(message)
             if self._has_begun(message.generation):
@@ -79,7 +79,7 @@ class Repeating:
                 self._ended()
         if type(message) is wire.Checksums:
             if self._judges():
-                self._judging.note(message)
+                self._verdicts.take(message)
             self._door.publish(wire.TOPIC_CHECKSUMS, payload)
         elif type(message) is wire.Event:
             self._note(message)
@@ -97,7 +97,7 @@ class Repeating:
             if self._is_large:
                 self._suspects.steps(message)
             else:
-                self._judging.steps(message)
+                self._verdicts.take(message)
         self._looking_back.steps(message)
 
     def _has_begun(self, generation: int | None) -> bool:

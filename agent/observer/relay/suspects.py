@@ -11,7 +11,7 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.observer.relay.door.forwarding import Forwarding
 from ddptop.agent.observer.relay.fills import Fills
-from ddptop.agent.observer.relay.judging import Judging
+from ddptop.agent.observer.relay.verdicts import RunVerdicts
 from ddptop.agent.run.rundir import RunDir
 
 DETAIL: Final = 300
@@ -23,8 +23,8 @@ _DETAIL_BYTES: Final = 8 << 20
 class _Detail:
     """The last records of a suspect, for the judge; those that it publishes meanwhile wait behind them."""
 
-    def __init__(self, judging: Judging, rank: int) -> None:
-        self._judging = judging
+    def __init__(self, verdicts: RunVerdicts, rank: int) -> None:
+        self._verdicts = verdicts
         self._rank = rank
         self._waiting: list[wire.Steps] | None = []
         self._room = _DETAIL_BYTES
@@ -36,18 +36,18 @@ class _Detail:
         with contextlib.suppress(wire.Unreadable):
             answer = wire.read_answer(payload)
             if isinstance(answer, wire.Steps) and answer.rank == self._rank:
-                self._judging.steps(answer)
+                self._verdicts.take(answer)
         return True
 
     def end(self, _: bytes | None) -> None:
         waiting, self._waiting = self._waiting or [], None
         for message in waiting:
-            self._judging.steps(message)
+            self._verdicts.take(message)
 
     def add(self, message: wire.Steps) -> None:
         """Take in records that were published just now."""
         if self._waiting is None:
-            self._judging.steps(message)
+            self._verdicts.take(message)
         elif len(self._waiting) < DETAIL and self._room > 0:
             self._waiting.append(message)
             self._room -= len(wire.encode(message))
@@ -56,9 +56,9 @@ class _Detail:
 class Suspects:
     """The ranks of a large group whose records the judge wants now; for use from one thread."""
 
-    def __init__(self, directory: RunDir, judging: Judging, fills: Fills, forwarding: Forwarding) -> None:
+    def __init__(self, directory: RunDir, verdicts: RunVerdicts, fills: Fills, forwarding: Forwarding) -> None:
         self._directory = directory
-        self._judging = judging
+        self._verdicts = verdicts
         self._fills = fills
         self._forwarding = forwarding
         self._details: dict[int, _Detail] = {}
@@ -70,11 +70,11 @@ class Suspects:
 
     def ask(self) -> frozenset[int]:
         """Ask the ranks that have become suspects for their last records; return all suspects."""
-        suspects = self._judging.suspects()
+        suspects = self._verdicts.suspects
         for rank in self._details.keys() - suspects:
             del self._details[rank]
         for rank in suspects - self._details.keys():
-            detail = self._details[rank] = _Detail(self._judging, rank)
+            detail = self._details[rank] = _Detail(self._verdicts, rank)
             fill = wire.encode(wire.Fill(1, 0, DETAIL))
             if not (
                 self._forwarding.is_there(rank)

@@ -24,7 +24,7 @@ _AT_LEAST: Final = 0.25
 """What records may add to the cost of counting, as part of that, whatever the budget is."""
 APART_NS: Final = 80_000_000
 """On average no more time than this from record to record, or a verdict takes too long: it needs eight blocks of at
-least five records (`judge.evidence.blocks`), and these take four seconds where records are 100 ms apart, as they are
+least five records (`judge.blocks`), and these take four seconds where records are 100 ms apart, as they are
 once a slow rank makes each step a quarter longer."""
 EVIDENCE: Final = 0.005
 """What records may add for that, as part of a step on the training thread, and twice as much together with the agent's

@@ -16,7 +16,7 @@ import tracemalloc
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.judge import Judge
 
 RANKS_A_HOST: Final = 8
 SLOW: Final = 17
@@ -40,7 +40,7 @@ def measure(world: int, rounds: int, *, memory: bool) -> None:
     """Judge so many rounds, and print what one takes."""
     if memory:
         tracemalloc.start()
-    judge, chance, begins_ns, took = Judgement(world), random.Random(1), time.time_ns(), []
+    judge, chance, begins_ns, took = Judge(world), random.Random(1), time.time_ns(), []
     ranks = [tuple(range(first, min(world, first + RANKS_A_HOST))) for first in range(0, world, RANKS_A_HOST)]
     judge.hosts([wire.HostState(f"node{number}", "linked", each) for number, each in enumerate(ranks)])
     found: tuple[wire.Verdict, ...] = ()

@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,10 +20,10 @@ from ddptop.agent.observer.hosts import branch, head, keys
 from ddptop.agent.observer.hosts.addresses import Place
 from ddptop.agent.observer.hosts.branch import HEAD, Branch
 from ddptop.agent.observer.hosts.link import Link
-from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.observer.relay.hosts.links import Calls, Opening
-from ddptop.agent.observer.relay.judging import Make, judge_of
 from ddptop.agent.observer.relay.relay import Relay
+from ddptop.agent.observer.relay.verdicts import Make, judge_of
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.base import BASE_VARIABLE
 from ddptop.agent.run.hosts import Listen
@@ -124,57 +124,15 @@ def several(base: Path, *ranks: int, world: int | None = None, **fields: Any) ->
                     rank.close()
 
 
-class NoJudge:
+class NoJudge(Judge):
     """A judge that finds nothing."""
 
-    def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
-        """Take nothing in."""
-
-    def summary(self, message: wire.Summary) -> None:
-        """Take nothing in."""
-
-    def hosts(self, states: Sequence[wire.HostState]) -> None:
-        pass
-
-    def beat(self, message: wire.Beat) -> None:
-        """Take nothing in."""
-
-    def checksums(self, message: wire.Checksums) -> None:
-        """Take nothing in."""
-
-    def notes(self) -> list[str]:
-        """Return none."""
-        return []
-
-    def restart(self, generation: int) -> None:
-        """Begin anew."""
-
-    def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
-        """Take nothing in."""
+    def __init__(self) -> None:
+        super().__init__(1)
 
     def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
         """Return none."""
         return ()
-
-    def ended(self) -> list[wire.Verdict]:
-        """Return none."""
-        return []
-
-    def rivals(self, remarks: Mapping[int, str]) -> None:
-        """Take in who takes the cores of ranks."""
-
-    missing_steps = 0
-
-    def suspects(self) -> frozenset[int]:
-        """Return none."""
-        return frozenset()
-
-    def conclude(self) -> None:
-        """Wait for nothing."""
-
-    def close(self, at_ns: int) -> list[wire.Verdict]:
-        """Return none."""
-        return []
 
 
 class Foe:

@@ -5,9 +5,7 @@ progress  the steps of the run by its heartbeats: the seconds since the last one
 looks     inspections of the ranks at several moments, and the changes from one to the next
 place     the work or the wait of a rank's main thread, by its stack
 activity  ranks that work although their stacks stand still
-behind    ranks that stand while others make steps
-waits     the ranks for which each rank waits, by the records of collectives
-mismatch  ranks that called different collectives at the same number
+waits     the ranks for which each rank waits, and different calls at the same number, by the records of collectives
 classes   reasons for which a rank does not come
 verdict   the verdict from all of the above
 wording   the lines for people

@@ -11,10 +11,9 @@ from ddptop.agent.observer.judge.hang import wording
 from ddptop.agent.observer.judge.hang.activity import Activity
 from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, SPINS, STARVED_S, STOPPED, SURE, Cause, cause_of
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread
-from ddptop.agent.observer.judge.hang.mismatch import BARRIERS, Mismatch, is_usual, mismatch_of
 from ddptop.agent.observer.judge.hang.place import WORK, Place, place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
-from ddptop.agent.observer.judge.hang.waits import DEFAULT, Wait, waits_of
+from ddptop.agent.observer.judge.hang.waits import BARRIERS, DEFAULT, Mismatch, Wait, is_usual, mismatch_of, waits_of
 from ddptop.agent.text import clean_line, plural
 from ddptop.agent.wire import Hang, Inspection
 

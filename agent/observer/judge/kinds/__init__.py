@@ -1,11 +1,9 @@
 """The faults that a run may have, a module for each.
 
-slow              a rank that holds the group back
+slow              a rank that holds the group back, in each step or in some
 suspects          the ranks and phases that may hold the group back, each with its cost in ms
-slow_host         a host all of whose ranks hold the group back
-link              a slow network to a host, for the words of a verdict
+hosts             a host all of whose ranks hold the group back, and a slow network to a host
 turns             ranks that take turns being late
-rhythm            the interval of a delay that comes only in some steps
 memory_growth     memory that does not settle
 no_core           a rank that has no core to run on
 no_communication  ranks that never communicate

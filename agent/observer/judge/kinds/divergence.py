@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ddptop.agent.observer.judge.comparison import Difference, comparable, compare, left_aside, not_compared, sentence
-from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.text import plural
 from ddptop.agent.wire import MOST_MODULES, Checksums, ModuleSums
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.wire import Beat
 
 SETTLED_NS: Final = 1_500_000_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.text import plural, size, span
 from ddptop.agent.wire import Beat
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.wire import Beat
 
 LEAST_STEPS: Final = 20

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptop.agent.observer.judge.evidence.blocks import Evidence, Span
-from ddptop.agent.observer.judge.finding import NO_CORE, Finding
+from ddptop.agent.observer.judge.blocks import Evidence, Span
+from ddptop.agent.observer.judge.intervals import NO_CORE, Finding
 
 BEGINS: Final = 0.2
 """Part of a step without a core, beyond what is usual of the others, from which on it is told."""

@@ -9,16 +9,24 @@ milliseconds, not in how often it is the last: among equals somebody is always l
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from ddptop.agent.observer.judge.evidence.blocks import BACKWARD, STEPS, Block, Evidence, Span
-from ddptop.agent.observer.judge.evidence.detail import Detail
-from ddptop.agent.observer.judge.finding import MOST_SHARE, Finding, in_ms, place
-from ddptop.agent.observer.judge.kinds.rhythm import Rhythm, rhythm_of
+from ddptop.agent.observer.judge.blocks import (
+    BACKWARD,
+    OWN_PHASES,
+    STEPS,
+    Block,
+    Evidence,
+    Rows,
+    Span,
+    median,
+    middle,
+)
+from ddptop.agent.observer.judge.intervals import MOST_SHARE, Finding, in_ms, place
 from ddptop.agent.observer.judge.kinds.suspects import (
     Suspicion,
     first_step,
@@ -30,6 +38,7 @@ from ddptop.agent.observer.judge.kinds.suspects import (
     worst,
 )
 from ddptop.agent.observer.judge.kinds.turns import Turns
+from ddptop.agent.observer.judge.large import Detail
 from ddptop.agent.wire import Step
 
 CLEARLY: Final = 1.25
@@ -50,7 +59,7 @@ class _Blame:
     all_over: bool
 
 
-class Judge:
+class SlowRank:
     """Takes the steps of a group and holds one finding at a time, or none."""
 
     def __init__(self, world: int, span: Span = STEPS, detail: Detail | None = None) -> None:
@@ -259,3 +268,54 @@ def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm
         every=None if rhythm is None else rhythm.every,
         since_at_ns=blame.since_at_ns,
     )
+
+
+LEAST: Final = 4
+"""Times that it has to have come."""
+REGULAR: Final = 0.8
+"""Share of the distances that have to be the same."""
+ACCOUNTS: Final = 0.6
+"""Part of the whole cost that has to fall into these steps."""
+ODD: Final = 2
+"""So many longer stops for other reasons do not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """A delay that comes once in so many steps."""
+
+    every: int
+    ms: float
+    """Each time."""
+    first_step: int
+    """The first time that is known."""
+
+
+def rhythm_of(rows: Iterable[Rows], column: int, phase: str, since: int) -> Rhythm | None:
+    """Return the rhythm in which a rank takes longer than the others in a phase; None where there is none.
+
+    Args:
+        rows: The newest steps, oldest first.
+        column: The place of the rank in their tables.
+        phase: One of `OWN_PHASES`.
+        since: The step in which the delay began.
+    """
+    known = [each for each in rows if each.steps[-1] >= since]
+    if not known or known[0].table.shape[1] < 2:
+        return None
+    at = OWN_PHASES.index(phase)
+    spent = np.concatenate([each.table[:, :, at] for each in known])
+    steps = np.concatenate([each.steps for each in known])
+    more = spent[:, column] - median(np.delete(spent, column, axis=1), 1)
+    if len(more) <= LEAST + ODD or int(np.diff(steps).min()) > 1:
+        # Of steps that are not recorded one after the other, the rhythm of a delay is not known.
+        return None
+    level = float(np.partition(more, -ODD - 1)[-ODD - 1]) / 2
+    late = np.flatnonzero(more > max(level, 0.0))
+    if len(late) < LEAST or more[late].sum() < ACCOUNTS * more.sum():
+        return None
+    distances = np.diff(steps[late])
+    every = int(middle(distances))
+    if every < 2 or float((distances == every).mean()) < REGULAR:
+        return None
+    return Rhythm(every, middle(more[late]), int(steps[late[0]]))

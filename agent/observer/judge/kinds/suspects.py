@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptop.agent.observer.judge.evidence.blocks import (
+from ddptop.agent.observer.judge.blocks import (
     OWN_PHASES,
     ROUNDS,
     SCALES,
@@ -26,8 +26,9 @@ from ddptop.agent.observer.judge.evidence.blocks import (
     Block,
     Rows,
     Span,
+    median,
+    middle,
 )
-from ddptop.agent.observer.judge.evidence.median import median, middle
 
 STEADY: Final = 4.0
 """The cost has to be so many times its own standard error."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptop.agent.observer.judge.evidence.blocks import (
+from ddptop.agent.observer.judge.blocks import (
     BACKWARD,
     OWN_PHASES,
     SAMPLES,
@@ -25,9 +25,10 @@ from ddptop.agent.observer.judge.evidence.blocks import (
     Array,
     Numbers,
     Rows,
+    median,
+    middle,
 )
-from ddptop.agent.observer.judge.evidence.median import median, middle
-from ddptop.agent.observer.judge.finding import MOST_SHARE, Finding, in_ms, place
+from ddptop.agent.observer.judge.intervals import MOST_SHARE, Finding, in_ms, place
 
 KIND: Final = "taking_turns"
 BLOCKS: Final = 32

@@ -35,11 +35,7 @@ def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
         found: dict[int, str] = {}
         now = [100.0]
 
-        def tell(remarks):
-            found.clear()
-            found.update(remarks)
-
-        looks = Rivals(tell, lambda: now[0])
+        looks = Rivals(lambda: now[0])
         me = identify(rank)
         assert me is not None
         looks.meet(Member(1, 1, 2, me, "host", 0, "", "", None))
@@ -53,7 +49,7 @@ def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
                 "both have run",
             )
             now[0] += rivals._OVER_S
-            looks.turn([VERDICT])
+            found.update(looks.turn([VERDICT]))
             # Of one that the others keep from its core for long nothing is counted.
             return all(str(pid) in found.get(1, "") for pid in busy)
 
@@ -65,8 +61,7 @@ def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
         assert f"other processes on core {core} (pids " in found[1]
         assert str(rank) not in found[1]
         assert str(started[-1].pid) not in found[1]
-        looks.turn([])
-        assert found == {}
+        assert looks.turn([]) == {}
     finally:
         for process in started:
             process.kill()
@@ -76,7 +71,7 @@ def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
 def test_as_long_as_no_rank_of_this_host_waits_for_a_core_nothing_is_read(monkeypatch):
     """Neither without a verdict, nor with one of a rank of another host, nor with another kind."""
     monkeypatch.setattr(rivals, "_threads", lambda: 1 / 0)
-    looks = Rivals(lambda _: None)
+    looks = Rivals()
     me = identify(os.getpid())
     assert me is not None
     looks.meet(Member(1, 1, 2, me, "host", 0, "", "", None))
@@ -94,7 +89,7 @@ def test_the_threads_of_the_machine_are_read_seldom_while_a_rank_waits_for_a_cor
         return {(1, 1): rivals._Used(0.0, 0)}
 
     monkeypatch.setattr(rivals, "_threads", threads)
-    looks = Rivals(lambda _: None, lambda: now[0])
+    looks = Rivals(lambda: now[0])
     me = identify(os.getpid())
     assert me is not None
     for rank in (1, 2):

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support.fakes.groups import Group, Slowness, healthy, slow
 
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.sampling import next_sampled
 from ddptop.agent.wire import Step, Verdict
 
@@ -31,7 +31,7 @@ def thinned(group: Group, count: int, more: Slowness, every: int) -> Iterator[tu
 
 def told(more: Slowness, every: int, steps: int = 12_000) -> tuple[tuple[Verdict, ...], int | None]:
     """Return the last verdicts, and in which step of the first thousands there was one first."""
-    group, judge = Group(4, seed=7, **SHORT), Judgement(4)
+    group, judge = Group(4, seed=7, **SHORT), Judge(4)
     group.transfer = 0.3
     first, looked = None, 0
     for rank, record in thinned(group, steps, more, every):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.observer.judge.kinds import divergence
 from ddptop.agent.wire import Verdict
 
@@ -30,7 +30,7 @@ def message(
     return wire.Checksums(rank, step, step * SECOND, (module,), every=100)
 
 
-def judged(judge: Judgement, step: int, told: Mapping[int, Sequence[int]], **more: object) -> list[Verdict]:
+def judged(judge: Judge, step: int, told: Mapping[int, Sequence[int]], **more: object) -> list[Verdict]:
     """Give the judge what some ranks tell at a step; return what it tells of their parameters then."""
     for rank, values in told.items():
         judge.checksums(message(rank, step, values, **more))  # type: ignore[arg-type]
@@ -43,7 +43,7 @@ def alike(*ranks: int) -> dict[int, Sequence[int]]:
 
 def test_the_rank_that_differs_is_named_with_step_and_tensor_until_it_is_the_same_again() -> None:
     """The others are right; the line stays as it was, also when more tensors differ; it is over with the difference."""
-    judge = Judgement(4)
+    judge = Judge(4)
     assert judged(judge, 1100, alike(0, 1, 2, 3)) == []
     (verdict,) = judged(judge, 1200, {**alike(0, 1, 3), 2: (1, 2, 4)})
     assert verdict.text == (
@@ -73,13 +73,13 @@ def test_the_line_says_who_is_right_where_that_is_known(
     told: Mapping[int, Sequence[int]], text: str, rank: int | None
 ) -> None:
     """Most ranks are right; where there are no most, all are named; of many the number."""
-    (verdict,) = judged(Judgement(len(told)), 5, told, members=len(told))
+    (verdict,) = judged(Judge(len(told)), 5, told, members=len(told))
     assert (verdict.text, verdict.rank) == (f"the parameters of {text}", rank)
 
 
 def test_ranks_that_do_not_tell_are_waited_for_a_while_and_then_left_out() -> None:
     """A rank without an agent, or of another launcher, keeps nobody from being compared."""
-    judge = Judgement(4)
+    judge = Judge(4)
     assert judged(judge, 10, {0: (1, 2, 3), 1: (1, 2, 4), 2: (1, 2, 3)}) == []
     now = 11 * SECOND + divergence.SETTLED_NS
     (verdict,) = judge.verdicts(now)
@@ -91,7 +91,7 @@ def test_ranks_that_do_not_tell_are_waited_for_a_while_and_then_left_out() -> No
 
 def test_each_group_is_compared_by_itself() -> None:
     """The ranks of a mesh keep the parameters of their own group the same, and those of other groups differ."""
-    judge = Judgement(4)
+    judge = Judge(4)
     for step in (1, 2):
         for rank in range(4):
             judge.checksums(message(rank, step, (1, 2, rank % 2), group=f"data{rank % 2}", members=2))
@@ -107,7 +107,7 @@ def test_parameters_that_are_not_wrapped_are_told_only_after_they_have_changed_a
     stages differ: silence. Ranks that average gradients by hand change bit by bit alike: then a difference is one.
     """
     own = {"group": "", "members": 0}
-    pipeline = Judgement(2)
+    pipeline = Judge(2)
     for step in (1, 2, 3, 4):
         for rank in range(2):
             values = (0, 0, 0) if step < 3 else (1, 2, rank)
@@ -115,7 +115,7 @@ def test_parameters_that_are_not_wrapped_are_told_only_after_they_have_changed_a
         assert pipeline.verdicts(step * SECOND) == ()
     (note,) = pipeline.notes()
     assert note.startswith("parameters that are not wrapped in DistributedDataParallel differ between ranks")
-    by_hand = Judgement(2)
+    by_hand = Judge(2)
     assert judged(by_hand, 1, alike(0, 1), **own) == judged(by_hand, 2, alike(0, 1), **own) == []
     (verdict,) = judged(by_hand, 3, {0: (1, 2, 3), 1: (2, 2, 3)}, **own)
     assert verdict.text == "the parameters of ranks 0 and 1 differ since step 3: 0.weight"
@@ -123,7 +123,7 @@ def test_parameters_that_are_not_wrapped_are_told_only_after_they_have_changed_a
 
 def test_what_is_not_comparable_accuses_nobody() -> None:
     """Other steps of the same parameters, another layout, an older generation: compared is only what is comparable."""
-    judge = Judgement(2)
+    judge = Judge(2)
     for rank, step, layout in ((0, 10, "a"), (1, 10, "b"), (0, 20, "a"), (1, 21, "a")):
         module = wire.ModuleSums("0", 0, step, layout, sums(rank, step), 2, NAMES[:2])
         judge.checksums(wire.Checksums(rank, step, step * SECOND, (module,)))
@@ -133,7 +133,7 @@ def test_what_is_not_comparable_accuses_nobody() -> None:
 
 def test_what_is_compared_and_what_is_not_is_said_once() -> None:
     """That they are equal, with how many; sharded parameters, of which each rank has a part."""
-    judge = Judgement(4)
+    judge = Judge(4)
     for step in (100, 200):
         for rank in range(4):
             judge.checksums(message(rank, step, sharded=12))
@@ -147,7 +147,7 @@ def test_what_is_compared_and_what_is_not_is_said_once() -> None:
 
 def test_new_processes_are_compared_anew() -> None:
     """After a restart steps are counted from the beginning, and what was wrong is over."""
-    judge = Judgement(2)
+    judge = Judge(2)
     (verdict,) = judged(judge, 50, {0: (1, 2, 3), 1: (4, 2, 3)}, members=2)
     judge.restart(1)
     assert [each.number for each in judge.ended()] == [verdict.number]
@@ -161,7 +161,7 @@ def test_new_processes_are_compared_anew() -> None:
 def test_whatever_ranks_claim_nothing_raises_and_little_is_stored() -> None:
     """Any mixture of groups, steps, layouts and lengths, for longer than what is stored."""
     chance = random.Random(4)
-    judge = Judgement(3)
+    judge = Judge(3)
     for turn in range(4000):
         modules = tuple(
             wire.ModuleSums(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.wire import Verdict
 
 SECOND = 10**9
@@ -19,7 +19,7 @@ def beat(rank: int, at_s: float, health: str | None = None) -> wire.Beat:
 
 def told(world: int, *troubles: str | None) -> Verdict | None:
     """Return what is said two seconds after each rank told this."""
-    judge = Judgement(world)
+    judge = Judge(world)
     for rank, health in enumerate(troubles):
         judge.beat(beat(rank, 100, health))
     judge.verdicts(100 * SECOND)
@@ -58,7 +58,7 @@ def test_one_line_says_it_of_the_group(troubles, text, rank):
 
 def test_nobody_is_accused_before_all_have_told():
     """The beats of one second come one after the other: the first of them does not make its rank the culprit."""
-    judge = Judgement(3)
+    judge = Judge(3)
     judge.beat(beat(2, 100.0, NAN))
     assert judge.verdicts(100 * SECOND) == ()
     judge.beat(beat(0, 100.4, NAN))
@@ -71,7 +71,7 @@ def test_nobody_is_accused_before_all_have_told():
 @pytest.mark.parametrize("restarted", [False, True])
 def test_ranks_that_end_at_once_are_not_waited_for(restarted):
     """A rank that fails a moment after its loss was lost leaves the verdict behind, though the others told nothing."""
-    judge = Judgement(3)
+    judge = Judge(3)
     judge.beat(beat(2, 100.0, NAN))
     assert judge.verdicts(100 * SECOND) == ()
     if restarted:
@@ -86,7 +86,7 @@ def test_ranks_that_end_at_once_are_not_waited_for(restarted):
 
 def test_it_is_one_verdict_from_the_first_rank_to_the_last():
     """It keeps its number while it spreads, and is over when the last rank is well again."""
-    judge = Judgement(2)
+    judge = Judge(2)
     judge.beat(beat(0, 100, NAN))
     judge.beat(beat(1, 100))
     (first,) = judge.verdicts(102 * SECOND)
@@ -104,7 +104,7 @@ def test_it_is_one_verdict_from_the_first_rank_to_the_last():
 
 def test_since_is_the_time_of_the_step():
     """Where the records are known, the verdict begins when that step ended, not when it was told."""
-    judge = Judgement(1)
+    judge = Judge(1)
     for number in range(1, 200):
         judge.steps(0, (wire.Step(number, number, number * SECOND // 10, SECOND // 10, 0, 1, 1, 1, 0, 1),), 0)
     judge.beat(beat(0, 21, NAN))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.fakes.groups import Group, Slowness, slow
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.judge import Judge
 
 MUCH_LATER = 10**18
 
@@ -34,7 +34,7 @@ def slow_host(ranks: range, phase: str, ms: float) -> Slowness:
 
 def judged(world: int, hosts: list[wire.HostState], *more: Slowness, transfer: float = 8.0) -> list[wire.Verdict]:
     """Return all that is told after 300 steps."""
-    group, judge = Group(world, seed=3), Judgement(world)
+    group, judge = Group(world, seed=3), Judge(world)
     group.transfer = transfer
     judge.hosts(hosts)
     for rank, record in group.steps(300, *more):
@@ -55,7 +55,7 @@ def test_a_host_whose_ranks_are_all_slow_is_named_and_no_rank_of_it(sizes: tuple
 
 def test_where_no_backward_pass_is_seen_a_slow_host_is_not_said_to_be_so_between_the_phases() -> None:
     """A loop of `autograd.grad`, say; and its share is no more than all of the step."""
-    group, judge = Group(4, 3, forward=0.0, backward=0.0, other=40.0), Judgement(4)
+    group, judge = Group(4, 3, forward=0.0, backward=0.0, other=40.0), Judge(4)
     judge.hosts(states(2, 2))
     for rank, record in group.steps(300, slow_host(range(2, 4), "other", 300)):
         judge.steps(rank, (replace(record, wall_ns=record.wall_ns - (record.wait_ns or 0), wait_ns=0),), 0)
@@ -121,7 +121,7 @@ def test_a_slow_network_to_one_host_is_said_where_collectives_take_the_time(
 
 def test_of_two_hosts_the_network_is_compared_with_itself_before() -> None:
     """There is no other host to compare with."""
-    group, judge = Group(2, seed=5), Judgement(2)
+    group, judge = Group(2, seed=5), Judge(2)
     group.transfer = 400.0
     judge.hosts(states(1, 1, rtt_ms=(0.0, 0.4)))
     judge.hosts([states(1, 1)[0], wire.HostState("node1", "linked", (1,), rtt_ms=18.0)][1:])
@@ -137,7 +137,7 @@ def large() -> Callable[[int, Slowness], list[wire.Verdict]]:
 
     def judged(hosts: int, more: Slowness) -> list[wire.Verdict]:
         world = 8 * hosts
-        group, judge = Group(world, seed=7), Judgement(world)
+        group, judge = Group(world, seed=7), Judge(world)
         judge.hosts(states(*[8] * hosts))
         for rank, step in group.steps(30, more):
             judge.summary(
@@ -162,7 +162,7 @@ def test_a_slow_host_of_a_large_group_is_named(
 
 def test_restarted_ranks_may_be_on_other_hosts() -> None:
     """What was known of the former ones is forgotten."""
-    group, judge = Group(4, seed=9), Judgement(4)
+    group, judge = Group(4, seed=9), Judge(4)
     judge.hosts(states(2, 2))
     judge.restart(1)
     judge.hosts([wire.HostState("nodeA", "linked", (0, 2)), wire.HostState("nodeB", "linked", (1, 3))])

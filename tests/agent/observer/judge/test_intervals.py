@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.observer.judge.finding import Finding
-from ddptop.agent.observer.judge.intervals import RESUMED_NS, Intervals
+from ddptop.agent.observer.judge.intervals import RESUMED_NS, Finding, Intervals
 from ddptop.agent.wire import Hang, Verdict
 
 SECOND = 10**9

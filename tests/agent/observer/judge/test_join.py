@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.observer.judge.evidence.join import PENDING, StepJoin
+from ddptop.agent.observer.judge.join import PENDING, StepJoin
 from ddptop.agent.wire import Step
 
 

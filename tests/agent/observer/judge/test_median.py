@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.observer.judge.evidence.median import median, middle
+from ddptop.agent.observer.judge.blocks import median, middle
 
 NUMBERS = st.floats(-1e15, 1e15, allow_subnormal=False)
 

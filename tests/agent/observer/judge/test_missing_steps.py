@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from support.fakes.groups import Group, slow
 
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.judge import Judge
 
 
 @pytest.mark.parametrize("usual", [0.1, 1.0, 10.0])
 def test_what_is_said_to_be_missing_comes_down_to_nothing_when_a_slow_rank_can_be_told(usual):
     """With steps of 7, 70 and 700 ms: the first word is about right, and no verdict comes before it is 0."""
     phases = {"data": usual, "forward": 20 * usual, "backward": 40 * usual, "optimizer": usual, "other": usual}
-    group, judge = Group(2, 1, **phases), Judgement(2)
+    group, judge = Group(2, 1, **phases), Judge(2)
     said, told_at = {}, None
     for rank, record in group.steps(700, slow(1, "backward", 40 * usual)):
         judge.steps(rank, (record,), judge.generation)
@@ -30,7 +30,7 @@ def test_what_is_said_to_be_missing_comes_down_to_nothing_when_a_slow_rank_can_b
 
 def test_a_group_of_one_is_not_judged():
     """Nobody waits for it."""
-    judge = Judgement(1)
+    judge = Judge(1)
     for rank, record in Group(1, 1).steps(3):
         judge.steps(rank, (record,), 0)
     assert judge.missing_steps == 0

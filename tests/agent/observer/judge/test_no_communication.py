@@ -8,7 +8,7 @@ import pytest
 from support.fakes.groups import Group, slow
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.wire import Verdict
 
 SECOND = 10**9
@@ -20,7 +20,7 @@ def beat(rank: int, at_s: float, step: int, communicated: bool | None, backend: 
 
 
 def hear(
-    judge: Judgement,
+    judge: Judge,
     communicated: Sequence[bool | None],
     *,
     backend: str | None = None,
@@ -38,7 +38,7 @@ def hear(
 
 def test_ranks_that_never_communicate_are_told_with_what_to_look_at() -> None:
     """After 20 steps and 5 s of every rank, since their first step, without a rank to blame."""
-    verdict = hear(Judgement(2), [False, False])
+    verdict = hear(Judge(2), [False, False])
     assert verdict is not None
     assert verdict.text == (
         "these ranks do not communicate: 2 trainings of their own? "
@@ -60,12 +60,12 @@ def test_ranks_that_never_communicate_are_told_with_what_to_look_at() -> None:
 )
 def test_nothing_is_told_where_it_is_not_sure(communicated, more):
     """One rank alone, one that communicated, one that may have done so unseen, too short a time, too few steps."""
-    assert hear(Judgement(len(communicated)), communicated, **more) is None
+    assert hear(Judge(len(communicated)), communicated, **more) is None
 
 
 def test_a_rank_that_was_not_heard_may_communicate() -> None:
     """Nothing is told while one of the ranks has told nothing, or has done no step."""
-    judge = Judgement(3)
+    judge = Judge(3)
     assert hear(judge, [False, False]) is None
     judge.beat(beat(2, 106, 0, False))
     assert hear(judge, [False, False], first_s=7) is None
@@ -73,7 +73,7 @@ def test_a_rank_that_was_not_heard_may_communicate() -> None:
 
 def test_ranks_with_a_process_group_get_more_time() -> None:
     """They may average their parameters once in many steps; what they are asked is whether they use it."""
-    judge = Judgement(2)
+    judge = Judge(2)
     assert hear(judge, [False, False], backend="gloo", seconds=14, per_second=20) is None
     verdict = hear(judge, [False, False], backend="gloo", first_s=15, per_second=20)
     assert verdict is not None
@@ -82,7 +82,7 @@ def test_ranks_with_a_process_group_get_more_time() -> None:
 
 def test_it_is_over_with_the_first_collective_and_does_not_come_back() -> None:
     """One rank's collective is enough; a new start of the group is judged anew."""
-    judge = Judgement(2)
+    judge = Judge(2)
     assert hear(judge, [False, False]) is not None
     judge.beat(beat(1, 107, 40, True))
     assert judge.verdicts(108 * SECOND) == ()
@@ -97,7 +97,7 @@ def test_nobody_holds_back_ranks_that_do_not_communicate() -> None:
     """A rank of a training of its own may be slower; no other rank waits for it."""
     kinds = {}
     for communicated in (None, False):
-        judge, group = Judgement(2), Group(2, seed=1)
+        judge, group = Judge(2), Group(2, seed=1)
         hear(judge, [communicated] * 2)
         for rank, record in group.steps(100, slow(1, "backward", 31, since=1)):
             judge.steps(rank, (record,), 0)
@@ -107,7 +107,7 @@ def test_nobody_holds_back_ranks_that_do_not_communicate() -> None:
 
 def test_ranks_that_do_not_communicate_may_wait_for_data() -> None:
     """That is as true of each training of its own."""
-    judge, group = Judgement(2), Group(2, seed=7, data=80.0)
+    judge, group = Judge(2), Group(2, seed=7, data=80.0)
     hear(judge, [False, False])
     for rank, record in group.steps(100):
         judge.steps(rank, (record,), 0)
@@ -116,9 +116,9 @@ def test_ranks_that_do_not_communicate_may_wait_for_data() -> None:
 
 def test_another_observer_ends_what_has_ceased() -> None:
     """A rank that has communicated ends at once what the observer before this one had told."""
-    told = hear(Judgement(2), [False, False])
+    told = hear(Judge(2), [False, False])
     assert told is not None
-    judge = Judgement(2, known=[told])
+    judge = Judge(2, known=[told])
     assert [each.kind for each in judge.verdicts(107 * SECOND)] == ["no_communication"]
     judge.beat(beat(1, 108, 40, True))
     assert judge.verdicts(109 * SECOND) == ()

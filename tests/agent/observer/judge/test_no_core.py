@@ -8,11 +8,11 @@ import pytest
 from support.fakes.groups import MS, Group, slow
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.wire import EACH_RECORD, Verdict
 
 
-def told(judge: Judgement, group: Group, count: int, *more) -> list[Verdict]:
+def told(judge: Judge, group: Group, count: int, *more) -> list[Verdict]:
     """Let steps be made, and return the verdicts that are told of missing cores."""
     found: dict[int, Verdict] = {}
     for rank, record in group.steps(count, *more):
@@ -23,7 +23,7 @@ def told(judge: Judgement, group: Group, count: int, *more) -> list[Verdict]:
 
 def test_a_rank_without_a_core_is_told_and_not_blamed_for_work():
     """Most of its backward pass it waits for a core: that, its share and since when, and no word of a slow rank."""
-    group, judge = Group(2, seed=1), Judgement(2)
+    group, judge = Group(2, seed=1), Judge(2)
     assert told(judge, group, 119) == []
     group.starved[1] = 90.0
     (verdict,) = told(judge, group, 100, slow(1, "backward", 90, since=120))
@@ -37,7 +37,7 @@ def test_a_rank_without_a_core_is_told_and_not_blamed_for_work():
 
 def test_who_takes_the_core_is_told_beside_it_and_it_is_over_when_the_rank_has_one_again():
     """The remark of who looked stands in the line; once the rank runs, the verdict has an end."""
-    group, judge = Group(4, seed=2), Judgement(4)
+    group, judge = Group(4, seed=2), Judge(4)
     group.starved[2] = 90.0
     told(judge, group, 100, slow(2, "forward", 90))
     judge.rivals({2: "another process on core 3 (pid 77)"})
@@ -51,7 +51,7 @@ def test_who_takes_the_core_is_told_beside_it_and_it_is_over_when_the_rank_has_o
 
 def test_where_all_lack_cores_alike_and_where_one_rarely_does_nobody_is_told():
     """A machine with too few cores for its ranks; and a rank that lost its core for a moment."""
-    group, judge = Group(4, seed=3), Judgement(4)
+    group, judge = Group(4, seed=3), Judge(4)
     group.starved = [40.0] * 4
     assert told(judge, group, 200, *(slow(rank, "backward", 40) for rank in range(4))) == []
     group.starved = [0.0] * 4
@@ -65,7 +65,7 @@ def test_where_all_lack_cores_alike_and_where_one_rarely_does_nobody_is_told():
 def test_of_a_large_group_it_is_told_by_its_summaries():
     """No records of each step are needed."""
     world = EACH_RECORD + 2
-    judge = Judgement(world)
+    judge = Judge(world)
     for number in range(1, 12):
         for rank in range(world):
             starved = 60 * MS if rank == 5 else MS

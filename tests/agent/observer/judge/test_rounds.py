@@ -9,8 +9,8 @@ import pytest
 from support.fakes.groups import Group, slow
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.evidence.rounds import Rounds
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.judge import Judge
+from ddptop.agent.observer.judge.large import Rounds
 from ddptop.agent.wire import Verdict
 
 WORLD = 1024
@@ -47,7 +47,7 @@ class Many:
             )  # fmt: skip
 
 
-def follow(judge: Judgement, many: Many, seconds: int, ms: float = 0.0) -> list[tuple[int, Verdict]]:
+def follow(judge: Judge, many: Many, seconds: int, ms: float = 0.0) -> list[tuple[int, Verdict]]:
     """Return each new verdict with the second in which it is told."""
     new: list[tuple[int, Verdict]] = []
     known = {each.number for each in judge.verdicts(many.second * 10**9)}
@@ -64,7 +64,7 @@ def follow(judge: Judgement, many: Many, seconds: int, ms: float = 0.0) -> list[
 @pytest.mark.parametrize("steps_a_s", [10, 1])
 def test_one_of_a_thousand_is_named_within_six_rounds(steps_a_s):
     """Slower by 22 % of the step in its loader, in noise of a tenth: rank, phase, cost, and since when."""
-    many, judge = Many(1, 0.1, steps_a_s), Judgement(WORLD)
+    many, judge = Many(1, 0.1, steps_a_s), Judge(WORLD)
     assert follow(judge, many, 10) == []
     ((second, verdict),) = follow(judge, many, 8, ms=0.22 * 74)
     assert (verdict.kind, verdict.rank, verdict.phase) == ("slow_rank", GUILTY, "data")
@@ -83,14 +83,14 @@ def test_one_of_a_thousand_is_named_within_six_rounds(steps_a_s):
 def test_a_thousand_equals_are_left_alone(steps_a_s, noise, apart):
     """With noise of a tenth or a quarter in each step, and with ranks that differ by a few ms all the time."""
     for seed in range(2):
-        many, judge = Many(seed, noise, steps_a_s), Judgement(WORLD)
+        many, judge = Many(seed, noise, steps_a_s), Judge(WORLD)
         many.drift = np.random.default_rng(seed).normal(0, apart, WORLD)
         assert follow(judge, many, 25) == []
 
 
 def test_the_records_of_a_suspect_and_of_ordinary_ranks_are_asked_for():
     """Of nobody as long as nobody is suspected; of the one that is named and of others, which stay the same."""
-    many, judge = Many(3, 0.05), Judgement(WORLD)
+    many, judge = Many(3, 0.05), Judge(WORLD)
     follow(judge, many, 8)
     assert judge.suspects() == frozenset()
     follow(judge, many, 6, ms=20)
@@ -103,7 +103,7 @@ def test_the_records_of_a_suspect_and_of_ordinary_ranks_are_asked_for():
 
 def test_the_records_of_a_suspect_tell_how_often():
     """What a summary averages, single records show: 200 ms every tenth step, since which step."""
-    many, judge = Many(4, 0.05), Judgement(WORLD)
+    many, judge = Many(4, 0.05), Judge(WORLD)
     follow(judge, many, 8)
     follow(judge, many, 6, ms=20)
     asked = sorted(judge.suspects())
@@ -125,7 +125,7 @@ def test_the_records_of_a_suspect_tell_how_often():
 
 def test_a_round_needs_no_rank_that_has_ceased_to_tell():
     """It counts as one like the others; the slow one is named all the same."""
-    many, judge = Many(5, 0.05, world=200), Judgement(200)
+    many, judge = Many(5, 0.05, world=200), Judge(200)
     verdicts: tuple[Verdict, ...] = ()
     for _ in range(20):
         for summary in many.tell(ms=20):
@@ -148,5 +148,5 @@ def test_a_summary_counts_once():
 
 def test_small_groups_are_judged_from_their_records_alone():
     """A summary of a small group says nothing that its records do not."""
-    many, judge = Many(6, 0.05, world=wire.EACH_RECORD), Judgement(wire.EACH_RECORD)
+    many, judge = Many(6, 0.05, world=wire.EACH_RECORD), Judge(wire.EACH_RECORD)
     assert follow(judge, many, 12, ms=30) == []

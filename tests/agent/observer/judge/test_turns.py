@@ -12,9 +12,9 @@ from msgspec import structs
 from support.fakes.groups import Group, Slowness, slow
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.evidence.blocks import Evidence
-from ddptop.agent.observer.judge.finding import Finding
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.blocks import Evidence
+from ddptop.agent.observer.judge.intervals import Finding
+from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.observer.judge.kinds.turns import Turns
 from ddptop.agent.wire import Verdict
 
@@ -47,7 +47,7 @@ def quick(world: int, seed: int, noise: float = 0.08) -> Group:
     return group
 
 
-def told(judge: Judgement, group: Group, count: int, *more: Slowness) -> list[tuple[int, Verdict]]:
+def told(judge: Judge, group: Group, count: int, *more: Slowness) -> list[tuple[int, Verdict]]:
     """Return each verdict of the next steps that is new, with the step in which it is told."""
     new: list[tuple[int, Verdict]] = []
     numbers = {each.number for each in judge.verdicts(group.at_ns)}
@@ -77,7 +77,7 @@ def found(group: Group, count: int, *more: Slowness) -> Finding | None:
 @pytest.mark.parametrize("phase", ["data", "backward"])
 def test_turns_are_told_with_phase_cost_and_beginning(world, phase, whose):
     """Another rank is late by 25 ms in each step: told within 120 steps, of nobody, and over when it is over."""
-    group, judge = quick(world, seed=1), Judgement(world)
+    group, judge = quick(world, seed=1), Judge(world)
     assert told(judge, group, 120) == []
     ((at, verdict),) = told(judge, group, 160, in_turn(world, whose, phase, 25, since=121))
     assert (verdict.kind, verdict.rank, verdict.phase) == ("taking_turns", None, phase)
@@ -102,7 +102,7 @@ def test_turns_are_told_with_phase_cost_and_beginning(world, phase, whose):
 def test_equals_do_not_take_turns(world, noise):
     """Somebody is always the last; by chance alone it is no turn, however much the ranks scatter."""
     for seed in range(5):
-        group, judge = quick(world, seed, noise), Judgement(world)
+        group, judge = quick(world, seed, noise), Judge(world)
         assert told(judge, group, 300) == []
 
 
@@ -111,7 +111,7 @@ def test_equals_do_not_take_turns(world, noise):
 def test_stops_of_each_rank_on_its_own_are_no_turns(world, often):
     """A scheduler that stops each rank in some of its steps, and now two of them and now none, is silence."""
     for seed in range(5):
-        group, judge, stops = quick(world, seed), Judgement(world), random.Random(seed)
+        group, judge, stops = quick(world, seed), Judge(world), random.Random(seed)
         drawn = {
             (step, rank): {"forward": stops.expovariate(1 / 12.0)}
             for step in range(1, 301)
@@ -127,7 +127,7 @@ def _drawn(drawn: dict[tuple[int, int], dict[str, float]], step: int, rank: int)
 
 def test_ranks_without_a_core_take_no_turns():
     """Two cores, four ranks, and each waits for a core in its turn: the kernel counts it, nobody is told."""
-    group, judge = quick(4, seed=3), Judgement(4)
+    group, judge = quick(4, seed=3), Judge(4)
     group.starved = [6.0] * 4
     assert told(judge, group, 300, in_turn(4, strictly, "forward", 24)) == []
     group.starved = [0.5] * 4
@@ -137,7 +137,7 @@ def test_ranks_without_a_core_take_no_turns():
 
 def test_slow_ranks_one_after_the_other_take_no_turns():
     """A slow rank that is followed by another one is told as these two."""
-    group, judge = quick(4, seed=4), Judgement(4)
+    group, judge = quick(4, seed=4), Judge(4)
     spells = (slow(step // 100 % 4, "data", 25, since=step, until=step + 100) for step in range(1, 400, 100))
     kinds = [(verdict.kind, verdict.rank) for _, verdict in told(judge, group, 400, *spells)]
     assert kinds == [("slow_rank", rank) for rank in range(4)]
@@ -145,7 +145,7 @@ def test_slow_ranks_one_after_the_other_take_no_turns():
 
 def test_one_rank_that_is_nearly_always_the_last_is_the_slow_one():
     """Nine steps of ten are one rank's: that is not turns."""
-    group, judge = quick(4, seed=5), Judgement(4)
+    group, judge = quick(4, seed=5), Judge(4)
 
     def mostly(step: int, rank: int) -> dict[str, float]:
         return {"data": 25.0} if rank == (step // 10 % 3 if step % 10 == 0 else 3) else {}
@@ -169,7 +169,7 @@ def test_others_that_are_as_far_apart_make_no_turn():
 
 def test_batches_explain_who_is_late():
     """Where each step another rank has the largest batch, that is said, and not that they take turns."""
-    group, judge = quick(4, seed=6), Judgement(4)
+    group, judge = quick(4, seed=6), Judge(4)
 
     def longer(sizes: list[int], step: int, rank: int) -> dict[str, float]:
         return {"backward": (sizes[rank] - 32) * 0.8}
@@ -189,14 +189,14 @@ def test_batches_explain_who_is_late():
 
 def test_where_collectives_are_not_seen_nobody_takes_turns():
     """Without the wait a rank's own time is not known."""
-    group, judge = quick(4, seed=7), Judgement(4)
+    group, judge = quick(4, seed=7), Judge(4)
     group.observed = False
     assert told(judge, group, 200, in_turn(4, strictly, "forward", 25)) == []
 
 
 def test_the_share_of_turns_is_that_of_the_pace_of_the_group():
     """Where nobody waits, a step of the mean rank is shorter than the delay of the one whose turn it is."""
-    group, judge = Group(4, seed=6, data=0.5, forward=1.0, backward=2.0, optimizer=0.2), Judgement(4)
+    group, judge = Group(4, seed=6, data=0.5, forward=1.0, backward=2.0, optimizer=0.2), Judge(4)
     for rank, record in group.steps(800, in_turn(4, strictly, "forward", 25)):
         judge.steps(rank, (structs.replace(record, wall_ns=record.wall_ns - (record.wait_ns or 0), wait_ns=0),), 0)
     (verdict,) = judge.verdicts(group.at_ns)
@@ -207,7 +207,7 @@ def test_the_share_of_turns_is_that_of_the_pace_of_the_group():
 
 def test_where_no_backward_pass_is_seen_turns_are_not_said_to_be_between_the_phases():
     """A loop of `autograd.grad`, say: forward and backward pass are in what is left."""
-    group, judge = Group(4, seed=7, forward=0.0, backward=0.0, other=8.0), Judgement(4)
+    group, judge = Group(4, seed=7, forward=0.0, backward=0.0, other=8.0), Judge(4)
     told(judge, group, 300, in_turn(4, strictly, "other", 25))
     (verdict,) = judge.verdicts(group.at_ns)
     assert (verdict.kind, verdict.phase) == ("taking_turns", "other")

@@ -16,8 +16,9 @@ from support.standing import Spot, in_user_code, waits
 
 from ddptop.agent import wire
 from ddptop.agent.observer.inspection import work
-from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.judge.hang.progress import ONE
+from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.observer.record.recording import read_inspections, read_verdicts
 from ddptop.agent.observer.relay import hanging
 from ddptop.agent.observer.relay.hanging import Hanging
@@ -26,7 +27,7 @@ from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 Then = Callable[[dict[int, wire.Inspection]], object]
 
 
-class Asked:
+class Asked(Inspections):
     """A hanging whose ranks answer when the test says so, and whose clock it sets."""
 
     def __init__(self, directory: RunDir) -> None:
@@ -39,14 +40,15 @@ class Asked:
             directory.read(),
             self,
             self.recorded.append,
-            lambda finding, ceased: self.findings.append((finding, ceased)),
             lambda: self.now_ns,
         )
         self.step = 0
         for rank in range(2):
             self.hanging.meet(rank, 2)
 
-    def ask(self, ranks: Collection[int], then: Then, *, stacks: bool) -> None:
+    def ask(
+        self, ranks: Collection[int], then: Then, *, stacks: bool, native: bool = False, asker: bytes = b""
+    ) -> None:
         self.questions.append((tuple(ranks), then))
 
     def make_step(self) -> None:
@@ -60,7 +62,7 @@ class Asked:
         """Let time pass, with a turn at its end."""
         self.now_ns += int(seconds * ONE)
         self.hanging.turn()
-        self.hanging.tell()
+        self.findings.append(self.hanging.finding())
 
     def answer(self, calls: int = 5) -> None:
         """Answer the oldest question: rank 1 sleeps, rank 0 waits for it."""
@@ -235,7 +237,7 @@ def test_a_run_of_which_a_rank_has_failed_is_not_looked_at(
     looks: list[int] = []
     seconds: list[int] = []
     with ranks(directory, 2), relayed(directory) as relay:
-        judge = relay._judging.turn
+        judge = relay._verdicts.turn
 
         def look() -> bool:
             looks.append(1)
@@ -246,7 +248,7 @@ def test_a_run_of_which_a_rank_has_failed_is_not_looked_at(
             return judge(now_ns)
 
         monkeypatch.setattr(relay._hanging, "turn", look)
-        monkeypatch.setattr(relay._judging, "turn", turn)
+        monkeypatch.setattr(relay._verdicts, "turn", turn)
         until(lambda: looks, "a look")
         relay.publish(wire.RunState(time.time_ns(), "running", cause="rank 0: ValueError"))
         before = len(seconds)

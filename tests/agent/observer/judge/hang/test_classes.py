@@ -22,9 +22,9 @@ from support.standing import (
 )  # fmt: skip
 
 from ddptop.agent.observer.inspection import dumps
-from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.judge.hang.classes import ENDED_S
 from ddptop.agent.observer.judge.hang.progress import ONE
+from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.wire import Frame, GroupCalls, Hang, OpenCall, PastCall
 
 STEP_S = 0.2

@@ -23,8 +23,8 @@ from ddptop.agent.observer.orders import far
 from ddptop.agent.observer.record.recording import read_events, read_history, read_verdicts
 from ddptop.agent.observer.relay.hosts import head as head_side
 from ddptop.agent.observer.relay.hosts.links import OPENING
-from ddptop.agent.observer.relay.judging import judge_of
 from ddptop.agent.observer.relay.relay import Relay
+from ddptop.agent.observer.relay.verdicts import judge_of
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Rendezvous
 from ddptop.agent.run.rundir import RunDir
@@ -197,6 +197,7 @@ def test_verdicts_are_the_head_s_at_both_doors(runtime: Path, look: Look) -> Non
 
     class Judge(NoJudge):
         def __init__(self, name: str) -> None:
+            super().__init__()
             self.heard = judged.setdefault(name, set())
 
         def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
@@ -427,6 +428,7 @@ def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Pa
 
     class Judge(NoJudge):
         def __init__(self) -> None:
+            super().__init__()
             self.steps_of: set[int] = set()
 
         def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:

@@ -11,27 +11,23 @@ from dataclasses import replace
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.evidence.blocks import ROUNDS, STEPS
-from ddptop.agent.observer.judge.evidence.detail import MOST_SUSPECTS, Detail
-from ddptop.agent.observer.judge.evidence.hosts import HostsOfRanks
-from ddptop.agent.observer.judge.evidence.join import StepJoin
-from ddptop.agent.observer.judge.evidence.rounds import Rounds
-from ddptop.agent.observer.judge.finding import NO_CORE, Finding
-from ddptop.agent.observer.judge.intervals import Intervals
+from ddptop.agent.observer.judge.blocks import ROUNDS, STEPS
+from ddptop.agent.observer.judge.intervals import NO_CORE, Finding, Intervals
+from ddptop.agent.observer.judge.join import StepJoin
 from ddptop.agent.observer.judge.kinds.divergence import Divergence
 from ddptop.agent.observer.judge.kinds.health import Health
-from ddptop.agent.observer.judge.kinds.link import Links
+from ddptop.agent.observer.judge.kinds.hosts import KIND as SLOW_HOST
+from ddptop.agent.observer.judge.kinds.hosts import HostsOfRanks, Links, SlowHost
 from ddptop.agent.observer.judge.kinds.memory_growth import GroupMemory
 from ddptop.agent.observer.judge.kinds.no_communication import Communication
 from ddptop.agent.observer.judge.kinds.no_core import NoCore
-from ddptop.agent.observer.judge.kinds.slow import Judge
-from ddptop.agent.observer.judge.kinds.slow_host import KIND as SLOW_HOST
-from ddptop.agent.observer.judge.kinds.slow_host import SlowHost
+from ddptop.agent.observer.judge.kinds.slow import SlowRank
+from ddptop.agent.observer.judge.large import MOST_SUSPECTS, Detail, Rounds
 
 _OF_STEPS: Final = ("slow_rank", "unequal_work", "input_bound", "communication_bound")
 
 
-class Judgement:
+class Judge:
     """What is wrong with one run."""
 
     def __init__(self, world: int, *, generation: int = 0, first: int = 1, known: Iterable[wire.Verdict] = ()) -> None:
@@ -54,7 +50,7 @@ class Judgement:
     def _begin(self) -> None:
         self._large = self._world > wire.EACH_RECORD
         self._detail = Detail()
-        self._judge = Judge(self._world, ROUNDS if self._large else STEPS, self._detail if self._large else None)
+        self._judge = SlowRank(self._world, ROUNDS if self._large else STEPS, self._detail if self._large else None)
         self._hosts = HostsOfRanks(self._world)
         self._slow_host = SlowHost(self._hosts, ROUNDS if self._large else STEPS)
         self._no_core = NoCore(ROUNDS if self._large else STEPS)
@@ -74,6 +70,17 @@ class Judgement:
     def generation(self) -> int:
         """The restart count of the group that is judged."""
         return self._intervals.generation
+
+    def take(self, message: wire.Telemetry) -> None:
+        """Take in a message of a rank; those that say nothing of what is wrong are left out."""
+        if type(message) is wire.Steps:
+            self.steps(message.rank, message.steps, message.generation)
+        elif type(message) is wire.Summary:
+            self.summary(message)
+        elif type(message) is wire.Beat:
+            self.beat(message)
+        elif type(message) is wire.Checksums:
+            self.checksums(message)
 
     def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
         """Take in records of a rank, in order; one that comes again or too late is left out.

@@ -1,14 +1,19 @@
-"""The summaries of a large group, brought together to one block a second. Pure and bounded."""
+"""A large group: the summaries of all ranks, brought together to one block a second, and the records of a few ranks.
+
+The records are asked for because one of these ranks may be slow.  Pure and bounded.
+"""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from ddptop.agent.observer.judge.evidence.blocks import Block, Rows, block_of
-from ddptop.agent.wire import Summary
+from ddptop.agent.observer.judge.blocks import Block, Evidence, Rows, block_of
+from ddptop.agent.observer.judge.join import StepJoin
+from ddptop.agent.wire import Step, Summary
 
 COMPLETE = 0.9
 """Part of the ranks that must have told something before a round ends without the others."""
@@ -71,3 +76,39 @@ def _numbers(summary: Summary) -> tuple[float, ...]:
         summary.other_ns / 1e6, (summary.copy_ns or 0) / 1e6, wait, summary.samples or 0.0,
         (summary.starved_ns or 0) / 1e6, summary.wall_ns / 1e6,
     )  # fmt: skip
+
+
+MOST_SUSPECTS: Final = 8
+LEAST_ORDINARY: Final = 3
+"""Ranks that a suspect is compared with, at least."""
+
+
+class Detail:
+    """The records of suspects and of ordinary ranks."""
+
+    def __init__(self) -> None:
+        self.ranks: frozenset[int] = frozenset()
+        """The ranks of which records would decide."""
+        self._suspects: frozenset[int] = frozenset()
+        self.places: dict[int, int] = {}
+        """By rank, its column in the evidence."""
+        self.evidence = Evidence(0)
+        self._join = StepJoin(0)
+
+    def ask(self, suspects: Sequence[int], usual: Sequence[int]) -> None:
+        """Ask for these suspects, and for as many of these ordinary ranks; nothing changes while the suspects stay."""
+        if frozenset(suspects) == self._suspects:
+            return
+        self._suspects = frozenset(suspects)
+        ordinary = [rank for rank in usual if rank not in self._suspects][: max(LEAST_ORDINARY, len(suspects))]
+        self.ranks = self._suspects | frozenset(ordinary) if suspects else frozenset()
+        self.places = {rank: place for place, rank in enumerate(sorted(self.ranks))}
+        self.evidence = Evidence(len(self.ranks))
+        self._join = StepJoin(len(self.ranks))
+
+    def take(self, rank: int, step: Step) -> None:
+        """Take in a record; in order within each rank."""
+        place = self.places.get(rank)
+        together = None if place is None else self._join.take(place, step)
+        if together is not None:
+            self.evidence.take(together)

@@ -13,14 +13,14 @@ from support.fakes.groups import Group, slow
 from support.hostile import structs
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.evidence.blocks import MOST_ROWS
-from ddptop.agent.observer.judge.finding import Finding
-from ddptop.agent.observer.judge.judgement import Judgement
+from ddptop.agent.observer.judge.blocks import MOST_ROWS
+from ddptop.agent.observer.judge.intervals import Finding
+from ddptop.agent.observer.judge.judge import Judge
 
 LARGE = wire.EACH_RECORD + 2
 
 
-def check(judge: Judgement, now_ns: int) -> None:
+def check(judge: Judge, now_ns: int) -> None:
     """Verdicts can be read by whoever gets them, and are what was sent."""
     sent = wire.Verdicts(now_ns, judge.verdicts(now_ns))
     assert wire.read_telemetry(wire.encode(sent)) == sent
@@ -37,7 +37,7 @@ def check(judge: Judgement, now_ns: int) -> None:
 )
 def test_nothing_that_can_be_read_raises(world: int, told: list[wire.Telemetry], now: int) -> None:
     """Any numbers of any ranks in any order."""
-    judge = Judgement(world)
+    judge = Judge(world)
     for message in told:
         match message:
             case wire.Steps(rank, steps, generation):
@@ -63,7 +63,7 @@ SPANS = st.sampled_from([0, 1, -1, 10**6, 10**8, 2**53, -(2**53)])
 )
 def test_whole_steps_of_any_spans_are_judged(world, drawn, unseen):
     """Spans of weeks, of nothing and below zero, in groups that are complete, for so long that all is looked at."""
-    judge = Judgement(world)
+    judge = Judge(world)
     for number in range(1, 91 if world < LARGE else 12):
         for rank in range(world):
             wall, data, forward, backward, optimizer, other, samples, starved, wait, at_ns = drawn[
@@ -88,7 +88,7 @@ def test_whole_steps_of_any_spans_are_judged(world, drawn, unseen):
 
 def test_steps_that_took_no_time_have_no_endless_share():
     """A lead of a hundred days in steps of nothing is still a verdict that can be read."""
-    judge, most = Judgement(2), 2**53
+    judge, most = Judge(2), 2**53
     for number in range(1, 12_000):
         for rank in range(2):
             own = most if rank else 0
@@ -101,7 +101,7 @@ def test_steps_that_took_no_time_have_no_endless_share():
 def test_a_long_run_takes_no_more_than_a_short_one(ms):
     """What is held of the steps is bounded, whatever a step takes."""
     usual = dict.fromkeys(("data", "forward", "backward", "optimizer", "other"), ms / 5)
-    group, judge = Group(2, 1, **usual), Judgement(2)
+    group, judge = Group(2, 1, **usual), Judge(2)
     group.transfer = 0.05
     for _ in range(3):
         for rank, record in group.steps(1500 if ms < 1 else 300, slow(0, "data", ms, every=2)):
@@ -114,7 +114,7 @@ def test_a_long_run_takes_no_more_than_a_short_one(ms):
 
 def test_records_that_come_again_or_late_count_once():
     """A fill repeats what was heard: the verdict is the one without it."""
-    group, once, twice = Group(2, seed=1), Judgement(2), Judgement(2)
+    group, once, twice = Group(2, seed=1), Judge(2), Judge(2)
     records = list(group.steps(150, slow(1, "data", 30, since=51)))
     for at, (rank, record) in enumerate(records):
         once.steps(rank, (record,), 0)
@@ -125,7 +125,7 @@ def test_records_that_come_again_or_late_count_once():
 
 def test_a_restart_ends_what_was_told_and_counts_on():
     """The old ranks' verdict ends with their last step; the numbers go on; late records of theirs are nobody's."""
-    group, judge = Group(2, seed=2), Judgement(2)
+    group, judge = Group(2, seed=2), Judge(2)
     for rank, record in group.steps(120, slow(1, "data", 30)):
         judge.steps(rank, (record,), 0)
         judge.verdicts(record.end_at_ns)
@@ -147,7 +147,7 @@ def test_a_restart_ends_what_was_told_and_counts_on():
 
 def test_nothing_holds_a_run_back_that_hangs():
     """A hang ends the verdict on a slow rank and comes first; a run that only stands leaves it, and comes last."""
-    group, judge = Group(2, seed=2), Judgement(2)
+    group, judge = Group(2, seed=2), Judge(2)
     for rank, record in group.steps(120, slow(1, "data", 30)):
         judge.steps(rank, (record,), 0)
     now = group.at_ns
@@ -166,7 +166,7 @@ def test_nothing_holds_a_run_back_that_hangs():
 
 def test_the_beginning_is_the_time_of_its_step():
     """Of the step that is named, as its records say, and not of the moment in which it is told."""
-    group, judge = Group(4, seed=3), Judgement(4)
+    group, judge = Group(4, seed=3), Judge(4)
     ends = {}
     for rank, record in group.steps(200, slow(1, "data", 30, since=101)):
         ends[record.step] = record.end_at_ns

@@ -12,16 +12,17 @@ from support.fakes.relay import relayed
 from support.harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.intervals import Finding
+from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.observer.record.recording import read_verdicts
-from ddptop.agent.observer.relay import judging, relay, suspects
-from ddptop.agent.observer.relay.judging import Judging
+from ddptop.agent.observer.relay import relay, suspects
+from ddptop.agent.observer.relay.verdicts import MOST_FAULTS, RunVerdicts
 from ddptop.agent.run.rundir import RunDir
 
 SLOW = wire.Verdict(1, "slow_rank", "rank 1 holds the group back", 100, rank=1, phase="data")
 
 
-class Told:
+class Told(Judge):
     """A judge that finds what it is told."""
 
     def __init__(self, known: Sequence[wire.Verdict] = ()) -> None:
@@ -70,7 +71,9 @@ class Told:
     def rivals(self, remarks: Mapping[int, str]) -> None:
         """Take in who takes the cores of ranks."""
 
-    missing_steps = 0
+    @property
+    def missing_steps(self) -> int:
+        return 0
 
     def suspects(self) -> frozenset[int]:
         return self.suspected
@@ -80,7 +83,7 @@ class Told:
         return [msgspec.structs.replace(each, until_at_ns=at_ns) for each in open_]
 
     def hosts(self, states: Sequence[wire.HostState]) -> None:
-        self._hear(states)
+        """Take in what is known of the hosts."""
 
     def _hear(self, something: object) -> None:
         if self.broken:
@@ -89,21 +92,22 @@ class Told:
 
 
 class Recorded:
-    """A judging of a `Told`, the file of which is a dict."""
+    """The verdicts of a `Told`, the file of which is a dict."""
 
     def __init__(self, known: Sequence[wire.Verdict] = (), generation: int = 0) -> None:
         self.now = 0.0
-        self.writes: list[wire.Verdict] = []
-        self.said: list[str] = []
         self.judge = Told()
-        self.judging = Judging(
-            2, self.writes.append, lambda text, level: self.said.append(text), self._make, lambda: self.now
-        )
-        self.judging.begin(generation, known, 1_000)
+        self.verdicts = RunVerdicts(2, self._make, lambda: self.now)
+        self.verdicts.begin(generation, known, 1_000)
 
     def _make(self, world: int, generation: int, known: Sequence[wire.Verdict]) -> Told:
         self.judge.known = known
         return self.judge
+
+    @property
+    def writes(self) -> list[wire.Verdict]:
+        """What was to be recorded by now."""
+        return self.verdicts._to_record
 
     @property
     def file(self) -> dict[int, wire.Verdict]:
@@ -118,12 +122,12 @@ def test_figures_that_change_are_written_seldom() -> None:
     for second in range(30):
         made.now = float(second)
         made.judge.finds = (msgspec.structs.replace(SLOW, cost_ms=float(second)),)
-        changes += made.judging.turn(second)
+        changes += made.verdicts.turn(second)
     assert changes == 30
     assert [verdict.cost_ms for verdict in made.writes] == [0.0, 10.0, 20.0]
     made.judge.finds, made.judge.over = (), [msgspec.structs.replace(SLOW, cost_ms=29.0, until_at_ns=500)]
-    assert made.judging.turn(600)
-    assert made.judging.now == ()
+    assert made.verdicts.turn(600)
+    assert made.verdicts.now == ()
     assert made.file == {1: msgspec.structs.replace(SLOW, cost_ms=29.0, until_at_ns=500)}
 
 
@@ -131,8 +135,8 @@ def test_what_goes_on_at_the_end_of_the_run_ends_with_it() -> None:
     """Nothing recorded is left without an end."""
     made = Recorded()
     made.judge.finds = (SLOW,)
-    made.judging.turn(200)
-    made.judging.finish(900)
+    made.verdicts.turn(200)
+    made.verdicts.finish(900)
     assert made.file == {1: msgspec.structs.replace(SLOW, until_at_ns=900)}
 
 
@@ -140,10 +144,10 @@ def test_what_waits_for_others_is_told_at_the_end() -> None:
     """A run that ends right after something was noticed tells it all the same, to those who look on as well."""
     made = Recorded()
     made.judge.waiting = (SLOW,)
-    made.judging.turn(200)
-    assert not made.judging.now
-    made.judging.finish(900)
-    assert made.judging.now == (SLOW,)
+    made.verdicts.turn(200)
+    assert not made.verdicts.now
+    made.verdicts.finish(900)
+    assert made.verdicts.now == (SLOW,)
     assert made.file == {1: msgspec.structs.replace(SLOW, until_at_ns=900)}
 
 
@@ -157,7 +161,7 @@ def test_a_successor_goes_on_with_what_was_recorded() -> None:
     made = Recorded([msgspec.structs.replace(SLOW, generation=1), msgspec.structs.replace(other, generation=1), old], 1)
     assert made.file == {3: msgspec.structs.replace(old, until_at_ns=1_000)}
     made.judge.finds = (msgspec.structs.replace(SLOW, generation=1),)
-    made.judging.turn(2_000)
+    made.verdicts.turn(2_000)
     assert made.file[2].until_at_ns == 2_000
     assert 1 not in made.file
 
@@ -165,12 +169,12 @@ def test_a_successor_goes_on_with_what_was_recorded() -> None:
 def test_checksums_wait_for_the_judge() -> None:
     """A rank sends those of its last checks once, when it is heard for the first time."""
     judge = Told()
-    judging = Judging(2, lambda verdict: None, lambda text, level: None, lambda *_: judge)
+    verdicts = RunVerdicts(2, lambda *_: judge)
     early, late = (wire.Checksums(0, step, step, ()) for step in (5, 10))
-    judging.note(wire.Beat(0, 1, "running", "forward", 1, None, 1))
-    judging.note(early)
-    judging.begin(0, (), 1_000)
-    judging.note(late)
+    verdicts.take(wire.Beat(0, 1, "running", "forward", 1, None, 1))
+    verdicts.take(early)
+    verdicts.begin(0, (), 1_000)
+    verdicts.take(late)
     assert judge.heard == [early, late]
 
 
@@ -178,17 +182,17 @@ def test_errors_of_the_judge_cost_verdicts_and_are_said_once() -> None:
     """What went on is closed; after very many errors the judge is left alone."""
     made = Recorded()
     made.judge.finds = (SLOW,)
-    made.judging.turn(200)
+    made.verdicts.turn(200)
     made.judge.broken = True
-    made.judging.turn(300)
+    made.verdicts.turn(300)
     assert made.file == {1: msgspec.structs.replace(SLOW, until_at_ns=300)}
-    for number in range(judging.MOST_FAULTS + 10):
-        made.judging.note(beat(0, number))
-    made.judging.steps(steps(0, 1))
-    made.judging.turn(400)
-    assert made.judging.faults == judging.MOST_FAULTS
-    assert len(made.said) == 2
-    failing = Judging(1, made.writes.append, lambda text, level: made.said.append(text), _cannot)
+    for number in range(MOST_FAULTS + 10):
+        made.verdicts.take(beat(0, number))
+    made.verdicts.take(steps(0, 1))
+    made.verdicts.turn(400)
+    assert made.verdicts.faults == MOST_FAULTS
+    assert len(made.verdicts.take_changes()[1]) == 2
+    failing = RunVerdicts(1, _cannot)
     failing.begin(0, (), 0)
     failing.turn(1)
     failing.finish(2)
@@ -199,14 +203,14 @@ def test_a_judge_that_is_not_asked_any_more_has_no_verdicts() -> None:
     """What it told last is closed and told no more."""
     made = Recorded()
     made.judge.finds = (SLOW,)
-    made.judging.turn(200)
+    made.verdicts.turn(200)
     made.judge.broken = True
-    for number in range(judging.MOST_FAULTS):
-        made.judging.note(beat(0, number))
-    assert made.judging.turn(300)
-    assert made.judging.now == ()
+    for number in range(MOST_FAULTS):
+        made.verdicts.take(beat(0, number))
+    assert made.verdicts.turn(300)
+    assert made.verdicts.now == ()
     assert made.file == {1: msgspec.structs.replace(SLOW, until_at_ns=300)}
-    assert not made.judging.turn(400)
+    assert not made.verdicts.turn(400)
 
 
 def _cannot(world: int, generation: int, known: Sequence[wire.Verdict]) -> Told:
@@ -290,15 +294,15 @@ def test_the_last_hang_is_kept_for_whoever_tells_the_end() -> None:
     """As it was told last, with its end; that of other processes is none of these."""
     made = Recorded()
     hang = wire.Verdict(4, "hang", "rank 1 hangs · 3 s", 100, hang=wire.Hang("not_entered", (1,)))
-    assert made.judging.hang is None
+    assert made.verdicts.hang is None
     made.judge.finds = (SLOW, hang)
-    made.judging.turn(200)
-    assert made.judging.hang == hang
+    made.verdicts.turn(200)
+    assert made.verdicts.hang == hang
     over = msgspec.structs.replace(hang, until_at_ns=300)
     made.judge.finds, made.judge.over = (), [over]
-    made.judging.turn(400)
-    assert made.judging.hang == over
-    made.judging.restart(0)
-    assert made.judging.hang == over, "the same processes"
-    made.judging.restart(1)
-    assert made.judging.hang is None
+    made.verdicts.turn(400)
+    assert made.verdicts.hang == over
+    made.verdicts.restart(0)
+    assert made.verdicts.hang == over, "the same processes"
+    made.verdicts.restart(1)
+    assert made.verdicts.hang is None

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptop.agent.observer.judge.evidence.median import median
 from ddptop.agent.wire import Step
 
 Array = NDArray[np.floating[Any]]
@@ -258,3 +257,16 @@ def _uneven(table: Array) -> float:
         return 0.0
     explained = np.take_along_axis(samples, own.argmax(axis=1)[:, None], axis=1)[:, 0] >= samples.max(axis=1)
     return float((own.max(axis=1) - own.mean(axis=1)).mean()) if explained.mean() > 0.6 else 0.0
+
+
+def median(values: Array, axis: int = 0) -> Array:
+    """Return the median along an axis, as `numpy.median` does, but for arrays without NaN."""
+    ordered = np.sort(values, axis=axis)
+    half, odd = divmod(ordered.shape[axis], 2)
+    upper: Array = ordered.take(half, axis=axis)
+    return upper if odd else (ordered.take(half - 1, axis=axis) + upper) / 2
+
+
+def middle(values: Array) -> float:
+    """Return the median of a row of numbers."""
+    return float(median(values))
