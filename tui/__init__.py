@@ -1,13 +1,13 @@
-"""What a person sees and acts with. Knows the wire and the run directory; never imports torch.
+"""The dashboard and the command line. Knows the wire and the run directory; never imports torch.
 
 cli       the command line: verbs, `ps` and `status`, plain output
 app       the app: one run or several, keys, palette, snapshots, the browser
-screens   what fills the terminal; `dialogs` are over it
-views     what screens consist of: panels, table, heatmap, timeline, plot, rank, stacks, runs
-link      where frames come from: a run, the fleet, the machine
+screens   the contents of the terminal; `dialogs` are over it
+views     the parts of screens: panels, table, heatmap, timeline, plot, rank, stacks, runs
+link      the sources of frames: a run, the fleet, the machine
 remote    verbs that are carried out on other machines, by ssh or srun
-control   what acts on runs: kill, signal, launch; which action is offered when
-model     what is known of a run: frames, store, history
+control   actions on runs: kill, signal, launch, and the rules by which they are offered
+model     a run for the screens: frames, diagnosis, history, logs
 drawing   lines, bars, colors, units
 settings  the user's settings, among them the seconds after which a rank is stalled or silent
 

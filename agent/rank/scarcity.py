@@ -1,4 +1,4 @@
-"""Whether the process of a rank has the descriptors and threads left that the agent's sockets need.
+"""The descriptors and threads that the agent's sockets need, and the process of a rank may have no more.
 
 ZeroMQ aborts the process where it gets none of them during its start, so they are tried before.
 """

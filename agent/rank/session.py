@@ -78,7 +78,7 @@ class Session:
         self.gate = Gate()
         self.health = Health()
         self.is_loss_unsure = False
-        """Whether the last loss may be 1/k of the script's; see `meter.is_loss_unsure`."""
+        """True where the last loss may be 1/k of the script's; see `meter.is_loss_unsure`."""
         self.notices: deque[Event] = deque(maxlen=_MOST_NOTICES)
         """Events of this rank that are to be published."""
         generation = enrolment.generation(directory, position)
@@ -100,7 +100,7 @@ class Session:
         self._presence = Presence(directory, self.rank)
         self._gauges = Gauges()
         self._reading: Reading | None = None
-        """What was read for the last sign of life."""
+        """The readings for the last heartbeat."""
         self._start_phase = "imports"
         self._ended = False
         self._left_at = ""

@@ -1,4 +1,4 @@
-"""What the observer saw of the end of each rank's process: its time, its status, and what the kernel counted.
+"""The ends of the ranks' processes as the observer saw them: time, status, and the kernel's count of kills for memory.
 
 A rank that is killed reports nothing itself, and the status of a process is gone as soon as its parent has read it: the
 observer writes both down at once, so that the report is the same after the observer has gone, too.
@@ -31,7 +31,7 @@ class Death(msgspec.Struct, frozen=True):
     status: Annotated[int, msgspec.Meta(ge=-255, le=255)] | None = None
     """Exit code, negative for a signal. None: the system did not tell."""
     out_of_memory: bool | None = None
-    """Whether the kernel counted an out-of-memory kill. None: not known, or not killed."""
+    """True where the kernel counted an out-of-memory kill. None: not known, or not killed."""
     evidence: Line = ""
     """On what that rests."""
 

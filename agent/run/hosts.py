@@ -1,4 +1,4 @@
-"""What a run directory knows of the other hosts of its run: where the head listens, the hosts, their ranks.
+"""The records of the other hosts in a run directory: the address of the head, the hosts, their ranks.
 
 The files are in `<run>/hosts/`. What they say came from other hosts: no process that they name may get a signal, and no
 path in them is one of this host.

@@ -64,7 +64,7 @@ class Ended(msgspec.Struct, frozen=True):
     pid: int | None = None
     """The process that wrote this, which may be a child of the rank. None: an agent of an older version."""
     awaits: Line = ""
-    """What its interpreter waits for before the process ends: `thread uploader (train.py:9)`."""
+    """The thing that its interpreter waits for before the process ends: `thread uploader (train.py:9)`."""
     left_at: Line = ""
     """The user's line of the `sys.exit` that ended the script with exit code 0: `train.py:9 main`."""
 

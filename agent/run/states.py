@@ -54,7 +54,7 @@ class Evidence(NamedTuple):
     ended: Ended | None = None
     """The end of its script, by that record."""
     alive: bool | None = None
-    """Whether its process lives."""
+    """True where its process lives."""
     status: str = ""
     """Status of that process in psutil's spelling; empty where it was not read since the last message."""
     cpu_percent: float | None = None

@@ -144,7 +144,7 @@ class DdptopApp(App[None]):
         self._hint = hint
         """None where the user needs none."""
         self.failure: Exception | None = None
-        """What ended the dashboard, if it was an error of its own."""
+        """The error of its own that ended the dashboard, if there was one."""
         self._listed = listed
         self._first: Frame | None = None
         """The frame with which the first screen begins: what it lacks is awaited from then on."""

@@ -38,7 +38,7 @@ from ddptop.tui.settings import Thresholds
 CHILD_S: Final = 20.0
 """How long a user's runs may take to be read."""
 MEMORY_BYTES: Final = 2 << 30
-"""What a child may take on top of what it begins with, most of it never touched: the stacks of ZeroMQ's threads."""
+"""Bytes that a child may add to those it begins with, most of them never touched: the stacks of ZeroMQ's threads."""
 MOST_RUNS: Final = 64
 """Runs that are listed of each user, the newest."""
 LARGEST_ANSWER: Final = 1 << 20

@@ -13,7 +13,7 @@ from ddptop.agent.text import clean
 
 _UNKNOWN_VERB: Final = r"argument VERB: invalid choice: '(.*?)' \(choose from "
 _NEGATIVE: Final = r"-\d+$|-\d*\.\d+$"
-"""What argparse takes for a number and not for an option."""
+"""The words that argparse takes for a number and not for an option."""
 _SIGNAL: Final = r"-(?:\d+|[A-Z][A-Z0-9+-]*)$"
 """How `kill` of a shell takes a signal: `-9`, `-KILL`."""
 _HANGING: Final = 9

@@ -89,7 +89,7 @@ class Drawn(ScrollView):
     _painted: tuple[Region, list[Strip]] | None = None
     """The part that was asked for last, and its lines; None where all have to be drawn."""
     _plain: bool | None = None
-    """Whether a line is no more than what is drawn in it; None where the styles may have changed since."""
+    """True where a line is no more than the drawing in it; None where the styles may have changed since."""
 
     def __init__(self, **options: Any) -> None:
         self._refreshed: set[int] = set()
@@ -250,7 +250,7 @@ class Page(Drawn):
         super().__init__(**options)
         self._strips: list[Strip] = []
         self._rows: list[Row] = []
-        """What the strips were made of."""
+        """The rows of which the strips were made."""
 
     def show_rows(self, rows: Sequence[Row]) -> None:
         same = len(rows) == len(self._rows)

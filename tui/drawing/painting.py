@@ -1,4 +1,4 @@
-"""What a painting of the screen takes: the lines that changed, of the widgets that are seen there.
+"""A painting of the screen takes the lines that changed, of the widgets that are seen there.
 
 Textual asks every widget for all of its lines whenever one line of the screen changes, and cuts them all where any
 widget begins or ends. Four times a second that took as long as all that the dashboard draws.

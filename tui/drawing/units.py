@@ -16,7 +16,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from ddptop.agent.text import size as plain_size
 
 DASH: Final = "–"
-"""What is not known."""
+"""The sign for a value that is not known."""
 
 
 def fit(text: str, width: int) -> str:

@@ -33,7 +33,7 @@ class RunLine:
 
     run: str
     run_id: str
-    """What stays its own where another run takes its name."""
+    """The identity of a run, which stays its own where another run takes its name."""
     state: str
     program: str
     world: int

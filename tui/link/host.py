@@ -1,4 +1,4 @@
-"""What the machine has to give and how much of it is in use: cores, memory, GPUs.
+"""The cores, the memory and the GPUs of the machine, and how much of them is in use.
 
 Through psutil and NVML, without torch; a number, or None where it cannot be had. Both are loaded at the first look: the
 dashboard is on the screen before the list of the runs is.

@@ -115,7 +115,7 @@ class Link:
         self._kept: Kept | None = None
         self._observed: Subscription | None = None
         self.model: RunModel | None = None
-        """What its directory says, where no observer does."""
+        """The state by its directory, where no observer says it."""
         # One that has looked after the run for a while answers at once.
         starting = self._run.observer is None or self._run.state == "starting"
         self._patience_s = START_S if starting else OBSERVED_S

@@ -37,7 +37,7 @@ LONG_POLL_S: Final = 0.9 * DRAIN_S
 
 
 class Control(Protocol):
-    """What acts on one run, or tells what would be acted on."""
+    """Acts on one run, or says what would be acted on."""
 
     def pause(self, waiting: Waiting | None = None) -> str:
         """Hold all ranks at one step. Blocks; returns one line saying what was done.
@@ -142,7 +142,7 @@ class Control(Protocol):
 
 
 class Inspector(Protocol):
-    """What asks the ranks of one run where they stand; it changes nothing."""
+    """Asks the ranks of one run where they stand; it changes nothing."""
 
     def recorded(self, since: float) -> Stacks | None:
         """Return where the ranks stood when the run was last found to hang; None where nothing was recorded since then.
@@ -179,12 +179,12 @@ class Source(Protocol):
 
     @property
     def inspector(self) -> Inspector:
-        """What asks the ranks of the run that is shown where they stand."""
+        """Asks the ranks of the run that is shown where they stand."""
         ...
 
     @property
     def control(self) -> Control:
-        """What acts on the run that is shown."""
+        """Acts on the run that is shown."""
         ...
 
     def poll(self) -> None:
@@ -272,13 +272,13 @@ class Home:
 
     @property
     def control(self) -> Control:
-        """What acts on the run: asked for by a screen that shows one."""
+        """Acts on the run; asked for by a screen that shows one."""
         assert self._source is not None
         return self._source.control
 
     @property
     def inspector(self) -> Inspector:
-        """What asks the run's ranks: asked for by a screen that shows one."""
+        """Asks the run's ranks; asked for by a screen that shows one."""
         assert self._source is not None
         return self._source.inspector
 

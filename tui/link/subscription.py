@@ -1,4 +1,4 @@
-"""What the observer of a run publishes for those who look on, and the questions that it answers; used by one thread.
+"""A subscription to the frames of a run's observer, and questions to it; used by one thread.
 
 Where it listens follows from the run directory; what a record names is nobody's word.
 """

@@ -1,8 +1,8 @@
-"""What the dashboard shows of a run, and how it says that.
+"""A run as the dashboard shows it: frames, words, numbers over time, and logs.
 
 diagnosis   why a run stands or has ended: hang, stacks, report
-frame       what one painting of the screen needs
+frame       the contents of one painting of the screen
 metrics     the numbers that can be drawn
 history     the numbers of a run, by step and by time
-logs        what the output of the ranks says
+logs        the output of the ranks, line by line
 """

@@ -1,6 +1,6 @@
-"""What one painting of the screen needs: an immutable frame of a run.
+"""The contents of one painting of the screen: an immutable frame of a run.
 
-What widgets show of a run is in its `Frame`.  `None` is "not known" and is drawn as a dim dash.
+All that widgets show of a run is in its `Frame`.  `None` is "not known" and is drawn as a dim dash.
 All text in here has been cleaned: no control characters, no escape sequences.  It is still
 not markup: draw it with `rich.text.Text` or `Segment`, never as a markup string.
 """
@@ -62,15 +62,15 @@ class Frame(RunFrame, frozen=True, kw_only=True, tag=False, gc=True):
     history: History | None = None
     """The history of the run, to be read only: it alone grows while a frame is shown."""
     user: str = ""
-    """Whose run it is, where it is somebody else's."""
+    """The owner, where the run is somebody else's."""
     size_bytes: int | None = None
-    """What its directory takes on the disk, logs included; None where nobody has looked."""
+    """Bytes of its directory on the disk, logs included; None where nobody has looked."""
     hosts: HostFrames = NO_HOSTS
     """Those of a run on several; none of a run on one."""
 
     @property
     def current_step_ms(self) -> float | None:
-        """What a step takes now; None where the run stands."""
+        """The time of a step now; None where the run stands."""
         return None if self.stands else self.step_ms
 
     @property

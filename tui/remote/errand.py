@@ -26,7 +26,7 @@ from ddptop.tui.control import actor
 COMMAND_VARIABLE: Final = "DDPTOP_REMOTE"
 """Environment variable with the command that is ddptop on other machines."""
 NAME_IT: Final = f"name it: --remote-command '~/venv/bin/ddptop', {COMMAND_VARIABLE}"
-"""What to do where there is no such command."""
+"""The advice where there is no such command."""
 FROM_VARIABLE: Final = "DDPTOP_FROM"
 """Environment variable that tells a verb who has it carried out from another machine, and by what: `ada@laptop/ssh`."""
 HOST_VARIABLE: Final = "DDPTOP_HOST"

@@ -103,4 +103,4 @@ _ADVICE: Final = (
     ("timed out", "it does not answer; check the host, the network and the VPN"),
     ("No route to host", "it cannot be reached; check the host, the network and the VPN"),
 )  # fmt: skip
-"""What ssh writes, and what that means; the first that is found counts."""
+"""Messages of ssh, and their meanings; the first that is found counts."""

@@ -104,7 +104,7 @@ class LiveScreen(Transient[int]):
         self.typed = ""
         """The number of steps typed so far."""
         self.elsewhere: ActiveBinding | None = None
-        """What the one digit that was typed does where no steps are counted; None of more digits, or of none."""
+        """The action of the one digit that was typed, where no steps are counted; None of more digits, or of none."""
         self._passes_on = False
         """True while the other meaning of a digit is looked up."""
         self._shows = False

@@ -49,7 +49,7 @@ class ReportLines(ScrolledLines[ReportLine]):
 
 
 class ReportScreen(ListScreen):
-    """What is known of the end of the run; made anew when its state or its cause becomes another.
+    """The end of the run, as far as it is known; made anew when its state or its cause becomes another.
 
     The report on an end stays when the run is started again.
     """

@@ -93,7 +93,7 @@ class RunScreen(PlottedScreen):
         super().__init__(frame, frame.ranks[0].rank if frame.ranks else 0)
         self._first = next((view for view in VIEWS if view.id == first), VIEWS[0])
         self.hint = ""
-        """What to press next, in the last line of the header; empty where nothing is to be said."""
+        """The next key, in the last line of the header; empty where nothing is to be said."""
         self._untouched = True
         """True until a rank was chosen, by the user or because the run died of it."""
 

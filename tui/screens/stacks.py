@@ -60,7 +60,7 @@ class StacksScreen(ListScreen):
         self._first = first
         self._stacks: Stacks | None = None
         self._status = ""
-        """What goes on, or why nothing can be shown."""
+        """The present activity, or the reason why nothing can be shown."""
         self._known_places = 0
         """Places of ranks of which something could be had."""
         self._asking = False

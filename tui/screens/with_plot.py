@@ -59,13 +59,13 @@ class PlottedScreen(LiveScreen):
     def __init__(self, frame: Frame, rank: int = 0, look: Look | None = None, *, alone: bool = False) -> None:
         super().__init__(frame, rank)
         self.look = look
-        """What the plot shows; None until there is one."""
+        """The look of the plot; None until there is one."""
         self.alone = alone
         """True where the plot has only this rank's line."""
         self._place: PlotPlaceholder | None = None
         """Where the plot is, once it is there."""
         self._before: Widget | None = None
-        """Who had the keys before the crosshair."""
+        """The widget that had the keys before the crosshair."""
 
     def on_mount(self) -> None:
         """Load what is heavy once the first frame is there."""

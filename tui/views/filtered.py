@@ -24,7 +24,7 @@ class Filtered(Drawn):
 
     @property
     def words(self) -> list[str]:
-        """What each shown line has in it, in lower case."""
+        """The words that each shown line has in it, in lower case."""
         return self.filter.lower().split()
 
     @property
@@ -81,7 +81,7 @@ class Filtered(Drawn):
         self.renew()
 
     def begin_to_show(self) -> None:
-        """What matches has changed: show the first of it."""
+        """Show the first match, because the matches have changed."""
         self.scroll_to(y=0, animate=False)
 
     def on_blur(self) -> None:

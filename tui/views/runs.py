@@ -139,7 +139,7 @@ class RunList(Page, can_focus=True):
         self._first = 0
         """The number of the line on which the first run is drawn."""
         self._offers: tuple[str, bool, bool, bool] | None = None
-        """What of the marked run decides which keys are offered, as it was drawn last; None where there is no run."""
+        """The state of the marked run that decides which keys are offered, as it was drawn last; None without a run."""
 
     @property
     def lines(self) -> Sequence[RunLine]:

@@ -87,7 +87,7 @@ class Outcome:
     left: frozenset[int] = frozenset()
     """Pids of the survivors."""
     sought: str = ""
-    """What was looked for, in parentheses, where more may live."""
+    """The processes that were looked for, in parentheses, where more may live."""
 
     @property
     def text(self) -> str:

@@ -11,7 +11,7 @@ from ddptop.agent import wire
 _LASTS_NS: Final = 10_000_000_000
 """How long before the end a hang may be over, and still be what the end came of: ranks that give up leave it."""
 _LEAST_NS: Final = 2_000_000_000
-"""What began so shortly before the first end, or after it, came of that end: ranks wait for the one that is gone."""
+"""A hang that began so shortly before the first end, or after it, came of that end: ranks wait for a dead one."""
 
 _AGE: Final = r" · [\d,.:]+ (?:s|min|h|d)$"
 """The end of the text of a verdict that has a hang."""

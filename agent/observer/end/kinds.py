@@ -16,9 +16,9 @@ class Kind(NamedTuple):
     name: str
     """The word for programs: `device_memory`."""
     title: str
-    """What it is, in a few words."""
+    """The failure in a few words."""
     advice: str
-    """What to do about it, one line."""
+    """The remedy, one line."""
     error: str = ""
     """Pattern of the exception, or of the last output of a process that was ended by a signal."""
     trace: str = ""

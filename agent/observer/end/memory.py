@@ -26,7 +26,7 @@ _UNLIMITED: Final = 1 << 60
 
 
 class Found(NamedTuple):
-    """What the kernel tells of the end of a process by SIGKILL."""
+    """The kernel's evidence on the end of a process by SIGKILL."""
 
     out_of_memory: bool | None
     """None where it tells nothing."""
@@ -54,7 +54,7 @@ class MemoryKills:
         self._clock = clock
         self._counters: dict[int, tuple[_Counter, ...]] = {}
         self._before: dict[Path, int] = {}
-        """What each counter was, `RECENT_S` to twice as long ago."""
+        """The value of each counter, `RECENT_S` to twice as long ago."""
         self._last: dict[Path, int] = {}
         self._read_at = clock()
 

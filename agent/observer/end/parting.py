@@ -33,14 +33,14 @@ class Apart(NamedTuple):
 
     kind: str
     text: str
-    """Who called what, one line."""
+    """The ranks and their calls, one line."""
     rank: int | None
     """The one rank that differs from the others, None where it is not one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """What the ranks left behind."""
+    """The traces that the ranks left behind."""
 
     kind: str
     """The kind of the first rank's end."""

@@ -34,7 +34,7 @@ _log = logging.getLogger("ddptop.observer")
 
 
 class RankEnds:
-    """What was seen of the ends of ranks."""
+    """The ends of ranks, as far as they were seen."""
 
     def __init__(
         self,

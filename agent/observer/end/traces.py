@@ -80,7 +80,7 @@ class Stack(NamedTuple):
 
 
 class Crash(NamedTuple):
-    """What `faulthandler` has written at the end of a process."""
+    """The lines of `faulthandler` at the end of a process."""
 
     what: str
     """`Segmentation fault`, `Aborted`."""

@@ -34,7 +34,7 @@ _IMPORTS_S: Final = 1.0
 
 
 class _Reading(NamedTuple):
-    """What the system tells of a process."""
+    """A process as the system describes it."""
 
     row: Row
     at: float

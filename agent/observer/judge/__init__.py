@@ -1,4 +1,4 @@
-"""What is wrong with a run, judged once for all who look on. Pure: no sockets, no threads, no clock.
+"""The faults of a run, judged once for all who look on. Pure: no sockets, no threads, no clock.
 
 judge       the whole of it: messages of ranks in, verdicts out
 join        the records of one step, of all ranks

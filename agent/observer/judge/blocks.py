@@ -1,4 +1,4 @@
-"""What the ranks tell of their steps, added up to blocks of a few: what a verdict is found on. Pure and bounded."""
+"""The steps of all ranks, added up to blocks of a few, on which verdicts rest. Pure and bounded."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Block:
     samples: Array
     """Drawn a step, by rank; 0 where nothing is known."""
     uneven_ms: float
-    """What the group waits, step by step, for the rank with the largest batch; 0 where batches are alike."""
+    """Milliseconds a step that the group waits for the rank with the largest batch; 0 where batches are alike."""
     step_ms: float
     """Mean over ranks."""
 

@@ -13,7 +13,7 @@ from ddptop.agent.wire import Hang, Verdict
 RENEWED_NS: Final = 1_000_000_000
 """The figures of a verdict that goes on change no more often than this, so that its line can be read."""
 RESUMED_NS: Final = 90_000_000_000
-"""What a former observer told goes on to be told so long, unless it is found again: the slowest takes a minute."""
+"""Nanoseconds that a verdict of a former observer goes on without being found again: the slowest takes a minute."""
 MOST: Final = 4096
 """Accusations whose last end is remembered."""
 

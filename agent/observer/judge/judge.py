@@ -28,7 +28,7 @@ _OF_STEPS: Final = ("slow_rank", "unequal_work", "input_bound", "communication_b
 
 
 class Judge:
-    """What is wrong with one run."""
+    """Finds the faults of one run."""
 
     def __init__(self, world: int, *, generation: int = 0, first: int = 1, known: Iterable[wire.Verdict] = ()) -> None:
         """Know nothing of the ranks yet.

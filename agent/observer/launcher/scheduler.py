@@ -34,7 +34,7 @@ _MOST_FAILURES: Final = 3
 _LEFT: Final = re.compile(r"(?:(\d{1,5})-)?(?:(\d{1,5}):)?(\d{1,2}):(\d{2})")
 """`days-hours:minutes:seconds`, as squeue prints the time that is left."""
 _ENDLESS: Final = frozenset({"UNLIMITED", "NOT_SET"})
-"""What squeue prints where there is no limit."""
+"""The words of squeue for no limit."""
 
 
 def is_task(environment: Mapping[str, str]) -> bool:
@@ -163,7 +163,7 @@ class Allocation:
 
 
 class Scheduler:
-    """What a scheduler has to do with a run on this host."""
+    """The scheduler of a run on this host: the end of its allocation, and its wish to end the run."""
 
     def __init__(self, run: Run, requests: Requests) -> None:
         """Prepare; `requests` take the command that ends the run on this host."""

@@ -78,7 +78,7 @@ class RankEnd:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is known of a run and its end."""
+    """A run and its end, as far as they are known."""
 
     run: Run
     """Its record; secrets are masked in it."""
@@ -87,9 +87,9 @@ class Report:
     cause: str
     """The first cause in one line; empty where there is none."""
     kind: kinds.Kind | None
-    """What kind of a failure it is; None where it has not failed."""
+    """The kind of failure; None where the run has not failed."""
     evidence: str
-    """What the kernel says of the memory at that end; empty where it says nothing."""
+    """The kernel's word on the memory at that end; empty where it says nothing."""
     first: RankEnd | None
     """The rank that is the first cause."""
     ranks: tuple[RankEnd, ...]

@@ -52,7 +52,7 @@ class Survey:
     state: str
     """One of `starting`, `running` and `states.ENDED`."""
     supervised: bool
-    """Whether its observer lives, or may live in another container."""
+    """True where its observer lives, or may live in another container."""
     orphaned: bool
     """True when torchrun is gone and ranks live on."""
     members: dict[int, Member]

@@ -1,4 +1,4 @@
-"""What the script tells by our public calls: its announcement, and the metrics of its steps.
+"""The script's calls of our public functions: its announcement, and the metrics of its steps.
 
 A value that cannot be used is left out and counted as a fault of the rank.
 """
@@ -25,7 +25,7 @@ _Value = TypeVar("_Value")
 
 
 class Script:
-    """What was told by now."""
+    """The announcement and the metrics of a script, so far."""
 
     def __init__(self, stamps: Stamps, faults: Faults) -> None:
         """Know nothing yet; metrics go to the present step of `stamps`."""

@@ -35,7 +35,7 @@ class Backend(NamedTuple):
     clock: DeviceClock | None
     """Clock of the device, where collectives run there and the host does not wait for them."""
     has_future: bool
-    """Whether the callback of a future reports completion."""
+    """True where the callback of a future reports completion."""
 
 
 class Backends:

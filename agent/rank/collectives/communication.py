@@ -1,4 +1,4 @@
-"""Whether a rank can have communicated with the others in a way that this agent does not see.
+"""The ways in which a rank may communicate with the others unseen by this agent.
 
 Torch's process groups are observed by `timing`.  What goes past them is known here by the modules that a script
 has loaded for it: loaded, they may be used.

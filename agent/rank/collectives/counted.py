@@ -40,7 +40,7 @@ def bytes_of(tensors: list[Any]) -> int:
 
 
 Note: TypeAlias = "tuple[Backends, int, str, int, int, bool, bool, str, bool, int]"
-"""What is noted of a call in a step that is only counted: the backends of its group, its number there, the operation,
+"""A call in a step that is only counted: the backends of its group, its number there, the operation,
 when it was called, its bytes, whether it was asynchronous, whether in a backward pass, the module that has called C++
 where that was looked up, whether by the training thread or for its backward pass, and how many steps were complete."""
 

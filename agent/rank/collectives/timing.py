@@ -49,7 +49,7 @@ MAX_TIMED_PER_S: Final = 100
 lock once, for 10 to 20 us of one core, from the training. At a higher rate only those of one step in 2, 4, 8… are
 timed, the same steps on all ranks."""
 _FROM_CPP_NS: Final = 5_000
-"""What torch takes to call the two hooks of a process group around a collective, which no clock inside of them sees:
+"""Nanoseconds that torch takes to call the two hooks around a collective, which no clock inside of them sees:
 4.5 us for two empty ones on a fast machine, 10 us on one whose steps take twice as long."""
 _MOST_NOTED: Final = 256
 _STRIDE_CALLS: Final = 256
@@ -83,7 +83,7 @@ class Collectives:
         self.timed_every = 1
         """The collectives of one step in so many are timed; see `next_sampled`."""
         self._times = True
-        """Whether those of the present step are, where it is recorded."""
+        """True where the calls of the present step are timed, if it is recorded."""
         self._waits = Waits(stamps, faults, self._flying, self.begin)
         self._ddp = False
         self._buckets = False
@@ -120,7 +120,7 @@ class Collectives:
 
     @property
     def communicated(self) -> bool | None:
-        """Whether this rank has communicated with others; None where it may have done so unseen."""
+        """True where this rank has communicated with others; None where it may have done so unseen."""
         if self._has_seen:
             return True
         return False if self._sees_all else None

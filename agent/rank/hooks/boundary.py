@@ -39,7 +39,7 @@ class Boundary:
         self.outermost: int | None = None
         """Address of the object whose step it is."""
         self._is_optimizer = True
-        """Whether the outermost object is an optimizer; for a GradScaler, `abandon` is called when its step raises."""
+        """False where the outermost object is a GradScaler, for which `abandon` is called when its step raises."""
         self._inner = False
         self._overflow: Any = None
         """Tensor of a fused optimizer that a GradScaler steps in any case: zero where its gradients are finite."""

@@ -32,7 +32,7 @@ class Marks:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.steps_are = ""
-        """What is counted; empty where it is optimizer steps, or nothing yet."""
+        """The thing that is counted; empty where it is optimizer steps, or nothing yet."""
         self.has_optimizer = False
         """True once an optimizer of torch was made."""
         self._calls = 0

@@ -43,7 +43,7 @@ class _Bar:
 
 
 class Totals:
-    """What libraries have told by now. They tell on the training thread; the agent's thread asks."""
+    """The totals of libraries, so far. They are noted on the training thread and read by the agent's."""
 
     def __init__(self, steps: Callable[[], int]) -> None:
         """Know nothing yet; `steps` returns the number of steps completed."""

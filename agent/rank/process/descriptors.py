@@ -20,7 +20,7 @@ _FAMILY: Final = 2
 """Bytes before the path in a `sockaddr_un`."""
 
 _ours: dict[int, str] = {}
-"""What the agent has opened, as `/proc` names it: the number alone may be another's by now."""
+"""The files of the agent, as `/proc` names them: a number alone may be another file's by now."""
 _addresses: set[str] = set()
 """Paths of the agent's sockets, which those of their peers have too: ZeroMQ accepts them at any time."""
 

@@ -1,4 +1,4 @@
-"""What the interpreter waits for after the script: threads that are no daemons, queues and processes that go on."""
+"""The things for which the interpreter waits after the script: threads that are no daemons, queues, child processes."""
 
 from __future__ import annotations
 

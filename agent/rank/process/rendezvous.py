@@ -214,7 +214,7 @@ class Exchange:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ddptop-hosts", daemon=True)
         self._passed: bytes | None = None
-        """What was passed on last."""
+        """The address that was passed on last."""
         self._began = time.monotonic()
         self._complained = False
 

@@ -1,4 +1,4 @@
-"""What the hooks cost the training thread, measured by the agent itself in a few steps.
+"""The cost of the hooks on the training thread, measured by the agent itself in a few steps.
 
 A clock of CPU time is a call of the system, so only one step in many is measured.  The time of the collectives' threads
 and of the agent's own is not in it.
@@ -21,7 +21,7 @@ EVERY: Final = 33
 Odd, so that of two optimizers that step in turn both are measured."""
 MEDIAN_OF: Final = 9
 _CALL_NS: Final = 300
-"""What it costs to get from Python to a hook and back, which no clock inside of it sees."""
+"""Nanoseconds from Python to a hook and back, which no clock inside of it sees."""
 
 
 class Cost:
@@ -35,7 +35,7 @@ class Cost:
         self.sampling = False
         """True while hooks measure themselves: they add the time from their beginning to their end."""
         self._overhead_ns: int | None = None
-        """What reading the clock adds to a time between two readings."""
+        """Nanoseconds that reading the clock adds to a time between two readings."""
         self._of_recorded = False
         self._ends = False
         self._ns = 0

@@ -41,7 +41,7 @@ class Stretch(NamedTuple):
     skipped: int = 0
     """Bytes that are cut out at the beginning."""
     rest: bytes = b""
-    """What is written of a line that has not ended; it begins at `end`."""
+    """The beginning of a line that has not ended; it begins at `end`."""
 
     @property
     def lines(self) -> list[RawLine]:

@@ -24,7 +24,7 @@ _LINES: Final = 20
 _TORCHRUN: Final = r"[IWEF]\d{4} \S{1,20} \d+ torch/distributed/"
 """A line of torchrun's own log, which stands between lines of the ranks."""
 _FAILED: Final = r"failed \(exitcode: "
-"""What such a line has once a rank has failed; ranks that print after it are of the next start of the group."""
+"""The words of such a line once a rank has failed; ranks that print after it are of the next start of the group."""
 _GROUP: Final = r"(?:torch[\w.]+\.)?(?:ChildFailedError|SignalException)\b"
 """The last line of torchrun's traceback on the end of its ranks; the summary after it gives no reason."""
 _NOISE: Final = (
@@ -40,7 +40,7 @@ _CRASH: Final = (
 _WHAT: Final = r"\s+what\(\): +(.+)"
 """The message of a C++ exception that nobody caught, on the line after `terminate called`."""
 _FRAME: Final = "╭╮╰╯─━┌┐└┘│┃| "
-"""What some libraries draw around a message."""
+"""The characters that some libraries draw around a message."""
 _ERROR: Final = (
     r"(?i)(?!.*[:=] ?(?:\[\]|\{\}|\(\)|0|none)$)(?:[\w./\\-]+: )??(?:(?:fatal error|fatal|error): (?=.*[a-z])(.+)"
     r"|((?:unrecognized|unknown|invalid|missing|ambiguous|no such|cannot|can't|could not|unable to) .+))"

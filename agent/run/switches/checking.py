@@ -19,7 +19,7 @@ _GRAMMAR: Final = (
 
 
 class Checking(NamedTuple):
-    """What is compared, and how often."""
+    """The parameters that are compared, and the steps from one comparison to the next."""
 
     every: int = 0
     """Steps of the parameters from one comparison to the next. 0: only on request."""

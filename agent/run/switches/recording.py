@@ -21,20 +21,20 @@ THREAD: Final = 0.01
 ALL: Final = 0.02
 """Part of a core that hooks and the agent's own thread may take together."""
 _AT_LEAST: Final = 0.25
-"""What records may add to the cost of counting, as part of that, whatever the budget is."""
+"""Part of the cost of counting that records may add, whatever the budget is."""
 APART_NS: Final = 80_000_000
 """On average no more time than this from record to record, or a verdict takes too long: it needs eight blocks of at
 least five records (`judge.blocks`), and these take four seconds where records are 100 ms apart, as they are
 once a slow rank makes each step a quarter longer."""
 EVIDENCE: Final = 0.005
-"""What records may add for that, as part of a step on the training thread, and twice as much together with the agent's
+"""Part of a step on the training thread that records may add for that, and twice as much together with the agent's
 thread, whatever the budget is."""
 SPARE: Final = 0.7
 """Part of the budget that records may take where their number grows, so that it need not shrink again at once."""
 _TOO_FAR_APART: Final = 2
 """Where records are so many times `APART_NS` apart, they become more at once: a verdict waits for them."""
 _USUAL: Final = 0.35
-"""What a counted step costs, as part of a recorded one, until one was measured."""
+"""The cost of a counted step, as part of a recorded one, until one was measured."""
 MEMORY_VARIABLE: Final = "DDPTOP_RECORDS_MIB"
 """Environment variable with the memory of each rank for its newest records, in MiB."""
 MEMORY_MIB: Final = 16

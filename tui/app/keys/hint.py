@@ -32,7 +32,7 @@ def _place() -> Path | None:
 
 
 class FirstHint:
-    """What to press next, for somebody who has not pressed it yet."""
+    """The next key, for somebody who has not pressed it yet."""
 
     def __init__(self, file: Path | None = None) -> None:
         """Begin; that the hint was used is kept in `file`, by itself one of this user."""

@@ -35,7 +35,7 @@ Remapped = Mapping[str, str]
 """By the id of a binding, its keys, separated by commas, where the user wants others."""
 
 _WORDS: Final = {"left": "left", "right": "right", "up": "up", "down": "down", "enter": "enter", "escape": "esc"}
-"""What keys are called where their signs cannot be written."""
+"""The names of keys where their signs cannot be written."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Palette(CommandPalette, Transient[Any]):
 
 
 class RunCommands(Provider):
-    """What the screen below the palette can do."""
+    """The actions of the screen below the palette."""
 
     def __init__(self, screen: Screen[Any], match_style: Style | None = None) -> None:
         super().__init__(screen, match_style)

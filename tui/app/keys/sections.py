@@ -1,4 +1,4 @@
-"""Who has bindings: all screens, dialogs and views, which are imported with it.
+"""The classes with bindings: all screens, dialogs and views, which are imported with it.
 
 The first screen needs few of them, so `keymap` imports this only where all keys are asked for.
 """
@@ -66,4 +66,4 @@ SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("program of a launch", ProgramInput),
     ("choice of a script", ScriptPicker),
 )
-"""Who has bindings, in the order of the help; the app's own are added to the first."""
+"""The classes with bindings, in the order of the help; the app's own are added to the first."""

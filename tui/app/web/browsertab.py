@@ -22,7 +22,7 @@ END_S: Final = 3.0
 _LOOK_S: Final = 0.1
 _USUAL: Final = (80, 24)
 _READY: Final = b"__GANGLION__\n"
-"""What a program of Textual says first."""
+"""The first bytes of a program of Textual."""
 _BUFFER: Final = 1 << 16
 _SAID_LIMIT: Final = 16384
 

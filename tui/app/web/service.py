@@ -82,7 +82,7 @@ class Site(Server):
 
     @property
     def address(self) -> str:
-        """What to open."""
+        """The address to open."""
         return f"{self.public_url}/?token={self._token}"
 
     async def application(self) -> web.Application:

@@ -1,4 +1,4 @@
-"""What the process of a browser's tab has begun to do with its run and not yet brought to its end.
+"""The actions on its run that the process of a browser's tab has begun and not yet brought to their end.
 
 The process tells it by single bytes through a pipe of its own, which is never full and which
 nothing that is drawn can hold up; the server reads them before it ends the process by force.

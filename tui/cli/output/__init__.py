@@ -1,4 +1,4 @@
-"""What the verbs print.
+"""The output of the verbs.
 
 plain       a run as lines, while it goes on
 status      `ps` and `status`, also as JSON

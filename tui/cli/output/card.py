@@ -39,7 +39,7 @@ class _Column(NamedTuple):
     rank: int
     """Where there is no room for all columns, those of the lowest numbers are shown."""
     left: bool = False
-    """Whether its values begin in the same cell; numbers end in the same."""
+    """True where its values begin in the same cell; numbers end in the same."""
 
 
 def card(frame: Frame, width: int | None = None) -> list[str]:

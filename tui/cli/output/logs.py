@@ -100,7 +100,7 @@ class _Plain:
 
 
 class _Entries:
-    """What is wanted of several logs."""
+    """The lines that are wanted of several logs."""
 
     def __init__(self, logs: Sequence[LogStream], wanted: Wanted, *, labelled: bool) -> None:
         self.logs = logs

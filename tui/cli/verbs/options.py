@@ -1,4 +1,4 @@
-"""What several verbs share: the run that is meant, and how it is shown."""
+"""The options that several verbs share: the run that is meant, and the way it is shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ddptop.tui.settings import Settings
 
 Verbs = Any
-"""What `ArgumentParser.add_subparsers` returns; argparse does not name its type."""
+"""The type that `ArgumentParser.add_subparsers` returns, which argparse does not name."""
 
 DONE: Final = {0: "done", 1: "refused or failed", 2: "wrong options, or no such run"}
 """The exit codes of a verb that acts on a run."""

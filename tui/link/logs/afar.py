@@ -45,7 +45,7 @@ _ROOM: Final = 32 << 20
 
 @dataclass
 class _Copy:
-    """What is known of one log."""
+    """The copy of one log, so far."""
 
     path: Path
     wanted_until: float = 0.0

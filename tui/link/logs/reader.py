@@ -58,7 +58,7 @@ class ShownLine:
 
 @dataclass(frozen=True)
 class Picture:
-    """What there is to show."""
+    """The lines that there are to show."""
 
     lines: Sequence[ShownLine] = ()
     widest: int = 0
@@ -75,11 +75,11 @@ class Picture:
     """Why there is nothing, one line."""
     found: Place | None = None
     note: str = ""
-    """What became of the search last asked for."""
+    """The outcome of the search last asked for."""
     progress: float | None = None
     """The part of the log that has been searched; None where no search goes on."""
     wanted: Wanted = ALL
-    """What was searched for, and the level that lines must have."""
+    """The words that are searched for, and the level that lines must have."""
 
 
 class LogReader:

@@ -28,10 +28,10 @@ class LogSource:
     path: str
     rank: int | None = None
     name: str = ""
-    """Who writes it, where that is no rank."""
+    """The name of its writer, where that is no rank."""
     host: str | None = None
     missing: str = "not written yet"
-    """What it means that there is no such file."""
+    """The reason why there is no such file."""
 
 
 class Window:
@@ -44,7 +44,7 @@ class Window:
         self.begin = self.end = 0
         """Offsets between which all that is wanted is held."""
         self.rest: LogLine | None = None
-        """What is written of the last line, where that has not ended."""
+        """The beginning of the last line, where that has not ended."""
         self.at_end = False
         """True where what is held reaches to the end of the log, or did so before more was written."""
         self.read_all = False

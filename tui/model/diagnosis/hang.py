@@ -1,4 +1,4 @@
-"""What the verdict of a hang means for people: how urgent it is, and how long its collectives may still wait. Pure."""
+"""The verdict of a hang for people: its urgency, and the time that its collectives may still wait. Pure."""
 
 from __future__ import annotations
 

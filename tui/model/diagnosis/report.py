@@ -31,7 +31,7 @@ class ReportLine(NamedTuple):
     """One line."""
 
     label: str
-    """What it is: `cause`, `rank 1`; empty where it goes on with the line before, or is verbatim."""
+    """The label: `cause`, `rank 1`; empty where the line goes on with the one before, or is verbatim."""
     text: str
     hue: str = "value"
     """Name of the color in which it is shown."""

@@ -1,4 +1,4 @@
-"""What the output of the ranks says: its lines, what belongs together of them, and several logs as one.
+"""The output of the ranks: its lines, the entries that they form, and several logs as one.
 
 lines     one line: the rank that it names, its time, its level
 entries   a line, or the lines of a traceback or a message, which stay together

@@ -1,4 +1,4 @@
-"""What belongs together of a log: a line, or the lines of a traceback, a warning or a message of several lines.
+"""The entries of a log: a line, or the lines of a traceback, a warning or a message of several lines.
 
 Several ranks may write to one log, line by line. Where torch or torchrun puts the rank before each line, the lines of
 each are put together again; lines that name no rank cannot be told apart.
@@ -23,12 +23,12 @@ _THREAD: Final = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ |Fatal Pytho
 """Lines of `faulthandler`."""
 _CHAIN: Final = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 _NATIVE: Final = re.compile(r"Exception raised from |frame #\d+: ")
-"""What torch adds to a message from C++."""
+"""The lines that torch adds to a message from C++."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """What one rank printed at once."""
+    """The lines that one rank printed at once."""
 
     rank: int | None
     """The rank that the lines name, else that of the log; None where neither is known."""

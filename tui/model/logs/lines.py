@@ -68,7 +68,7 @@ _LETTERS: Final = {
 }  # fmt: skip
 _WORD: Final = "TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|EXCEPTION|CRITICAL|FATAL"
 _RANK: Final = re.compile(r"(?:\[(?:rank|default)(\d{1,5})\]:? ?)+")
-"""What torch puts before the exception of a rank, and torchrun before each line of one."""
+"""The prefix that torch puts before the exception of a rank, and torchrun before each line of one."""
 _GLOG: Final = re.compile(r"\[?([VDIWEFC])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(\.\d{1,9})? +(?:\d+ )?")
 """The beginning of a line of torch's C++, `[W1123 03:50:12.123456789 ProcessGroup.cpp:12] …`, and of torchrun's log."""
 _STAMP: Final = re.compile(

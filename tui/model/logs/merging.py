@@ -45,7 +45,7 @@ class _Log:
         self.taken = 0
         """Entries that are no longer ahead."""
         self.shift = 0
-        """What is added to the number of an entry, because others had more lines."""
+        """The number that is added to that of an entry, because others had more lines."""
         self.waited = -1
         """The entry that has waited for others; it does so once."""
 

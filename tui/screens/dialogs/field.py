@@ -58,7 +58,7 @@ class Field(Horizontal):
         self.key = key
         self.help = clean(help, 400)
         self.title = clean(title, 60)
-        """What stands before it, by which messages call it, too."""
+        """The label before it, by which messages call it, too."""
         self._usual = clean(usual, 60)
         self._choices = choices
         self.value = value

@@ -28,7 +28,7 @@ _NAME_CELLS = 24
 
 
 class ProgramInput(Input):
-    """What is typed, over a list of what it may become."""
+    """A field over a list of programs that the typed text may become."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "complete", "Complete", id="program.complete", tooltip="Complete the program", show=False),
@@ -47,9 +47,9 @@ class ProgramInput(Input):
         self._listing = listing
         self._recent = recent
         self._found: list[Suggestion] = []
-        """What the list offers; nothing while it is closed."""
+        """The entries of the list; none while it is closed."""
         self._offered_for = ""
-        """What stood there when the list was made: the list of all may be opened over any text."""
+        """The text of the field when the list was made: the list of all may be opened over any text."""
         self._settled: str | None = value
         """The value for which nothing is offered: it was put there, not typed; None once there was typing."""
 

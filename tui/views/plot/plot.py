@@ -53,7 +53,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         super().__init__(allow_pan_and_zoom=False, **options)
         self.look = look
         self.contents: Contents | None = None
-        """What is drawn now."""
+        """The contents that are drawn now."""
         self.crosshair: float | None = None
         """The step that is read off, None without a crosshair."""
         self._run: tuple[int, int] | None = None

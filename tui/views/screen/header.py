@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _BETWEEN: Final = " · "
 """The sign between the clauses of a message, of which the most important comes first."""
 _SINCE: Final = ", since "
-"""What the last words of a verdict begin with."""
+"""The beginning of the last words of a verdict."""
 _ACTED_ON: Final = frozenset({"killing", "pausing", "paused", "frozen"})
 """States that somebody has brought about: what goes on there comes before a hang."""
 _LEGIBLE: Final = 24
@@ -68,7 +68,7 @@ class Header(Page, can_focus=False):
         self._frame = frame
         self._typed = NOTHING_TYPED
         self.hint = ""
-        """What to press next, shown with the next frame; empty where nothing is to be said."""
+        """The next key, shown with the next frame; empty where nothing is to be said."""
 
     def count(self, typed: str, *, elsewhere: bool) -> None:
         """Show the number of steps that is being typed; `elsewhere`: the digit means something else, too."""

@@ -56,7 +56,7 @@ class Hint:
 
     @property
     def _between(self) -> str:
-        """What stands between the keys: names in words need something there, single signs do not."""
+        """The text between the keys: names in words need some, single signs do not."""
         return "/" if any(len(shown) > 1 for _, shown in self.keys) else ""
 
     def drawn(self, ink: Ink) -> Row:

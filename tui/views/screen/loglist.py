@@ -58,7 +58,7 @@ class LogList(Filtered, ScrolledLines[ShownLine], can_focus=True):
     def __init__(self, **options: Any) -> None:
         super().__init__(self._row, **options)
         self.picture = Picture()
-        """What was read last."""
+        """The lines that were read last."""
         self.level: Level | None = None
         """The least level of the lines shown; None: all."""
         self._reader = LogReader(self._publish)
@@ -98,7 +98,7 @@ class LogList(Filtered, ScrolledLines[ShownLine], can_focus=True):
 
     @property
     def told(self) -> str:
-        """What is shown of the log, and what has become of a search, for the line above."""
+        """The part of the log that is shown, and the outcome of a search, for the line above."""
         picture, keys = self.picture, keys_of(self)
         parts = [self.typed] if self.typed else []
         if picture.progress is not None:
@@ -245,7 +245,7 @@ class LogList(Filtered, ScrolledLines[ShownLine], can_focus=True):
         self._reader.search("", None, backwards=True)
 
     def begin_to_show(self) -> None:
-        """What is in sight stays there while a text is typed."""
+        """Keep the lines that are in sight there while a text is typed."""
 
     def renew(self) -> None:
         """Tell what is typed."""

@@ -77,7 +77,7 @@ class RankTable(Filtered, RankView):
         self._folded: set[str] = set()
         """Names of hosts whose ranks are hidden."""
         self._order: list[int] = []
-        """What stands on each line: see `grouping`."""
+        """The rank or the heading on each line: see `grouping`."""
         self._of_host: dict[int, list[int]] = {}
         """By number of a host, its ranks in the order of the lines; empty where they are not grouped."""
         self._states: Sequence[str] = ()

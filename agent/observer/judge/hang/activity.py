@@ -34,7 +34,7 @@ THREADS: Final = 10.0
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of one rank since the last step."""
+    """The work of one rank since the last step."""
 
     work: Work
     first_ns: int

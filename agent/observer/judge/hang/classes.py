@@ -59,7 +59,7 @@ class Cause:
     kind: str
     """A class of `wire.Hang.kind`."""
     says: str
-    """What is the matter with it, without a subject: `sleeps`; empty where nothing more is known."""
+    """The reason, without a subject: `sleeps`; empty where nothing more is known."""
     place: Place = NOWHERE
     sure: bool = True
     evidence: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a rank's main thread does, by its stack: the user's line, and whether it is known work or a known wait."""
+"""The work or the wait of a rank's main thread, by its stack, and the user's line that it stands on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUPS: Final = "waits in new_group (all ranks have to call it)"
 WAITS: Final = "waits"
 
 WORK: Final = frozenset({SAVES, EVALUATES, COMPILES})
-"""What takes long in healthy runs."""
+"""Functions that take long in healthy runs."""
 FOR_THREADS: Final = frozenset({LOCKS, QUEUES, WAITS})
 WAITING: Final = frozenset({LOCKS, QUEUES, READS, WAITS_FOR_PROCESS, WAITS})
 

@@ -20,12 +20,12 @@ UNKNOWN_S: Final = 10.0
 AT_LEAST_S: Final = 2.0
 """Seconds without a step, beyond two usual ones, after which a run is looked at."""
 LEARNED_S: Final = 120.0
-"""What a run is seen to stand for by itself counts up to here: it must not become blind."""
+"""Longest pause without a step that counts as usual, in seconds: the watch must not become blind."""
 _SUMMARIES: Final = 32
 
 
 class Progress:
-    """What the heartbeats of a group tell of its steps."""
+    """The steps of a group, by its heartbeats."""
 
     def __init__(self, *, everyone: bool) -> None:
         """Know nothing yet; `everyone` says whether all ranks of the run are on this host."""
@@ -44,7 +44,7 @@ class Progress:
         """When the run made its last step, was seen to make progress, was let go from a pause, or began; None before
         the first sign of life."""
         self.has_stepped = False
-        """Whether any rank has completed a step."""
+        """True once any rank has completed a step."""
         self.held: set[int] = set()
         """Ranks that are held at their step: the others reach it, or are held, too."""
         self.longest_s = 0.0

@@ -1,4 +1,4 @@
-"""What is to be told of a run that stands, from looks at its ranks at two moments at least."""
+"""The verdict on a run that stands, from looks at its ranks at two moments at least."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ONE_WAY: Final = (
 
 @dataclass(frozen=True)
 class Told:
-    """What is told of a run that stands."""
+    """A verdict on a run that stands."""
 
     kind: str
     """The kind of the verdict: `hang`, or `standing`, which accuses nobody."""
@@ -57,7 +57,7 @@ def at_exit(awaits: Mapping[int, str]) -> Told:
 
 @dataclass(frozen=True)
 class Case:
-    """What is known of a run that stands."""
+    """The evidence on a run that stands."""
 
     looks: Sequence[Look]
     """Oldest first, without progress from the first to the last."""

@@ -1,4 +1,4 @@
-"""Who waits for whom, by the records of collectives of all ranks.
+"""The ranks for which each rank waits, by the records of collectives of all ranks.
 
 A rank that is in call n of a group waits for the members of the group that have made fewer than n calls.  Who is waited
 for may itself wait in a call of another group, or of the same one a step behind: the cause is found at the end of these

@@ -43,7 +43,7 @@ _TRACED: Final = "tracing-stop"
 
 @dataclass(frozen=True)
 class Question:
-    """What the ranks are to be asked."""
+    """A question to ranks."""
 
     ranks: tuple[int, ...]
     stacks: bool
@@ -65,9 +65,9 @@ class Watch:
         self.progress = Progress(everyone=self._everyone)
         self._steps = Steps()
         self._apart: Apart | None = None
-        """Who stands and who does not, in a run in which some ranks make steps and others wait."""
+        """The two sides of a run in which some ranks make steps and others wait."""
         self.told: Told | None = None
-        """What is told now."""
+        """The verdict of this moment."""
         self.ceased_at_ns: int | None = None
         """When a run that was told to stand made its next step."""
         self._away: frozenset[int] = frozenset()

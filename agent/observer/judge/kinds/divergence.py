@@ -46,7 +46,7 @@ class _Module:
     judged: int = 0
     """Steps of the last check that was judged."""
     last: Told = field(default_factory=dict)
-    """What that check has told; of a module that is not wrapped."""
+    """The checksums of that check; of a module that is not wrapped."""
     alike: list[frozenset[int]] = field(default_factory=list)
     """Ranks on which the parameters have changed alike; of a module that is not wrapped."""
     equal_at: int | None = None
@@ -63,7 +63,7 @@ class _Differing:
 
 
 class Divergence:
-    """What the ranks of a group tell of their parameters."""
+    """The checksums of a group's parameters, compared."""
 
     def __init__(self, world: int) -> None:
         self._world = world

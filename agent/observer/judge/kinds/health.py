@@ -28,7 +28,7 @@ class _Trouble:
 
 
 class Health:
-    """What the ranks of a group say of their numbers."""
+    """The losses and gradients of a group that are not finite."""
 
     def __init__(self, world: int) -> None:
         self._world = world

@@ -130,7 +130,7 @@ class SlowHost:
 FAR: Final = 4.0
 """A host is far where the way to it and back takes so many times as long as to the others, or as it once did."""
 LEAST_MS: Final = 1.0
-"""What takes less is no reason."""
+"""Milliseconds there and back from which on the way is a reason."""
 
 
 class Links:

@@ -19,7 +19,7 @@ LEAST_NS_OF_A_GROUP: Final = 15_000_000_000
 
 
 class Communication:
-    """What the ranks of a group say of their communication."""
+    """The ranks of a group that have communicated, and those that have not."""
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -58,7 +58,7 @@ class Communication:
 
     @property
     def is_absent(self) -> bool:
-        """Whether no rank has communicated so far, by what all of them say: none can hold another one back."""
+        """True where all ranks say that they have not communicated so far: none can hold another one back."""
         return self._world > 1 and not self._communicates and len(self._silent) == self._world
 
     @property

@@ -1,4 +1,4 @@
-"""Who holds the group back, in which phase, at what cost: or nobody.
+"""The rank that holds the group back, its phase and its cost: or no rank.
 
 Pure and without a clock.  Wall times say nothing here, because a collective makes them equal
 on all ranks; a rank's own time, its step without waiting, does not lie.  The slow rank is the
@@ -42,12 +42,12 @@ from ddptop.agent.observer.judge.large import Detail
 from ddptop.agent.wire import Step
 
 CLEARLY: Final = 1.25
-"""What is blamed now is replaced by what weighs so many times as much."""
+"""A suspicion replaces the present blame where its cost is so many times as high."""
 
 
 @dataclass(frozen=True)
 class _Blame:
-    """What is being told, as it was when it was first told."""
+    """The present accusation, as it was at first."""
 
     kind: str
     rank: int | None
@@ -77,7 +77,7 @@ class SlowRank:
         """By scale, the newest window up to which nothing was found; a long window stays the newest for many blocks."""
         self._turns = Turns()
         self.finding: Finding | None = None
-        """What holds the group back at this moment; None where nothing does, or nothing is known."""
+        """The rank or phase that holds the group back at this moment; None where there is none, or none is known."""
         self.turns: Finding | None = None
         """The same of ranks that take turns at it."""
         self.ceased_at_ns: int | None = None

@@ -1,4 +1,4 @@
-"""What may hold a group back, each as a cost in ms over windows of steps; pure arithmetic on evidence.
+"""The ranks and phases that may hold a group back, each with a cost in ms over blocks of steps; pure arithmetic.
 
 A suspicion is strong on the median over its windows, which a single hiccup does not move, and
 goes on as long as the mean does, which a delay that comes only now and then keeps up.
@@ -36,7 +36,7 @@ OUTSTANDING: Final = 6.0
 """Among so many ranks that somebody is always far out, a slow one leads by so many times the spread of the others:
 the first of a thousand that scatter by chance is 3.2 times the spread ahead."""
 REMAINS: Final = 0.3
-"""What has become less than this part of what it was is over."""
+"""A cost that has fallen below this part of the first one is over."""
 ALL_OVER: Final = 0.5
 """A rank is slow all over, not in a phase, where the rest is slowed down by this part of what the worst phase is."""
 LASTING: Final = 16
@@ -99,7 +99,7 @@ class Suspicion:
 
     @property
     def weight(self) -> float:
-        """What it counts against others."""
+        """The weight against other suspicions."""
         return self.cost * BOUNDS[self.kind].weight
 
     def is_strong(self, scale: int) -> bool:

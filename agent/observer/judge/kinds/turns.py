@@ -41,7 +41,7 @@ NAMED, KEPT = 0.15, 0.08
 """Share of the step from which it is told, and down to which it goes on to be told."""
 LEAST_MS: Final = 2.0
 REMAINS: Final = 0.3
-"""What has become less than this part of what it was is over."""
+"""A cost that has fallen below this part of the first one is over."""
 NARROW: Final = 0.12
 """Share of the steps at most in which the last rank's distance is less than half the usual one. Where chance alone
 decides who is last, the distance to the one before is distributed exponentially, and 29 % are."""
@@ -59,16 +59,16 @@ ONE_PHASE: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class _Lateness:
-    """Who was late, step by step."""
+    """The last rank of each step."""
 
     steps: Numbers
     ends: Numbers
     last: Numbers
     """The rank with the most time of its own."""
     lead: Array
-    """What it took more than the middle of the others, in ms."""
+    """Its milliseconds above the middle of the others."""
     distance: Array
-    """What it took more than the last but one."""
+    """Its milliseconds above the last but one."""
     others: Array
     """Time of the last but one."""
     spread: Array
@@ -86,7 +86,7 @@ class _Lateness:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What is being told, as it was when it was first told."""
+    """The present accusation, as it was at first."""
 
     since_step: int
     since_at_ns: int
@@ -95,7 +95,7 @@ class _Told:
 
 
 class Turns:
-    """Who was late in the last blocks of steps."""
+    """The last ranks of the newest blocks of steps."""
 
     def __init__(self) -> None:
         self._blocks: deque[_Lateness] = deque(maxlen=BLOCKS)
