@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Collection
 from typing import Final
@@ -41,9 +42,9 @@ class Frames:
         self._newcomers: set[bytes] = set()
 
     @property
-    def pause_s(self) -> float | None:
-        """Seconds until the next `turn` is due; None where nobody looks on."""
-        return max(0.0, self._due - time.monotonic()) if self._is_watched else None
+    def due(self) -> float:
+        """The time of the next frame by the monotonic clock; infinite while nobody looks on."""
+        return self._due if self._is_watched else math.inf
 
     @property
     def _is_watched(self) -> bool:

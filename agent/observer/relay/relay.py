@@ -1,8 +1,8 @@
 """The relay's thread: between the ranks of this host, the recorder, the judge, and everybody who looks on.
 
-While somebody looks on it wakes ten times a second, otherwise once (`_due`), and for each command or newcomer: its cost
-depends on the number of wake-ups more than on the volume.  The observer's main thread hands it ranks, events and the
-run's state, and carries out the commands that are for the run itself.
+While somebody looks on it wakes for each frame, otherwise once a second (`_due`), and for each command or newcomer:
+its cost depends on the number of wake-ups more than on the volume.  The observer's main thread hands it ranks, events
+and the run's state, and carries out the commands that are for the run itself.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.orders.budget import Budget
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.recorder import Recorder
+from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay.door import door
 from ddptop.agent.observer.relay.door.commands import Commands
 from ddptop.agent.observer.relay.door.door import Door
@@ -56,7 +57,8 @@ from ddptop.agent.wire import EACH_RECORD
 _log = logging.getLogger("ddptop.observer")
 
 PERIOD_S: Final = 0.1
-"""Seconds between two looks at what the ranks have published, and between two greetings."""
+"""Seconds between two looks at what the ranks have published while something is incomplete, and between two
+greetings."""
 EVERY_S: Final = 1.0
 """Seconds between two judgements, and between two looks while nobody needs what comes any sooner."""
 _KNOWN_S: Final = 2.0
@@ -291,7 +293,7 @@ class Relay:
                 poller.unregister(socket)
 
     def _pause_s(self) -> float:
-        parts = (self._door, self._forwarding, self._inspections, self._greeting, self._frames, self.far)
+        parts = (self._door, self._forwarding, self._inspections, self._greeting, self.far)
         pauses = [self._due() - time.monotonic(), *(part.pause_s for part in parts)]
         return max(0.0, min(pause for pause in pauses if pause is not None))
 
@@ -397,14 +399,22 @@ class Relay:
     def _due(self) -> float:
         """Return the time of the next look at what the ranks have published.
 
-        The judge and the recorder work once a second, so that more is only for those who look on, and for what has to
-        be completed: records that are asked for, a history that is being read, and looks at a run that stands.
+        The judge and the recorder work once a second, so that more is only for those who look on, before each frame,
+        and for what has to be completed: records that are asked for, a history that is being read, and looks at a run
+        that stands.
         """
         if self._has_more:
             return 0.0
-        onlookers = self._door.is_watched or self._intake.is_asking or self._fills.busy
-        waits = onlookers or self._looking_back.is_reading or self._hanging.is_looking
-        return self._looked_at + (PERIOD_S if waits or not self._judges else EVERY_S)
+        frame = self._frames.due
+        asks = self._intake.is_asking or self._fills.busy
+        if asks or self._looking_back.is_reading or self._hanging.is_looking or not self._judges:
+            pause_s = PERIOD_S
+        elif frame == math.inf and self._door.is_watched:
+            # The observer of another host hands on what the ranks here publish.
+            pause_s = frames.EVERY_S
+        else:
+            pause_s = EVERY_S
+        return min(self._looked_at + pause_s, frame)
 
     def _look(self) -> None:
         if self._finished.is_set():
@@ -414,11 +424,13 @@ class Relay:
         self._has_more = self._intake.drain()
         if self._recorder.recorded_before is not None:
             self._looking_back.advance()
-        self._guarded("looking for a hang", self._look_for_hang)
         now = time.monotonic()
         # Judged is all that has come, but under overload no later than half a second after it was due: who looks on
         # takes an observer for gone that says nothing for two.
-        if now >= self._second_at + (EVERY_S / 2 if self._has_more else 0.0):
+        late_s = EVERY_S / 2 if self._has_more else 0.0
+        if self._hanging.is_looking or now >= self._second_at + late_s:
+            self._guarded("looking for a hang", self._look_for_hang)
+        if now >= self._second_at + late_s:
             # A little less than a second, so that the look a second from now finds it due.
             self._second_at = now + EVERY_S - PERIOD_S / 2
             self._each_second()

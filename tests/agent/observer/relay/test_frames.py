@@ -14,6 +14,7 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.relay import frames as frames_module
+from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.run.rundir import RunDir
 
 ALL_RANKS = wire.TOPIC_RANK + b"/"
@@ -94,6 +95,38 @@ def test_of_a_large_group_come_rows_and_more_of_a_rank_in_sight(
         look.onlooker.sub.subscribe(wire.topic_of(wire.TOPIC_RANK, 1))
         until(lambda: any(topic == b"rank/00001" for topic, _ in look.heard()), "the rank in sight")
         assert not [topic for topic, _ in look.heard() if topic == b"rank/00000"]
+
+
+def test_a_frame_has_all_that_has_come_by_then(
+    new_run: Callable[..., RunDir], looker: Callable[..., Looker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ranks have published is taken in for each frame, and not in between."""
+    directory = new_run(world=1)
+    with ranks(directory, 1) as group, relayed(directory) as relay:
+        met(group)
+        look = looker(directory, wire.TOPIC_FRAME, ALL_RANKS)
+        until(lambda: relay._judges, "the judge")
+        monkeypatch.setattr(relay_module, "EVERY_S", 1e6)
+        monkeypatch.setattr(relay_module, "PERIOD_S", 1e6)
+        done: list[str] = []
+
+        def noted(name: str, call: Callable[[], object]) -> Callable[[], object]:
+            def note() -> object:
+                done.append(name)
+                return call()
+
+            return note
+
+        monkeypatch.setattr(relay._intake, "drain", noted("take in", relay._intake.drain))
+        monkeypatch.setattr(relay._model.framer, "frame", noted("frame", relay._model.framer.frame))
+        until(lambda: done.count("frame") > 3, "frames")
+        turns = done[done.index("frame") :]
+        assert turns == ["frame", "take in"] * (len(turns) // 2) + ["frame"] * (len(turns) % 2)
+        group[0].publish(wire.TOPIC_STEPS, steps(0, 1, 2, 3))
+        until(
+            lambda: any(isinstance(each, wire.RankFrame) and each.losses for _, each in look.heard()),
+            "the losses of the records",
+        )
 
 
 def test_no_frame_is_made_while_nobody_looks_on(

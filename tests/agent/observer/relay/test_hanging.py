@@ -122,12 +122,16 @@ def test_a_hang_is_told_and_its_inspections_are_recorded_once(asked):
 
 
 def test_the_next_step_ends_it_and_the_next_hang_is_recorded_anew(asked):
-    """The judge gets None, and the time of the step."""
+    """The judge gets None, and the time of the step; neither that nor the looks before it wait for the next second."""
+    assert not asked.hanging.is_looking
     asked.hang()
+    assert asked.hanging.is_looking
     asked.now_ns += ONE
     asked.make_step()
     ended = asked.now_ns
+    assert asked.hanging.is_looking
     asked.spend(0.1)
+    assert not asked.hanging.is_looking
     assert asked.findings[-1] == (None, ended)
     asked.hang()
     assert asked.findings[-1][0].kind == "hang"
