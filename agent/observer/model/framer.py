@@ -23,8 +23,6 @@ from ddptop.agent.wire import Beat, RunState
 from ddptop.agent.wire.frames import HostFrame, RankFrame, RunFrame
 from ddptop.agent.wire.latencies import ALL_REDUCE
 
-FRESH_S: Final = 1.0
-"""A rank's frame is no older than this; its ages are what grows meanwhile."""
 _MOVING: Final = frozenset({"running", "pausing"})
 """States in which steps are completed."""
 _STANDING: Final = frozenset({"stalled", "silent", "frozen"})
@@ -33,6 +31,8 @@ _SOURCE: Final = re.compile(r"\[/\S+\.(?:cc|cpp|cu|h|hpp):\d+\] ")
 """The line of its source that a library of machine code puts before an error."""
 AXES: Final = 8
 """Names of coordinates that are shown."""
+_NO_BEAT: Final = Beat(0, 0, "", "", 0, None, 0)
+"""Of a rank that was not heard: nothing is known."""
 
 
 class Framer:
@@ -46,8 +46,6 @@ class Framer:
         """The hosts of the frame that was made last."""
         self._timed: tuple[object, object] = (None, None)
         """The hosts, and the times of ranks, that the hosts of the last frame were made of."""
-        self._drawn: dict[int, tuple[float, tuple[object, ...], RankFrame]] = {}
-        """By rank: when its last frame was made, what it was made of, and that frame."""
 
     def frame(self) -> RunFrame:
         """Return the frame of the moment that the store has come to; twice in a row, equal ones."""
@@ -67,42 +65,21 @@ class Framer:
             self.hosts = known[0].with_times(known[1], WAIT) if known[0] else known[0]
         return self.hosts
 
-    def rank(self, rank: int) -> RankFrame:
-        """Return the frame of a rank.
-
-        Of one that sends summaries, the same frame again while nothing new came: who has drawn it is done.
-        """
-        situation = self._store.situation
-        model, state = self._store.ranks[rank], situation.ranks[rank]
-        host = self.hosts.of(rank)
-        unheard = self._store.hosts.unheard.get(rank)
-        source = (
-            model,
-            model.beat,
-            model.told,
-            model.member,
-            model.hello,
-            model.heard_at,
-            state,
-            unheard and unheard.state,
-        )
-        if model.brief and rank in self._drawn:
-            at, drawn_from, drawn = self._drawn[rank]
-            if all(map(is_, source, drawn_from)) and 0 <= situation.at - at < FRESH_S:
-                return drawn
-        placed = host is not None or (model.member is None and is_on_several(self._store.run))
-        drawn = rank_frame(
+    def rank(self, rank: int, *, short: bool = False) -> RankFrame:
+        """Return the frame of a rank; a `short` one is without its earlier losses."""
+        store = self._store
+        situation, model, host = store.situation, store.ranks[rank], self.hosts.of(rank)
+        return rank_frame(
             model,
             situation.at,
-            state,
+            situation.ranks[rank],
             self._log_of(model),
-            self._store.alignment.means_ms(rank),
+            store.alignment.means_ms(rank),
             host,
-            placed=placed,
+            placed=host is not None or (model.member is None and is_on_several(store.run)),
             kind=situation.totals.collective,
+            short=short,
         )
-        self._drawn[rank] = situation.at, source, drawn
-        return drawn
 
     def _log_of(self, model: RankModel) -> str | None:
         """Return the file that a rank of a launched run on this host writes to."""
@@ -226,19 +203,20 @@ def rank_frame(
     *,
     placed: bool = False,
     kind: str = ALL_REDUCE,
+    short: bool = False,
 ) -> RankFrame:
     """Return the frame of a rank; `exchange` is its waiting and transfer in all-reduces, ms a step.
 
     It is `placed` where there are several hosts: what its `host` tells of it, None for an unknown one, is in it then.
-    `kind` is that of the collective whose latency is shown.
+    `kind` is that of the collective whose latency is shown. A `short` frame is without its earlier losses.
     """
-    beat, hello, member, means = model.beat, model.hello, model.member, model.means
+    beat, hello, member, means = model.beat or _NO_BEAT, model.hello, model.member, model.means
     p50, p99 = _both_ms(model.percentiles(ALL_REDUCE))
     dominant = (None, None) if kind == ALL_REDUCE else _both_ms(model.percentiles(kind))
     age = model.age(now)
     stands = state in _STANDING or (state in _MOVING and states.stands(age, means.step_ms))
     moving = state in _MOVING and not stands
-    device = None if beat is None else beat.device
+    device = beat.device
     return RankFrame(
         rank=model.rank,
         state=state,
@@ -250,8 +228,8 @@ def rank_frame(
         stands=stands,
         heard_age_s=model.heard_age(now),
         loss=model.loss,
-        is_loss_unsure=beat is not None and beat.is_loss_unsure,
-        losses=tuple(model.losses),
+        is_loss_unsure=beat.is_loss_unsure,
+        losses=() if short else tuple(model.losses),
         step_ms=means.step_ms,
         phases_ms=means.phases_ms,
         allreduce_p50_ms=p50,
@@ -261,31 +239,31 @@ def rank_frame(
         dominant_p99_ms=dominant[1],
         allreduce_wait_ms=None if exchange is None else exchange[0],
         allreduce_transfer_ms=None if exchange is None else exchange[1],
-        timed_every=1 if beat is None else beat.timed_every,
+        timed_every=beat.timed_every,
         samples_per_s=means.samples_per_s if moving else None,
-        memory_bytes=None if beat is None else beat.memory_bytes,
-        memory_total_bytes=None if beat is None else beat.memory_total_bytes,
+        memory_bytes=beat.memory_bytes,
+        memory_total_bytes=beat.memory_total_bytes,
         memory_kind="device" if device is not None and not device.startswith("cpu") else "process",
-        cpu_percent=None if beat is None else beat.cpu_percent,
-        device_percent=None if beat is None else beat.device_percent,
+        cpu_percent=beat.cpu_percent,
+        device_percent=beat.device_percent,
         device=device,
-        mechanism=None if beat is None else beat.mechanism,
-        outstanding=0 if beat is None else beat.outstanding,
+        mechanism=beat.mechanism,
+        outstanding=beat.outstanding,
         log=log if member is None or model.far else member.log,
         far=model.far,
         unkept=member is not None and member.log is None,
         metrics=dict(model.metrics),
         missed=model.missed,
-        communicated=None if beat is None else beat.communicated,
-        dropped=0 if beat is None else beat.dropped,
-        refused=0 if beat is None else beat.refused,
-        faults=0 if beat is None else beat.faults,
-        fault=None if beat is None else beat.fault,
-        health=None if beat is None else beat.health,
+        communicated=beat.communicated,
+        dropped=beat.dropped,
+        refused=beat.refused,
+        faults=beat.faults,
+        fault=beat.fault,
+        health=beat.health,
         device_ms=means.device_ms,
         ended=_ended(model),
-        coordinates=None if beat is None or beat.coordinates is None else dict(islice(beat.coordinates.items(), AXES)),
-        torch_version=None if beat is None else beat.torch_version,
+        coordinates=None if beat.coordinates is None else dict(islice(beat.coordinates.items(), AXES)),
+        torch_version=beat.torch_version,
         python_version=None if hello is None else hello.python_version,
     )
 

@@ -109,8 +109,7 @@ class Frames:
         rows: list[msgspec.Raw] = []
         size = 0
         for rank in ranks:
-            frame = self._model.framer.rank(rank)
-            payload = wire.encode(msgspec.structs.replace(frame, losses=()) if frame.losses else frame)
+            payload = wire.encode(self._model.framer.rank(rank, short=True))
             if size + len(payload) > _MOST:
                 self._door.publish(wire.TOPIC_ROWS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))
                 rows, size = [], 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 
 from ddptop.agent.observer.model.ranks.recent import Latencies, Means, RecentSteps
 from ddptop.agent.observer.model.thresholds import Thresholds
@@ -21,6 +22,7 @@ METRICS = 64
 """Names a script may log before further ones are left out."""
 _USUAL = frozenset({"running", "sleeping", "disk-sleep", "idle"})
 """Statuses of a process that may train."""
+_SPANS = attrgetter(*(f"{phase}_ns" for phase in PHASES))
 DENIED_NS = 2_000_000_000
 """So much later than the end of its script a rank must say that it goes on, to be believed."""
 
@@ -204,12 +206,10 @@ class RankModel:
     @property
     def step(self) -> int | None:
         """Steps completed."""
-        known = [] if self.beat is None else [self.beat.step]
-        if known and not self._superseded:
-            known.append(self._last_told)
-        if self.member is not None and self.member.ended is not None and self.member.ended.step is not None:
-            known.append(self.member.ended.step)
-        return max(known, default=None)
+        ended = None if self.member is None or self.member.ended is None else self.member.ended.step
+        if self.beat is None:
+            return ended
+        return max(self.beat.step, 0 if self._superseded else self._last_told, ended or 0)
 
     @property
     def _last_told(self) -> int:
@@ -326,7 +326,7 @@ class RankModel:
 def _of_summary(told: Summary) -> Means:
     return Means(
         step_ms=told.wall_ns / 1e6,
-        phases_ms={phase: span / 1e6 for phase in PHASES if (span := getattr(told, f"{phase}_ns")) is not None},
+        phases_ms={phase: span / 1e6 for phase, span in zip(PHASES, _SPANS(told), strict=True) if span is not None},
         device_ms=None,
         samples_per_s=rate_of(told),
     )

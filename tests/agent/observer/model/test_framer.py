@@ -129,3 +129,16 @@ def test_what_time_alone_changes_is_told_once_and_whoever_looks() -> None:
     told = [event.text for event in framer.frame().events]
     assert told.count("rank 0 is silent") == 1
     assert framer.rank(0).state == "silent"
+
+
+def test_a_short_frame_of_a_rank_lacks_its_earlier_losses_alone():
+    """Of a rank that was heard, and of one that was not."""
+    store = Store(run_of(2), brief=True)
+    for number in (1, 2, 3):
+        hear(store, 0, number, 10.0 + number)
+    store.advance(13.0)
+    framer = Framer(store)
+    framer.frame()
+    assert framer.rank(0).losses
+    for rank in range(2):
+        assert framer.rank(rank, short=True) == replace(framer.rank(rank), losses=())

