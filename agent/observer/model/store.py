@@ -77,17 +77,19 @@ class Store:
 
     def apply(self, message: wire.Telemetry, now: float) -> None:
         """Take in one message from a rank or the observer."""
-        # Nearly all are steps, and a class pattern asks the metaclass of these classes.
+        # Nearly all are these, and a class pattern asks the metaclass of their classes.
         if type(message) is wire.Steps:
             self._take_steps(message, now)
+            return
+        if type(message) is wire.Beat:
+            self._take_beat(message, now)
+            return
+        if type(message) is wire.Summary:
+            self._take_summary(message, now)
             return
         match message:
             case wire.Hello():
                 self._greet(message, now, heard=True)
-            case wire.Beat():
-                self._take_beat(message, now)
-            case wire.Summary():
-                self._take_summary(message, now)
             case wire.Event(at_ns, text, rank, level):
                 self.changes.add(EventLine(at_ns / 1e9, text, rank, level))
             case wire.RunState():

@@ -21,6 +21,7 @@ from ddptop.agent.control.listening import Listener
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import NOTHING
 from ddptop.agent.observer.relay.fills import Fills
+from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.run import generations
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import Member
@@ -58,10 +59,6 @@ _OF_RANKS: Final = (wire.Steps, wire.Beat, wire.Summary, wire.Hello, wire.Event,
 """What the observer of another host may repeat."""
 
 Steps = wire.Steps | wire.NumberedSteps
-Repeat = Callable[[wire.Telemetry, bytes], None]
-"""Receives each message of a rank that can be true, as it was sent."""
-Ordered = Callable[[wire.Steps], None]
-"""Receives the records of a rank in order."""
 
 
 @dataclass(slots=True)
@@ -95,9 +92,7 @@ class Intake:
         owner: int,
         recorder: Recorder,
         fills: Fills,
-        *,
-        repeat: Repeat,
-        ordered: Ordered,
+        repeating: Repeating,
         report: Callable[[str, str], None],
     ) -> None:
         _allow_files(world)
@@ -109,8 +104,7 @@ class Intake:
         self._world = world
         self._owner = owner
         self._fills = fills
-        self._repeat = repeat
-        self._ordered = ordered
+        self._repeating = repeating
         self._report = report
         self._is_large = world > EACH_RECORD
         self._all = Listener(context, _LARGE if self._is_large else _SMALL, _UNREAD)
@@ -284,13 +278,13 @@ class Intake:
             self._hand_on(message, payload)
 
     def _hand_on(self, message: wire.Telemetry, payload: bytes) -> None:
-        self._repeat(message, payload)
+        self._repeating.take(message, payload)
         if type(message) is wire.Summary or type(message) is wire.Checksums:
             return
         if type(message) is not wire.Steps:
             self.recorder.put(message, payload)
         elif self._is_large:
-            self._ordered(message)
+            self._repeating.take_in_order(message)
         else:
             self._take_steps(message, payload)
 
@@ -336,7 +330,7 @@ class Intake:
             if self._reach.take(steps.rank, newest):
                 self._next[steps.rank] = max(newest + 1, self._next.get(steps.rank, 0))
         if not self._is_large and isinstance(steps, wire.Steps):
-            self._ordered(steps)
+            self._repeating.take_in_order(steps)
 
     def _ask(self) -> None:
         """Ask for the records before those that wait, once it is known which ones the file has."""

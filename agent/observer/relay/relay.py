@@ -128,11 +128,6 @@ class Relay:
             directory, self._door, self.requests, self._forwarding, self._inspections, self._fills,
             self._looking_back, self._take_in, lambda *question: self.far.pass_up(*question),
         )  # fmt: skip
-        self._intake = Intake(
-            context, run.world, directory.owner, self._recorder, self._fills,
-            repeat=lambda message, payload: self._repeating.take(message, payload),
-            ordered=lambda message: self._repeating.take_in_order(message), report=self.say,
-        )  # fmt: skip
         self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect)
         self._greeting = Greeting(
             self._door, self._newest, PERIOD_S,
@@ -142,9 +137,12 @@ class Relay:
         )  # fmt: skip
         self._repeating = Repeating(
             run.world, self._door, self._newest, self._verdicts, self._hanging, self._suspects,
-            self._looking_back, Budget(run.world, self._forwarding.forward), self._model,
-            judges=lambda: self.far.judges, note=self._common.note, ended=self.requests.arrived.set,
+            self._looking_back, Budget(run.world, self._forwarding.forward), self._model, self._common,
+            ended=self.requests.arrived.set,
         )  # fmt: skip
+        self._intake = Intake(
+            context, run.world, directory.owner, self._recorder, self._fills, self._repeating, report=self.say
+        )
         parts = Parts(
             context, directory, run, self._door, self._greeting, self._commands, self._forwarding, self._intake,
             self._hanging, self._common, self._send_events, self.say, self._wake.set,
@@ -299,6 +297,7 @@ class Relay:
 
     def _turn(self) -> None:
         self._wake.clear()
+        self._repeating.judges = self.far.judges
         for name, part in (
             ("following ranks", self._welcome),
             ("publishing events", self._send_events),

@@ -12,6 +12,7 @@ from ddptop.agent.observer.orders.budget import Budget
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.hanging import Hanging
+from ddptop.agent.observer.relay.hosts.common import CommonRecord
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.verdicts import RunVerdicts
@@ -39,16 +40,16 @@ class Repeating:
         looking_back: LookingBack,
         budget: Budget,
         model: RunModel,
+        common: CommonRecord,
         *,
-        judges: Callable[[], bool],
-        note: Callable[[wire.Event], None] = lambda event: None,
-        ended: Callable[[], object] = lambda: None,
+        ended: Callable[[], object],
     ) -> None:
-        """Hand on to these, and events to `note`.
+        """Hand on to these; `ended` is called when a rank says that its script has ended.
 
-        `judges` says whether this host judges the run; `ended` is called when a rank says that its script has ended:
-        its record then says why, and its process may take seconds to end.
+        Its record then says why, and its process may take seconds to end.
         """
+        self.judges = False
+        """True while this host judges the run."""
         self.generation = 0
         """The newest generation of which a rank was found; one rank may claim that the next has begun."""
         self._is_large = world > EACH_RECORD
@@ -60,16 +61,16 @@ class Repeating:
         self._looking_back = looking_back
         self.budget = budget
         self._model = model
-        self._judges = judges
-        self._note = note
+        self._common = common
         self._ended = ended
 
     def take(self, message: wire.Telemetry, payload: bytes) -> None:
         """Hand a message of a rank to onlookers, as it was sent, and to the judge."""
+        # By comparison: `isinstance` asks the metaclass of these classes, which takes ten times as long.
         if type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
             self._newest.note(message, payload)
             self._model.store.apply(message, time.time())
-            if self._judges():
+            if self.judges:
                 self._verdicts.take(message)
                 self.budget.note(message)
             self._hanging.note(message)
@@ -77,15 +78,19 @@ class Repeating:
                 self._looking_back.note(message)
             if type(message) is wire.Beat and message.state == "ended":
                 self._ended()
-        if type(message) is wire.Checksums:
-            if self._judges():
+        elif type(message) is wire.Checksums:
+            if self.judges:
                 self._verdicts.take(message)
             self._door.publish(wire.TOPIC_CHECKSUMS, payload)
+            return
         elif type(message) is wire.Event:
-            self._note(message)
+            self._common.note(message)
             self._model.store.apply(message, time.time())
             self._door.publish(wire.TOPIC_EVENT, payload)
-        elif self._door.has_subscribers and isinstance(message, (wire.Beat, wire.Summary, wire.Steps, wire.Hello)):
+            return
+        elif type(message) is not wire.Steps:
+            return
+        if self._door.has_subscribers:
             self._door.publish_of(_TOPICS[type(message)], message.rank, payload)
 
     def take_in_order(self, message: wire.Steps) -> None:
@@ -93,7 +98,7 @@ class Repeating:
         if not self._has_begun(message.generation):
             return
         self._model.store.apply(message, time.time())
-        if self._judges():
+        if self.judges:
             if self._is_large:
                 self._suspects.steps(message)
             else:
