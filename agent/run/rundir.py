@@ -83,6 +83,8 @@ class RunDir:
         self.name = path.name
         self.logs = path / "logs"
         self.database = path / "run.db"
+        self._reported: dict[str, tuple[tuple[int, int, int], Member]] = {}
+        """By its file's name, the record of a rank that was read last, with the stamp that the file had."""
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"
@@ -177,15 +179,23 @@ class RunDir:
         return dict(sorted(found.items()))
 
     def reported(self) -> Iterator[Member]:
-        """Yield the newest record of each rank as it was written, whatever its generation; those that are readable."""
+        """Yield the newest record of each rank as it was written, whatever its generation; those that are readable.
+
+        Of thousands one changes at a time: only what has changed is read again.
+        """
         folder = str(self.path / "ranks")
         for name in _names(folder, ".json"):
+            file = f"{folder}/{name}"
             try:
-                member = records.decode(private.read(f"{folder}/{name}"), Member)
+                found = os.lstat(file)
+                stamp, known = (found.st_ino, found.st_ctime_ns, found.st_size), self._reported.get(name)
+                if known is None or known[0] != stamp:
+                    # Replaced between stamp and reading, it is read once more the next time.
+                    known = self._reported[name] = stamp, records.decode(private.read(file), Member)
             except (OSError, ValueError):
                 continue
-            if name == f"{member.rank}.json":
-                yield member
+            if name == f"{known[1].rank}.json":
+                yield known[1]
 
     def everyone(self) -> dict[int, Member]:
         """Return the records of all ranks that have reported, by rank, also of those on other hosts.

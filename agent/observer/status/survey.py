@@ -196,7 +196,8 @@ def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> c
         elsewhere=everyone.keys() - here.keys(),
         hangs=recording.read_verdicts(directory.database) if is_plain(directory.database) else [],
     )
-    lingering = [rank for rank, member in here.items() if member.ended is not None and is_alive(member.process)]
+    # Only of the first one it is said, and thousands of processes are not looked up for it.
+    lingering = [rank for rank in here if rank == judgement.rank and is_alive(here[rank].process)]
     return cause.with_lingering(cause.with_host(judgement, everyone), here, lingering)
 
 

@@ -212,3 +212,40 @@ def test_a_record_that_is_only_out_of_reach_is_not_to_be_removed(monkeypatch):
     (directory.path / "run.json").unlink()
     with pytest.raises(RunDirError, match="if no process of it lives, remove"):
         directory.read()
+
+
+def test_of_the_records_of_ranks_only_what_has_changed_is_read_again(monkeypatch):
+    """However it was written: in place of the old file, over it on a full disk, anew after it was gone."""
+    directory = rundir.create(a_run("again"))
+    me = rundir.identify(os.getpid())
+    assert me is not None
+    members = [
+        rundir.Member(
+            rank=rank, local_rank=rank, world=2, process=me, host="here", generation=0, pub="", cmd="", log=None
+        )
+        for rank in range(2)
+    ]
+    for member in members:
+        directory.write_member(member)
+    read: list[str] = []
+    content = private.read
+
+    def noted(path: Path | str) -> bytes:
+        read.append(Path(path).name)
+        return content(path)
+
+    monkeypatch.setattr(private, "read", noted)
+    assert [member.host for member in directory.members().values()] == ["here", "here"]
+    del read[:]
+    assert len(list(directory.reported())) == 2
+    assert read == []
+    directory.write_member(msgspec.structs.replace(members[1], host="elsewhere"))
+    assert directory.members()[1].host == "elsewhere"
+    private.overwrite(directory.path / "ranks" / "1.json", msgspec.json.encode(members[1]))
+    assert directory.members()[1].host == "here"
+    assert read.count("1.json") == 2
+    assert "0.json" not in read
+    directory.remove_member(1)
+    assert list(directory.members()) == [0]
+    directory.write_member(members[1])
+    assert list(directory.members()) == [0, 1]

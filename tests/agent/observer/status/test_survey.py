@@ -69,7 +69,7 @@ def test_a_job_by_hand_is_over_when_it_has_returned(
     new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]], code: int, state: str
 ) -> None:
     """Also while its observer still writes down the end, but not before its launcher is gone."""
-    launcher = python("input()")
+    launcher = python(SLEEP)
     directory = new_run(
         launched=False, state="running", observer=identify(python(SLEEP).pid), torchrun=identify(launcher.pid)
     )
