@@ -182,9 +182,11 @@ def connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) ->
     socket = context.socket(kind)
     socket.linger = 0
     socket.maxmsgsize = wire.MAX_MESSAGE_BYTES
-    # The connection to a frozen peer stays open; heartbeats close it.
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1500)
+    if kind == zmq.SUB:
+        # The connection to a frozen peer stays open; heartbeats close it. That of a question has to stay open, because
+        # the reply to it comes on no other.
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1500)
     socket.connect(address)
     return socket
 

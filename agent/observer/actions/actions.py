@@ -41,6 +41,7 @@ _SETTLE_S: Final = LEASE_S + 2.0
 """Seconds for which some ranks have to be held and others not, with no action under way, before that is put right."""
 _END_S: Final = 2.0
 """Seconds that an action has to end with the observer."""
+_LEFT: Final = "its observer left meanwhile; `ddptop status` tells whether it was done"
 _NOTHING: Final = "no action waits for ranks"
 _UNKNOWN: Final = "the host of rank 0 does not answer; `ddptop status` tells whether it was done"
 
@@ -69,7 +70,11 @@ class _Action:
 
     @property
     def can_be_cancelled(self) -> bool:
-        return self.outcome is None and not (self.controller is not None and self.controller.is_saving)
+        return self.outcome is None and not (self.controller is not None and self.controller.is_decided)
+
+    def is_the_same(self, other: _Action) -> bool:
+        """Say whether one outcome serves both; two steps are two, whoever asks."""
+        return self.said == other.said and self.command.action != "step"
 
 
 class Actions:
@@ -103,7 +108,7 @@ class Actions:
         self._present: _Action | None = None
         """The action that is under way, or has ended and is not answered yet."""
         self._next: _Action | None = None
-        """A resume that has cancelled it, and follows."""
+        """A resume that has cancelled it, or what was asked for while this observer acted by itself: it follows."""
         self._uneven_since: float | None = None
 
     @property
@@ -142,16 +147,21 @@ class Actions:
             self._answer(action, Refused(f"there is no action {clean_line(command.action, 40)!r}"))
         elif before is None:
             self._start(action)
-        elif action.said == before.said:
+        elif action.is_the_same(before):
             # The ranks of a run that a scheduler ends ask for the same.
             before.askers += action.askers
+        elif before.command.action == _SETTLE and self._next is None:
+            self._next = action
         elif command.action == "resume" and before.can_be_cancelled and self._next is None:
             before.cancelled.set()
             self._next = action
         else:
             doing = f"{before.said} is under way for {time.monotonic() - before.began:.0f} s"
             line = before.waiting.rpartition(": ")[2]
-            self._answer(action, Awaiting(f"{doing}, {line}") if line else Busy(doing))
+            if not before.can_be_cancelled:
+                self._answer(action, Refused(f"{doing}, and can no longer be cancelled"))
+            else:
+                self._answer(action, Awaiting(f"{doing}, {line}") if line else Busy(doing))
 
     def _start(self, action: _Action) -> None:
         action.thread = threading.Thread(target=self._work, args=(action,), name="action", daemon=True)
@@ -282,11 +292,13 @@ class Actions:
             self._start(following)
 
     def close(self) -> None:
-        """Cancel the action that is under way, and wait a moment for its end."""
+        """Cancel the action that is under way, and wait a moment for its end; whoever has asked is answered now."""
         if self._next is not None:
             self._answer(self._next, Refused(TOO_LATE))
             self._next = None
         self._cancel()
         if self._present is not None and self._present.thread is not None:
             self._present.thread.join(_END_S)
+            if self._present.outcome is None:
+                self._present.outcome = Unheard(_LEFT)
         self._take_outcome()

@@ -82,8 +82,8 @@ class Controller:
         self._waits = waits
         self._cancelled = cancelled
         self._hangs = hangs
-        self.is_saving = False
-        """True while the scripts save: an action that has come so far cannot be cancelled."""
+        self.is_decided = False
+        """True once the scripts save, or end: an action that has come so far cannot be cancelled."""
 
     def pause(self, patience_s: float = PATIENCE_S) -> str:
         """Pause all ranks at the same step boundary, with no collective outstanding.
@@ -154,6 +154,7 @@ class Controller:
         checkpoint = checkpoint and self._can_save()
         held = self._hold("stop")
         saved = self._save(held) if checkpoint else "without a checkpoint"
+        self.is_decided = True
         self._polled.insist(lambda id: wire.End(id, self._who))
         deadline = self._clock() + LEAVE_S
         while left := self._polled.remaining():
@@ -326,7 +327,7 @@ class Controller:
     def _save(self, held: _Held) -> str:
         """Have all held ranks save, and return the line on it; raises `Refused`, with an unpaused group resumed."""
         nap = 0.01
-        self.is_saving = True
+        self.is_decided = True
         try:
             replies = self._ask_to_save(held.token)
             while any(reply.pending for reply in replies.values()):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import zmq
 from support.fakes.observers import Observer, observed
 from support.harness import until
 
@@ -131,6 +132,14 @@ def test_an_observer_that_ends_without_a_reply_is_told(observer: Observer) -> No
     gone.join()
     assert isinstance(gone.outcome, Unheard)
     assert "its observer ended meanwhile" in str(gone.outcome)
+
+
+def test_a_question_keeps_its_connection_however_long_the_observer_stands(observer: Observer) -> None:
+    """The reply comes on no other: with heartbeats, one that stood for two seconds would leave its asker waiting."""
+    with zmq.Context() as context:
+        address = observer.directory.address("observer", "cmd")
+        with caller.connect(context, zmq.DEALER, address) as socket:
+            assert socket.get(zmq.HEARTBEAT_IVL) == 0
 
 
 def test_ranks_are_asked_through_the_observer(observer: Observer) -> None:

@@ -173,17 +173,17 @@ def test_a_dialog_that_nobody_expects_any_more_does_not_open(state: str) -> None
 
 
 def test_a_run_that_is_busy_is_not_offered_to_be_frozen() -> None:
-    """While another one's checkpoint is written no rank is awaited; the key that cancels it is told."""
+    """In the first moment of another one's checkpoint no rank is awaited; the key that cancels it is told."""
     source = StillSource(frame())
 
     def pause(waiting: Waiting | None = None) -> str:
-        raise Busy("checkpoint by ada (shell, pts/1) is under way for 4 s")
+        raise Busy("checkpoint by ada (shell, pts/1) is under way for 0 s")
 
     source.pause = pause  # type: ignore[method-assign]
     app, acts = acting(source)
     acts.begin("pause", source, source.current)
     work(app, acts)
-    told = "checkpoint by ada (shell, pts/1) is under way for 4 s; space cancels it"
+    told = "checkpoint by ada (shell, pts/1) is under way for 0 s; space cancels it"
     assert (app.told, app.pushed) == ([("pause refused", told)], [])
 
 

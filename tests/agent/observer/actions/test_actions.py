@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -33,6 +34,10 @@ class Ranks:
         """Ranks that make no steps."""
         self.deaf: set[int] = set()
         """Ranks that answer nothing."""
+        self.saves = threading.Event()
+        """Set unless their checkpoint functions are not to end."""
+        self.saves.set()
+        self.is_saving = False
 
     def ask(self, commands: Mapping[int, wire.Command], answer: Callable[[int, wire.Reply], object]) -> None:
         """Answer as the agents of the ranks do, through the relay."""
@@ -48,8 +53,7 @@ class Ranks:
         elif rank not in self.standing:
             gate.completed, gate.held_at_ns = gate.completed + 1, None
 
-    @staticmethod
-    def _obey(gate: Gate, command: wire.Command) -> wire.Reply:
+    def _obey(self, gate: Gate, command: wire.Command) -> wire.Reply:
         try:
             match command:
                 case wire.Hold(id, token, lease_ms):
@@ -63,7 +67,13 @@ class Ranks:
                     gate.resume()
                     return wire.Reply(id, True, text, gate.completed)
                 case wire.Query(id):
-                    return wire.Reply(id, gate.held, "", gate.completed, kept=gate.is_paused, limit=gate.limit)
+                    return wire.Reply(
+                        id, gate.held, "", gate.completed, kept=gate.is_paused, limit=gate.limit, checkpoints=True
+                    )
+                case wire.Save(id):
+                    self.is_saving = True
+                    done = self.saves.is_set()
+                    return wire.Reply(id, done, "", gate.completed, pending=not done)
         except GateError as refusal:
             return wire.Reply(command.id, False, str(refusal), gate.completed)
         return wire.Reply(command.id, True, "", gate.completed)
@@ -215,6 +225,46 @@ def test_ranks_that_ask_for_the_same_stop_are_answered_alike(observer: Observer)
     assert len(observer.events) == 1
 
 
+def test_two_that_ask_for_the_same_steps_do_not_share_them(observer: Observer) -> None:
+    """Each script counts on its own: the later is refused, as any other action."""
+    observer.reply(observer.ask("pause"))
+    observer.ranks.standing |= {0, 1}
+    observer.ask("step", steps=2)
+    waits(observer)
+    observer.actions.obey(b"second", wire.Act(8, "step", "ada", 2))
+    assert observer.reply(b"second").refusal == "awaiting"
+    observer.ranks.standing.clear()
+    assert observer.reply(b"ada-step").done
+
+
+def test_what_saves_already_is_not_offered_to_be_cancelled(observer: Observer) -> None:
+    """Neither is a resume told that a resume cancels it; the run goes on afterwards."""
+    observer.ranks.saves.clear()
+    observer.ask("checkpoint")
+    until(lambda: observer.turn() and observer.ranks.is_saving, "the checkpoint function")
+    refused = observer.reply(observer.ask("resume", "bob"))
+    assert (refused.refusal, refused.text) == (
+        "",
+        "checkpoint by ada is under way for 0 s, and can no longer be cancelled",
+    )
+    observer.ranks.saves.set()
+    assert observer.reply(b"ada-checkpoint").done
+
+
+def test_an_action_that_does_not_end_with_its_observer_is_answered(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is executed anew keeps its pid: whoever waits for it to be gone would wait for ever."""
+    monkeypatch.setattr(actions, "_END_S", 0.0)
+    observer.ranks.saves.clear()
+    asker = observer.ask("checkpoint")
+    until(lambda: observer.turn() and observer.ranks.is_saving, "the checkpoint function")
+    observer.actions.close()
+    left = observer.reply(asker)
+    assert (left.refusal, left.text[:27]) == ("unheard", "its observer left meanwhile")
+    observer.ranks.saves.set()
+
+
 @pytest.mark.parametrize("until_at_ns", [None, 9])
 def test_a_rank_that_does_not_answer_is_told_as_the_hang_that_it_is(
     observer: Observer, until_at_ns: int | None, monkeypatch: pytest.MonkeyPatch
@@ -255,6 +305,20 @@ def test_ranks_of_which_some_are_held_for_long_are_put_right(observer: Observer)
     until(lambda: observer.turn() and observer.events, "an event")
     assert observer.texts == ["an action was left half done, with only rank 0 held: all ranks go on"]
     assert [gate.limit for gate in observer.ranks.gates] == [None, None]
+
+
+def test_what_is_asked_for_while_that_is_put_right_follows(observer: Observer) -> None:
+    """Nobody is told of an action that nobody has asked for."""
+    observer.ranks.deaf.add(1)
+    observer.turn(uneven=True)
+    observer.now = 7.0
+    observer.turn(uneven=True)
+    assert observer.actions.under_way == "settle by the observer"
+    asker = observer.ask("pause")
+    observer.turn()
+    assert asker not in observer.replies
+    observer.ranks.deaf.clear()
+    assert observer.reply(asker).done
 
 
 def test_a_stop_that_was_left_half_done_ends_the_others(observer: Observer) -> None:
