@@ -88,7 +88,7 @@ class HostFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def told(self) -> str:
-        """What is to be known of an unheard host: `node2 is not heard since 10:31:07`; empty of any other."""
+        """One line on an unheard host: `node2 is not heard since 10:31:07`; empty of any other."""
         if not self.is_unheard:
             return ""
         since = "" if self.heard_at is None else f" since {time.strftime('%H:%M:%S', time.localtime(self.heard_at))}"
@@ -101,7 +101,7 @@ class RankFrame(Message, frozen=True, tag="rank_frame"):
     rank: Rank
     state: Name
     activity: Line
-    """What the main thread does: a start phase ("imports") or a step phase ("backward")."""
+    """The work of the main thread: a start phase ("imports") or a step phase ("backward")."""
     pid: Pid | None = None
     host: Label | None = None
     step: Count | None = None
@@ -133,7 +133,7 @@ class RankFrame(Message, frozen=True, tag="rank_frame"):
     device_percent: float | None = None
     device: Label | None = None
     mechanism: Label | None = None
-    """How collectives are seen, None where they are not."""
+    """The way in which collectives are seen, None where they are not."""
     outstanding: Count = 0
     log: Verbatim | None = None
     """Path of the rank's log, or None where output goes to a terminal."""
@@ -145,11 +145,11 @@ class RankFrame(Message, frozen=True, tag="rank_frame"):
     fault: Line | None = None
     """The agent's last own error; the training goes on."""
     health: Line | None = None
-    """What is wrong with its numbers, one line: `loss is nan since step 123`."""
+    """An error in its numbers, one line: `loss is nan since step 123`."""
     device_ms: dict[Name, float] | None = None
     """The phases of the recent window on the device's own time line, without `wait`. None: not on CUDA."""
     ended: Line | None = None
-    """How it ended, one line, for example `exit code 1: ValueError: bad lr`."""
+    """Its end, one line, for example `exit code 1: ValueError: bad lr`."""
     torch_version: Label | None = None
     python_version: Label | None = None
     allreduce_wait_ms: float | None = None
@@ -161,11 +161,11 @@ class RankFrame(Message, frozen=True, tag="rank_frame"):
     faults: Count = 0
     """Errors inside the agent so far."""
     coordinates: dict[Name, int] | None = None
-    """Where it stands on a device mesh or in a pipeline, as its script says."""
+    """Its position on a device mesh or in a pipeline, as its script says."""
     stands: bool = False
     """True where it should complete steps and has not for long: `step_ms` is then of before; see `states.stands`."""
     communicated: bool | None = None
-    """Whether it has called a collective so far; None where it may have done so unseen."""
+    """True once it has called a collective; None where it may have done so unseen."""
     far: bool = False
     """True where it runs on another host than this one: `log` is a copy then, if there is one."""
     unkept: bool = False
@@ -173,7 +173,7 @@ class RankFrame(Message, frozen=True, tag="rank_frame"):
 
     @property
     def current_step_ms(self) -> float | None:
-        """What a step takes now; None where the rank stands."""
+        """Milliseconds of a step now; None where the rank stands."""
         return None if self.stands else self.step_ms
 
     @property
@@ -200,7 +200,7 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     injected: Line | None = None
     """Faults put into this run on purpose with `--inject`, one line; None for an honest run."""
     note: Line | None = None
-    """What the program says of itself, for example that its data is synthetic."""
+    """A remark of the program on itself, for example that its data is synthetic."""
     recorded_every: Count = 1
     """One step in so many is recorded whole, and of the others their time alone; see `recording`."""
     steps_are: Label = ""
@@ -272,13 +272,13 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     restarts: tuple[Restart, ...] = ()
     """Oldest first."""
     max_restarts: Count = 0
-    """How often torchrun may start the group anew."""
+    """The number of times that torchrun may start the group anew."""
     run_id: Label = ""
-    """What stays its own where another run takes its name; empty where no run is shown."""
+    """An identity that no other run has, also one that takes its name; empty where no run is shown."""
     grace_s: float = 5.0
     """Seconds between SIGTERM and SIGKILL of a kill, where nobody asks for others."""
     generation: Count = 0
-    """How often it was restarted."""
+    """The number of times that it was restarted."""
     placed: bool = False
     """True where ranks have coordinates."""
     stands: bool = False

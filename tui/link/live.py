@@ -260,8 +260,9 @@ class Link:
             return
         if not model.is_recorded and (database := self._database()) is not None:
             model.read(database)
-        heard = (lambda message: None) if self.history is None else self.history.hear
-        model.recall(self._clock() + CATCH_UP_S, heard)
+        for message in model.recall(self._clock() + CATCH_UP_S):
+            if self.history is not None:
+                self.history.hear(message)
         if model.is_recalled and not self._has_ended and model.known_at is not None:
             # Until somebody is heard, its ranks are as they were when they were recorded.
             for hearing in (self._hearing, model.store.hearing):

@@ -51,11 +51,6 @@ class Changes:
         self._state: str | None = None
         self._ranks: Mapping[int, str] = {}
 
-    @property
-    def verdict(self) -> wire.Verdict | None:
-        """The verdict that is shown where there is room for one."""
-        return self.verdicts[0] if self.verdicts else None
-
     def add(self, event: EventLine) -> None:
         """Take in what has happened, once; a line of before goes where it belongs by its time."""
         place = bisect_right(self.events, event.at, key=_at)

@@ -49,45 +49,9 @@ class Framer:
 
     def frame(self) -> RunFrame:
         """Return the frame of the moment that the store has come to; twice in a row, equal ones."""
-        situation = self._store.situation
+        store, situation = self._store, self._store.situation
+        state, totals = situation.state, situation.totals
         self.hosts = self._timed_hosts(situation)
-        return self._frame_of(situation)
-
-    def ranks(self) -> tuple[RankFrame, ...]:
-        """Return the frames of all ranks at the moment of the last `frame`, in order."""
-        return tuple(map(self.rank, self._store.ranks))
-
-    def _timed_hosts(self, situation: Situation) -> HostFrames:
-        """Return the hosts with the times of their ranks, which are those of before while nothing new is known."""
-        known = self._store.hosts.shown, situation.totals.times
-        if not all(map(is_, known, self._timed)):
-            self._timed = known
-            self.hosts = known[0].with_times(known[1], WAIT) if known[0] else known[0]
-        return self.hosts
-
-    def rank(self, rank: int, *, short: bool = False) -> RankFrame:
-        """Return the frame of a rank; a `short` one is without its earlier losses."""
-        store = self._store
-        situation, model, host = store.situation, store.ranks[rank], self.hosts.of(rank)
-        return rank_frame(
-            model,
-            situation.at,
-            situation.ranks[rank],
-            self._log_of(model),
-            store.alignment.means_ms(rank),
-            host,
-            placed=host is not None or (model.member is None and is_on_several(store.run)),
-            kind=situation.totals.collective,
-            short=short,
-        )
-
-    def _log_of(self, model: RankModel) -> str | None:
-        """Return the file that a rank of a launched run on this host writes to."""
-        here = model.member is not None or not is_on_several(self._store.run)
-        return self._logs.get(model.rank) if here and not model.far else None
-
-    def _frame_of(self, situation: Situation) -> RunFrame:
-        store, state, totals = self._store, situation.state, situation.totals
         run, live, group, changes, models = store.run, store.liveness, store.group, store.changes, store.ranks
         step, total, step_ms = totals.step, totals.total_steps, totals.step_ms
         beats = [model.beat for model in models.values() if model.beat is not None]
@@ -158,6 +122,39 @@ class Framer:
             unlinked=store.unlinked,
             unlinked_why=store.hosts.why,
         )
+
+    def ranks(self) -> tuple[RankFrame, ...]:
+        """Return the frames of all ranks at the moment of the last `frame`, in order."""
+        return tuple(map(self.rank, self._store.ranks))
+
+    def _timed_hosts(self, situation: Situation) -> HostFrames:
+        """Return the hosts with the times of their ranks, which are those of before while nothing new is known."""
+        known = self._store.hosts.shown, situation.totals.times
+        if not all(map(is_, known, self._timed)):
+            self._timed = known
+            self.hosts = known[0].with_times(known[1], WAIT) if known[0] else known[0]
+        return self.hosts
+
+    def rank(self, rank: int, *, short: bool = False) -> RankFrame:
+        """Return the frame of a rank; a `short` one is without its earlier losses."""
+        store = self._store
+        situation, model, host = store.situation, store.ranks[rank], self.hosts.of(rank)
+        return rank_frame(
+            model,
+            situation.at,
+            situation.ranks[rank],
+            self._log_of(model),
+            store.alignment.means_ms(rank),
+            host,
+            placed=host is not None or (model.member is None and is_on_several(store.run)),
+            kind=situation.totals.collective,
+            short=short,
+        )
+
+    def _log_of(self, model: RankModel) -> str | None:
+        """Return the file that a rank of a launched run on this host writes to."""
+        here = model.member is not None or not is_on_several(self._store.run)
+        return self._logs.get(model.rank) if here and not model.far else None
 
     def _ended_at(self, state: str) -> float | None:
         """Return when the run has ended; of one whose end could not be written down, when its last rank has."""

@@ -9,7 +9,7 @@ OBSERVED_S: Final = 2.0
 
 
 class Hearing:
-    """What was heard of one observer, and of the next one in its place."""
+    """The times at which one observer was heard, and the next one in its place."""
 
     def __init__(self, patience_s: float) -> None:
         """Nobody was heard yet; an observer is missed after `patience_s` at the latest."""

@@ -120,7 +120,7 @@ def is_on_several(run: Run) -> bool:
 
 
 class Hosts:
-    """What is known of the hosts of one run."""
+    """The hosts of one run, as far as they are known."""
 
     def __init__(self, world: int) -> None:
         """Know nothing yet of a run of so many ranks."""
@@ -136,11 +136,6 @@ class Hosts:
         self.shown = NO_HOSTS
         self.unheard: dict[int, HostFrame] = {}
         """By rank, its host, where nothing is heard of that."""
-
-    @property
-    def are_told(self) -> bool:
-        """True once an observer has told of them."""
-        return bool(self._told)
 
     def know(self, members: Mapping[int, Member], local: frozenset[int]) -> None:
         """Take in the records of the ranks, and which of them are on this host."""
@@ -212,7 +207,7 @@ class Hosts:
             # The head tells when it heard of each by its own clock.
             shift = here.offset_ms / 1e3
             found = [each if each.heard_at is None else replace(each, heard_at=each.heard_at + shift) for each in found]
-        self.shown = HostFrames(found) if len(found) > 1 or self.are_told else NO_HOSTS
+        self.shown = HostFrames(found) if len(found) > 1 or self._told else NO_HOSTS
         self.unheard = {rank: host for host in self.shown if host.is_unheard for rank in host.ranks}
 
     def _hosts(self) -> list[HostFrame]:

@@ -101,20 +101,19 @@ class RunModel:
         self.is_recorded = True
         self._recording = self._recorded(database)
 
-    def recall(self, deadline: float, heard: Callable[[wire.Telemetry], object] = lambda message: None) -> None:
-        """Read on in the recording until a moment of the clock; `heard` is given each message as well."""
-        if self._recording is None:
-            return
-        recording, self._recording = self._recording, None
-        for message in recording:
+    def recall(self, deadline: float) -> list[wire.Telemetry]:
+        """Read on in the recording until a moment of the clock, and return the messages that were read."""
+        read: list[wire.Telemetry] = []
+        for message in self._recording or ():
             if isinstance(message, wire.Verdict):
-                self.store.recall_verdict(message)
+                self.store.changes.recall_verdict(message)
             else:
                 self.store.recall(message, time.time())
-                heard(message)
+                read.append(message)
             if self._clock() > deadline:
-                self._recording = recording
-                return
+                return read
+        self._recording = None
+        return read
 
     def hurry(self) -> None:
         """Have the next `look` and `survey` do it at once: somebody asks who may just have changed something."""

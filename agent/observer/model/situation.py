@@ -15,7 +15,7 @@ from ddptop.agent.run.rundir import Run
 
 @dataclass(frozen=True)
 class Liveness:
-    """Who of a run is alive, as the process table says."""
+    """The living processes of a run, by the process table."""
 
     state: str
     supervised: bool
@@ -36,7 +36,7 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a run is like at one moment."""
+    """A run at one moment."""
 
     at: float
     """Seconds since the epoch."""

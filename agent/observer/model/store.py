@@ -62,7 +62,7 @@ class Store:
         self.changes = Changes(thresholds.verdict_share)
         self.group: wire.RunState | None = None
         self.hearing = Hearing(thresholds.silent_s)
-        """Whether the observer of the run is heard."""
+        """The times at which the observer of the run was heard."""
         self.liveness: Liveness | None = None
         self.hosts = Hosts(run.world)
         self.generations = Generations()
@@ -120,7 +120,7 @@ class Store:
         elif message.generation == self.generations.shown and self._is_possible(
             max([step.seq for step in message.steps], default=0), now
         ):
-            model.take(message.steps)
+            self._join_steps(message.rank, model.take(message.steps))
             model.heard_at = now
 
     def _take_beat(self, beat: wire.Beat, now: float) -> None:
@@ -155,7 +155,8 @@ class Store:
             case wire.Steps():
                 self._follow(recorded.generation, now)
                 if recorded.generation == self.generations.shown:
-                    self.ranks[recorded.rank].recall(recorded.steps)
+                    new = self.ranks[recorded.rank].take(recorded.steps, recorded=True)
+                    self._join_steps(recorded.rank, new)
             case wire.Hello():
                 model = self.ranks.get(recorded.rank)
                 if model is None or model.hello is None or recorded.generation > self.generations.shown:
@@ -189,10 +190,6 @@ class Store:
         take(message, at)
         if model is not None and before is not None and before > at and self.ranks[message.rank] is model:
             model.heard_at = before
-
-    def recall_verdict(self, recorded: wire.Verdict) -> None:
-        """Take in a recorded verdict."""
-        self.changes.recall_verdict(recorded)
 
     def _recall_beat(self, beat: wire.Beat) -> None:
         at = beat.at_ns / 1e9
@@ -266,12 +263,12 @@ class Store:
         self._totals = None
 
     def _new_rank(self, rank: int) -> RankModel:
-        model = RankModel(rank, self._record, self._thresholds)
+        model = RankModel(rank, self._thresholds)
         model.brief = self.is_brief
         return model
 
-    def _record(self, rank: int, step: wire.Step) -> None:
-        if not self.is_brief:
+    def _join_steps(self, rank: int, steps: list[wire.Step]) -> None:
+        for step in () if self.is_brief else steps:
             together = self._join.take(rank, step)
             if together is not None:
                 self.alignment.take(together)

@@ -97,7 +97,7 @@ class Relay:
         """Some ranks are held, and others are not; looked at once a second."""
         self._state: wire.RunState | None = None
         self._is_news = False
-        """Whether the state has changed since it was sent."""
+        """True where the state has changed since it was sent."""
         self._recorder = Recorder(
             directory.database,
             run.world,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from ddptop.agent.observer.model.ranks.recent import Latencies, Means, RecentSteps
@@ -33,18 +33,15 @@ class RankModel:
     def __init__(
         self,
         rank: int,
-        listener: Callable[[int, Step], None] = lambda rank, step: None,
         thresholds: Thresholds = DEFAULT,
     ) -> None:
         self.rank = rank
         self._thresholds = thresholds
-        self._listener = listener
-        """Told of all records, in order and once."""
         self.hello: Hello | None = None
         self.beat: Beat | None = None
         self.member: Member | None = None
         self.alive: bool | None = None
-        """Whether its process runs, None before anybody looked, and where nobody here can."""
+        """True while its process runs; None before anybody looked, and where nobody here can."""
         self.far = False
         """It runs on another host."""
         self.lag_s: float | None = None
@@ -60,7 +57,7 @@ class RankModel:
         self._row: Row | None = None
         """How it was then."""
         self._cpu_percent: float | None = None
-        """What it took of a core, from one look to the next."""
+        """Its share of a core from one look to the next."""
         self._stopped_at: float | None = None
         """When it was last seen stopped by a signal."""
         self.missed = 0
@@ -83,7 +80,7 @@ class RankModel:
 
     def successor(self, earlier_steps: int) -> RankModel:
         """Return the model of the process that has taken this one's place, which counts on from there."""
-        model = RankModel(self.rank, self._listener, self._thresholds)
+        model = RankModel(self.rank, self._thresholds)
         model.member, model.alive, model.listened_at = self.member, self.alive, self.listened_at
         model._earlier_steps = earlier_steps
         model.brief = self.brief
@@ -100,12 +97,19 @@ class RankModel:
         """The last step on the curve."""
         return self._earlier_steps + self._last_told
 
-    def take(self, steps: Iterable[Step]) -> None:
-        """Take in records in order, and count those between them; what was before the first of all is not missed."""
+    def take(self, steps: Iterable[Step], *, recorded: bool = False) -> list[Step]:
+        """Take in records in order, count those between them, and return the new ones.
+
+        What was before the first of all is not missed; nor is what a recording, which is thinned, does not have.
+        """
+        new = []
         for step in steps:
             if step.seq > self._seq:
-                self.missed += step.seq - self._seq - 1 if self._seq else 0
+                if self._seq and not recorded:
+                    self.missed += step.seq - self._seq - 1
                 self._append(step)
+                new.append(step)
+        return new
 
     def take_summary(self, summary: Summary) -> None:
         """Take in what its steps were like, once."""
@@ -136,15 +140,8 @@ class RankModel:
             self._seq = 0
             self.losses.clear()
 
-    def recall(self, steps: Iterable[Step]) -> None:
-        """Take in records out of a recording, of which older ones are thinned: what is not there was not missed."""
-        for step in steps:
-            if step.seq > self._seq:
-                self._append(step)
-
     def _append(self, step: Step) -> None:
         self._seq = step.seq
-        self._listener(self.rank, step)
         self._recent.append(step)
         self._note_loss(step.step, step.loss)
         for kind, took in latencies_of(step):
@@ -174,7 +171,7 @@ class RankModel:
 
     @property
     def means(self) -> Means:
-        """What its recent steps were like."""
+        """The means of its recent steps."""
         if self._means is not None:
             return self._means
         told = self._newer_summary
@@ -219,7 +216,7 @@ class RankModel:
 
     @property
     def ran(self) -> bool:
-        """Whether it has completed a step, or was held after one."""
+        """True once it has completed a step, or was held after one."""
         if self.beat is not None and self.beat.state in ("running", "paused"):
             return True
         return (self.step or 0) > 0 or (not self._superseded and self._last_told > 0)

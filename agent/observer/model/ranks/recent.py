@@ -34,7 +34,7 @@ _DEVICE: Final = _SAMPLES + 1
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What the last `WINDOW_NS` of training were like, in ms; None where nothing is known."""
+    """The means of the last `WINDOW_NS` of training, in ms; None where nothing is known."""
 
     step_ms: float | None
     phases_ms: dict[str, float] | None

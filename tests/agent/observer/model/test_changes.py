@@ -33,11 +33,11 @@ def test_a_verdict_is_told_at_its_beginning_and_at_its_end_each_once():
     changes = Changes(0.0)
     changes.note_verdicts(wire.Verdicts(5 * S, (verdict(1, 3),)))
     changes.note_verdicts(wire.Verdicts(6 * S, (wire.Verdict(1, "slow_rank", "rank 1 is slower", 3 * S),)))
-    assert changes.verdict is not None
-    assert (changes.verdict.text, changes.verdict.since_at_ns) == ("rank 1 is slower", 3 * S)
+    assert changes.verdicts
+    assert (changes.verdicts[0].text, changes.verdicts[0].since_at_ns) == ("rank 1 is slower", 3 * S)
     for at in (8, 9):
         changes.note_verdicts(wire.Verdicts(at * S))
-    assert changes.verdict is None
+    assert not changes.verdicts
     assert told(changes) == [(3, "rank 1 is slow"), (8, "no longer: rank 1 is slow")]
 
 
@@ -78,10 +78,10 @@ def test_the_first_of_several_verdicts_is_shown_and_all_are_listed():
     """The observer's order is the order; what it leaves out has ended."""
     changes = Changes(0.0)
     changes.note_verdicts(wire.Verdicts(5 * S, (verdict(2, 4), verdict(1, 3, share=None))))
-    assert changes.verdict is not None
-    assert changes.verdict.rank == 2
+    assert changes.verdicts
+    assert changes.verdicts[0].rank == 2
     changes.note_verdicts(wire.Verdicts(6 * S, (verdict(1, 3, share=None),)))
-    assert changes.verdict.rank == 1
+    assert changes.verdicts[0].rank == 1
     assert told(changes) == [(3, "rank 1 is slow"), (4, "rank 2 is slow"), (6, "no longer: rank 2 is slow")]
 
 
@@ -97,8 +97,8 @@ def test_what_was_before_the_attach_stands_among_the_other_events():
         (1, "event 1"), (2, "rank 1 is slow"), (5, "event 5"), (6, "no longer: rank 1 is slow"),
         (7, "rank 2 is slow"), (9, "event 9"),
     ]  # fmt: skip
-    assert changes.verdict is not None
-    assert changes.verdict.rank == 2
+    assert changes.verdicts
+    assert changes.verdicts[0].rank == 2
 
 
 def test_a_record_that_is_behind_or_ahead_of_the_observer():
@@ -107,10 +107,10 @@ def test_a_record_that_is_behind_or_ahead_of_the_observer():
     changes.note_verdicts(wire.Verdicts(10 * S))
     changes.recall_verdict(verdict(1, 12))
     changes.note_verdicts(wire.Verdicts(11 * S))
-    assert changes.verdict is not None, "it began after that message"
+    assert changes.verdicts, "it began after that message"
     changes.note_verdicts(wire.Verdicts(13 * S))
     changes.recall_verdict(verdict(1, 12))
-    assert changes.verdict is None, "the record was read too early to know of the end"
+    assert not changes.verdicts, "the record was read too early to know of the end"
     assert told(changes) == [(12, "rank 1 is slow"), (13, "no longer: rank 1 is slow")]
 
 
@@ -126,8 +126,8 @@ def test_a_share_that_is_hidden_is_in_no_line():
     """A verdict below the setting has neither beginning nor end; the next one is shown instead."""
     changes = Changes(0.5)
     changes.note_verdicts(wire.Verdicts(5 * S, (verdict(1, 3, share=0.4), verdict(2, 4, share=0.6))))
-    assert changes.verdict is not None
-    assert changes.verdict.rank == 2
+    assert changes.verdicts
+    assert changes.verdicts[0].rank == 2
     changes.note_verdicts(wire.Verdicts(6 * S))
     changes.recall_verdict(verdict(3, 1, 2, share=0.4))
     assert told(changes) == [(4, "rank 2 is slow"), (6, "no longer: rank 2 is slow")]
@@ -137,7 +137,7 @@ def test_an_ended_run_shows_what_went_on_at_its_end():
     """Of the recorded verdicts without an end, the one that costs most: the record does not tell which was first."""
     store = Store(Run("toy-1", "id", "toy.py", (), 4, "gloo", "cpu", S, True, state="finished"))
     for recorded in (verdict(1, 2, 6), verdict(2, 7, share=0.1), verdict(3, 8, share=0.2)):
-        store.recall_verdict(recorded)
+        store.changes.recall_verdict(recorded)
     frame = frame_at(store, 100.0)
     assert frame.verdict is not None
     assert frame.verdict.rank == 3
@@ -169,7 +169,7 @@ def test_all_onlookers_come_to_the_same_verdict_and_lines(data: st.DataObject) -
                 for each in recorded.values():
                     later.recall_verdict(each)
             later.note_verdicts(message)
-            assert later.verdict == first.verdict
+            assert later.verdicts[:1] == first.verdicts[:1]
             # What begins and what ends at the same moment may be in either order.
             assert sorted(told(later)) == sorted(told(first))
 
