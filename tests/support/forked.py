@@ -2,7 +2,7 @@
 
 Each line of its input is a request as JSON: the number of ranks `world`, the `words` of the script, its folder `cwd`,
 its environment `env`, the file `output`, and whether the `agent` runs it.  Its answer is a line with the pid of the
-process that has started the ranks, which leads a session of its own: it stands in for torchrun, which takes as long to
+process that has started the ranks, which leads a process group: it stands in for torchrun, which takes as long to
 start as a rank.  When all have ended, the exit code of the first one that fails is in the file `output` and `.code`.
 Under the agent a script begins once there is a file `output` and `.go`.
 """
@@ -30,7 +30,6 @@ from ddptop.agent import __main__ as runner
 
 def _start(request: dict[str, Any]) -> None:
     """Fork the ranks and wait for them."""
-    os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     output = os.open(request["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -71,4 +70,6 @@ if __name__ == "__main__":
     for line in sys.stdin:
         if not (pid := os.fork()):
             _start(json.loads(line))
+        # Here, so that nobody looks for the group before it is there.
+        os.setpgid(pid, pid)
         print(pid, flush=True)

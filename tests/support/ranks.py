@@ -29,7 +29,7 @@ class Ranks:
 
     def __init__(self, pid: int, output: Path) -> None:
         self.pid = pid
-        """Process that has started them, and that leads their session."""
+        """Process that has started them, and that leads their group."""
         self._output = output
 
     @property
