@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.harness import DEADLINE_S, ddptop, status, until, write_script
+from support.ranks import observed, plain
 from support.scripts import TRAIN
 
 from ddptop.agent.run import rundir
@@ -56,14 +57,12 @@ def test_a_loss_that_is_no_number_is_told_with_its_step(eighth):
 
 def test_parameters_are_those_of_a_run_without_the_agent(eighth, folder):
     """Bit for bit on each rank after 20 steps, of which three were recorded."""
-    plain = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "20"],
-        capture_output=True, text=True, cwd=folder, check=False,
-    )  # fmt: skip
+    with plain(folder / "train.py", "20") as without:
+        without.wait()
     logs = [rundir.find("eighth").rank_log(rank).read_text() for rank in (0, 1)]
     # Not its exit code: gloo may abort in a rank that has trained to its end.
-    assert len(digests(plain.stdout)) == 2, plain.stderr
-    assert sorted(digests(plain.stdout)) == [digest for log in logs for digest in digests(log)]
+    assert len(digests(without.said)) == 2, without.said
+    assert sorted(digests(without.said)) == [digest for log in logs for digest in digests(log)]
 
 
 NUMBERED = """
@@ -89,14 +88,11 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("ending", ["usual", "at once"])
-def test_the_last_loss_is_that_of_the_last_step(tmp_path, monkeypatch, ending):
+def test_the_last_loss_is_that_of_the_last_step(tmp_path, ending):
     """A script whose loss is the number of the step, of which one in 64 is recorded; it ends as usual, or at once."""
-    monkeypatch.setenv(VARIABLE, "64")
-    write_script(tmp_path, NUMBERED)
     name = f"last-{ending.replace(' ', '-')}"
-    done = ddptop("launch", "--world", "2", "--name", name, "train.py", "--", "203", ending, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert "step 203, last loss 203" in done.stdout
+    with observed(name, write_script(tmp_path, NUMBERED), "203", ending, env={VARIABLE: "64"}) as (_, ranks):
+        assert ranks.wait() == 0, ranks.said
     assert [(rank["step"], rank["loss"]) for rank in status(name)["ranks"]] == [(203, 203.0)] * 2
 
 

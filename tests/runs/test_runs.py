@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from support.harness import DEADLINE_S, carriers, ddptop, free_port, started, status, until, write_script
+from support.harness import DEADLINE_S, carriers, ddptop, started, status, until, write_script
+from support.ranks import plain
 from support.scripts import TRAIN, UNTIDY
 
 from ddptop.agent.run import rundir
@@ -23,22 +24,6 @@ from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches import recording
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
-
-TWO_RANKS = '''
-"""Two ranks of `train.py`, forked by one process, for which torch is imported once."""
-import os, runpy, sys
-import torch, torch._dynamo
-
-ranks = []
-for rank in ("0", "1"):
-    if not (pid := os.fork()):
-        os.environ.update(RANK=rank, LOCAL_RANK=rank)
-        runpy.run_path("train.py", run_name="__main__")
-        sys.exit()
-    ranks.append(pid)
-for pid in ranks:
-    os.waitpid(pid, 0)
-'''
 
 
 @pytest.fixture(scope="module")
@@ -89,16 +74,12 @@ def test_status_tells_what_proc_tells(live):
 
 def test_parameters_are_bit_identical_with_and_without_the_agent(live, folder):
     """After 20 steps with BatchNorm, dropout and momentum, the digest of the parameters is the same."""
-    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-c", TWO_RANKS, "20"]
-    environment = {**os.environ, **told}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=4 * DEADLINE_S, check=False
-    )
+    with plain(folder / "train.py", "20") as ranks:
+        ranks.wait()
     until(lambda: (status("live")["step"] or 0) > 20, "the steps under the agent")
     watched = "".join(live.rank_log(rank).read_text() for rank in (0, 1))
-    with_agent, without = (dict(re.findall(r"digest (\d) ([0-9a-f]{64})", out)) for out in (watched, done.stdout))
-    assert len(without) == 2, done.stderr
+    with_agent, without = (dict(re.findall(r"digest (\d) ([0-9a-f]{64})", out)) for out in (watched, ranks.said))
+    assert len(without) == 2, ranks.said
     assert with_agent == without
 
 
