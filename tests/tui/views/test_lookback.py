@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import textual.constants
 from msgspec.structs import replace
-from support.screens.dashboards import SIZES, seen, settled, still_app
+from support.screens.dashboards import SIZES, rests, seen, settled, still_app
 from support.screens.frames import NOW, StillSource, frame, history_of, rank_frame, recorded, verdict_frame
 from support.values.histories import RecordedHistory
 from textual.app import App
@@ -99,6 +99,7 @@ def test_many_ranks(snap_compare: Callable[..., bool], many: Frame, name: str, k
     async def before(pilot) -> None:
         await settled(pilot)
         await settled(pilot, key, "n")
+        await rests(pilot)
 
     assert snap_compare(still_app(many), terminal_size=SIZES["80x24"], run_before=before)
 
