@@ -78,10 +78,10 @@ def test_the_deaf_are_killed_and_the_stopped_may_end_in_order(new_run: Callable[
     for rank, process in enumerate((deaf, stopped)):
         enlist(directory, rank, ready(process))
     os.kill(stopped.pid, signal.SIGSTOP)
-    outcome, lines = end(directory, 10.0)
+    outcome, lines = end(directory, 4.0)
     assert (deaf.wait(DEADLINE_S), stopped.wait(DEADLINE_S)) == (-signal.SIGKILL, -signal.SIGTERM)
     assert outcome == escalation.Outcome(2, 0)
-    assert lines == ["SIGTERM to 2 ranks", f"SIGKILL to rank (pid {deaf.pid}), still there after 10 s"]
+    assert lines == ["SIGTERM to 2 ranks", f"SIGKILL to rank (pid {deaf.pid}), still there after 4 s"]
 
 
 def test_what_stops_after_it_was_asked_may_end_in_order(new_run: Callable[..., RunDir], python: Start) -> None:

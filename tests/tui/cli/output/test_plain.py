@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+import pytest
 from msgspec.structs import replace
 
 from ddptop.agent import wire
@@ -20,6 +23,14 @@ FRAME = Frame(
     "toy-1", "running", "toy.py", 1, 0.0, step=12, total_steps=40, eta_s=70, step_ms=80.0, loss=1.5,
     samples_per_s=412.0, phases_ms=RANK.phases_ms, ranks=(RANK,), started_at=0.0,
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time in which records may still come pass at once; a frame is due at each look."""
+    moments = itertools.count(0.0, 0.01)
+    quick = SimpleNamespace(**vars(time) | {"monotonic": lambda: next(moments), "sleep": lambda _: None})
+    monkeypatch.setattr(plain, "time", quick)
 
 
 class Film:
