@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.end import cause, escalation, processes, reaper
+from ddptop.agent.observer.end import cause, escalation, exits, processes
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.rank_ends import RankEnds
 from ddptop.agent.observer.launcher import resizing
@@ -116,7 +116,7 @@ class Observer:
             predecessor: the record of the run by the earlier observer, None at the first start.
         """
         self._presence.begin()
-        reaper.adopt_orphans()
+        exits.adopt_orphans()
         self._relay.start()
         problem = self._begin(predecessor)
         while self._engine is not None and not self._is_over():
@@ -243,7 +243,7 @@ class Observer:
         self._exits.watch_leader(self._engine.process)
         over = self._engine.is_over()
         self._exit_code = self._engine.exit_code
-        reaper.reap(self._engine.process.pid if self._engine.process is not None else None)
+        exits.reap(self._engine.process.pid if self._engine.process is not None else None)
         alive = self._exits.alive()
         if over and (self._run.launched or not alive):
             self._orders.learn(self._run)

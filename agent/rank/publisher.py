@@ -28,9 +28,9 @@ from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.records import device_time, history, meter
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.rank.records.health import Health
+from ddptop.agent.rank.records.meter import Starvation
 from ddptop.agent.rank.records.own_rate import OwnRate
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
-from ddptop.agent.rank.records.starvation import Starvation
 from ddptop.agent.run.files.private import seal
 
 PERIOD_S = 0.1

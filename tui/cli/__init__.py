@@ -1,14 +1,14 @@
 """The command line: `main` reads it, `verbs` carry it out.
 
-main        the reading of the command line
-verbs       the verbs, a module for each family
-view        a run as the dashboard or as lines
-output      the output of the verbs, as lines or JSON
-elsewhere   verbs that are carried out on other machines
-foreign     the runs of other users, for root
-parsing     the parser: help, and the messages on a wrong option
-completion  the completion of the command line in a shell
-complaint   a problem, in one line
+main         the reading of the command line
+verbs        the verbs, a module for each family
+view         a run as the dashboard or as lines
+output       the output of the verbs, as lines or JSON
+elsewhere    verbs that are carried out on other machines
+other_users  the runs of other users, for root
+parsing      the parser: help, and the messages on a wrong option
+completion   the completion of the command line in a shell
+complaint    a problem, in one line
 
 The folder `manual` has the pages that `ddptop help` shows, a Markdown file for each topic; the README lists them.
 """

@@ -36,7 +36,7 @@ from ddptop.tui.settings import Thresholds
 if TYPE_CHECKING:
     from ddptop.agent.observer.history.kept import Kept
     from ddptop.agent.observer.status.report import Report
-    from ddptop.tui.link.logs.afar import LogsAfar
+    from ddptop.tui.link.logs.copies import CopiedLogs
     from ddptop.tui.model.history.history import History
 
 DEFAULT = Thresholds()
@@ -421,11 +421,11 @@ def _by(run: RunFrame, model: RunModel | None) -> RunFrame:
     return run if live is None else replace(run, supervised=live.supervised, orphaned=live.orphaned)
 
 
-def _logs_afar(directory: RunDir) -> LogsAfar:
+def _logs_afar(directory: RunDir) -> CopiedLogs:
     # Its temporary folder is of no use to `status` and the plain lines.
-    from ddptop.tui.link.logs.afar import LogsAfar
+    from ddptop.tui.link.logs.copies import CopiedLogs
 
-    return LogsAfar(directory)
+    return CopiedLogs(directory)
 
 
 def _history(world: int) -> History:

@@ -17,7 +17,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, ScrolledLines, spread, width_of
 from ddptop.tui.drawing.theme import MARKS
-from ddptop.tui.link.logs.window import LogSource
+from ddptop.tui.link.logs.excerpt import LogSource
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.live import LiveScreen

@@ -166,7 +166,7 @@ def judge(
         if len(together) > 1 and first in together and first.rank not in ended_on_request:
             text = f"{plural(len(together), 'rank')} exited without reporting a cause; which of them first is not known"
             return Outcome("failed", code or 1, f"{text} (a signal, or out of memory)")
-        from ddptop.agent.observer.end import parting
+        from ddptop.agent.observer.end import last_words
 
         if first.rank in ended_on_request:
             return Outcome("failed", first.code or code or 1, first.text, first.rank, kind="on_request")
@@ -181,7 +181,7 @@ def judge(
             # Of what was told while it lasted, the end is the consequence.
             return _hung(stuck, first.code or code or 1)
         seen = deaths.get(first.rank)
-        told = parting.of_ranks(
+        told = last_words.of_ranks(
             members,
             first.rank,
             log_of,

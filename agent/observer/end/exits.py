@@ -8,6 +8,7 @@ the zombie, or from the pidfd (Linux 6.15) once the parent has taken the zombie 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import select
@@ -187,3 +188,29 @@ def _of_handle(handle: int) -> int | None:
         return None
     (mask,) = struct.unpack_from("=Q", info, 0)
     return int(struct.unpack_from("=i", info, 60)[0]) if mask & _EXIT else None
+
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+"""From linux/prctl.h; see prctl(2)."""
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of every descendant that loses its own, to read its exit status; False where that is impossible.
+
+    On Linux a process can ask for it (a "child subreaper"); elsewhere init becomes the parent of orphans, and only
+    marker and session show which run they belong to.
+    """
+    if sys.platform != "linux":
+        return False
+    with contextlib.suppress(OSError, AttributeError):
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    return False
+
+
+def reap(spared: int | None) -> None:
+    """Read the exit status of adopted children that have ended, up to the first that is `spared` (torchrun's)."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if ended.si_pid == spared:
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)

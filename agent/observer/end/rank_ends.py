@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ddptop.agent.observer.end import cause, kernel_log
+from ddptop.agent.observer.end import cause, kernel
 from ddptop.agent.observer.end.exits import Exits
-from ddptop.agent.observer.end.memory import Found, MemoryKills
+from ddptop.agent.observer.end.kernel import Found, MemoryKills
 from ddptop.agent.observer.orders.far import FarHosts, Nobody
 from ddptop.agent.observer.orders.orders import Orders, Say
 from ddptop.agent.observer.orders.parts import Parts
@@ -174,7 +174,7 @@ class RankEnds:
             found = self._memory_kills.found(rank, member.process.pid)
             if status != -signal.SIGKILL and not found.out_of_memory:
                 # A rank may fail of the end of its data worker; otherwise its memory has nothing to do with it.
-                said = kernel_log.device_error(member.process.pid, time.monotonic())
+                said = kernel.device_error(member.process.pid, time.monotonic())
                 found = Found(None, f'kernel log: "{said}"' if said else "")
         self._seen[rank] = Death(rank, self._exits.at_ns[rank], status, found.out_of_memory, found.text)
 

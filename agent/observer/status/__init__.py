@@ -2,7 +2,6 @@
 
 survey      the state by records and the process table
 membership  the processes of the run, described for a list
-command     the command line that launches a run of the same kind again
-report      the facts about a run and its end
+report      the facts about a run and its end, and the command line that launches such a run again
 takeover    the start of another observer in place of one that is gone
 """

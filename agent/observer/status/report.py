@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import platform
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -20,15 +22,17 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.observer.end import cause as causes
-from ddptop.agent.observer.end import hung, kinds, parting, traces
+from ddptop.agent.observer.end import hung, kinds, last_words, traces
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.status import command, survey
+from ddptop.agent.observer.status import survey
 from ddptop.agent.run import ends, hosts, states
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import masking, tail
 from ddptop.agent.run.files.private import is_plain
+from ddptop.agent.run.records import TORCHRUN
 from ddptop.agent.run.rundir import Member, Run, RunDir
+from ddptop.agent.run.switches import checking, injection
 from ddptop.agent.text import clean, clean_line
 from ddptop.agent.version import VERSION
 
@@ -197,7 +201,7 @@ def of(directory: RunDir) -> Report:
         events=tuple(hide.event(each) for each in newest),
         verdicts=tuple(verdicts[-_VERDICTS:]),
         versions=_versions(beats, hellos),
-        launched_as=clean_line(hide.line(command.launching(run)), 2000),
+        launched_as=clean_line(hide.line(launching(run)), 2000),
         hang=stuck,
         stood=stuck is not None and bool(recording.read_inspections(directory.database)),
     )
@@ -318,7 +322,7 @@ def _stack(directory: RunDir, member: Member, status: int | None) -> traces.Stac
     if member.ended is not None and member.ended.traceback:
         return traces.of_traceback(causes.own_failure(member.ended)[2])
     if status is not None and status < 0 and -status not in kinds.FROM_OUTSIDE:
-        dump = traces.crash(parting.output_of(directory.rank_log(member.rank), member.log_begin))
+        dump = traces.crash(last_words.output_of(directory.rank_log(member.rank), member.log_begin))
         return traces.Stack() if dump is None else dump.stack
     return traces.Stack()
 
@@ -364,7 +368,7 @@ def _traceback(
             and -death.status not in kinds.FROM_OUTSIDE
             and death.status < 0
         ):
-            dump = traces.crash(parting.output_of(directory.rank_log(member.rank), member.log_begin))
+            dump = traces.crash(last_words.output_of(directory.rank_log(member.rank), member.log_begin))
             if dump is not None:
                 frames = (f'  File "{spot.file}", line {spot.line} in {spot.function}' for spot in _own(dump.stack))
                 return _bounded("\n".join((f"Fatal Python error: {dump.what}", *frames))), member.rank
@@ -401,9 +405,59 @@ def _collateral(others: list[RankEnd]) -> str:
         if each.state != "alive":
             alike.setdefault(re.sub(r"\d+", "#", each.told), []).append(each)
     parts = [
-        f"{parting.ranks([each.rank for each in group])}: {clean_line(group[0].told, 160)}" for group in alike.values()
+        f"{last_words.ranks([each.rank for each in group])}: {clean_line(group[0].told, 160)}"
+        for group in alike.values()
     ]
     living = [each.rank for each in others if each.state == "alive"]
     if living:
-        parts.append(f"{parting.ranks(living)}: alive")
+        parts.append(f"{last_words.ranks(living)}: alive")
     return clean_line("; ".join(parts), 600)
+
+
+_GRACE_S: Final = 5.0
+"""Seconds that a launch gives the ranks of a run where it is not told otherwise."""
+
+
+def launching(run: Run) -> str:
+    """Return the line for a shell, masked as the record is; of a job started by hand, program and arguments alone.
+
+    The name is left out, because the run still has it, and so is the environment of a program that spawns its ranks,
+    most of which is made by the launch.
+    """
+    if not run.launched:
+        return shlex.join((run.program, *run.arguments))
+    words = ["ddptop", "launch", *(_hosts(run) or ("--world", str(run.world)))]
+    if run.backend:
+        words += ["--backend", run.backend]
+    if run.leader != "torchrun":
+        words += ["--start", "spawn"]
+    if run.grace_s != _GRACE_S:
+        words += ["--grace", f"{run.grace_s:g}"]
+    if run.on_term:
+        words += ["--on-term", run.on_term]
+    if run.max_restarts:
+        words += ["--max-restarts", str(run.max_restarts)]
+    for fault in filter(None, run.environment.get(injection.VARIABLE, "").split(";")):
+        words += ["--inject", fault]
+    if every := run.environment.get(checking.VARIABLE):
+        words += ["--check-parameters", every]
+    if run.leader == "torchrun":
+        for name, value in run.environment.items():
+            if not name.startswith("DDPTOP_"):
+                words += ["--env", f"{name}={value}"]
+    words += run.program.split(" ", 1) if run.program.startswith("-m ") else [run.program]
+    return shlex.join((*words, *(("--", *run.arguments) if run.arguments else ())))
+
+
+_OF_HOSTS: Final = ("--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--rdzv-id")
+
+
+def _hosts(run: Run) -> list[str]:
+    """Return the options with which each host of a run on several is launched, as torchrun got them; else none."""
+    if TORCHRUN not in run.command:
+        return []
+    options = takewhile(lambda word: word.startswith("-"), run.command[run.command.index(TORCHRUN) + 1 :])
+    given = dict(word.split("=", 1) for word in options if "=" in word)
+    if "--nnodes" not in given:
+        return []
+    return [word for name in _OF_HOSTS if name in given for word in (name, given[name])]

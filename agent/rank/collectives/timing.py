@@ -16,9 +16,8 @@ from collections import deque
 from types import FrameType
 from typing import Any, Final
 
-from ddptop.agent.rank.collectives import communication, open_calls, wrapper
-from ddptop.agent.rank.collectives.backends import Backends
-from ddptop.agent.rank.collectives.counted import AUTOGRAD, Counted, Note, bytes_of, call_of, name_of
+from ddptop.agent.rank.collectives import open_calls, wrapper
+from ddptop.agent.rank.collectives.backends import AUTOGRAD, Backends, Counted, Note, bytes_of, call_of, name_of
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
@@ -130,13 +129,13 @@ class Collectives:
         """True where every collective is seen, so that one that was not seen was not called."""
         # DDP's constructor has a collective of its own in C++, which the wrapper does not see.
         wrapped = self.mechanism == wrapper.WRAPPER and self._stamps.steps > 0 and not self._waits.functional
-        return self._sees_all or (wrapped and not communication.may_be_unseen(watches=self._watches))
+        return self._sees_all or (wrapped and not may_be_unseen(watches=self._watches))
 
     @property
     def _sees_all(self) -> bool:
         # The wrapper does not see what C++ calls of itself, such as functional collectives.
         seen = self.mechanism == HOOKS if self._watches else self.expects_groups
-        return seen and not communication.may_be_unseen(watches=self._watches)
+        return seen and not may_be_unseen(watches=self._watches)
 
     def open(self, main: FrameType | None) -> list[Open]:
         """Return the calls that have not completed, oldest first; `main` is the training thread's innermost frame."""
@@ -407,3 +406,48 @@ def _caller(depth: int) -> str:
         return str(sys._getframe(depth + 1).f_globals.get("__name__", ""))
     except ValueError:
         return ""
+
+
+_LIBRARIES: Final = (
+    "bagua",
+    "byteps",
+    "cupyx.distributed",
+    "distributed",
+    "hivemind",
+    "horovod",
+    "mpi4py",
+    "nccl",
+    "nvshmem",
+    "ray",
+    "torch_xla",
+    "torchft",
+    "ucp",
+    "ucxx",
+)
+"""Modules by which ranks communicate without a process group of torch; `distributed` is Dask's."""
+_RPC: Final = "torch.distributed.rpc"
+
+
+def may_be_unseen(*, watches: bool) -> bool:
+    """Say whether this process has what it needs to communicate past our hooks.
+
+    Args:
+        watches: whether the process group that the script has made, if any, is hooked.
+    """
+    if any(name in sys.modules for name in _LIBRARIES) or _has_rpc(sys.modules.get(_RPC)):
+        return True
+    # A group that another thread than the main one has made is not hooked.
+    return not watches and _has_group(getattr(sys.modules.get("torch"), "distributed", None))
+
+
+def _has_group(distributed: Any) -> bool:
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+def _has_rpc(rpc: Any) -> bool:
+    """Say whether an agent of torch's RPC runs, True where the module does not tell."""
+    if rpc is None:
+        return False
+    # Where torch is built without RPC the module has none of it.
+    is_set = getattr(rpc, "_is_current_rpc_agent_set", None)
+    return bool(is_set()) if is_set is not None else hasattr(rpc, "rpc_sync")

@@ -1,7 +1,6 @@
 """The place at which a rank stands, found on the agent's thread while the training stands or goes on.
 
-inspecting    the whole answer
-stacks        the stacks of all threads, and the meaning of their frames
-frames        the innermost frames of the threads, taken without harm
-dead_threads  the last thread that ended by an exception
+inspecting  the whole answer
+stacks      the stacks of all threads, and the meaning of their frames
+frames      the innermost frames of the threads, taken without harm, and the last thread that ended by an exception
 """

@@ -9,12 +9,11 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.rank.collectives import recorder, timing, wrapper
-from ddptop.agent.rank.collectives.counted import LONGEST, RECENT, Counted
+from ddptop.agent.rank.collectives.backends import LONGEST, RECENT, Counted
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults, describe
-from ddptop.agent.rank.inspection.dead_threads import DeadThreads
-from ddptop.agent.rank.inspection.frames import current, exceptions
+from ddptop.agent.rank.inspection.frames import DeadThreads, current, exceptions
 from ddptop.agent.rank.inspection.stacks import Stacks, bytes_of_this_thread, own_sources
 from ddptop.agent.rank.records.stamps import Call
 from ddptop.agent.run.identity import Process, look

@@ -3,10 +3,9 @@
 stamps       the stamps that the training thread writes
 cost         the time that the hooks cost the training thread
 own_rate     the number of steps that a rank records without its observer, or when its steps become far longer
-meter        `Step` records, made of stamps
+meter        `Step` records, made of stamps, and the time without a core
 device_time  the time of each phase on the device, by events on its own time line
 device       memory and load
-starvation   time without a core
 health       losses and gradients that are not finite
 history      the last records, for late subscribers
 digest       summaries, made of records

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import psutil
 
+from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
 from ddptop.tui.link.logs.reader import LogReader
 from ddptop.tui.link.logs.stream import streams
-from ddptop.tui.link.logs.window import LogSource, Window
 from ddptop.tui.model.logs.lines import Level
 from ddptop.tui.model.logs.matching import Wanted
 from ddptop.tui.model.logs.merging import merged
@@ -52,7 +52,7 @@ def one(folder: Path, gib: float) -> None:
     """Measure a single large log."""
     path = folder / "rank-0.log"
     write(path, int(gib * (1 << 30)))
-    window = Window(LogSource(str(path), 0))
+    window = Excerpt(LogSource(str(path), 0))
     timed("open at the end", window.open_end)
     timed("back by 100,000 lines", lambda: sum(window.back() for _ in range(80)))
     start = path.stat().st_size

@@ -17,8 +17,8 @@ from ddptop.agent.observer.history.by_step import HistoryByStep
 from ddptop.agent.observer.history.columns import Columns
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.contents import Look, contents_of, span_of
-from ddptop.tui.views.plot.plot import extent, notes
-from ddptop.tui.views.plot.window import FEWEST, SMOOTHINGS, Window
+from ddptop.tui.views.plot.extent import FEWEST, SMOOTHINGS, Extent
+from ddptop.tui.views.plot.plot import extent_words, notes
 
 
 def test_the_band_holds_all_ranks() -> None:
@@ -49,15 +49,15 @@ def test_smoothing_is_unbiased_and_keeps_gaps() -> None:
 
 def test_a_window_zooms_scrolls_and_follows() -> None:
     """Zoomed in, it goes along with the run; scrolled back, it stands; at the end it follows again."""
-    window = Window(whole=True).zoomed(0.5, 1, 1000)
-    assert window.steps(1, 1000) == (501, 1000)
-    assert window.steps(1, 1100) == (601, 1100)
-    back = window.scrolled(-0.5, 1, 1000)
+    extent = Extent(whole=True).zoomed(0.5, 1, 1000)
+    assert extent.steps(1, 1000) == (501, 1000)
+    assert extent.steps(1, 1100) == (601, 1100)
+    back = extent.scrolled(-0.5, 1, 1000)
     assert back.steps(1, 1000) == back.steps(1, 1100) == (251, 750)
     assert back.scrolled(-5, 1, 1000).steps(1, 1000) == (1, 500)
-    assert back.scrolled(0.5, 1, 1000) == window
-    assert window.zoomed(2, 1, 1000) == Window(whole=True)
-    assert Window(whole=True).scrolled(-1, 1, 1000) == Window(whole=True)
+    assert back.scrolled(0.5, 1, 1000) == extent
+    assert extent.zoomed(2, 1, 1000) == Extent(whole=True)
+    assert Extent(whole=True).scrolled(-1, 1, 1000) == Extent(whole=True)
     assert back.zoomed(0.5, 1, 1000).steps(1, 1000) == (376, 625)
     assert back.zoomed(0.5, 1, 1000, at=251).steps(1, 1000)[0] == pytest.approx(251, abs=1)
 
@@ -65,13 +65,13 @@ def test_a_window_zooms_scrolls_and_follows() -> None:
 def test_at_first_a_window_shows_the_recent_steps() -> None:
     """All of a short run, the last part of a long one; one key shows the whole run, and once more the recent steps."""
     for steps, shown in ((1, 1), (500, 500), (501, 500), (3999, 500), (5000, 1000), (9000, 2000), (10**7, 2 * 10**6)):
-        first, last = Window().steps(1, steps)
+        first, last = Extent().steps(1, steps)
         assert (last, last - first + 1) == (steps, shown)
-        assert Window().other().steps(1, steps) == (1, steps)
-        assert Window().other().other() == Window()
-    assert Window().scrolled(-0.5, 1, 5000).steps(1, 5000) == (3501, 4500)
-    assert Window().zoomed(0.5, 1, 5000).steps(1, 5000) == (4501, 5000)
-    assert Window(span=100, end=2000).other() == Window(whole=True)
+        assert Extent().other().steps(1, steps) == (1, steps)
+        assert Extent().other().other() == Extent()
+    assert Extent().scrolled(-0.5, 1, 5000).steps(1, 5000) == (3501, 4500)
+    assert Extent().zoomed(0.5, 1, 5000).steps(1, 5000) == (4501, 5000)
+    assert Extent(span=100, end=2000).other() == Extent(whole=True)
 
 
 def test_after_5000_steps_the_first_500_are_out_of_sight() -> None:
@@ -83,7 +83,7 @@ def test_after_5000_steps_the_first_500_are_out_of_sight() -> None:
     for number, loss in enumerate(losses, 1):
         history.take(0, wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, loss, 32))
     recent = contents_of(history, [0], 0, (1, 5000), Look(), 100)
-    whole = contents_of(history, [0], 0, (1, 5000), Look(window=Window(whole=True)), 100)
+    whole = contents_of(history, [0], 0, (1, 5000), Look(extent=Extent(whole=True)), 100)
     assert recent is not None
     assert whole is not None
     assert recent.shown == (4001, 5000)
@@ -103,11 +103,13 @@ def test_the_title_of_a_short_run_names_the_key_to_its_outliers_and_back() -> No
         loss = 50.0 if number == 40 else 1.0 + number % 2
         history.take(0, wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, loss, 32))
     titles = []
-    for window in (Window(), Window(whole=True), Window(whole=True, log=True)):
-        look = Look(window=window)
+    for shown in (Extent(), Extent(whole=True), Extent(whole=True, log=True)):
+        look = Look(extent=shown)
         drawn = contents_of(history, [0], 0, run, look, 100)
         assert drawn is not None
-        titles.append(" · ".join((extent(drawn, look, run, keys), *notes(drawn, look, frame(history=None), run, keys))))
+        titles.append(
+            " · ".join((extent_words(drawn, look, run, keys), *notes(drawn, look, frame(history=None), run, keys)))
+        )
     assert titles == [
         "steps · clipped, max 50 · a: whole range",
         "the whole run · a: clip outliers",
@@ -152,13 +154,13 @@ def test_a_window_never_leaves_the_run() -> None:
     """Whatever keys in whatever runs: a window is inside the run, not empty, and as narrow as allowed at the least."""
     rng = random.Random(9)
     for _ in range(200):
-        window, first, last = Window(), 1, rng.choice([1, 2, 20, 1000, 10**7])
+        extent, first, last = Extent(), 1, rng.choice([1, 2, 20, 1000, 10**7])
         for _ in range(30):
             at = rng.choice([None, rng.uniform(first, last)])
-            zoomed = window.zoomed(rng.choice([0.5, 2]), first, last, at)
-            window = rng.choice([zoomed, *(window.scrolled(by, first, last) for by in (0.5, -0.5)), window])
+            zoomed = extent.zoomed(rng.choice([0.5, 2]), first, last, at)
+            extent = rng.choice([zoomed, *(extent.scrolled(by, first, last) for by in (0.5, -0.5)), extent])
             last += rng.choice([0, 0, 3])
-            low, high = window.steps(first, last)
+            low, high = extent.steps(first, last)
             assert first <= low <= high <= last
             assert high - low + 1 >= min(FEWEST, last - first + 1)
 
@@ -188,7 +190,7 @@ def test_the_contents_are_one_some_or_many_ranks() -> None:
     assert few.lines[-1].values[-1] == pytest.approx(2 + 100 / 59.5, rel=1e-3)
     assert many.lines[2].values[-1] == pytest.approx(4 + 100 / 59.5, rel=1e-3)
     assert list(few.broken) == [50]
-    band = contents_of(history, range(4), 2, run, Look(window=Window(band=True)), 30)
+    band = contents_of(history, range(4), 2, run, Look(extent=Extent(band=True)), 30)
     assert band is not None
     assert [line.name for line in band.lines] == ["min", "max", "mean", "2"]
     assert [line.values[-1] for line in band.lines] == pytest.approx(
@@ -203,7 +205,7 @@ def test_there_are_no_contents_without_a_curve() -> None:
     assert span_of(HistoryByStep(2), range(2), None) is None
     assert contents_of(history, range(2), 0, (40, 40), Look(), 30) is None
     assert contents_of(history, range(2), 0, (1, 40), Look("learning_rate"), 30) is None
-    drawn = contents_of(history, range(2), 0, (1, 40), Look("data", Window(log=True)), 30)
+    drawn = contents_of(history, range(2), 0, (1, 40), Look("data", Extent(log=True)), 30)
     assert drawn is not None
     assert drawn.hidden
     seen = contents_of(history, range(2), 0, (1, 20), Look(), 30)
@@ -213,7 +215,7 @@ def test_there_are_no_contents_without_a_curve() -> None:
 
 def test_what_moves_by_less_than_a_dot_looks_the_same() -> None:
     """One more step changes no dot of a long run seen whole; of a short one, or far from the others, it does."""
-    whole = Look(window=Window(whole=True))
+    whole = Look(extent=Extent(whole=True))
 
     def dots(steps: int, last: float = 0.0) -> tuple[bytes, ...]:
         history = filled(2, steps)

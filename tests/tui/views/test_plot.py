@@ -123,8 +123,8 @@ async def test_the_crosshair_reads_what_is_there() -> None:
         await pilot.press("home")
         await until(pilot, lambda: f"step {int(drawn.steps[0]):,} " in title(placeholder), "the first column")
         await pilot.press("plus")
-        await until(pilot, lambda: plot_of(placeholder).look.window.span == 250, "zoomed")
-        assert plot_of(placeholder).look.window.steps(1, 1199)[0] <= drawn.steps[0]
+        await until(pilot, lambda: plot_of(placeholder).look.extent.span == 250, "zoomed")
+        assert plot_of(placeholder).look.extent.steps(1, 1199)[0] <= drawn.steps[0]
         assert view.chosen == 0
         await pilot.press("escape")
         await until(pilot, lambda: "[0]" in title(placeholder), "put away")
@@ -204,7 +204,7 @@ async def test_the_full_plot_shares_its_look() -> None:
         await pilot.resize_terminal(120, 40)
         placeholder = await plotted(pilot)
         assert "loss over the last 600 steps · a: whole run" in title(placeholder)
-        assert plot_of(placeholder).look.window.smoothing == "light"
+        assert plot_of(placeholder).look.extent.smoothing == "light"
         await pilot.press("enter")
         assert isinstance(pilot.app.screen, RankScreen)
         await pilot.resize_terminal(200, 50)

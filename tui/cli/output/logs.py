@@ -9,9 +9,9 @@ from typing import Final
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir
 from ddptop.tui.drawing import units
-from ddptop.tui.link.logs.afar import LogsAfar
+from ddptop.tui.link.logs.copies import CopiedLogs
+from ddptop.tui.link.logs.excerpt import LogSource
 from ddptop.tui.link.logs.stream import LogStream, streams
-from ddptop.tui.link.logs.window import LogSource
 from ddptop.tui.model.frame import numbers_of
 from ddptop.tui.model.logs.entries import Entry
 from ddptop.tui.model.logs.lines import LogLine
@@ -40,7 +40,7 @@ def show(
         note: tells beside the output that there is none.
         wanted: what is to be printed.
     """
-    afar = LogsAfar(directory, _TAIL)
+    afar = CopiedLogs(directory, _TAIL)
     try:
         _show(directory, ranks, afar, follow=follow, say=say, note=note, wanted=wanted)
     finally:
@@ -48,7 +48,7 @@ def show(
 
 
 def _show(
-    directory: RunDir, ranks: Sequence[int], afar: LogsAfar, *, follow: bool, say: Say, note: Say, wanted: Wanted
+    directory: RunDir, ranks: Sequence[int], afar: CopiedLogs, *, follow: bool, say: Say, note: Say, wanted: Wanted
 ) -> None:
     afar_since = _changed(directory)
     copied = _copied(directory, ranks, afar)
@@ -150,7 +150,7 @@ def _silence(ranks: Sequence[int], wanted: Wanted, *, ended: bool, follow: bool)
     return f"{what}; waiting for it" if follow and not ended else what
 
 
-def _copied(directory: RunDir, ranks: Sequence[int], afar: LogsAfar) -> list[int]:
+def _copied(directory: RunDir, ranks: Sequence[int], afar: CopiedLogs) -> list[int]:
     """Copy the ends of the logs of ranks on other hosts, as long as the run goes on; return those ranks."""
     there = _kept_afar(directory, ranks)
     if not there or directory.read().state in ENDED_STATES:

@@ -133,10 +133,10 @@ def _others(thresholds: Thresholds) -> list[Frame]:
     from ddptop.agent.run import rundir
 
     with _no_threads_of_numpy():
-        from ddptop.tui.cli import foreign
+        from ddptop.tui.cli import other_users
         from ddptop.tui.control.actor import who
 
-    shown, problems = foreign.frames(rundir.bases_of_others(), who("shell"), thresholds)
+    shown, problems = other_users.frames(rundir.bases_of_others(), who("shell"), thresholds)
     for line in problems:
         print(f"ddptop: {line}", file=sys.stderr)
     return shown

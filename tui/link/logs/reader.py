@@ -19,7 +19,7 @@ from typing import Final
 from rich.cells import cell_len
 
 from ddptop.agent.run.files.logfile import STRETCH
-from ddptop.tui.link.logs.window import MOST_LINES, Going, LogSource, Window
+from ddptop.tui.link.logs.excerpt import MOST_LINES, Excerpt, Going, LogSource
 from ddptop.tui.model.logs.entries import Entry
 from ddptop.tui.model.logs.lines import Level
 from ddptop.tui.model.logs.matching import ALL, Wanted
@@ -95,7 +95,7 @@ class LogReader:
         self._doing = 0
         """Number of what is being done: a search ends once something else was asked for after it."""
         self._closed = threading.Event()
-        self._windows: list[Window] = []
+        self._excerpts: list[Excerpt] = []
         self._level: Level | None = None
         self._text = ""
         self._found: Place | None = None
@@ -176,46 +176,46 @@ class LogReader:
         if self._still:
             return False
         changed = False
-        for window in self._windows:
-            now = self._clock() if window.read_all else None
-            error = window.error
+        for excerpt in self._excerpts:
+            now = self._clock() if excerpt.read_all else None
+            error = excerpt.error
             # What comes after a part that is not held is read when it is scrolled to.
-            for _ in range(_STRETCHES if window.at_end else 0):
-                if not window.grow(now, trim=self._following):
+            for _ in range(_STRETCHES if excerpt.at_end else 0):
+                if not excerpt.grow(now, trim=self._following):
                     break
                 changed = True
-            changed = changed or window.error != error
+            changed = changed or excerpt.error != error
         return changed
 
     def _open(self, sources: tuple[LogSource, ...]) -> bool:
         share = max(1, len(sources))
         most, stretch = max(40, MOST_LINES // share), max(4096, min(STRETCH, _MANY_BYTES // share))
-        self._windows = [Window(source, most, stretch) for source in sources]
+        self._excerpts = [Excerpt(source, most, stretch) for source in sources]
         self._found, self._note = None, ""
         return self._follow()
 
     def _follow(self) -> bool:
-        share = max(1, len(self._windows))
-        for window in self._windows:
-            window.open_end(self._filter, max(4096, min(4 * STRETCH, _MANY_BYTES // share)), self._towards_begin())
+        share = max(1, len(self._excerpts))
+        for excerpt in self._excerpts:
+            excerpt.open_end(self._filter, max(4096, min(4 * STRETCH, _MANY_BYTES // share)), self._towards_begin())
             # Lines as long as a stretch would leave nothing to scroll.
             for _ in range(0 if self._filter else _FILLING // share):
-                if len(window.entries) >= _FILLING // share or not window.back():
+                if len(excerpt.entries) >= _FILLING // share or not excerpt.back():
                     break
         self._following = True
         return True
 
     def _begin(self) -> bool:
-        for window in self._windows:
-            window.open_at(0, self._filter, self._towards_end())
+        for excerpt in self._excerpts:
+            excerpt.open_at(0, self._filter, self._towards_end())
         return True
 
     def _back(self) -> bool:
-        read = [window.back(self._towards_begin()) for window in self._windows]
+        read = [excerpt.back(self._towards_begin()) for excerpt in self._excerpts]
         return any(read)
 
     def _on(self) -> bool:
-        read = [window.on(self._towards_end()) for window in self._windows if not window.at_end]
+        read = [excerpt.on(self._towards_end()) for excerpt in self._excerpts if not excerpt.at_end]
         return any(read)
 
     def _want(self, level: Level | None) -> bool:
@@ -229,7 +229,9 @@ class LogReader:
             self._found = None
             return True
         wanted = Wanted(self._level, text)
-        entries = {(number, each.begin): each for number, window in enumerate(self._windows) for each in window.entries}
+        entries = {
+            (number, each.begin): each for number, excerpt in enumerate(self._excerpts) for each in excerpt.entries
+        }
         held = [line.place for line in self._lines() if line.first and line.place in entries]
         at = len(held)
         if place is not None:
@@ -237,23 +239,23 @@ class LogReader:
             at = next((i for i, each in enumerate(held) if each[0] == log and entries[each].has(offset)), at)
         order = reversed(held[: at + here]) if backwards else iter(held[at + 1 - here :])
         found = next((each for each in order if wanted.takes(entries[each])), None)
-        if found is None and len(self._windows) == 1:
+        if found is None and len(self._excerpts) == 1:
             found = self._search_file(wanted, backwards=backwards)
         if found is not None:
             self._found = found
         elif not self._note:
             which = "above" if backwards else "below"
-            where = "" if len(self._windows) == 1 else " in what is held of the logs"
+            where = "" if len(self._excerpts) == 1 else " in what is held of the logs"
             self._note = f"not found {which}{where}"
         return True
 
     def _search_file(self, wanted: Wanted, *, backwards: bool) -> Place | None:
-        (window,) = self._windows
-        start = window.begin if backwards else window.end
-        whole = max(1, start if backwards else window.size - start)
+        (excerpt,) = self._excerpts
+        start = excerpt.begin if backwards else excerpt.end
+        whole = max(1, start if backwards else excerpt.size - start)
         going = self._going(lambda at: abs(at - start) / whole)
         try:
-            offset = window.find(wanted, start, backwards=backwards, going=going)
+            offset = excerpt.find(wanted, start, backwards=backwards, going=going)
         except OSError as problem:
             self._note = problem.strerror or type(problem).__name__
             return None
@@ -261,15 +263,15 @@ class LogReader:
             if self._turn != self._doing:
                 self._note = "search cancelled"
             return None
-        window.open_at(offset, self._filter)
+        excerpt.open_at(offset, self._filter)
         return 0, offset
 
     def _towards_begin(self) -> Going:
-        size = max(1, self._windows[0].size)
+        size = max(1, self._excerpts[0].size)
         return self._going(lambda at: 1 - at / size)
 
     def _towards_end(self) -> Going:
-        size = max(1, self._windows[0].size)
+        size = max(1, self._excerpts[0].size)
         return self._going(lambda at: at / size)
 
     def _going(self, part: Callable[[int], float]) -> Going:
@@ -278,7 +280,7 @@ class LogReader:
         Args:
             part: the part that has been read, by the offset that was reached.
         """
-        if len(self._windows) > 1:
+        if len(self._excerpts) > 1:
             return lambda _: False
 
         def goes_on(offset: int) -> bool:
@@ -298,17 +300,17 @@ class LogReader:
     def _tell(self) -> None:
         self._told_at = time.monotonic()
         lines = self._lines()
-        windows = self._windows
-        error = next((window.error for window in windows if window.error is not None), "")
+        excerpts = self._excerpts
+        error = next((excerpt.error for excerpt in excerpts if excerpt.error is not None), "")
         self._publish(
             Picture(
                 lines,
                 max((_width(line.text) for line in lines), default=0),
-                all(not window.begin for window in windows),
-                all(window.at_end for window in windows),
-                sum(window.size for window in windows),
-                windows[0].begin if len(windows) == 1 else 0,
-                error if all(window.error for window in windows) else "",
+                all(not excerpt.begin for excerpt in excerpts),
+                all(excerpt.at_end for excerpt in excerpts),
+                sum(excerpt.size for excerpt in excerpts),
+                excerpts[0].begin if len(excerpts) == 1 else 0,
+                error if all(excerpt.error for excerpt in excerpts) else "",
                 self._found,
                 self._note,
                 self._progress,
@@ -317,21 +319,21 @@ class LogReader:
         )
 
     def _lines(self) -> list[ShownLine]:
-        if len(self._windows) == 1:
-            (window,) = self._windows
+        if len(self._excerpts) == 1:
+            (excerpt,) = self._excerpts
             lines = []
-            for entry in [*window.entries, *_unended(window)]:
-                other = entry.rank if entry.rank != window.source.rank else None
-                label = "" if other is None or window.source.rank is not None else str(other)
+            for entry in [*excerpt.entries, *_unended(excerpt)]:
+                other = entry.rank if entry.rank != excerpt.source.rank else None
+                label = "" if other is None or excerpt.source.rank is not None else str(other)
                 lines += self._shown(entry, 0, label, "")
             return lines
-        logs = [[*window.entries, *_unended(window)] for window in self._windows]
+        logs = [[*excerpt.entries, *_unended(excerpt)] for excerpt in self._excerpts]
         together = list(islice(merged([reversed(log) for log in logs], backwards=True), 2 * MOST_LINES))
         return [line for each in reversed(together) for line in self._shown(each.entry, each.logs[0], *self._who(each))]
 
     def _who(self, each: Merged) -> tuple[str, str]:
         """Return the ranks and the host of an entry."""
-        sources = [self._windows[number].source for number in each.logs]
+        sources = [self._excerpts[number].source for number in each.logs]
         first = sources[0]
         if len(sources) > 1:
             ranks = sorted(source.rank for source in sources if source.rank is not None)
@@ -341,7 +343,7 @@ class LogReader:
 
     def _shown(self, entry: Entry, number: int, label: str, host: str) -> list[ShownLine]:
         found = self._found is not None and self._found[0] == number and entry.has(self._found[1])
-        own = entry.rank is not None and (bool(label) or entry.rank == self._windows[number].source.rank)
+        own = entry.rank is not None and (bool(label) or entry.rank == self._excerpts[number].source.rank)
         shown = []
         for line in entry.lines:
             text = line.own if own else line.text
@@ -357,9 +359,9 @@ def _width(text: str) -> int:
     return len(text) if text.isascii() else cell_len(text)
 
 
-def _unended(window: Window) -> list[Entry]:
+def _unended(excerpt: Excerpt) -> list[Entry]:
     """Return the line of a log that has not ended, as an entry."""
-    if window.rest is None:
+    if excerpt.rest is None:
         return []
-    last = window.entries[-1].order if window.entries else (0, float("-inf"))
-    return [Entry(window.source.rank if window.rest.rank is None else window.rest.rank, [window.rest], order=last)]
+    last = excerpt.entries[-1].order if excerpt.entries else (0, float("-inf"))
+    return [Entry(excerpt.source.rank if excerpt.rest.rank is None else excerpt.rest.rank, [excerpt.rest], order=last)]

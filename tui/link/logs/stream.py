@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent.run.files.logfile import STRETCH, LogFile, RawLine
-from ddptop.tui.link.logs.window import LogSource
+from ddptop.tui.link.logs.excerpt import LogSource
 from ddptop.tui.model.logs.entries import Entries, Entry
 from ddptop.tui.model.logs.lines import LogLine, read_line, read_text
 

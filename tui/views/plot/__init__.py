@@ -4,7 +4,7 @@ plot         the widget
 placeholder  a widget in its place until the plot is loaded
 canvas       the area in which lines are drawn in dots
 contents     the lines, limits and values of the plot
-window       the steps that the plot shows
+extent       the steps that the plot shows
 curves       series to columns
 ticks        the ticks of the axes, by the arithmetic of `drawing.ticks`
 """

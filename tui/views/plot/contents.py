@@ -19,7 +19,7 @@ from ddptop.agent.observer.history.series import Floats, Series
 from ddptop.tui.drawing.theme import RANK_HUES
 from ddptop.tui.model.metrics import Metric, metric_named
 from ddptop.tui.views.plot import curves
-from ddptop.tui.views.plot.window import Window
+from ddptop.tui.views.plot.extent import Extent
 
 _SCALES: Final = {
     "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB")),
@@ -46,11 +46,11 @@ class Source(Protocol):
 
 @dataclass
 class Look:
-    """Metric, window and scale of a plot: held by a screen, changed by the keys of its plot."""
+    """Metric, extent and scale of a plot: held by a screen, changed by the keys of its plot."""
 
     metric: str = "loss"
     """One of `RECORDED`, or `CUSTOM` and a name."""
-    window: Window = field(default_factory=Window)
+    extent: Extent = field(default_factory=Extent)
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,13 @@ def contents_of(
         ranks: whose lines.
         chosen: the rank whose line stands out.
         run: the first and the last step that may be seen; see `span_of`.
-        look: metric, window and scale.
+        look: metric, extent and scale.
         width: columns there are.
 
     Returns:
         None where there is nothing to draw: no two columns, or the metric is not known.
     """
-    first, last = look.window.steps(*run)
+    first, last = look.extent.steps(*run)
     stride = stride_of(first, last, width)
     drawn = fold(ranks, *history.read_many(ranks, look.metric, first, last), first, last, stride)
     if drawn.mean.shape[1] < 2 or np.isnan(drawn.mean).all():
@@ -135,11 +135,11 @@ def contents_of(
     metric = metric_named(look.metric)
     divisor, unit = _scale(metric, drawn.high)
     drawn = drawn._replace(mean=drawn.mean / divisor, low=drawn.low / divisor, high=drawn.high / divisor)
-    lines = _lines(drawn, ranks, chosen, look.window)
-    together = [_logged(line.values) if look.window.log else line.values for line in lines]
+    lines = _lines(drawn, ranks, chosen, look.extent)
+    together = [_logged(line.values) if look.extent.log else line.values for line in lines]
     values = np.concatenate([line.values for line in lines])
     # All there is, where all was asked for; on a logarithmic axis outliers take little room.
-    fit = curves.limits if look.window.whole or look.window.log else curves.usual_limits
+    fit = curves.limits if look.extent.whole or look.extent.log else curves.usual_limits
     limits = fit(together)
     return Contents(
         metric=metric,
@@ -151,8 +151,8 @@ def contents_of(
         broken=drawn.steps[np.isinf(drawn.high).any(axis=0)],
         limits=limits,
         beyond=_beyond(np.concatenate(together), *limits),
-        log=look.window.log,
-        hidden=look.window.log and bool(np.any(values[~np.isnan(values)] <= 0)),
+        log=look.extent.log,
+        hidden=look.extent.log and bool(np.any(values[~np.isnan(values)] <= 0)),
     )
 
 
@@ -166,8 +166,8 @@ def span_of(history: Source, ranks: Sequence[int], upto: int | None) -> tuple[in
     return (first, last) if first <= last else None
 
 
-def _lines(drawn: Columns, ranks: Sequence[int], chosen: int | None, window: Window) -> tuple[Line, ...]:
-    smoothing = window.smoothing
+def _lines(drawn: Columns, ranks: Sequence[int], chosen: int | None, extent: Extent) -> tuple[Line, ...]:
+    smoothing = extent.smoothing
     if len(ranks) == 1:
         hue = _hue(ranks[0])
         whole = Line(str(ranks[0]), hue, curves.smoothed(drawn.mean[0], smoothing))
@@ -175,7 +175,7 @@ def _lines(drawn: Columns, ranks: Sequence[int], chosen: int | None, window: Win
             return (whole,)
         edges = (Line("min", "faint", drawn.low[0], True), Line("max", "faint", drawn.high[0], True))
         return (*edges, whole)
-    if len(ranks) <= RANK_HUES and not window.band:
+    if len(ranks) <= RANK_HUES and not extent.band:
         lines = [
             Line(str(rank), _hue(rank), curves.smoothed(values, smoothing), rank != chosen and chosen in ranks)
             for rank, values in zip(ranks, drawn.mean, strict=True)

@@ -33,8 +33,8 @@ from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.model.metrics import CUSTOM, metric_named
 from ddptop.tui.views.plot.canvas import PlotCanvas
 from ddptop.tui.views.plot.contents import Contents, Line, Look, contents_of, span_of
+from ddptop.tui.views.plot.extent import Extent, recent
 from ddptop.tui.views.plot.ticks import Powers, Steps, Values
-from ddptop.tui.views.plot.window import Window, recent
 
 _PERIOD_S: Final = 1.0
 """A curve is drawn at most so often."""
@@ -124,7 +124,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         if not self._ready or not self.size:
             return
         by_step = None if frame.history is None else frame.history.by_step
-        look = self.look.metric, self.look.window, self.crosshair
+        look = self.look.metric, self.look.extent, self.crosshair
         whole = by_step is not None and by_step.complete
         key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.view_held_s is None, whole
         key_and_data = key, None if by_step is None else by_step.records, frame.state
@@ -256,7 +256,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         if self.crosshair is not None:
             return self._reading(drawn, hues)
         keys = keys_of(self)
-        parts = [Content(f"{metric.title}{unit} over {extent(drawn, self.look, self._run, keys)}")]
+        parts = [Content(f"{metric.title}{unit} over {extent_words(drawn, self.look, self._run, keys)}")]
         if len(ranks) > 1:
             parts.append(Content(" "))
             for line in sorted(drawn.lines, key=lambda line: line.order):
@@ -279,7 +279,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
             values.append(Content.styled(f" {noun}{line.name}: ", _style(line, hues)))
             values.append(Content.styled(_value(float(line.values[index])), hues.hues["value"]))
         values.append(Content(f" {drawn.unit}" if drawn.unit else ""))
-        smoothing = "" if self.look.window.smoothing == "off" else ", smoothed"
+        smoothing = "" if self.look.extent.smoothing == "off" else ", smoothed"
         metric = Content(f"{drawn.metric.title}{smoothing}  ")
         log = Content(" · log" if drawn.log else "")
         forms = (
@@ -295,28 +295,28 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
     def zoom(self, factor: float) -> None:
         """Show so many times as many steps."""
         if self._run is not None:
-            self._show_window(self.look.window.zoomed(factor, *self._run, self.crosshair))
+            self._show_extent(self.look.extent.zoomed(factor, *self._run, self.crosshair))
 
     def scroll_steps(self, by: float) -> None:
         """Move by so many times what is shown."""
         if self._run is not None:
-            self._show_window(self.look.window.scrolled(by, *self._run))
+            self._show_extent(self.look.extent.scrolled(by, *self._run))
 
     def show_other(self) -> None:
         """Show the whole run, or the recent steps again."""
-        self._show_window(self.look.window.other())
+        self._show_extent(self.look.extent.other())
 
     def change_scale(self) -> None:
         """Change between a logarithmic and a linear scale."""
-        self._show_window(replace(self.look.window, log=not self.look.window.log))
+        self._show_extent(replace(self.look.extent, log=not self.look.extent.log))
 
     def gather(self) -> None:
         """Show the ranks as one band with their mean, or each as a line."""
-        self._show_window(replace(self.look.window, band=not self.look.window.band))
+        self._show_extent(replace(self.look.extent, band=not self.look.extent.band))
 
     def smooth(self) -> None:
         """Smooth more; after the strongest, not at all."""
-        self._show_window(self.look.window.smoother())
+        self._show_extent(self.look.extent.smoother())
 
     def choose(self, metric: str | None) -> None:
         """Show another metric; None leaves it."""
@@ -324,8 +324,8 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
             self.look.metric = metric
             self._again()
 
-    def _show_window(self, window: Window) -> None:
-        self.look.window = window
+    def _show_extent(self, extent: Extent) -> None:
+        self.look.extent = extent
         self._again()
 
     def read_at(self, index: int) -> bool:
@@ -357,21 +357,21 @@ def _value(value: float) -> str:
     return units.significant(value) if np.isfinite(value) else "not finite"
 
 
-def extent(drawn: Contents, look: Look, run: tuple[int, int] | None, keys: Mapping[str, str]) -> str:
+def extent_words(drawn: Contents, look: Look, run: tuple[int, int] | None, keys: Mapping[str, str]) -> str:
     """Return which steps are shown, and the key that shows the others."""
     every = drawn.shown if run is None else run
     usual = recent(every[1] - every[0] + 1)
     key = keys["plot.whole"]
-    if look.window.whole:
+    if look.extent.whole:
         if usual <= every[1] - every[0]:
             return f"the whole run · {key}: last {units.count(usual)} steps"
         # All steps are recent: the key changes the range alone, and on a logarithmic scale nothing.
-        return "the whole run" if look.window.log else f"the whole run · {key}: clip outliers"
+        return "the whole run" if look.extent.log else f"the whole run · {key}: clip outliers"
     if drawn.shown == every:
         return "steps"
     first, last = map(units.count, drawn.shown)
     count = units.count(drawn.shown[1] - drawn.shown[0] + 1)
-    shown = f"the last {count} steps" if look.window.end is None else f"steps {first}–{last}"
+    shown = f"the last {count} steps" if look.extent.end is None else f"steps {first}–{last}"
     return f"{shown} · {key}: whole run"
 
 
@@ -387,8 +387,8 @@ def notes(drawn: Contents, look: Look, frame: Frame, run: tuple[int, int] | None
             notes.append(f"{keys['plot.whole']}: whole range")
     if drawn.log:
         notes.append("log, without 0 and less" if drawn.hidden else "log")
-    if look.window.smoothing != "off":
-        notes.append(f"{look.window.smoothing}ly smoothed")
+    if look.extent.smoothing != "off":
+        notes.append(f"{look.extent.smoothing}ly smoothed")
     if len(drawn.broken):
         notes.append("× not finite")
     if frame.history is not None and not frame.history.by_step.complete:

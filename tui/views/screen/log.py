@@ -8,7 +8,7 @@ from rich.segment import Segment
 
 from ddptop.tui.drawing.lines import Row, ScrolledLines
 from ddptop.tui.drawing.theme import Ink
-from ddptop.tui.link.logs.window import LogSource, Window
+from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
 from ddptop.tui.model.frame import RankFrame
 from ddptop.tui.model.logs.lines import Level
 
@@ -56,36 +56,36 @@ class LogView(ScrolledLines[Told]):
         super().__init__(_log_row, **options)
         self._shown: tuple[int, str] | None = None
         """The rank, and why it has no log here."""
-        self.window: Window | None = None
+        self.excerpt: Excerpt | None = None
         """The part of the log that is held; None where the rank has no log."""
         self._left = 0
 
     def show(self, rank: RankFrame, *, still: bool = False) -> None:
         """Follow the log of this rank; where the view stands `still`, with what there is when it is opened."""
-        path = None if self.window is None else self.window.source.path
+        path = None if self.excerpt is None else self.excerpt.source.path
         changed = (rank.rank, absence(rank)) != self._shown or rank.log != path
         if changed:
             self._shown = rank.rank, absence(rank)
-            self.window = None
+            self.excerpt = None
             if rank.log is not None:
                 source = LogSource(rank.log, rank.rank, missing=missing(rank.far, rank.host))
-                self.window = Window(source, _LINES, _CHUNK)
+                self.excerpt = Excerpt(source, _LINES, _CHUNK)
             self._left = 0
             self.following = True
             self.border_title = f"log of rank {rank.rank}"
-        window = self.window
-        if window is None:
+        excerpt = self.excerpt
+        if excerpt is None:
             if changed:
                 self.show_items((), empty=absence(rank))
             return
         if changed:
-            window.open_end(most=_CHUNK)
+            excerpt.open_end(most=_CHUNK)
         elif not still:
-            changed = window.grow()
+            changed = excerpt.grow()
         if changed:
-            lines = [(line.text, entry.level) for entry in window.entries for line in entry.lines]
-            if window.rest is not None:
-                lines.append((window.rest.text, window.rest.level))
-            dropped, self._left = window.left - self._left, window.left
-            empty = f"no log: {window.error}" if window.error else "this rank has printed nothing yet"
+            lines = [(line.text, entry.level) for entry in excerpt.entries for line in entry.lines]
+            if excerpt.rest is not None:
+                lines.append((excerpt.rest.text, excerpt.rest.level))
+            dropped, self._left = excerpt.left - self._left, excerpt.left
+            empty = f"no log: {excerpt.error}" if excerpt.error else "this rank has printed nothing yet"
             self.show_items(lines, 0, dropped, empty)

@@ -17,8 +17,8 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, ScrolledLines, width_of
 from ddptop.tui.drawing.theme import Ink
+from ddptop.tui.link.logs.excerpt import LogSource
 from ddptop.tui.link.logs.reader import LogReader, Picture, Place, ShownLine
-from ddptop.tui.link.logs.window import LogSource
 from ddptop.tui.model.logs.lines import Level
 from ddptop.tui.model.logs.matching import places
 from ddptop.tui.views.filtered import Filtered

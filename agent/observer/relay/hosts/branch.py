@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.observer.end import parting
+from ddptop.agent.observer.end import last_words
 from ddptop.agent.observer.hosts.frames import (
     ANSWER,
     COMMAND,
@@ -152,7 +152,7 @@ class Branch:
         parts.judge_here(True)
         parts.hanging.unheard = frozenset(self._members)
         host = self.host
-        here = f"this is the view of {self._local.host} alone, {parting.ranks(self._local.members)}"
+        here = f"this is the view of {self._local.host} alone, {last_words.ranks(self._local.members)}"
         if not self.is_over:
             parts.say(f"{host}, the host of rank 0, is not heard: {here}", "warning")
         under_way, self._under_way = self._under_way, {}

@@ -17,7 +17,7 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.end import parting
+from ddptop.agent.observer.end import last_words
 from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.orders.far import Then
 from ddptop.agent.observer.record.recording import MOST_VERDICTS
@@ -332,7 +332,7 @@ class OtherHosts:
             where = ", ".join(self._listen.addresses[:3])
             parts.say(
                 f"{self._listen.host}, the host of rank 0, does not answer at {where}: "
-                f"this is the view of {local.host} alone, {parting.ranks(local.members)}",
+                f"this is the view of {local.host} alone, {last_words.ranks(local.members)}",
                 "warning",
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent.observer.end import kernel_log
+from ddptop.agent.observer.end import kernel
 from ddptop.agent.observer.end.rank_ends import RankEnds
 from ddptop.agent.run.rundir import Member, Process, RunDir
 
@@ -33,7 +33,7 @@ def log(tmp_path: Path) -> Path:
 def said(log: Path, text: str, pid: int = 7) -> str:
     """Return what is quoted of a log with this text."""
     log.write_text(text)
-    return kernel_log.device_error(pid, NOW_S, log)
+    return kernel.device_error(pid, NOW_S, log)
 
 
 def test_the_error_of_the_process_is_quoted(log):
@@ -53,7 +53,7 @@ def test_the_error_of_another_process_is_not(log):
 def test_an_error_that_names_no_process_counts_while_it_is_new(log, text):
     """A GPU that is gone cannot say whose it was; an error of an hour ago has nothing to do with this end."""
     assert said(log, record(text)) == text
-    assert said(log, record(text, NOW_S - kernel_log.RECENT_S - 1)) == ""
+    assert said(log, record(text, NOW_S - kernel.ERROR_RECENT_S - 1)) == ""
 
 
 @pytest.mark.parametrize("text", ["", ";", "NVRM: Xid", "4,1,x,-;NVRM: loading driver", "\x00" * 9000])
@@ -64,8 +64,8 @@ def test_other_text_is_nothing(log, text):
 
 def test_what_cannot_be_read_is_nothing(log, tmp_path):
     """No log, or a folder in its place."""
-    assert kernel_log.device_error(7, NOW_S, tmp_path / "missing") == ""
-    assert kernel_log.killed(7, tmp_path) == ""
+    assert kernel.device_error(7, NOW_S, tmp_path / "missing") == ""
+    assert kernel.killed(7, tmp_path) == ""
 
 
 def test_the_quote_is_one_clean_line(log):
@@ -78,7 +78,7 @@ def test_the_quote_is_one_clean_line(log):
 @pytest.mark.parametrize(("status", "quoted"), [(-signal.SIGABRT, True), (1, True), (0, False), (None, False)])
 def test_the_end_of_a_rank_has_the_quote(tmp_path, monkeypatch, status, quoted):
     """A rank that failed has the driver's line in what is recorded of its end; one that ended well has none."""
-    monkeypatch.setattr(kernel_log, "device_error", lambda pid, now_s: f"{ILLEGAL} {pid}")
+    monkeypatch.setattr(kernel, "device_error", lambda pid, now_s: f"{ILLEGAL} {pid}")
     exits: Any = SimpleNamespace(status={} if status is None else {1: status}, at_ns={1: 5})
     orders: Any = SimpleNamespace(ranks_killed_by={}, killed_by=None)
     ends = RankEnds(RunDir(tmp_path), exits, orders, lambda *_: None)

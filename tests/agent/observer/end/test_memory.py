@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.observer.end.memory import RECENT_S, MemoryKills
+from ddptop.agent.observer.end.kernel import RECENT_S, MemoryKills
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 1\noom_kill {}\noom_group_kill 0\n"
 

@@ -17,7 +17,7 @@ from support.harness import until
 from support.values.reports import RUN
 
 from ddptop.agent import wire
-from ddptop.agent.observer.end import reaper
+from ddptop.agent.observer.end import exits
 from ddptop.agent.observer.launcher import scheduler
 from ddptop.agent.observer.launcher.scheduler import Allocation, Scheduler
 from ddptop.agent.observer.orders.far import is_from_afar
@@ -141,7 +141,7 @@ def test_an_end_that_is_known_stays_while_slurm_does_not_answer(squeue: Path) ->
     (squeue / "squeue").write_text(f"#!/bin/sh\necho failed >> {squeue}/asked\nexit 1\n")
 
     def is_answered() -> bool:
-        reaper.reap(None)
+        exits.reap(None)
         allocation.turn(dict)
         return allocation._question is None
 

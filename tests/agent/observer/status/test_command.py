@@ -6,7 +6,7 @@ import shlex
 
 import msgspec
 
-from ddptop.agent.observer.status import command
+from ddptop.agent.observer.status import report
 from ddptop.agent.run.records import Run
 from ddptop.tui.control.launch.options import OPTIONS
 
@@ -18,7 +18,7 @@ RUN = Run(
 
 def test_the_line_can_be_pasted() -> None:
     """Each word is quoted for a shell, the script's options come after `--`, and what is the default is left out."""
-    assert command.launching(RUN) == "ddptop launch --world 2 --backend gloo --env 'A_KEY=***' 'my toy.py' -- --lr 0.1"
+    assert report.launching(RUN) == "ddptop launch --world 2 --backend gloo --env 'A_KEY=***' 'my toy.py' -- --lr 0.1"
 
 
 def test_every_option_that_the_record_knows_is_one_of_launch() -> None:
@@ -28,13 +28,13 @@ def test_every_option_that_the_record_knows_is_one_of_launch() -> None:
         RUN, program="-m pkg.train", arguments=(), environment=environment, grace_s=9.0, on_term="checkpoint",
         max_restarts=2, command=("python", "train.py"),
     )  # fmt: skip
-    words = shlex.split(command.launching(run))
+    words = shlex.split(report.launching(run))
     assert words[-2:] == ["-m", "pkg.train"]
     assert words.count("--inject") == 2
     assert "--env" not in words
     assert {word for word in words if word.startswith("--")} <= {option.flag for option in OPTIONS}
     assert {"--start", "--grace", "--on-term", "--max-restarts", "--check-parameters"} <= set(words)
-    assert command.launching(msgspec.structs.replace(RUN, launched=False)) == "'my toy.py' --lr 0.1"
+    assert report.launching(msgspec.structs.replace(RUN, launched=False)) == "'my toy.py' --lr 0.1"
 
 
 def test_a_run_on_several_hosts_is_launched_as_one_of_them_was() -> None:
@@ -51,4 +51,4 @@ def test_a_run_on_several_hosts_is_launched_as_one_of_them_was() -> None:
     )
     run = msgspec.structs.replace(RUN, command=torchrun, world=8, environment={}, backend=None)
     words = "--nnodes 2 --nproc-per-node 4 --rdzv-endpoint node1:29400 --rdzv-id demo"
-    assert command.launching(run) == f"ddptop launch {words} 'my toy.py' -- --lr 0.1"
+    assert report.launching(run) == f"ddptop launch {words} 'my toy.py' -- --lr 0.1"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent.rank.collectives import communication, timing, wrapper
+from ddptop.agent.rank.collectives import timing, wrapper
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records.stamps import Stamps
@@ -17,8 +17,8 @@ from ddptop.agent.rank.records.stamps import Stamps
 @pytest.fixture
 def collectives(monkeypatch: pytest.MonkeyPatch) -> Collectives:
     """The observation of a rank that has no process group, whatever other tests have loaded."""
-    monkeypatch.setattr(communication, "_has_group", lambda distributed: False)
-    monkeypatch.setattr(communication, "_has_rpc", lambda rpc: False)
+    monkeypatch.setattr(timing, "_has_group", lambda distributed: False)
+    monkeypatch.setattr(timing, "_has_rpc", lambda rpc: False)
     found = Collectives(Stamps(), Faults())
     found.expects_groups = True
     return found
@@ -62,12 +62,12 @@ def test_another_library_may_communicate_unseen(collectives, monkeypatch, name):
 )
 def test_an_agent_of_rpc_is_noticed(rpc: Any, found: bool) -> None:
     """An older torch that does not tell is taken to have one; a build without RPC has none."""
-    assert communication._has_rpc(rpc) is found
+    assert timing._has_rpc(rpc) is found
 
 
 def test_a_group_that_is_not_hooked_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that another thread made is not given to `watch`; torch tells of it."""
     distributed = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed))
-    assert communication.may_be_unseen(watches=False)
-    assert not communication.may_be_unseen(watches=True)
+    assert timing.may_be_unseen(watches=False)
+    assert not timing.may_be_unseen(watches=True)

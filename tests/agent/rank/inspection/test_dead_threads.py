@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import sys, threading
-from ddptop.agent.rank.inspection.dead_threads import DeadThreads
+from ddptop.agent.rank.inspection.frames import DeadThreads
 
 threading.excepthook = lambda died: print("hook", died.exc_type.__name__)
 found = DeadThreads()

@@ -13,7 +13,7 @@ import pytest
 from support.fakes.torch_records import dump, entry, torch_with
 
 from ddptop.agent import wire
-from ddptop.agent.rank.collectives.counted import RECENT, Counted
+from ddptop.agent.rank.collectives.backends import RECENT, Counted
 from ddptop.agent.rank.collectives.timing import HOOKS, Collectives
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.inspecting import Inspecting

@@ -13,8 +13,8 @@ from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import EVERY, Cost
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.rank.records.health import RECOVERY, SKIPS, Health
+from ddptop.agent.rank.records.meter import Starvation
 from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, Stamps
-from ddptop.agent.rank.records.starvation import Starvation
 from ddptop.agent.wire import Step
 
 

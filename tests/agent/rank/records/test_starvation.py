@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.rank.records.starvation import Starvation
+from ddptop.agent.rank.records.meter import Starvation
 
 
 def step(seq: int, wall_ns: int) -> wire.Step:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ddptop.agent.observer.record import logs
 from ddptop.agent.observer.record.logs import Logs, level
 from ddptop.agent.run.files import sparse
+from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
 from ddptop.tui.link.logs.stream import LogStream
-from ddptop.tui.link.logs.window import LogSource, Window
 
 LINES = 20_000
 
@@ -61,7 +61,7 @@ def test_both_views_say_where_it_was_cut(tmp_path: Path) -> None:
     assert printed[0] == "line 000000 of the log"
     assert printed[mark - 2].endswith("of the log")
     assert printed[-2:] == [f"line {LINES - 1:06d} of the log", "the last line"]
-    window = Window(source, most_lines=LINES)
+    window = Excerpt(source, most_lines=LINES)
     window.open_end()
     while window.back():
         pass

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.harness import DEADLINE_S
 
+from ddptop.tui.link.logs.excerpt import LogSource
 from ddptop.tui.link.logs.reader import LogReader, Picture
-from ddptop.tui.link.logs.window import LogSource
 from ddptop.tui.model.logs.lines import Level
 
 

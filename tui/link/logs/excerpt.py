@@ -34,7 +34,7 @@ class LogSource:
     """The reason why there is no such file."""
 
 
-class Window:
+class Excerpt:
     """Entries of one log that follow each other; beyond a number of lines, those at the other end go."""
 
     def __init__(self, source: LogSource, most_lines: int = MOST_LINES, stretch: int = STRETCH) -> None:

@@ -18,8 +18,8 @@ from ddptop.agent import wire
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.tui.cli.output import logs
 from ddptop.tui.link.live import Link
-from ddptop.tui.link.logs.afar import TAIL, LogsAfar
-from ddptop.tui.link.logs.window import LogSource, Window
+from ddptop.tui.link.logs.copies import TAIL, CopiedLogs
+from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
 from ddptop.tui.link.source import frame_now
 
 LINES = b"".join(b"line %07d of the log\n" % number for number in range(40_000))
@@ -49,16 +49,16 @@ def log_of(host: Host, rank: int) -> Path:
 
 
 @contextmanager
-def copies_at(host: Host) -> Iterator[LogsAfar]:
+def copies_at(host: Host) -> Iterator[CopiedLogs]:
     """Copy logs to a host, for as long as this lasts."""
-    copies = LogsAfar(host.directory)
+    copies = CopiedLogs(host.directory)
     try:
         yield copies
     finally:
         copies.close()
 
 
-def content(copies: LogsAfar, rank: int) -> bytes:
+def content(copies: CopiedLogs, rank: int) -> bytes:
     """Return what was copied of a log."""
     path = Path(copies.path(rank))
     return path.read_bytes() if path.exists() else b""
@@ -85,7 +85,7 @@ def test_every_host_has_the_logs_of_all_others(three: list[Host]) -> None:
             with log_of(three[others[0]], others[0]).open("ab") as file:
                 file.write(b"one more\n")
 
-            def grows(copies: LogsAfar = copies, rank: int = others[0]) -> bool:
+            def grows(copies: CopiedLogs = copies, rank: int = others[0]) -> bool:
                 copies.want([rank])
                 return content(copies, rank).endswith(b"one more\n")
 
@@ -104,7 +104,7 @@ def test_of_a_long_log_the_end_is_copied_and_what_is_missing_is_told(three: list
         assert path.stat().st_size == len(LINES)
         assert path.stat().st_blocks * 512 <= TAIL + 8192
         assert path.read_bytes()[-TAIL:] == LINES[-TAIL:]
-        window = Window(LogSource(str(path), 1))
+        window = Excerpt(LogSource(str(path), 1))
         window.open_at(0)
         first = window.entries[0].lines[0].text
         assert "MiB are not here" in first

@@ -1,6 +1,6 @@
 """The part of a run's steps that a plot shows: the recent ones, the whole run, or as many as were asked for.
 
-Pure and immutable; each key of the plot makes another window of the one before.
+Pure and immutable; each key of the plot makes another extent of the one before.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 FEWEST: Final = 16
-"""Steps in the narrowest window."""
+"""Steps in the narrowest extent."""
 RECENT: Final = 500
 """Steps that count as recent in a short run."""
 SMOOTHINGS: Final = ("off", "light", "strong")
@@ -23,7 +23,7 @@ def recent(steps: int) -> int:
 
 
 @dataclass(frozen=True)
-class Window:
+class Extent:
     """A part of the run. `first` and `last` in the methods are the run's own."""
 
     span: int | None = None
@@ -47,7 +47,7 @@ class Window:
         end = last if self.end is None else max(first + span - 1, min(self.end, last))
         return end - span + 1, end
 
-    def zoomed(self, factor: float, first: int, last: int, at: float | None = None) -> Window:
+    def zoomed(self, factor: float, first: int, last: int, at: float | None = None) -> Extent:
         """Show so many times as many steps, with step `at` staying where it is on the screen.
 
         Without `at` the last step does while the run is followed, and the middle otherwise.
@@ -63,7 +63,7 @@ class Window:
         share = (high - fixed) / before
         return replace(self, span=span, whole=False)._ending(round(fixed + share * span), last)
 
-    def scrolled(self, by: float, first: int, last: int) -> Window:
+    def scrolled(self, by: float, first: int, last: int) -> Extent:
         """Move by a share of what is shown, back where it is negative; at the end of the run, follow it."""
         low, high = self.steps(first, last)
         span = high - low + 1
@@ -71,13 +71,13 @@ class Window:
             return self
         return replace(self, span=span)._ending(max(first + span - 1, round(high + by * span)), last)
 
-    def _ending(self, end: int, last: int) -> Window:
+    def _ending(self, end: int, last: int) -> Extent:
         return replace(self, end=None if end >= last else end)
 
-    def other(self) -> Window:
+    def other(self) -> Extent:
         """Show the whole run; after it, the recent steps."""
         return replace(self, span=None, whole=not self.whole, end=None)
 
-    def smoother(self) -> Window:
+    def smoother(self) -> Extent:
         """Smooth more; after the strongest, not at all."""
         return replace(self, smoothing=SMOOTHINGS[(SMOOTHINGS.index(self.smoothing) + 1) % len(SMOOTHINGS)])

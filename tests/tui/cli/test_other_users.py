@@ -24,7 +24,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.agent.wire.frames import RunFrame
-from ddptop.tui.cli import foreign
+from ddptop.tui.cli import other_users
 from ddptop.tui.model.frame import Frame
 
 THEM = 12345
@@ -229,12 +229,12 @@ def test_each_user_is_read_by_a_process_without_roots_rights(place: Path) -> Non
             told["back"] = ["no"]
         return [Frame("a", "lost", json.dumps(told)[:300], 1, 0.0)]
 
-    (child,) = foreign._gather([(THEM, place)], read)
-    ((frame,), problem) = foreign._checked(child, "them")
+    (child,) = other_users._gather([(THEM, place)], read)
+    ((frame,), problem) = other_users._checked(child, "them")
     assert problem == ""
     told = json.loads(frame.program)
     assert told["Uid"] == [str(THEM)] * 4
-    assert told["Gid"] == [str(foreign._NOBODY)] * 4
+    assert told["Gid"] == [str(other_users._NOBODY)] * 4
     assert told["Groups"] == []
     assert told["CapEff"] == ["0000000000000000"]
     assert told["environment"] == []
@@ -289,14 +289,14 @@ def test_a_child_that_fails_costs_one_line(
     read: Callable[[int, Path], list[Frame]], said: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However it fails, it is ended, the user is named, and the others are read all the same."""
-    monkeypatch.setattr(foreign, "CHILD_S", 1.0)
+    monkeypatch.setattr(other_users, "CHILD_S", 1.0)
     good = Frame("good", "lost", "x.py", 1, 0.0)
 
     def choose(uid: int, folder: Path) -> list[Frame]:
         return read(uid, folder) if uid == THEM else [good]
 
-    children = foreign._gather([(THEM, place), (THEM + 1, place)], choose)
-    (_, problem), ((other,), nothing) = (foreign._checked(child, "them") for child in children)
+    children = other_users._gather([(THEM, place), (THEM + 1, place)], choose)
+    (_, problem), ((other,), nothing) = (other_users._checked(child, "them") for child in children)
     assert said in problem
     assert (other.run, nothing) == ("good", "")
     for child in children:
@@ -319,7 +319,7 @@ def test_a_child_is_believed_within_bounds_alone(fields: dict[str, Any], noise: 
 
     within = {name: value for name, value in fields.items() if not isinstance(value, int) or abs(value) < 2**63}
     for content in (noise, answer(**within), answer(program=EVIL), answer(str(fields))):
-        frames, problem = foreign._checked(foreign._Child(THEM, 1, -1, bytearray(content)), "them")
+        frames, problem = other_users._checked(other_users._Child(THEM, 1, -1, bytearray(content)), "them")
         assert frames or problem
         for frame in frames:
             rundir.check_name(frame.run)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.tui.link.logs.window import LogSource, Window
+from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
 from ddptop.tui.model.logs.entries import Entry
 from ddptop.tui.model.logs.lines import Level
 from ddptop.tui.model.logs.matching import Wanted
@@ -23,16 +23,16 @@ def texts(entries: list[Entry]) -> list[str]:
     return [line.text for entry in entries for line in entry.lines]
 
 
-def numbered(path: Path) -> Window:
+def numbered(path: Path) -> Excerpt:
     """Return a window on a log of numbered lines, which holds a tenth of them."""
     path.write_text("".join(f"line {number:06d}\n" for number in range(LINES)))
-    return Window(LogSource(str(path), 0), most_lines=LINES // 10, stretch=4096)
+    return Excerpt(LogSource(str(path), 0), most_lines=LINES // 10, stretch=4096)
 
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     """Half lines, progress bars, truncation and replacement are all followed; there may be no log yet."""
     path = tmp_path / "rank-0.log"
-    window = Window(LogSource(str(path), 0), 100)
+    window = Excerpt(LogSource(str(path), 0), 100)
     window.open_end()
     assert window.error == "not written yet"
     path.write_bytes(b"one\ntw")
@@ -59,7 +59,7 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
 
 def test_a_log_that_is_no_file_is_said(tmp_path: Path) -> None:
     """A folder in place of a log is an error to show, not to raise."""
-    window = Window(LogSource(str(tmp_path)))
+    window = Excerpt(LogSource(str(tmp_path)))
     window.open_end()
     assert window.error
     assert not window.entries
@@ -110,7 +110,7 @@ def test_an_entry_that_begins_before_what_is_held_becomes_whole(tmp_path: Path) 
     for padding in range(0, 400, 37):
         path.write_text("x" * padding + "\n" + ("plain\n" * 20 + TRACEBACK) * 5 + "plain\n" * 200)
         for wanted in (Wanted(), Wanted(Level.ERROR)):
-            window = Window(LogSource(str(path), 0), 5000, 512)
+            window = Excerpt(LogSource(str(path), 0), 5000, 512)
             window.open_end(wanted, most=512)
             while window.back():
                 pass
@@ -127,7 +127,7 @@ def test_only_what_is_wanted_is_held(tmp_path: Path) -> None:
     """It reaches back through all of the log for it; what is added later is judged, too."""
     path = tmp_path / "rank-0.log"
     path.write_text("".join("ERROR x\n" if number % 5000 == 3 else "plain\n" for number in range(LINES)))
-    window = Window(LogSource(str(path), 0), stretch=4096)
+    window = Excerpt(LogSource(str(path), 0), stretch=4096)
     window.open_end(Wanted(Level.ERROR), most=4096)
     assert texts(window.entries) == ["ERROR x"] * 4
     assert window.begin == 0

@@ -61,7 +61,7 @@ class _Copy:
     problem: str = ""
 
 
-class LogsAfar:
+class CopiedLogs:
     """The copies of one run. All but what begins with `_` is for one thread."""
 
     def __init__(self, directory: RunDir, tail: int = TAIL, clock: Callable[[], float] = time.monotonic) -> None:

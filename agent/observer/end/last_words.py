@@ -39,7 +39,7 @@ class Apart(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class LastWords:
     """The traces that the ranks left behind."""
 
     kind: str
@@ -80,7 +80,7 @@ def of_ranks(
     codes: Mapping[int, int],
     torchrun_log: str = "",
     out_of_memory: bool | None = None,
-) -> Parting:
+) -> LastWords:
     """Return what is known of the end of the rank that failed first, and of the ranks beside it.
 
     Args:
@@ -117,7 +117,7 @@ def of_ranks(
     if kind in (kinds.MISMATCH, kinds.TIMEOUT, kinds.LOST_PEER, kinds.LATE_ABORT):
         stood = _stood(members, log_of, codes)
         apart = _apart(kind, first, members, stood, codes, f"{error or ''} {printed}")
-    return Parting(kind.name, place, apart)
+    return LastWords(kind.name, place, apart)
 
 
 def _is_gloo(members: Mapping[int, Member]) -> bool:
