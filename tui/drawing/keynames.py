@@ -12,6 +12,6 @@ from textual.dom import DOMNode
 
 
 def keys_of(node: DOMNode) -> Mapping[str, str]:
-    """Return, by the id of an action, the first of its keys as it is told to the user."""
+    """Return, by the id of an action, the first of its keys as the user reads it."""
     names: Mapping[str, str] = node.app.key_names  # type: ignore[attr-defined]  # of the one app there is
     return names

@@ -320,7 +320,7 @@ class ScrolledLines(Drawn, Generic[T]):
             self.post_message(self.Followed())
 
     def on_resize(self) -> None:
-        """Stay at the end in a window of another height."""
+        """Stay at the end at another height."""
         if self.following:
             self.scroll_end(animate=False, x_axis=False)
 

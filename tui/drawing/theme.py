@@ -272,5 +272,5 @@ class Ink:
 
 @lru_cache(maxsize=4)
 def ink(name: str) -> Ink:
-    """Return the styles of the theme of that name, the dark one for a stranger."""
+    """Return the styles of the theme of that name, the dark one for a name that is not known."""
     return Ink(next((theme for theme in THEMES if theme.name == name), DARK))

@@ -34,7 +34,7 @@ def even_ticks(low: float, high: float, most: int, tolerance: float = 1e-9) -> l
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Return labels that tell neighbours apart, in `LABEL` cells wherever that is possible."""
+    """Return labels by which neighbours differ, in `LABEL` cells wherever that is possible."""
     largest = max(map(abs, ticks), default=0.0)
     if largest == 0:
         return ["0" for _ in ticks]

@@ -46,7 +46,7 @@ class RunLine:
     """Since it began; how long it took, where it has ended."""
     launched: bool
     checkpoints: bool = False
-    """True where its script has told how to save one."""
+    """True where its script has registered how to save one."""
     grace_s: float = 5.0
     """As in `Frame`."""
     hangs: str = ""
@@ -65,7 +65,7 @@ class RunLine:
 def line_of(frame: Frame) -> RunLine:
     """Return a run's line from its frame."""
     end = frame.at if frame.ended_at is None else frame.ended_at
-    held = hang.told(frame)
+    held = hang.verdict_of(frame)
     return RunLine(
         run=frame.run,
         run_id=frame.run_id,
@@ -133,7 +133,7 @@ class Fleet(Protocol):
         ...
 
     def remove(self, line: RunLine) -> str:
-        """Remove an ended run with its logs and records, and tell it. Takes a moment.
+        """Remove an ended run with its logs and records, and say so. Takes a moment.
 
         Raises:
             Refused: it stays, and why.

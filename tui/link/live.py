@@ -1,7 +1,7 @@
 """A run, alive or ended: the `Source` of the screens, of `status` and of the plain output.
 
-Of a live run its observer tells all; of one that has ended, or whose observer is gone, its directory does. What arrives
-is taken in without waiting for anybody and for a bounded time, but for the message at hand.
+The frames of a live run come from its observer, those of one that has ended, or whose observer is gone, from its
+directory. Messages are taken in without waiting and for a bounded time, but for the one at hand.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EARLIER_S = 0.012
 START_S = 10.0
 """Seconds that the observer of a run may take to come, before it is missed."""
 GREETING_S = 0.5
-"""Seconds that an observer may take to tell of the run, before its directory is asked."""
+"""Seconds that an observer may take for its first frame, before the directory is read."""
 
 
 class Link:
@@ -175,7 +175,7 @@ class Link:
 
     @property
     def _is_heard(self) -> bool:
-        """True while an observer tells of the run, and has told of all of it."""
+        """True while an observer sends frames of the run, and has sent all of it."""
         if self._observed is None or self._has_ended or not self._observed.is_whole:
             return False
         return self._hearing.missed_s(time.time()) is None
@@ -192,7 +192,7 @@ class Link:
 
     @property
     def complete(self) -> bool:
-        """True once a frame has all that there is: what the observer of the run tells, else what its directory says."""
+        """True once a frame has all that there is: from the observer of the run, else from its directory."""
         if self._is_heard:
             return True
         return self.model is not None and self.model.is_surveyed and self.settled and self._is_unheard
@@ -239,7 +239,7 @@ class Link:
         if observed.drain(deadline):
             self._hearing.hear(time.time())
         if self._is_heard:
-            # What it tells is all that is known.
+            # Its frame is all that is known.
             self.model = None
         observed.mend()
         observed.take_answers()
@@ -409,7 +409,7 @@ class Link:
 
 
 def _by(run: RunFrame, model: RunModel | None) -> RunFrame:
-    """Return what an observer has told of a run, with what its record and its processes say meanwhile."""
+    """Return the last frame of an observer, with the present state by the run's record and its processes."""
     if model is None:
         return run
     now, live = model.framer.frame(), model.store.liveness

@@ -33,7 +33,7 @@ def frames(
 ) -> list[Frame]:
     """Return the present frame of each run, see `heard`; an `onlooker` changes nothing about any of them.
 
-    Where they are `measured`, the frames tell the bytes of the runs on disk.
+    Where they are `measured`, the frames have the bytes of the runs on disk.
     """
     links = []
     for directory in directories:
@@ -58,7 +58,7 @@ def frames(
 def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> list[Frame]:
     """Poll until all is known of every run, or has had time enough, and return the frames of then.
 
-    The observer of a run tells at once what it knows of all ranks, also of those that are silent. Only where it is gone
+    The observer of a run sends at once what it knows of all ranks, also of those that are silent. Only where it is gone
     or has just come there is something to wait for.
     """
     began = time.monotonic()
@@ -77,7 +77,7 @@ def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> lis
 
 
 def _is_doubtful(frame: Frame) -> bool:
-    """Say whether a rank that should be heard is not, and nothing tells yet how it is."""
+    """Say whether a rank that should be heard is not, and nothing shows its state yet."""
     return frame.state not in ENDED and any(
         rank.state == "starting" and rank.pid is not None and rank.heard_age_s is None for rank in frame.ranks
     )

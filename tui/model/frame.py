@@ -42,7 +42,7 @@ def has_report(frame: Frame) -> bool:
 
 
 def can_be_reported(frame: Frame) -> bool:
-    """Say whether the report has something to tell: an end that is to be explained, or what a kill has ended."""
+    """Say whether the report has something to show: an end that is to be explained, or what a kill has ended."""
     return has_report(frame) or frame.state == "killed"
 
 
@@ -85,7 +85,7 @@ class Frame(RunFrame, frozen=True, kw_only=True, tag=False, gc=True):
     def collective_left_s(self) -> float | None:
         """Seconds until a collective under way may fail, at the earliest; None where its timeout is not known.
 
-        A rank may have entered it right after its last completed step: it is not told how long ago that was.
+        A rank may have entered it right after its last completed step: it is not known how long ago that was.
         """
         if self.timeout_s is None:
             return None
@@ -126,7 +126,7 @@ def whole(
 
 
 def unobserved(frame: Frame, gone: str) -> str:
-    """Return one line where nobody tells of the ranks now, with what follows where the observer is `gone`."""
+    """Return one line where nothing is heard of the ranks now, with what follows where the observer is `gone`."""
     if frame.state in ENDED:
         return ""
     silent = frame.unobserved_s
@@ -188,13 +188,13 @@ def waits_for(frame: Frame) -> str:
 
 
 def judging(frame: Frame) -> str:
-    """Say how long it takes until a rank can be told to be slow, of a run that makes steps; else an empty text."""
+    """Say how long it takes until a rank can be said to be slow, of a run that makes steps; else an empty text."""
     if frame.state != "running" or not frame.step or not frame.missing_steps or frame.verdicts:
         return ""
     return f"judging: about {plural(frame.missing_steps, 'more step')}"
 
 
 def lasting(frame: Frame) -> str:
-    """Return what was wrong with the whole run and stays worth telling after its end; empty where that is nothing."""
+    """Return what was wrong with the whole run and stays worth a line after its end; empty where that is nothing."""
     found = next((verdict for verdict in frame.verdicts if verdict.kind == "no_communication"), None)
     return "" if found is None else found.text.partition(" · ")[0]

@@ -28,7 +28,7 @@ COMMAND_VARIABLE: Final = "DDPTOP_REMOTE"
 NAME_IT: Final = f"name it: --remote-command '~/venv/bin/ddptop', {COMMAND_VARIABLE}"
 """The advice where there is no such command."""
 FROM_VARIABLE: Final = "DDPTOP_FROM"
-"""Environment variable that tells a verb who has it carried out from another machine, and by what: `ada@laptop/ssh`."""
+"""Environment variable with the user and the way by which a verb comes from another machine: `ada@laptop/ssh`."""
 HOST_VARIABLE: Final = "DDPTOP_HOST"
 """Environment variable with the name that this machine has for the one who has a verb carried out on it by ssh."""
 BY_SSH: Final = "ssh"
@@ -44,8 +44,8 @@ _LEAVE_SCREEN: Final = (
     "\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[?2048l\x1b[<u\x1b[?7h\x1b[?25h\x1b[0m"
     "\x1b[?1047l\x1b[999;1H\r\n"
 )
-"""Ends what a dashboard has told the terminal: to report mouse, focus, pastes, sizes and keys in its way, to hide the
-cursor, and to show another screen.  Of these, 1047 alone does nothing where that was ended before."""
+"""Ends the modes that a dashboard has set in the terminal: to report mouse, focus, pastes, sizes and keys in its way,
+to hide the cursor, and to show another screen.  Of these, 1047 alone does nothing where that was ended before."""
 
 
 def has_terminal() -> bool:
@@ -72,7 +72,7 @@ def line(command: str, verb: Sequence[str], given: dict[str, str], host: str, ad
         command: what starts ddptop there, a piece of a command line of its shell.
         verb: the verb and its arguments.
         given: the environment that the verb gets besides.
-        host: the other machine, as people are told.
+        host: the other machine, as people read it.
         advice: what to do where there is no such command.
     """
     lexer = shlex.shlex(command, posix=False)

@@ -26,7 +26,7 @@ class Target(NamedTuple):
     """A run on another machine."""
 
     host: str
-    """As it was written, and as people are told."""
+    """The name as it was written, and as people read it."""
     run: str
     """Its name or a part of it; empty for the only live one."""
 

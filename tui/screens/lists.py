@@ -80,7 +80,7 @@ class ListScreen(LiveScreen):
         ]
         where = units.shorten(f" {where}", max(0, width - width_of(left) - 1))
         rows = [spread(left, [Segment(where, ink[hue])], width)]
-        verdict = hang.told(frame)
+        verdict = hang.verdict_of(frame)
         if verdict is not None and hang.is_urgent(verdict):
             rows.append([Segment(units.shorten(f" {verdict.text}", width), ink["bold level-error"])])
         rows.append([Segment(units.shorten(f" {below}", width), ink["label"])])
@@ -170,7 +170,7 @@ class LogScreen(FollowedScreen):
 
     def _sources(self, frame: Frame) -> Sequence[LogSource]:
         ranks = zip(frame.values("rank"), frame.values("log"), frame.values("host"), frame.values("far"), strict=True)
-        # The host is told where not all ranks are on one.
+        # The host is named where not all ranks are on one.
         return [
             LogSource(log, rank, host=None if frame.one_host is not None else host, missing=missing(far, host))
             for rank, log, host, far in ranks

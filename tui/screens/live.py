@@ -19,7 +19,7 @@ from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.header import Header
 
 MOST_DIGITS: Final = 6
-"""Digits of a number of steps; what is typed beyond them is left out."""
+"""Digits of a number of steps; further ones are left out."""
 
 
 def _offers(frame: Frame) -> tuple[str, bool, bool, bool]:
@@ -138,7 +138,7 @@ class LiveScreen(Transient[int]):
             self.check_idle()
 
     def lacks(self, action: str) -> bool:
-        """Say whether an action is offered although the run has not what it needs: its key then tells what."""
+        """Say whether an action is offered although the run lacks what it needs, which its key then says."""
         return action == "run.checkpoint" and not self.frame.checkpoints
 
     @property

@@ -127,7 +127,7 @@ class StacksScreen(ListScreen):
     def _show_places(self) -> None:
         found = [] if self._stacks is None else places(self._stacks, hang.culprits(self.frame), self._first)
         self._known_places = sum(bool(place.inspections) for place in found)
-        self.listing.show(found, "" if self._asking else self._status or "no rank has told where it stands")
+        self.listing.show(found, "" if self._asking else self._status or "no rank has sent its stack")
         self.show_caption(self.frame)
 
     def show(self, frame: Frame) -> None:
@@ -140,8 +140,8 @@ class StacksScreen(ListScreen):
         self._show_places()
 
     def aside(self) -> tuple[str, str]:
-        """Tell how long the collectives of a hang may still wait."""
-        verdict = hang.told(self.frame)
+        """Say how long the collectives of a hang may still wait."""
+        verdict = hang.verdict_of(self.frame)
         return ("" if verdict is None else hang.countdown(self.frame, verdict)), "bold level-warning"
 
     def caption(self, frame: Frame) -> tuple[str, str, str]:

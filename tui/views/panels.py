@@ -170,7 +170,7 @@ class PanelGrid(RankView):
         for index in range(row * plan.columns, min((row + 1) * plan.columns, len(self.frame.ranks))):
             place = plan.place(index)
             drawn = self._drawn.get(index)
-            # A resize can paint once before it is told: what was drawn has another size then.
+            # A resize can paint once before its message comes: the last drawing has another size then.
             if drawn is None or (drawn[0].width, drawn[0].height) != (place.width, place.height):
                 drawn = self._drawn[index] = self._draw(index, place)
             parts.append(drawn[1][line])

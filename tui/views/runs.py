@@ -35,7 +35,7 @@ MARKED: Final = "▸"
 SHOWN: Final = "*"
 """Before the run that keys act on, and before the one on the dashboard where that is another."""
 MOST_GPUS: Final = 8
-"""GPUs that have a line each; more are told together."""
+"""GPUs that have a line each; more share one."""
 
 
 class RunList(Page, can_focus=True):
@@ -226,7 +226,7 @@ class RunList(Page, can_focus=True):
             self.refresh_bindings()
 
     def _invitation(self, runs: int) -> list[Row]:
-        """Return the lines that tell a new user what to do, where there are hardly any runs."""
+        """Return the first steps for a new user, where there are hardly any runs."""
         launch = keys_of(self)["app.launch"]
         if runs or self.listing is None:
             text = f"  no other run; {launch} launches one"

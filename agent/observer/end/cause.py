@@ -115,11 +115,11 @@ def judge(
         died_at_ns: by rank, the time of its end, where it was observed; those of `deaths` need not be in it.
         leader: name of the process that starts the ranks.
         ended_on_request: ranks that were killed or signalled by themselves, on request of a user.
-        log_of: returns the log of a rank, which tells why where nothing else does.
+        log_of: returns the log of a rank, which says why where nothing else does.
         deaths: by rank, what was seen of the end of its process.
         lost: other hosts that are not heard, whose ranks have left no record of their end.
         elsewhere: ranks of `members` on other hosts, of which this torchrun says nothing.
-        hangs: what was told while the run lived, oldest first.
+        hangs: the verdicts on hangs while the run lived, oldest first.
     """
     members = {rank: without_foreign_end(member) for rank, member in members.items()}
     deaths = deaths or {}
@@ -178,7 +178,7 @@ def judge(
             None if earliest.at_ns == float("inf") else int(earliest.at_ns),
         )
         if stuck is not None and (first.after or first.kind == "mismatch" or earliest.kind == "collective_timeout"):
-            # Of what was told while it lasted, the end is the consequence.
+            # The end is the consequence of the hang that was reported while it lasted.
             return _hung(stuck, first.code or code or 1)
         seen = deaths.get(first.rank)
         told = last_words.of_ranks(
@@ -234,7 +234,7 @@ def own_failure(ended: Ended) -> tuple[str | None, str, str]:
 
 
 def last_end_ns(members: Mapping[int, Member], died_at_ns: Mapping[int, int], now_ns: int) -> int:
-    """Return the time at which the last rank ended, by records and by what was observed; now where nothing tells."""
+    """Return the time at which the last rank ended, by records and by what was observed; now where nothing shows it."""
     told = {rank: member.ended.at_ns for rank, member in members.items() if member.ended is not None}
     times = [told.get(rank, died_at_ns.get(rank, 0)) for rank in {*members, *died_at_ns}]
     return min(max(times, default=0) or now_ns, now_ns)
@@ -347,7 +347,7 @@ def _suspects(
 
 
 def _hung(stuck: Verdict, exit_code: int) -> Outcome:
-    """Return the end that came of a hang, in the words in which it was told."""
+    """Return the end that came of a hang, in the words of its verdict."""
     assert stuck.hang is not None
     kind = stuck.hang.kind if stuck.hang.kind in ("mismatch", "left_early", "exception") else "collective_timeout"
     rank = stuck.hang.ranks[0] if len(stuck.hang.ranks) == 1 else None

@@ -1,4 +1,4 @@
-"""The time at which the process of each rank ended, and its exit status: the first cause, told from its consequences.
+"""The time at which the process of each rank ended, and its exit status, which show the first cause.
 
 Ranks are torchrun's children, so that the observer cannot wait for them; a pidfd becomes
 readable at the moment its process ends.  Without pidfds the process table is read instead.  The status is read from
@@ -33,7 +33,7 @@ class Exits:
         self.at_ns: dict[int, int] = {}
         """By rank, the wall-clock time at which its current process ended."""
         self.status: dict[int, int] = {}
-        """By rank, the exit code of that process, negative for a signal; of those of which the system has told it."""
+        """By rank, the exit code of that process, negative for a signal; of those of which the system has given it."""
         self._watched: dict[int, tuple[Process, int | None]] = {}
         self._unseen: set[int] = set()
         """Ranks without a pidfd that have not ended."""
@@ -154,7 +154,7 @@ class Exits:
 
 
 def exit_status(pid: int, handle: int) -> int | None:
-    """Return the exit code of a process that has ended, negative for a signal; None where the system does not tell.
+    """Return the exit code of a process that has ended, negative for a signal; None where the system does not give it.
 
     Args:
         pid: its number.
@@ -195,7 +195,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every descendant that loses its own, to read its exit status; False where that is impossible.
+    """Become the parent of every descendant that loses its own, to read its exit status; False where that cannot be.
 
     On Linux a process can ask for it (a "child subreaper"); elsewhere init becomes the parent of orphans, and only
     marker and session show which run they belong to.

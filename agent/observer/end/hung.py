@@ -18,7 +18,7 @@ _AGE: Final = r" · [\d,.:]+ (?:s|min|h|d)$"
 
 
 def ageless(verdict: wire.Verdict) -> str:
-    """Return the text of a verdict without the time for which it had gone on when it was told."""
+    """Return the text of a verdict without the time for which it had gone on by then."""
     return verdict.text if verdict.hang is None else re.sub(_AGE, "", verdict.text)
 
 
@@ -29,7 +29,7 @@ def is_the_cause(verdict: wire.Verdict, cause: str | None) -> bool:
 
 
 def at_exit(verdicts: Sequence[wire.Verdict]) -> wire.Verdict | None:
-    """Return the verdict on scripts that had finished while their processes went on; None where that was not told."""
+    """Return the verdict on scripts that had finished while their processes went on; None where there was none."""
     told = (each for each in reversed(verdicts) if each.hang is not None and each.hang.kind == "at_exit")
     return next(told, None)
 

@@ -31,7 +31,7 @@ class Found(NamedTuple):
     """The kernel's evidence on the end of a process by SIGKILL."""
 
     out_of_memory: bool | None
-    """None where it tells nothing."""
+    """None where it counts nothing."""
     text: str
     """On what that rests, one line; empty where nothing was to be read."""
 
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 class _Counter(NamedTuple):
     path: Path
     name: str
-    """As it is told: `memory.events of its control group /job`."""
+    """The words for people: `memory.events of its control group /job`."""
 
 
 class MemoryKills:
@@ -83,7 +83,7 @@ class MemoryKills:
         self._last.clear()
 
     def found(self, rank: int, pid: int) -> Found:
-        """Return what the counters tell of the end of a rank that got SIGKILL."""
+        """Return the evidence of the counters on the end of a rank that got SIGKILL."""
         read: list[str] = []
         for counter in self._counters.get(rank, ()):
             before, now = self._before.get(counter.path), _count(counter.path)

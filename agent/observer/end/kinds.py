@@ -22,7 +22,7 @@ class Kind(NamedTuple):
     error: str = ""
     """Pattern of the exception, or of the last output of a process that was ended by a signal."""
     trace: str = ""
-    """Pattern of the traceback, where the exception alone does not tell; both have to match."""
+    """Pattern of the traceback, where the exception alone is not enough; both have to match."""
     signals: tuple[int, ...] = ()
     """Signals that mean this where no text says otherwise."""
 
@@ -123,7 +123,9 @@ ABORTED: Final = Kind(
     signals=(signal.SIGABRT,),
 )
 UNKNOWN: Final = Kind(
-    "unknown", "an end without a word", "Its log may tell: `ddptop logs`. Under ddptop launch the exit code is known."
+    "unknown",
+    "an end without a word",
+    "Its log may say more: `ddptop logs`. Under ddptop launch the exit code is known.",
 )
 
 TABLE: Final[tuple[Kind, ...]] = (

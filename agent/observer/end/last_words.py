@@ -1,7 +1,7 @@
 """Where the ranks stood when the run failed: the line of a crash, and the collectives in which they parted.
 
 A collective in which ranks do not agree kills whoever notices it first, in the words of gloo or NCCL; the stacks that
-the ranks left behind (tracebacks, crash dumps) tell who called what.
+the ranks left behind (tracebacks, crash dumps) show which rank called what.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _apart(
         # gloo gives up over a size only in the same collective, and there only where more comes than fits: the others
         # may have gone on to another call meanwhile.
         stood = {rank: call for rank, call in stood.items() if call.name == stood[first].name}
-    # Of as many ranks on both sides that one is told first which failed first.
+    # Of as many ranks on both sides that one is named first which failed first.
     calls = sorted(
         set(stood.values()), key=lambda call: (sum(each == call for each in stood.values()), call != stood.get(first))
     )

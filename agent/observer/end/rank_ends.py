@@ -1,4 +1,4 @@
-"""The ends of the ranks of the present generation: told as they are noticed, recorded, and judged by their cause.
+"""The ends of the ranks of the present generation: said as they are noticed, recorded, and judged by their cause.
 
 A script may fail seconds before its process ends, and a process may end without a word of its own: what is known by
 the rank's record, by its exit status and by what the kernel has counted is brought together here.  Of a run on several
@@ -54,8 +54,8 @@ class RankEnds:
             orders: knows which ends were asked for.
             say: publishes an event.
             hosts: the observers of other hosts.
-            parts: what those have told of their ends.
-            hang: returns the hang that was told last of the present processes.
+            parts: the ends that those have reported.
+            hang: returns the newest hang of the present processes.
         """
         self._hosts: FarHosts = hosts or Nobody()
         self._parts = parts or Parts()
@@ -69,7 +69,7 @@ class RankEnds:
         self._seen: dict[int, Death] = {}
         """By rank, what was seen of the end of its process."""
         self._told: set[int] = set()
-        """Ranks whose end was told before that of their process."""
+        """Ranks whose end was said before that of their process."""
         self.lingering: set[int] = set()
         """Ranks whose scripts have failed, and whose processes wait for something before they end."""
         self._records_at_ns = 0
@@ -78,7 +78,7 @@ class RankEnds:
     def resume(self, generation: int) -> None:
         """Take in what an earlier observer has recorded of the ends in the present generation."""
         self._generation = generation
-        # Those of ranks on other hosts, which the record has too, are told again by the observers there.
+        # Those of ranks on other hosts, which the record has too, are said again by the observers there.
         self._seen = ends.read(self._directory.path, generation)
 
     def watch(self, rank: int, process: Process) -> None:
@@ -110,7 +110,7 @@ class RankEnds:
         return self._records_at_ns != before
 
     def tell_failures(self, members: Mapping[int, Member]) -> bool:
-        """Tell of the ranks whose scripts have failed while their processes still live; return whether there are any.
+        """Say which ranks' scripts have failed while their processes still live; return whether there are any.
 
         An interpreter that has torch in it takes seconds to end after its script.
 
@@ -125,7 +125,7 @@ class RankEnds:
         return bool(failing)
 
     def tell_lingering(self, members: Mapping[int, Member]) -> bool:
-        """Tell of the ranks whose scripts have failed, and whose processes still wait; return whether there are new."""
+        """Say which ranks' scripts have failed, and whose processes still wait; return whether there are new."""
         found = {
             rank: ended
             for rank in self._exits.alive()
@@ -138,13 +138,13 @@ class RankEnds:
         return bool(found)
 
     def _has_failed(self, rank: int, member: Member | None) -> bool:
-        """Say whether the script of a rank whose process still lives has failed, which was not told yet."""
+        """Say whether the script of a rank whose process still lives has failed, which was not said yet."""
         if member is None or member.ended is None or rank in self._told or self._orders.killed_by is not None:
             return False
         return bool(member.ended.exit_code) and rank not in self._orders.ranks_killed_by
 
     def note(self, rank: int, member: Member | None, *, launched: bool) -> bool:
-        """Take note of the end of a rank's process, and tell of it where that was not done; return whether it failed.
+        """Take note of the end of a rank's process, and say so where that was not done; return whether it failed.
 
         Args:
             rank: its number.

@@ -32,7 +32,7 @@ _SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A frame as py-spy tells it."""
+    """A frame as py-spy prints it."""
 
     name: str = ""
     filename: str = ""
@@ -40,7 +40,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Thread(msgspec.Struct, frozen=True):
-    """A thread as py-spy tells it."""
+    """A thread as py-spy prints it."""
 
     thread_name: str | None = None
     os_thread_id: int | None = None

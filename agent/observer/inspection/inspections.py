@@ -89,7 +89,7 @@ class Inspections:
         self._look = look
         self._members: dict[int, Member] = {}
         self._own_bytes: dict[int, int] = {}
-        """Bytes that the agents of ranks have moved, as they told last."""
+        """Bytes that the agents of ranks have moved, by their newest messages."""
         self._works = work.Works()
         self._afar: set[int] = set()
         """Ranks on other hosts."""
@@ -260,7 +260,7 @@ def _unseen(member: Member) -> wire.Inspection:
 
 
 def _joined(by_agent: wire.Inspection, by_look: wire.Inspection) -> wire.Inspection:
-    """Return what the agent has told, with the stacks from outside where there are any."""
+    """Return the agent's answer, with the stacks from outside where there are any."""
     found = msgspec.structs.replace(
         by_agent,
         status=by_look.status or by_agent.status,

@@ -48,7 +48,7 @@ class _Reading(NamedTuple):
 def look(
     members: Mapping[int, Member], *, stacks: bool, native: bool, until: float, script: str = ""
 ) -> dict[int, wire.Inspection]:
-    """Return what can be told of ranks from outside, by rank; it takes a fraction of a second.
+    """Return what can be seen of ranks from outside, by rank; it takes a fraction of a second.
 
     Args:
         members: the ranks' records, by rank.

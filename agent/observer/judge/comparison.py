@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from ddptop.agent.wire import ModuleSums
 
 MOST_NAMED: Final = 4
-"""Ranks that are named one by one; of more, the number is told."""
+"""Ranks that are named one by one; of more, the number is given."""
 
 
 class Difference(NamedTuple):
@@ -20,7 +20,7 @@ class Difference(NamedTuple):
     compared: int
     """Number of ranks compared."""
     has_majority: bool
-    """False where nobody can tell which ranks are right."""
+    """False where it is not known which ranks are right."""
     first: int
     """Index of the first tensor that differs."""
     tensors: int
@@ -91,7 +91,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def name_of(index: int, names: Sequence[str]) -> str:
-    """Return the name of a tensor, or its number where no rank has told the names."""
+    """Return the name of a tensor, or its number where no rank has sent the names."""
     return names[index] if index < len(names) else f"tensor {index + 1:,}"
 
 

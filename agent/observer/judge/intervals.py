@@ -32,7 +32,7 @@ class _Open:
     renewed_ns: int
     urgent: bool
     resumed_ns: int | None = None
-    """For one of a former observer that was not found again yet: the time from which it is told here."""
+    """For one of a former observer that was not found again yet: the time from which it goes on here."""
 
 
 class Intervals:
@@ -48,7 +48,7 @@ class Intervals:
         """When each was over last."""
 
     def resume(self, verdicts: Iterable[Verdict]) -> None:
-        """Go on with what another observer told last; what is not found again within `RESUMED_NS` is over."""
+        """Go on with the last verdicts of another observer; one that is not found again within `RESUMED_NS` is over."""
         for verdict in verdicts:
             self._next = max(self._next, verdict.number + 1)
             if verdict.until_at_ns is None and verdict.generation == self.generation:
@@ -156,7 +156,7 @@ _NO_BACKWARD: Final = "outside of data loading and optimizer step (no backward p
 NO_CORE: Final = "no_core"
 """Kind of the finding of a rank that has no core, of which others than the judge look for the reason."""
 MOST_SHARE: Final = 1e6
-"""A share beyond that is of steps that took no time at all."""
+"""The largest share; a larger one is of steps that took no time at all."""
 
 
 @dataclass(frozen=True, slots=True)

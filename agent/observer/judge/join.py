@@ -11,7 +11,7 @@ PENDING: Final = 1024
 
 
 class StepJoin:
-    """Takes the records of a group and gives back whole steps; one that a rank has not told of is left out."""
+    """Takes the records of a group and gives back whole steps; one of which a rank has sent no record is left out."""
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -22,7 +22,7 @@ class StepJoin:
     def take(self, rank: int, step: Step) -> dict[int, Step] | None:
         """Take in a record, in order within each rank; return those of all ranks of its step once it is the last.
 
-        A rank that has begun to count anew is not compared by what it has told before.
+        A rank that has begun to count anew is not compared by its records from before.
         """
         if step.step < self._last.get(rank, 0):
             for number, others in list(self._steps.items()):

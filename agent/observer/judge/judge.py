@@ -1,4 +1,4 @@
-"""The whole judgement of a run: what the ranks tell goes in, verdicts come out. Pure, and without a clock.
+"""The judge of a run: the messages of its ranks go in, verdicts come out. Pure, and without a clock.
 
 Whatever is given is taken or left out; nothing raises, and nothing grows with the length of the run.
 """
@@ -37,7 +37,7 @@ class Judge:
             world: Number of ranks.
             generation: The restart count of the group that is judged; see `restart`.
             first: Number of the first new verdict.
-            known: Verdicts of the observer before this one. Those of them that go on are told until they are found
+            known: Verdicts of the observer before this one. Those of them that go on are returned until they are found
                 again, with their numbers, or are over after a while; new ones are counted on from the last.
         """
         self._world = world
@@ -170,11 +170,11 @@ class Judge:
 
     @property
     def missing_steps(self) -> int:
-        """About how many more steps it takes until a rank can be told to be slow; 0 where it can."""
+        """Steps until a rank can be said to be slow, about; 0 where one can."""
         return self._judge.evidence.missing_steps if self._world > 1 else 0
 
     def suspects(self) -> frozenset[int]:
-        """Return the ranks of a large group whose records would tell more: a few that may be slow, and others."""
+        """Return the ranks of a large group whose records would show more: a few that may be slow, and others."""
         return self._detail.ranks
 
     def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:

@@ -1,4 +1,4 @@
-"""The torchruns of several hosts meet at a store: what is awaited there, told from this host's own sockets.
+"""The torchruns of several hosts meet at a store: the hosts that it still waits for, by this host's own sockets.
 
 Nothing is sent to the store: whether it has answered shows in the table of connections, as the connection of this
 host's torchrun.
@@ -101,9 +101,9 @@ class Awaited:
 
     def _say(self, found: Connections | None, endpoint: str) -> str:
         if found is not None and 0 < found.peers < self._nodes:
-            return f"{self._nodes - found.peers} of {self._nodes} hosts, which meet at {endpoint}"
+            return f"{self._nodes - found.peers} of {self._nodes} hosts at the rendezvous {endpoint}"
         if found is not None and found.answers:
-            return f"the other hosts, which meet at {endpoint}"
+            return f"the other hosts at the rendezvous {endpoint}"
         if found is None or self._clock() - self._began < _LOADS_S:
             return f"the rendezvous at {endpoint}"
         return f"the rendezvous at {endpoint}, which does not answer"

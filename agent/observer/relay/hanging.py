@@ -15,7 +15,7 @@ from ddptop.agent.observer.end.freezer import frozen
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.judge.hang.classes import ENDED_S
 from ddptop.agent.observer.judge.hang.progress import ONE
-from ddptop.agent.observer.judge.hang.verdict import Told, at_exit
+from ddptop.agent.observer.judge.hang.verdict import Conclusion, at_exit
 from ddptop.agent.observer.judge.hang.watch import Watch
 from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.run.rundir import Run, RunDir
@@ -60,7 +60,7 @@ class Hanging:
         self._clock = clock
         self.unheard: Collection[int] = ()
         """Ranks of hosts that are not heard. As long as there are any no rank is accused: another may wait for them."""
-        self._shown: Told | None = None
+        self._shown: Conclusion | None = None
         """What was to be told at the last turn."""
 
     def restart(self, generation: int) -> None:
@@ -95,7 +95,7 @@ class Hanging:
     def turn(self) -> bool:
         """Ask the ranks where that is due; return whether something else is to be told than at the last turn."""
         watch, now_ns = self._watch, self._clock()
-        if self.unheard and (watch.told is None or watch.told.kind != "hang"):
+        if self.unheard and (watch.conclusion is None or watch.conclusion.kind != "hang"):
             watch.rest(now_ns)
         elif not self.unheard and watch.stands(now_ns):
             # A freeze is somebody's wish, and what the ranks do in it says nothing.
@@ -103,10 +103,10 @@ class Hanging:
                 watch.rest(now_ns)
             elif (question := watch.question(now_ns)) is not None:
                 self._ask(question.ranks, stacks=question.stacks)
-        if not watch.progress.present and watch.told is None:
+        if not watch.progress.present and watch.conclusion is None:
             self._look_at_exits(now_ns)
-        before, self._shown = self._shown, watch.told
-        return before is not watch.told
+        before, self._shown = self._shown, watch.conclusion
+        return before is not watch.conclusion
 
     def _look_at_exits(self, now_ns: int) -> None:
         """Tell of scripts that have finished while their processes wait for something, where no other rank works."""
@@ -120,7 +120,7 @@ class Hanging:
             if now_ns - ended.at_ns >= ENDED_S * ONE
         }
         if found:
-            self._watch.tell(at_exit({rank: ended.awaits for rank, ended in found.items()}), now_ns)
+            self._watch.accept(at_exit({rank: ended.awaits for rank, ended in found.items()}), now_ns)
 
     def finding(self) -> tuple[Finding | None, int | None]:
         """Return the fault of this moment, None where there is none, and the time at which the run went on last."""
@@ -137,15 +137,15 @@ class Hanging:
         self._inspections.ask(ranks, then, stacks=stacks)
 
     def _write(self) -> None:
-        told = self._watch.told
-        if told is None or told.kind != "hang":
+        conclusion = self._watch.conclusion
+        if conclusion is None or conclusion.kind != "hang":
             return
-        this = self._watch.round, told.hang.kind, told.hang.ranks
+        this = self._watch.round, conclusion.hang.kind, conclusion.hang.ranks
         if this == self._recorded:
             return
         self._recorded = this
-        _log.warning("%s (%s; %s)", told.text, told.hang.waiting, told.hang.evidence)
-        causes = set(told.hang.ranks)
+        _log.warning("%s (%s; %s)", conclusion.text, conclusion.hang.waiting, conclusion.hang.evidence)
+        causes = set(conclusion.hang.ranks)
         found = sorted(self._watch.inspections, key=lambda each: (each.rank not in causes, each.rank))
         chosen, room = [], MOST_BYTES
         for each in found[:MOST_RECORDED]:

@@ -45,7 +45,7 @@ class _Column(NamedTuple):
 def card(frame: Frame, width: int | None = None) -> list[str]:
     """Return the lines of `status`, with the columns of the ranks that fit into `width` cells; None: all of them."""
     place = ", ".join(each for each in (frame.backend, frame.one_device or frame.device) if each)
-    stuck = hang.told(frame)
+    stuck = hang.verdict_of(frame)
     urgent = stuck is not None and hang.is_urgent(stuck)
     lines = [
         *(_hang(frame, stuck) if stuck is not None and urgent else ()),

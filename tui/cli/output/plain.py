@@ -84,7 +84,7 @@ class PlainView:
         collectives fail.
         """
         standing = frame.standing_s
-        stuck = hang.told(frame)
+        stuck = hang.verdict_of(frame)
         if standing is None and stuck is not None and hang.is_urgent(stuck):
             # Before the first step there is none to count from.
             standing = max(0.0, frame.at - stuck.since_at_ns / 1e9)
@@ -119,7 +119,7 @@ class PlainView:
 
     def _advise(self, frame: Frame) -> None:
         """Say what can be done about a hang, once for each."""
-        stuck = hang.told(frame)
+        stuck = hang.verdict_of(frame)
         if stuck is not None and hang.is_urgent(stuck) and stuck.number != self._advised:
             self._advised = stuck.number
             what = f"ddptop stacks {frame.run} shows where each rank stands", f"ddptop kill {frame.run} ends it"

@@ -19,7 +19,7 @@ def add(verbs: Verbs) -> None:
         ddptop stacks resnet-7f --rank 3   # one of them; --rank may be given again
         ddptop stacks resnet-7f --native   # with frames of C and C++
         """,
-        {0: "printed", 1: "no rank has told where it stands", 2: "wrong options, or no such run"},
+        {0: "printed", 1: "no rank has sent its stack", 2: "wrong options, or no such run"},
     )  # fmt: skip
     add_run(stacks, last=True)
     stacks.add_argument(

@@ -35,7 +35,7 @@ class LogSource:
 
 
 class Excerpt:
-    """Entries of one log that follow each other; beyond a number of lines, those at the other end go."""
+    """Entries of one log that follow each other; of more than a number of lines, those at the other end go."""
 
     def __init__(self, source: LogSource, most_lines: int = MOST_LINES, stretch: int = STRETCH) -> None:
         self.source = source

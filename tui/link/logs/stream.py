@@ -53,7 +53,7 @@ class LogStream:
                 # It is not written yet, or was removed with its run.
                 return
             except OSError:
-                # Half a log is not told as a whole one.
+                # Half a log is not shown as a whole one.
                 if self._file.begun:
                     raise
                 return

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
 
 
-def told(frame: Frame) -> Verdict | None:
+def verdict_of(frame: Frame) -> Verdict | None:
     """Return the verdict of a run that makes no steps, a hang or not; None where there is none, or the run is over."""
     return None if frame.state in ENDED else last(frame)
 
@@ -28,18 +28,18 @@ def is_urgent(verdict: Verdict) -> bool:
 
 
 def recorded_since(frame: Frame) -> float | None:
-    """Return from when on the record may tell where the ranks stood, in seconds since the epoch: the begin of the hang.
+    """Return the begin of the hang in seconds since the epoch: from then on the record may have the ranks' stacks.
 
     Of an ended run that is any time; of one that does not hang none, because an earlier hang is over.
     """
     if frame.state in ENDED:
         return 0.0
-    verdict = told(frame)
+    verdict = verdict_of(frame)
     return verdict.since_at_ns / 1e9 if verdict is not None and is_urgent(verdict) else None
 
 
 def culprits(frame: Frame) -> frozenset[int]:
-    """Return the ranks that are the cause of the hang that is told, or in which the run ended."""
+    """Return the ranks that are the cause of the present hang, or of that in which the run ended."""
     verdict = last(frame)
     return frozenset() if verdict is None else accused(verdict)
 
@@ -52,11 +52,11 @@ def accused(verdict: Verdict) -> frozenset[int]:
 
 
 def remedy(frame: Frame) -> str:
-    """Return the command that helps with the hang that is told, or shows more of it; empty where none is known.
+    """Return the command that helps with the present hang, or shows more of it; empty where none is known.
 
     `kill -CONT 4712 lets it go on, unless a debugger holds it`.
     """
-    verdict = told(frame)
+    verdict = verdict_of(frame)
     if verdict is None or verdict.hang is None:
         return ""
     ranks = culprits(frame)

@@ -22,7 +22,7 @@ _DIVERGED: Final = (
     "on the rank, a parameter outside of DDP, unequal seeds before it was wrapped."
 )
 _CYCLE: Final = 8
-"""Frames of a recursion in a row at most that are told once."""
+"""Frames at most that repeat in a recursion, and are shown once."""
 _MOST_RANKS: Final = 16
 """Ranks of a lost run that get a line of their own."""
 

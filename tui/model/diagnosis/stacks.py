@@ -21,7 +21,7 @@ RANKS, CALL, NOTE, THREAD, HERE, USER, LIBRARY, FOLDED = (
 rank stands, another line of the user's, a line of a library, and lines that are folded into one."""
 
 _ODD: Final = frozenset({"stopped", "tracing-stop", "disk-sleep", "zombie", "dead"})
-"""Statuses of a process that tell its rank from others at the same place."""
+"""Statuses of a process by which its rank differs from others at the same place."""
 _STRETCHES: Final = 6
 """Stretches of ranks that are named at most."""
 _GROUPS: Final = 3
@@ -158,7 +158,7 @@ def _spot(frame: wire.Frame) -> tuple[str, str, int]:
 
 
 def _told(inspection: wire.Inspection) -> list[wire.Thread]:
-    """Return the threads whose stacks are told: the main thread, and those that execute code of the user's."""
+    """Return the threads whose stacks are shown: the main thread, and those that execute code of the user's."""
     main, *others = _main_first(inspection.threads) or [wire.Thread("")]
     return [main, *(thread for thread in others if not all(frame.library for frame in thread.frames))]
 
@@ -172,7 +172,7 @@ def _awaited_call(inspection: wire.Inspection) -> wire.OpenCall | None:
     return min(inspection.open, key=lambda call: (not call.blocking, not call.sure), default=None)
 
 
-# What is told of a place
+# The lines of a place
 
 
 def _lines(place: Place, awaited: Collection[str]) -> list[Line]:
@@ -239,7 +239,7 @@ def _calls(inspections: Sequence[wire.Inspection], awaited: Collection[str]) -> 
     elif one.observed and one.by == "agent":
         yield f"not in a collective{_made_calls(inspections, awaited)}"
     elif one.by == "agent":
-        yield "not every collective is seen here: one that is not told may be open"
+        yield "not every collective is seen here: another one may be open"
 
 
 def _made_calls(inspections: Sequence[wire.Inspection], awaited: Collection[str]) -> str:

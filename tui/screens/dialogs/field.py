@@ -93,7 +93,7 @@ class Field(Horizontal):
 
     @property
     def current(self) -> str:
-        """Return what stands there now; `value` and `Changed` tell it a moment later."""
+        """Return what stands there now; `value` and `Changed` have it a moment later."""
         return str((self.query_one(Choice) if self._choices else self.query_one(Input)).value)
 
     def enter(self) -> None:

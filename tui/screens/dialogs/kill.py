@@ -167,7 +167,7 @@ class KillDialog(Dialog[None]):
         self.app.push_screen(menu, partial(self._send, aim))
 
     def _named(self, aim: Aim) -> str:
-        """Return what is killed or gets a signal, as the user is told of it."""
+        """Return what is killed or gets a signal, as the user reads it."""
         if aim is None:
             return self._run
         process = self._process

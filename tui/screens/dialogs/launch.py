@@ -59,7 +59,7 @@ class LaunchDialog(Dialog["str | None"]):
 
     @dataclass
     class Told(Message):
-        """A program has told its options, or not."""
+        """The options of a program, or the reason why they are not known."""
 
         program: str
         options: tuple[Option, ...]
@@ -254,7 +254,7 @@ class LaunchDialog(Dialog["str | None"]):
         arguments = (each.arguments for each in self._recent if each.text == draft.named)
         known = {"arguments": next(arguments, None) or "", **{option.key: "" for option in OPTIONS}, **kept}
         for key in known.keys() - self._typed:
-            # Here too: the field tells of it later, perhaps after an enter that is on its way.
+            # Here too: the message of the field comes later, perhaps after an enter that is on its way.
             draft.fill(key, known[key])
             self._field(key).fill(known[key])
 
@@ -292,7 +292,7 @@ class LaunchDialog(Dialog["str | None"]):
         self.query_one("#more", Button).label = Content(f"{which} fields ({keys_of(self)['launch.more']})")
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Tell all about the field that is being filled in."""
+        """Show the help of the field that is being filled in."""
         field = next((node for node in event.widget.ancestors if isinstance(node, Field)), None)
         if field is not None and self._notice is None:
             self._explain(field)

@@ -40,7 +40,7 @@ class Picker(Dialog[ScreenResultType]):
     LOOK: ClassVar[str] = ""
     """The class of the box in the style sheet; in one that is `-framed`, title and hint stand in the border."""
     HINT: ClassVar[str]
-    """The line that tells what the keys do, as `Dialog.hint` takes it."""
+    """The line about the keys, as `Dialog.hint` takes it."""
 
     def __init__(self, heading: str) -> None:
         super().__init__()

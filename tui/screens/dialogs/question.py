@@ -114,7 +114,7 @@ def about_stop(frame: RunLine, kill: str) -> Question:
 
 
 def about_freeze(run: str, left_s: float | None, reason: str, resume: str) -> Question:
-    """Offer to stop the processes where they are, and tell what that may cost.
+    """Offer to stop the processes where they are, and say what that may cost.
 
     Args:
         run: its name.

@@ -1,4 +1,4 @@
-"""All ranks over time, one number of each: what is slow is a streak that the eye finds among a thousand.
+"""All ranks over time, one number of each: a slow rank is a line that the eye finds among a thousand.
 
 One widget paints it all, line by line, and only what has changed. The cursor reads values and
 chooses the rank. The arithmetic is loaded when it is first shown.

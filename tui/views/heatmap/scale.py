@@ -164,7 +164,7 @@ def usual(values: Array, lengths: Array) -> tuple[Array, float | None]:
 
 
 class Scale(NamedTuple):
-    """The values of the first and the last shade; what lies beyond looks like them."""
+    """The values of the first and the last shade; values outside look like them."""
 
     low: float
     high: float

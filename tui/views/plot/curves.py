@@ -17,7 +17,7 @@ from ddptop.agent.observer.history.series import Floats
 _PERCENTILE: Final = 2
 """Percent of a line's values at each end that do not make the range larger than the others need it."""
 _LEEWAY: Final = 0.5
-"""The range goes beyond the percentiles by at most this share of what lies between them."""
+"""Share of the range between the percentiles by which the range of the axis is wider at most."""
 _NEWEST: Final = 5
 """Columns at the end of a line whose median is always in range."""
 _INERTIA: Final = {"off": 0.0, "light": 0.6, "strong": 0.9}

@@ -41,7 +41,7 @@ _PERIOD_S: Final = 1.0
 _REST: Final = 100
 """The plot rests so many times as long as a drawing took: at most 1 % of a core, however many ranks there are."""
 _FIRST_STEPS: Final = 20
-"""Steps without a loss after which it is told that there is none."""
+"""Steps without a loss after which the plot says that there is none."""
 
 
 class Plot(PlotWidget, can_focus=False, inherit_bindings=False):

@@ -1,4 +1,4 @@
-"""Ticks of a plot, as many as there is room for, in as few cells as tell them apart."""
+"""Ticks of a plot, as many as there is room for, in as few cells as keep them different."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def event_row(line: Line, ink: Ink) -> Row:
 
 
 def lines_of(event: EventLine, width: int, most: int, *, chosen: bool = False, host: str = "") -> list[Line]:
-    """Return an event in so many cells and at most so many lines, with the `host` of its rank where that is told."""
+    """Return an event in so many cells and at most so many lines, with the `host` of its rank where that is named."""
     ground = width if chosen else 0
     whole = with_rank(event.text, event.rank, host)
     if most <= 1:
@@ -164,7 +164,7 @@ class EventSearch(Filtered, EventList, can_focus=True):
         empty = f"no event has these words; {clear} shows all again" if words else "nothing has happened yet"
         gone = 0
         if self._matching and words == self._laid_out_for:
-            # Beyond the most that are held, the oldest go: what is in sight stays where it is.
+            # Of more than are held, the oldest go: what is in sight stays where it is.
             places = (number for number, line in enumerate(self._items) if line.event == self._matching[0])
             gone = next(places, 0)
         self._laid_out_for = words

@@ -46,7 +46,7 @@ _LEGIBLE: Final = 24
 
 
 _SOON_S: Final = 600.0
-"""Seconds before the end of the scheduler's time at which it is told more clearly."""
+"""Seconds before the end of the scheduler's time at which it stands out."""
 
 
 class Typed(NamedTuple):
@@ -110,7 +110,7 @@ def header_rows(
 
     `keys` has, by the id of an action, the key that does it. A `hint` takes the last row, a fifth if need be, and so
     does the second row of a message; where both are there, the background gives way. A hang is
-    told whole, in two rows if need be, with what can be done in the row below, in the place of all else.
+    shown whole, in two rows if need be, with what can be done in the row below, in the place of all else.
     """
     word, hue = message(frame, keys, typed)
     said: list[Row] = [[Segment(line, ink[hue])] for line in _said(word, width)] if word else []
@@ -152,7 +152,7 @@ def _clauses(text: str, width: int) -> str:
 
 def _stuck(frame: Frame) -> Verdict | None:
     """Return the verdict of a run that makes no steps, where nobody has brought that about."""
-    return None if frame.state in _ACTED_ON else hang.told(frame)
+    return None if frame.state in _ACTED_ON else hang.verdict_of(frame)
 
 
 def _hang(frame: Frame, verdict: Verdict, width: int, ink: Ink, keys: Mapping[str, str], hue: str) -> list[Row]:

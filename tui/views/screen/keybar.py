@@ -183,7 +183,7 @@ class KeyBar(Page, can_focus=False):
         )
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Tell what the key under the mouse is for."""
+        """Explain the key under the mouse."""
         found = self._under(event.x)
         self.tooltip = found[1].tooltip if found is not None else None
 

@@ -248,7 +248,7 @@ class LogList(Filtered, ScrolledLines[ShownLine], can_focus=True):
         """Keep the lines that are in sight there while a text is typed."""
 
     def renew(self) -> None:
-        """Tell what is typed."""
+        """Pass the typed text on."""
         super().renew()
         self.post_message(self.Followed())
 

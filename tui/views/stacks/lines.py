@@ -56,7 +56,7 @@ def stack_row(placed: PlacedLine, ink: Ink | None) -> Row:
         hue = "bold level-error" if placed.culprit else "bold value"
         return [text(mark + line.text, hue), text(f"  {line.source}" if line.source else "", "label")]
     lead = "▶ " if line.kind == stacks.HERE else "  "
-    # A library is told apart without color, too.
+    # A library looks different without color, too.
     body = f"({line.text})" if line.kind == stacks.LIBRARY else line.text
     row = [text(f"  {lead}", "bold rank-slow"), text(body, _HUES[line.kind])]
     if line.source:

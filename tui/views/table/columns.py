@@ -122,7 +122,7 @@ def _phase(phase: str, title: str, importance: int) -> Column:
 
 
 def note_of(rank: RankFrame) -> str:
-    """Return the one thing about a rank that no number tells."""
+    """Return the one thing about a rank that is no number."""
     if rank.ended is not None:
         return rank.ended
     told = (rank.health, rank.fault and f"agent: {rank.fault}")
@@ -133,7 +133,7 @@ PLACE: Final = Column(
     "place", "place", 12, "coordinates on the device mesh", lambda rank: order_of(rank.coordinates),
     _words(12, lambda rank: place_of(rank.coordinates), "value"), 4, falling=False, left=True,
 )  # fmt: skip
-"""Only of runs whose scripts tell the place of a rank on the device mesh."""
+"""Only of runs whose scripts name the place of a rank on the device mesh."""
 
 HOST: Final = Column(
     "host", "host", 14, "machine", lambda rank: natural(rank.host),
@@ -270,7 +270,7 @@ def fitting(
         columns: those that there are.
         chosen: keys of those that are wanted, None for the usual ones.
         width: cells that there are.
-        named: the key of the column that the header tells of, which comes right after state and step.
+        named: the key of the column that the header speaks of, which comes right after state and step.
     """
     wanted = wanted_of(columns, chosen)
     kept: set[str] = set()

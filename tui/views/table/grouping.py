@@ -111,7 +111,7 @@ def _states(host: HostFrame, states: Sequence[tuple[str, int]], width: int, ink:
 
 
 def _blamed(host: HostFrame, frame: Frame) -> str:
-    """Return which rank of a folded host is told of in a verdict."""
+    """Return which rank of a folded host is named in a verdict."""
     ranks = set(host.ranks)
     hanging = sorted(hang.culprits(frame) & ranks)
     if hanging:

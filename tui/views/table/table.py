@@ -81,7 +81,7 @@ class RankTable(Filtered, RankView):
         self._of_host: dict[int, list[int]] = {}
         """By number of a host, its ranks in the order of the lines; empty where they are not grouped."""
         self._states: Sequence[str] = ()
-        """Those of all ranks, where lines of hosts tell of them."""
+        """Those of all ranks, where lines of hosts stand for them."""
         self._sorted_at: float | None = None
         self._columns: tuple[Column, ...] = ()
         self._left_out = 0

@@ -76,7 +76,7 @@ class Timeline:
         return max(bar.begun - each.entered for each in met)
 
     def latest(self) -> int | None:
-        """Return the rank that the others waited for longest, None where no collective tells."""
+        """Return the rank that the others waited for longest, None where no collective shows it."""
         bars = [bar for lane in self.lanes for bar in lane.bars if bar.begun is not None and bar.last is not None]
         return max(bars, key=lambda bar: (bar.begun or 0) - bar.entered).last if bars else None
 
@@ -88,13 +88,13 @@ def timeline(number: int, steps: Mapping[int, Step], world: int, clocks: Clocks 
     """Lay out one step.
 
     Where the records of some of the `world` ranks are missing, one of these may have come still later:
-    then what is said of waiting is an estimate. So it is where the clocks of two machines do not tell who came last.
+    then what is said of waiting is an estimate. So it is where the clocks of two machines do not show who came last.
 
     Args:
         number: that of the step.
         steps: by rank, its record.
         world: number of ranks.
-        clocks: tells the clocks of the machines; None where all ranks are on one.
+        clocks: the clocks of the machines; None where all ranks are on one.
     """
     known = {rank: None if clocks is None else clocks(rank) for rank in steps}
     compared = {rank for rank, clock in known.items() if clocks is None or clock is not None}

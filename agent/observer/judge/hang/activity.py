@@ -4,7 +4,7 @@ A rank that waits for a socket on another connection than at the last look has c
 seen: most come and go between two looks. Where it waits for something else, a thread of a library may have connected.
 
 Work may come in pieces: whoever was seen to work once is believed to for a while, and for longer the rarer its pieces
-come, so that what is told of it does not change from moment to moment.
+come, so that the line about it does not change from moment to moment.
 """
 
 from __future__ import annotations

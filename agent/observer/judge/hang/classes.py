@@ -38,7 +38,7 @@ ENDED_S: Final = 5.0
 """Seconds without a step after which a rank that has ended is the cause of a hang: until then the end of the run may
 follow, as it does where a rank has failed."""
 _NO_PY_SPY: Final = "py-spy is not installed"
-"""In the words in which an inspection says why it has no stacks: the agent of such a rank cannot tell any."""
+"""In the words in which an inspection says why it has no stacks: the agent of such a rank cannot send any."""
 STOPPED: Final = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
 
 ORDER: Final = (
@@ -79,7 +79,7 @@ def cause_of(
         activity: the work that stacks do not show.
     """
     if progress.has_ended(rank):
-        # Its process ends a moment later. Of a `sys.exit` the rank has told the line.
+        # Its process ends a moment later. The line of a `sys.exit` is in the rank's record.
         by = re.fullmatch(r"its script has ended by sys\.exit \(((\S+) ?.*)\)", progress.beats[rank].activity)
         says, where = (
             ("has ended", NOWHERE) if by is None else (f"has ended by sys.exit ({by[1]})", Place(by[1], by[2]))

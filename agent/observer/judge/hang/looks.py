@@ -36,7 +36,7 @@ def main_thread(inspection: Inspection | None) -> Thread | None:
 
 
 def with_calls(before: Inspection | None, after: Inspection) -> Inspection:
-    """Return an inspection from outside with the calls that the agent told a moment earlier: it may only be late.
+    """Return an inspection from outside with the calls that the agent sent a moment earlier: it may only be late.
 
     They are the least that the rank has called.
     """

@@ -1,6 +1,6 @@
 """The steps of a run by its heartbeats: since when it stands, and how long it usually does. Pure, bounded.
 
-A run stands when no rank completes a step.  Heartbeats come once a second whatever the rank does, and summaries tell
+A run stands when no rank completes a step.  Heartbeats come once a second whatever the rank does, and summaries show
 what a step takes; neither costs the ranks anything that they do not send anyway.
 """
 
@@ -18,7 +18,7 @@ EARLY_S: Final = 20.0
 UNKNOWN_S: Final = 10.0
 """The same for a run whose usual step is not known."""
 AT_LEAST_S: Final = 2.0
-"""Seconds without a step, beyond two usual ones, after which a run is looked at."""
+"""Seconds without a step, on top of two usual ones, after which a run is looked at."""
 LEARNED_S: Final = 120.0
 """Longest pause without a step that counts as usual, in seconds: the watch must not become blind."""
 _SUMMARIES: Final = 32

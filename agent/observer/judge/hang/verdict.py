@@ -18,8 +18,8 @@ from ddptop.agent.text import clean_line, plural
 from ddptop.agent.wire import Hang, Inspection
 
 BEFORE_FIRST_S: Final = 30.0
-"""Seconds without any change before the first step after which a hang is told."""
-MEETING_S: Final = 60.0
+"""Seconds without any change before the first step after which the run is said to hang."""
+RENDEZVOUS_S: Final = 60.0
 """The same of a rendezvous in which all ranks are."""
 INSIDE_S: Final = 20.0
 """Seconds for which a collective may take that all ranks have entered."""
@@ -34,7 +34,7 @@ _ONE_WAY: Final = (
 
 
 @dataclass(frozen=True)
-class Told:
+class Conclusion:
     """A verdict on a run that stands."""
 
     kind: str
@@ -46,13 +46,13 @@ class Told:
     """It holds whatever else the ranks do, so that nothing more needs to be waited for."""
 
 
-def at_exit(awaits: Mapping[int, str]) -> Told:
-    """Return what is told of ranks whose scripts have finished, and whose processes wait at exit for what is said."""
+def at_exit(awaits: Mapping[int, str]) -> Conclusion:
+    """Return the conclusion on ranks whose scripts have finished, and whose processes wait at exit for these things."""
     rank, what = next(iter(awaits.items()))
     more = f"; as {plural(len(awaits) - 1, 'other')}" if len(awaits) > 1 else ""
     text = f"rank {rank}'s script has finished; its process waits at exit for {what}{more}"
     where = "" if (found := re.search(r"\(([^()]+:\d+)\)", what)) is None else found[1]
-    return Told("hang", text, Hang("at_exit", tuple(awaits), clean_line(where), evidence="record of the rank"))
+    return Conclusion("hang", text, Hang("at_exit", tuple(awaits), clean_line(where), evidence="record of the rank"))
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,16 @@ class Case:
     activity: Activity
     """The work that stacks do not show."""
 
-    def conclude(self, now_ns: int) -> Told | None:
-        """Return what is to be told, None where that is not clear yet."""
-        return _Conclusion(self, now_ns).told()
+    def conclude(self, now_ns: int) -> Conclusion | None:
+        """Return the conclusion, None where that is not clear yet."""
+        return _Reasoning(self, now_ns).conclusion()
 
-    def left_out(self, ranks: Collection[int], now_ns: int) -> Told | None:
-        """Return what is told of ranks that make steps without a collective in which others wait; None of no ranks."""
-        return _Conclusion(self, now_ns).left_out(sorted(ranks)) if ranks else None
+    def left_out(self, ranks: Collection[int], now_ns: int) -> Conclusion | None:
+        """Return the conclusion on ranks that make steps without a collective of others; None of no ranks."""
+        return _Reasoning(self, now_ns).left_out(sorted(ranks)) if ranks else None
 
 
-class _Conclusion:
+class _Reasoning:
     def __init__(self, case: Case, now_ns: int) -> None:
         self._case = case
         self._now_ns = now_ns
@@ -91,14 +91,14 @@ class _Conclusion:
     def _is_away(self, rank: int) -> bool:
         return rank in self._progress.gone or self._progress.has_ended(rank)
 
-    def told(self) -> Told | None:
-        found = self._told()
+    def conclusion(self) -> Conclusion | None:
+        found = self._conclusion()
         if found is None or self._progress.has_stepped or found.definite:
             return found
         # A start takes its time, and nothing is known of it from before.
         return found if self._age_s >= BEFORE_FIRST_S else None
 
-    def _told(self) -> Told | None:
+    def _conclusion(self) -> Conclusion | None:
         mismatch = mismatch_of(self._last)
         involved = self._waits.circle or self._waits.causes if mismatch is None else mismatch.calls.keys()
         raised = [rank for rank in sorted(involved) if rank in self._last and self._last[rank].exception]
@@ -112,9 +112,9 @@ class _Conclusion:
             return self._causes(self._waits.causes)
         if self._waits.complete:
             return self._inside(self._waits.complete)
-        return self._meeting() or self._outside()
+        return self._rendezvous() or self._outside()
 
-    def _causes(self, ranks: Collection[int]) -> Told | None:
+    def _causes(self, ranks: Collection[int]) -> Conclusion | None:
         # By the stacks alone nobody is known to be absent: a call may have been made that is not waited for.
         waits = () if self._waits.by_stacks else self._waits.waits.values()
         absent = frozenset().union(*(each.absent for of_rank in waits for each in of_rank))
@@ -148,7 +148,7 @@ class _Conclusion:
         text = wording.accusation(causes, wait, waiters, self._world, never_entered=never_entered)
         return self._hang(kind, causes, text, wait, waiters, sure, definite=kind == "stopped")
 
-    def left_out(self, ranks: Sequence[int]) -> Told:
+    def left_out(self, ranks: Sequence[int]) -> Conclusion:
         wait, waiters = self._waits.first(ranks), self._waits.ranks - set(ranks)
         causes = [Cause(rank, "not_entered", "", evidence=("steps",)) for rank in ranks]
         text = wording.left_out(ranks, wait, waiters, self._world)
@@ -162,19 +162,19 @@ class _Conclusion:
     def _patience_s(self) -> float:
         return max(INSIDE_S, self._progress.bearable_s)
 
-    def _at_work(self, causes: list[Cause], wait: Wait | None, waiters: Collection[int]) -> Told | None:
+    def _at_work(self, causes: list[Cause], wait: Wait | None, waiters: Collection[int]) -> Conclusion | None:
         if self._age_s < self._progress.bearable_s or not waiters:
             return None
         text = wording.at_work(causes, waiters, self._world)
         return self._standing("working", text, causes, wait, waiters)
 
-    def _elsewhere(self, wait: Wait | None, waiters: Collection[int]) -> Told:
+    def _elsewhere(self, wait: Wait | None, waiters: Collection[int]) -> Conclusion:
         call = "" if wait is None else f" in {wording.in_words(wait)}"
         wait_for = f"{wording.named(waiters, self._world)} {wording.verb(waiters, 'waits', 'wait')}"
         text = f"{wait_for}{call} for ranks of other hosts, or for the network"
         return self._hang("all_inside", [], text, wait, waiters, False)
 
-    def _mismatch(self, mismatch: Mismatch) -> Told:
+    def _mismatch(self, mismatch: Mismatch) -> Conclusion:
         odd, is_tied = sorted(mismatch.odd), 2 * len(mismatch.odd) == len(mismatch.calls)
         if is_tied and all(mismatch.calls[rank].op in BARRIERS for rank in odd):
             # As many are elsewhere: where that is an evaluation or a save, these wait for it in order.
@@ -201,8 +201,8 @@ class _Conclusion:
         sure = bool(odd) and not (is_tied and any(call.op in BARRIERS for call in mismatch.calls.values()))
         return self._hang("mismatch", causes, text, wait, waiters, sure, where=place.where)
 
-    def _raised(self, ranks: Sequence[int]) -> Told:
-        """Return what is told of ranks that handle an exception, or are held up on its way: that came first."""
+    def _raised(self, ranks: Sequence[int]) -> Conclusion:
+        """Return the conclusion on ranks that handle an exception, or are held up on its way: that came first."""
         found, waits = self._last[ranks[0]], self._waits.waits.get(ranks[0], ())
         place = self._place(ranks[0])
         does = f"stands in {wording.in_words(waits[0])}" if waits else place.does or "stands"
@@ -214,7 +214,7 @@ class _Conclusion:
         wait = self._waits.first(ranks)
         return self._hang("exception", causes, text, wait, waiters, True, where=found.raised_at, definite=True)
 
-    def _circle(self) -> Told:
+    def _circle(self) -> Conclusion:
         ranks = sorted(self._waits.circle)
         past, strange = self._gone_past(ranks), self._in_strange_calls(ranks)
         if past:
@@ -252,8 +252,8 @@ class _Conclusion:
         usual = {rank for rank in circle if is_usual(self._waits.waits[rank][0].call, self._last[rank])}
         return sorted(set(circle) - usual) if usual else []
 
-    def _inside(self, complete: Sequence[Wait]) -> Told | None:
-        """Return what is told where all have entered: a process that is stopped, or else the network."""
+    def _inside(self, complete: Sequence[Wait]) -> Conclusion | None:
+        """Return the conclusion where all have entered: a process that is stopped, or else the network."""
         ranks = sorted({wait.rank for wait in complete})
         if (stopped := self._stopped()) is not None:
             return stopped
@@ -275,7 +275,7 @@ class _Conclusion:
         only = all(wait.call.op in calls for wait in complete)
         return only and self._progress.everyone and blocked == set(range(self._world))
 
-    def _unanswered(self, complete: Sequence[Wait], missing: str) -> Told:
+    def _unanswered(self, complete: Sequence[Wait], missing: str) -> Conclusion:
         wait = max(complete, key=lambda each: (each.call.open_ns, -each.rank))
         causes = [Cause(rank, "mismatch", "", self._place(rank)) for rank in range(self._world)]
         place = self._place(wait.rank)
@@ -285,7 +285,7 @@ class _Conclusion:
         waiters = range(self._world)
         return self._hang("mismatch", causes, text, wait, waiters, True, where=place.where)
 
-    def _stopped(self) -> Told | None:
+    def _stopped(self) -> Conclusion | None:
         stopped = [rank for rank in self._present if self._is_stopped(rank)]
         causes = [cause for rank in stopped if (cause := self._cause(rank)) is not None and cause.kind == "stopped"]
         if not causes:
@@ -297,8 +297,8 @@ class _Conclusion:
         inspection = self._last.get(rank)
         return inspection is not None and inspection.status in STOPPED
 
-    def _meeting(self) -> Told | None:
-        """Return what is told of ranks that wait for others in the rendezvous."""
+    def _rendezvous(self) -> Conclusion | None:
+        """Return the conclusion on ranks that wait for others in the rendezvous."""
         beats = self._progress.beats
         waiters = [rank for rank in self._present if beats.get(rank) and beats[rank].activity == _RENDEZVOUS]
         if self._progress.has_stepped or not waiters or self._age_s < BEFORE_FIRST_S:
@@ -320,13 +320,13 @@ class _Conclusion:
             named = [cause for cause in causes if cause.rank < self._world]
             where = causes[0].place.where or place.where
             return self._hang(causes[0].kind, named, text, None, waiters, False, where=where)
-        if self._age_s < MEETING_S:
+        if self._age_s < RENDEZVOUS_S:
             return None
         text = f"{wait_for} in the rendezvous, which does not complete: see MASTER_ADDR, MASTER_PORT and the world size"
         return self._hang("unknown", [], text, None, waiters, False, where=place.where)
 
-    def _outside(self) -> Told | None:
-        """Return what is told where no rank is in a collective: nobody is accused, unless nothing moves at all."""
+    def _outside(self) -> Conclusion | None:
+        """Return the conclusion where no rank is in a collective: no rank is accused, unless nothing moves at all."""
         if (stopped := self._stopped()) is not None:
             return stopped
         if self._age_s < self._progress.bearable_s or not self._present:
@@ -346,12 +346,12 @@ class _Conclusion:
 
     def _is_idle(self, rank: int) -> bool:
         inspection, beat = self._last.get(rank), self._progress.beats.get(rank)
-        told = [
+        loads = [
             cpu
             for cpu in (inspection and inspection.cpu_percent, beat and beat.cpu_percent)
             if isinstance(cpu, (int, float))
         ]
-        return bool(told) and max(told) < IDLE
+        return bool(loads) and max(loads) < IDLE
 
     def _place(self, rank: int) -> Place:
         return place_of(main_thread(self._last.get(rank)))
@@ -367,13 +367,13 @@ class _Conclusion:
         *,
         where: str = "",
         definite: bool = False,
-    ) -> Told:
-        return Told("hang", text, self._described(kind, causes, wait, waiters, sure, where), definite)
+    ) -> Conclusion:
+        return Conclusion("hang", text, self._described(kind, causes, wait, waiters, sure, where), definite)
 
     def _standing(
         self, kind: str, text: str, causes: Sequence[Cause], wait: Wait | None, waiters: Collection[int]
-    ) -> Told:
-        return Told("standing", text, self._described(kind, causes, wait, waiters, True, ""))
+    ) -> Conclusion:
+        return Conclusion("standing", text, self._described(kind, causes, wait, waiters, True, ""))
 
     def _described(
         self,

@@ -82,7 +82,7 @@ def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int]
     groups = {rank: {each.group: each for each in inspection.groups} for rank, inspection in ranks.items()}
     away, there = frozenset(absent), frozenset(present)
     known = {rank for rank, inspection in ranks.items() if inspection.observed}
-    # One that answers late, or not at all, may stand in the very call; what it told before is the least that it called.
+    # One that answers late, or not at all, may stand in the very call; it made at least those that it sent before.
     late = {rank for rank, inspection in ranks.items() if inspection.by != "agent"}
     stands_in = {rank: name for rank in late | (ranks.keys() - known) if (name := _collective(ranks[rank]))}
     idle = frozenset(rank for rank in there if not _is_in_call(ranks.get(rank)))
@@ -152,7 +152,7 @@ def _members(group: str, groups: Mapping[int, Mapping[str, GroupCalls]], world: 
     named = next((calls.ranks for calls in told if calls.ranks), ())
     if named:
         return frozenset(named)
-    # Of the default group all are members; of another one whose members are not told, those that know it.
+    # Of the default group all are members; of another one whose members are not known, those that know it.
     return frozenset(range(world)) if group == DEFAULT else frozenset(r for r, each in groups.items() if group in each)
 
 
@@ -193,7 +193,7 @@ def mismatch_of(ranks: Mapping[int, Inspection]) -> Mismatch | None:
 
 
 def is_usual(call: OpenCall, inspection: Inspection) -> bool:
-    """Say whether a rank has made a call like its open one before, as far as its newest calls tell."""
+    """Say whether a rank has made a call like its open one before, as far as its newest calls show."""
     group = _calls(inspection, call.group)
     return group is not None and sum((each.op, each.bytes) == (call.op, call.bytes) for each in group.recent) > 1
 

@@ -1,4 +1,4 @@
-"""Watches a run for a hang: a suspicion by heartbeats, questions to its ranks, and what is told in the end.
+"""Watches a run for a hang: a suspicion by heartbeats, questions to its ranks, and a conclusion in the end.
 
 As long as steps come no rank is asked anything.  A run that stands is looked at twice, a moment apart, and again as
 long as it stands: whatever changes between two looks is progress, and only a run without any is said to hang.
@@ -20,14 +20,14 @@ from ddptop.agent.observer.judge.hang.activity import Activity
 from ddptop.agent.observer.judge.hang.looks import Look, has_advanced, main_thread, with_calls
 from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
-from ddptop.agent.observer.judge.hang.verdict import Case, Told
+from ddptop.agent.observer.judge.hang.verdict import Case, Conclusion
 from ddptop.agent.observer.judge.hang.waits import BARRIERS, is_usual, waits_of
 from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.text import clean_line, span
 from ddptop.agent.wire import EACH_RECORD, GroupCalls, Inspection, OpenCall
 
 BETWEEN_S: Final = 0.7
-"""Seconds between two looks as long as it is not clear what is to be told."""
+"""Seconds between two looks as long as there is no conclusion."""
 AGAIN_S: Final = 5.0
 """Seconds between two looks at a run that hangs."""
 _UNANSWERED_S: Final = 10.0
@@ -66,10 +66,10 @@ class Watch:
         self._steps = Steps()
         self._apart: Apart | None = None
         """The two sides of a run in which some ranks make steps and others wait."""
-        self.told: Told | None = None
+        self.conclusion: Conclusion | None = None
         """The verdict of this moment."""
         self.ceased_at_ns: int | None = None
-        """When a run that was told to stand made its next step."""
+        """When a run that was said to stand made its next step."""
         self._away: frozenset[int] = frozenset()
         """Ranks that had ended or were gone when that was concluded."""
         self._usual: dict[str, float] = {}
@@ -82,7 +82,7 @@ class Watch:
         self._asked_ns = 0
         self._due_ns = 0
         self._pause_s = BETWEEN_S
-        """Seconds between looks that do not tell, longer each time."""
+        """Seconds between looks without a conclusion, longer each time."""
         self._base: dict[int, wire.Inspection] = {}
         """Of a large group, all ranks without their stacks."""
         self._concerned: tuple[int, ...] = ()
@@ -123,11 +123,11 @@ class Watch:
         self._apart = apart
         if not whole:
             return apart is not None
-        if not progress.present and self.told is not None and self.told.kind == "hang":
+        if not progress.present and self.conclusion is not None and self.conclusion.kind == "hang":
             # Nobody is left to be asked, and the run ended in this hang.
             return False
         if progress.held or not progress.present:
-            if self.told is not None or self._looks:
+            if self.conclusion is not None or self._looks:
                 self._withdraw(now_ns)
             return False
         return True
@@ -168,7 +168,7 @@ class Watch:
         before = self._looks[-1].ranks if self._looks else self._base
         look = Look(now_ns, {**self._base, **{rank: with_calls(before.get(rank), found[rank]) for rank in found}})
         if self._looks and self._advanced(self._looks[-1], look):
-            # A step of which no heartbeat has told yet; or work without steps, as the accumulation of gradients.
+            # A step that no heartbeat has shown yet; or work without steps, as the accumulation of gradients.
             stood_s = self.progress.age_s(now_ns) if self.progress.has_stepped else 0.0
             self.progress.rest(now_ns)
             self._go_on(stood_s, now_ns)
@@ -178,29 +178,29 @@ class Watch:
         if len(self._looks) < 2:
             return
         if not self._keeps(before, look):
-            self.told = self._case().conclude(now_ns)
+            self.conclusion = self._case().conclude(now_ns)
             self._away = self._ended()
-        if self.told is not None and self.told.kind == "hang":
+        if self.conclusion is not None and self.conclusion.kind == "hang":
             self._wait(now_ns, AGAIN_S)
-        elif self.told is not None or len(self._looks) >= _LOOKS:
+        elif self.conclusion is not None or len(self._looks) >= _LOOKS:
             self._pause_s = min(AGAIN_S, 1.5 * self._pause_s)
             self._wait(now_ns, self._pause_s)
 
     def _case(self) -> Case:
         return Case(self._looks, self.progress, self._world, self._usual, self._activity)
 
-    def tell(self, told: Told, now_ns: int) -> None:
-        """Tell what was found without a look at the ranks."""
-        self.told, self._away = told, self._ended()
+    def accept(self, conclusion: Conclusion, now_ns: int) -> None:
+        """Take in a conclusion that needed no look at the ranks."""
+        self.conclusion, self._away = conclusion, self._ended()
         self.progress.rest(now_ns)
 
     def _keeps(self, before: Mapping[int, wire.Inspection], look: Look) -> bool:
-        """Say whether a hang that is told stays as it is, whatever this look seems to show.
+        """Say whether the hang that was found stays as it is, whatever this look seems to show.
 
         A debugger, and a look at native frames, stop a rank for a while; and of a run that hangs the ranks die one
         after the other, in which nobody is to be taken for the cause who only died first.
         """
-        if self.told is None or self.told.kind != "hang":
+        if self.conclusion is None or self.conclusion.kind != "hang":
             return False
         disturbed = any(
             each.status == _TRACED or (each.by != "agent" and rank in before and before[rank].by == "agent")
@@ -217,30 +217,30 @@ class Watch:
         if len(self._looks) < 2:
             return
         ranks = leaving_out(self._looks, apart)
-        self.told = self._case().left_out(ranks, now_ns)
-        self._pause_s = AGAIN_S if self.told is not None else min(AGAIN_S, 1.5 * self._pause_s)
+        self.conclusion = self._case().left_out(ranks, now_ns)
+        self._pause_s = AGAIN_S if self.conclusion is not None else min(AGAIN_S, 1.5 * self._pause_s)
         self._wait(now_ns, self._pause_s)
 
     def finding(self, now_ns: int) -> Finding | None:
         """Return what is wrong at this moment, with the time that the run has stood."""
-        if self.told is None:
+        if self.conclusion is None:
             return None
-        told, since_ns = self.told, self.progress.since_ns or now_ns
+        conclusion, since_ns = self.conclusion, self.progress.since_ns or now_ns
         if self._apart is not None:
             since_ns = self._apart.since_ns
         return Finding(
-            kind=told.kind,
+            kind=conclusion.kind,
             # Names of the user's files and functions may be of any length.
-            text=f"{clean_line(told.text)} · {span(max(0, now_ns - since_ns) / ONE)}",
-            rank=told.hang.ranks[0] if told.hang.ranks else None,
+            text=f"{clean_line(conclusion.text)} · {span(max(0, now_ns - since_ns) / ONE)}",
+            rank=conclusion.hang.ranks[0] if conclusion.hang.ranks else None,
             since_at_ns=since_ns,
-            urgent=told.kind == "hang",
-            hang=told.hang,
+            urgent=conclusion.kind == "hang",
+            hang=conclusion.hang,
         )
 
     def _go_on(self, stood_s: float, at_ns: int) -> None:
         """Begin anew after the run has stood for some time, and learn from it where it has gone on by itself."""
-        if self.told is None or self.told.kind != "hang":
+        if self.conclusion is None or self.conclusion.kind != "hang":
             self.progress.learn(stood_s)
             if self._looks:
                 self._learn_places(stood_s)
@@ -248,9 +248,9 @@ class Watch:
             self._withdraw(at_ns)
 
     def _withdraw(self, now_ns: int) -> None:
-        if self.told is not None:
+        if self.conclusion is not None:
             self.ceased_at_ns = now_ns
-        self.told = None
+        self.conclusion = None
         self._clear()
 
     def _wait(self, now_ns: int, seconds: float) -> None:
@@ -264,7 +264,7 @@ class Watch:
         )
 
     def _choose(self, found: Mapping[int, wire.Inspection]) -> tuple[int, ...]:
-        """Return the ranks of a large group whose stacks would tell: those that may be the cause, and some others."""
+        """Return the ranks of a large group to be asked for stacks: those that may be the cause, and some others."""
         present = self.progress.present
         waits = waits_of(found, self._world, present, self._ended())
         silent = [rank for rank in present if rank not in found or found[rank].by != "agent"]

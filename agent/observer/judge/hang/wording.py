@@ -13,7 +13,7 @@ from ddptop.agent.text import plural, size
 from ddptop.agent.wire import OpenCall, PastCall
 
 _MOST_NAMED: Final = 3
-"""Ranks that are named one by one; of more, the number is told."""
+"""Ranks that are named one by one; of more, the number is given."""
 
 
 def named(ranks: Collection[int], world: int) -> str:

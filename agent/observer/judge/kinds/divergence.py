@@ -1,7 +1,8 @@
 """Ranks whose parameters are no longer those of the others, by checksums at the end of the same step.
 
-DDP keeps the parameters of a module the same on all ranks of a group, and any difference is told. Parameters that are
-not wrapped may be meant to differ: they are compared between ranks on which they have once changed alike, bit by bit.
+DDP keeps the parameters of a module the same on all ranks of a group, and any difference is a fault. Parameters
+that are not wrapped may be meant to differ: they are compared between ranks on which they have once changed alike,
+bit by bit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ddptop.agent.text import plural
 from ddptop.agent.wire import MOST_MODULES, Checksums, ModuleSums
 
 SETTLED_NS: Final = 3_000_000_000
-"""Ranks tell ten times a second: what a rank has not told after this time, it will not tell."""
+"""Nanoseconds after which the checksums of a rank will not come any more: ranks send them ten times a second."""
 PENDING: Final = 256
 """Checks of a module that wait for ranks."""
 _MOST_LAYOUTS: Final = 4 * MOST_MODULES
@@ -131,7 +132,7 @@ class Divergence:
         )
 
     def _due(self, module: _Module, now_ns: int) -> Iterable[_Check]:
-        """Remove and yield the checks, in order, that all ranks have told of, or that have waited long enough."""
+        """Remove and yield the checks, in order, that all ranks have sent, or that have waited long enough."""
         for steps in sorted(module.pending):
             check = module.pending[steps]
             members = next(iter(check.told.values())).members or self._world

@@ -51,10 +51,10 @@ def test_the_host_of_the_store_counts_the_hosts_that_have_come() -> None:
             stack.enter_context(store.accept()[0])
             said.append(rendezvous.Awaited(run).text(identify(os.getpid()), (), lives=False))
         assert said == [
-            f"2 of 3 hosts, which meet at {endpoint}",
-            f"2 of 3 hosts, which meet at {endpoint}",
-            f"1 of 3 hosts, which meet at {endpoint}",
-            f"the other hosts, which meet at {endpoint}",
+            f"2 of 3 hosts at the rendezvous {endpoint}",
+            f"2 of 3 hosts at the rendezvous {endpoint}",
+            f"1 of 3 hosts at the rendezvous {endpoint}",
+            f"the other hosts at the rendezvous {endpoint}",
         ]
 
 
@@ -78,7 +78,7 @@ def test_what_is_awaited() -> None:
         assert awaited.text(own, (), lives=False) == f"the rendezvous at {endpoint}, which does not answer"
         client.connect(store.getsockname())
         clock[0] = 33.0
-        assert awaited.text(own, (), lives=False) == f"the other hosts, which meet at {endpoint}"
+        assert awaited.text(own, (), lives=False) == f"the other hosts at the rendezvous {endpoint}"
         assert awaited.text(own, (), lives=True) == ""
         assert awaited.text(None, (), lives=False) == ""
 
@@ -100,7 +100,7 @@ def test_a_start_after_a_failure_waits_for_the_same() -> None:
         clock[0] = 3.0
         assert awaited.text(own, [failed], lives=False) == ""
         clock[0] = 6.0
-        assert awaited.text(own, [failed], lives=False) == f"the other hosts, which meet at {endpoint}"
+        assert awaited.text(own, [failed], lives=False) == f"the other hosts at the rendezvous {endpoint}"
         assert awaited.text(own, [done], lives=False) == ""
         assert awaited.text(own, [done, failed], lives=False) != ""
         assert awaited.text(own, [msgspec.structs.replace(failed, ended=None)], lives=False) != ""

@@ -191,7 +191,7 @@ def test_a_start_says_what_it_waits_for():
 
 def test_a_new_start_that_waits_is_told_at_once_each_time():
     """However long the first start has waited, and the one before: also in the second hour of a run."""
-    waits = "1 of 2 hosts, which meet at node1:29400"
+    waits = "1 of 2 hosts at the rendezvous node1:29400"
     waiting = [replace(FRAME, state="starting", step=None, at=float(at), awaits=waits) for at in range(100)]
     later = [
         replace(FRAME, at=float(at), awaits=waits if 200 <= at < 225 or 300 <= at < 312 else "")

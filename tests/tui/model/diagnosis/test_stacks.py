@@ -192,7 +192,7 @@ def test_what_is_not_known_of_collectives_is_not_said() -> None:
     """Nothing of a rank that was seen from outside; where calls may be unseen, that; never that there is none."""
     assert not any("collective" in line for line in told(absent(0, by="py-spy"))[0])
     unseen = told(absent(0, observed=False))[0][1]
-    assert unseen == "not every collective is seen here: one that is not told may be open"
+    assert unseen == "not every collective is seen here: another one may be open"
     assert told(absent(0, groups=()))[0][1] == "not in a collective; no calls yet"
     mixed = told(absent(0, groups=(change(GROUP, group="tp", calls=9000), GROUP)), inspection(1))[0][1]
     assert mixed == "not in a collective; 1,204 calls in group 0, the last all_reduce 4 MiB"
