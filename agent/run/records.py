@@ -89,7 +89,7 @@ class Member(msgspec.Struct, frozen=True):
     """Bytes that its log had before this process: they are of earlier starts of the group."""
 
 
-def without_foreign_end(member: Member) -> Member:
+def without_end_by_others(member: Member) -> Member:
     """Return the member without its end, where another process, such as a child of the rank, wrote that."""
     if member.ended is None or member.ended.pid in (None, member.process.pid):
         return member

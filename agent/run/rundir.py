@@ -14,6 +14,7 @@ import contextlib
 import errno
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -32,7 +33,7 @@ from ddptop.agent.run.base import digits_of as digits_of
 from ddptop.agent.run.base import stem_of as stem_of
 from ddptop.agent.run.files import marks, masking, private, removal
 from ddptop.agent.run.files.marks import Mark
-from ddptop.agent.run.files.private import Hold
+from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.files.private import RunDirError as RunDirError
 from ddptop.agent.run.identity import Process as Process
 from ddptop.agent.run.identity import identify as identify
@@ -42,7 +43,7 @@ from ddptop.agent.run.records import TORCHRUN as TORCHRUN
 from ddptop.agent.run.records import Ended as Ended
 from ddptop.agent.run.records import Member as Member
 from ddptop.agent.run.records import Run as Run
-from ddptop.agent.run.records import without_foreign_end
+from ddptop.agent.run.records import without_end_by_others
 
 MARKER: Final = "DDPTOP_RUN_ID"
 """Environment variable that marks every process of a run with the run's id."""
@@ -161,7 +162,7 @@ class RunDir:
             world = MOST_RANKS
         found = {
             member.rank: msgspec.structs.replace(
-                without_foreign_end(member),
+                without_end_by_others(member),
                 pub=self.address(member.rank, "pub"),
                 cmd=self.address(member.rank, "cmd"),
                 log=None if member.log is None else str(self.rank_log(member.rank)),
@@ -305,8 +306,8 @@ def _make_way(target: RunDir) -> None:
         if old.state in ENDED_STATES:
             # The observer still holds the directory for a moment after it has written the record.
             # Files that cannot be removed are in a folder of another name, and the next launch tries again.
-            with contextlib.suppress(removal.Remained):
-                removal.remove(target, old.run_id, _RELEASE_S)
+            with contextlib.suppress(Remained):
+                _remove(target, old.run_id, _RELEASE_S)
             return
     except RunDirError as problem:
         raise RunDirError(f"{problem}; or choose another --name") from problem
@@ -329,7 +330,7 @@ def remove(directory: RunDir, run_id: str | None = None, *, over: bool = False) 
         raise RunDirError(f"run {directory.name}: another run has taken this name meanwhile; `ddptop ps` lists it")
     if run.state not in ENDED_STATES and not over:
         raise RunDirError(f"run {directory.name}: not over ({run.state}); `ddptop kill {directory.name}` ends it")
-    removal.remove(directory, run.run_id)
+    _remove(directory, run.run_id)
 
 
 def discard(directory: RunDir) -> None:
@@ -338,7 +339,70 @@ def discard(directory: RunDir) -> None:
     Raises:
         RunDirError: as for `remove`.
     """
-    removal.remove(directory, directory.read_own().run_id)
+    _remove(directory, directory.read_own().run_id)
+
+
+class Remained(RunDirError):
+    """The run is removed, and its name is free; but some of its files remain."""
+
+
+def _remove(directory: RunDir, run_id: str, patience_s: float = 0.0) -> None:
+    """Remove the directory of that run, whatever its state; wait up to `patience_s` for processes that are leaving it.
+
+    Raises:
+        RunDirError: it is not ours, a process looks after or uses it, or it cannot be removed.
+        Remained: its name is free, but not all of its files could be removed.
+    """
+    name, path = directory.name, directory.path
+    deadline = time.monotonic() + patience_s
+    gone = path.with_name(f".{name}.{os.urandom(4).hex()}")
+    try:
+        while (claim := Claim.acquire(path, to_remove=True)) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if claim is None:
+            raise RunDirError(f"run {name}: somebody still looks after it; `ddptop kill {name}` ends it")
+        with claim:
+            while not (alone := claim.excludes_all(path)) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            # Agents of older versions hold no lock: their processes are looked up.
+            if not alone or any(is_alive(member.process) for member in directory.members().values()):
+                raise RunDirError(f"run {name}: a process of it still lives; `ddptop kill {name}` ends it")
+            # Under the claim nobody else replaces the folder, so that this check holds for the removal below.
+            if directory.read_own().run_id != run_id:
+                raise RunDirError(f"run {name}: another run has taken the name meanwhile")
+            if (mark := directory.mark()) is not None:
+                # On a full disk the mark of a copy stays as it is; the remains are reported below.
+                with contextlib.suppress(OSError):
+                    marks.renew(path, mark)
+            path.rename(gone)
+            if (problem := removal.empty(gone)) is not None:
+                raise Remained(
+                    f"run {name}: removed, but {problem.filename or gone} could not be ({problem.strerror}); "
+                    f"remove {gone} yourself"
+                )
+    except OSError as error:
+        raise RunDirError(f"run {name}: {path} could not be removed ({error.strerror}); see its permissions") from error
+
+
+def set_aside(directory: RunDir, name: str) -> None:
+    """Give an ended run another name, which is not in use, so that a new run can have its own.
+
+    Raises:
+        RunDirError: a process looks after it or uses it, or it cannot be renamed.
+    """
+    path = directory.path.with_name(name)
+    try:
+        claim = Claim.acquire(directory.path, to_remove=True)
+        if claim is None:
+            raise RunDirError(f"run {directory.name}: somebody still looks after it; choose another --name")
+        with claim:
+            if not claim.excludes_all(directory.path):
+                raise RunDirError(f"run {directory.name}: a process of it still lives; choose another --name")
+            run = directory.read_own()
+            directory.path.rename(path)
+            private.replace(path / "run.json", msgspec.json.encode(msgspec.structs.replace(run, run=name)))
+    except OSError as error:
+        raise RunDirError(f"run {directory.name}: cannot be renamed ({error.strerror}); choose a --name") from error
 
 
 def runs(damaged: list[str] | None = None) -> list[RunDir]:

@@ -18,7 +18,7 @@ from ddptop.agent.observer.end import hung
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.run import states
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.records import Ended, Member, without_foreign_end
+from ddptop.agent.run.records import Ended, Member, without_end_by_others
 from ddptop.agent.run.script.last_output import explain, in_log, last_output
 from ddptop.agent.text import clean_line, plural, ranks_in_spans
 from ddptop.agent.wire import MOST_RANKS, Verdict
@@ -121,7 +121,7 @@ def judge(
         elsewhere: ranks of `members` on other hosts, of which this torchrun says nothing.
         hangs: the verdicts on hangs while the run lived, oldest first.
     """
-    members = {rank: without_foreign_end(member) for rank, member in members.items()}
+    members = {rank: without_end_by_others(member) for rank, member in members.items()}
     deaths = deaths or {}
     # An observer that takes over sees all earlier ends at once; what was recorded of them is their time.
     died_at_ns = {**(died_at_ns or {}), **{rank: death.at_ns for rank, death in deaths.items()}}

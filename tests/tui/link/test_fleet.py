@@ -15,7 +15,6 @@ from support.harness import until
 from support.screens.frames import frame
 
 from ddptop.agent.run import rundir
-from ddptop.agent.run.files import removal
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.control.launch.checks import variables
 from ddptop.tui.control.launch.launch import RequestError, launch
@@ -140,7 +139,7 @@ def test_a_run_that_gave_its_name_away_is_listed_by_its_new_one(fleet: Runs) -> 
     """As the hosts of a training do with the one before."""
     ended("demo", 1_000, "failed", "first")
     fleet.listing(None)
-    removal.set_aside(rundir.find("demo"), "demo.2")
+    rundir.set_aside(rundir.find("demo"), "demo.2")
     ended("demo", 2_000, "killed", "second")
     shown = line_of(frame("failed", run="demo", run_id="first"))
     for listing in (fleet.listing(None), fleet.listing(shown)):
@@ -165,7 +164,7 @@ def test_an_onlooker_follows_a_job_that_goes_on_with_another_number_of_ranks(fol
             assert len(frame_now(link).ranks) == world
         directory.update(world=3)
         link._look()
-        removal.set_aside(directory, "away")
+        rundir.set_aside(directory, "away")
         for _ in range(3):
             # Gone before it could be opened anew.
             link.poll()

@@ -22,7 +22,7 @@ from ddptop.agent.observer.launcher import launcher, machine
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.status import takeover
 from ddptop.agent.run import rundir
-from ddptop.agent.run.files import masking, removal
+from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Process, Run, RunDir
 from ddptop.agent.run.switches import checking, injection
 from ddptop.agent.startup import pythonpath
@@ -126,7 +126,7 @@ def _set_aside(name: str, tell: Tell) -> None:
     before = RunDir(rundir.base() / name)
     if os.path.lexists(before.path) and takeover.meet(before).ended:
         aside = _next_name(name)
-        removal.set_aside(before, aside)
+        rundir.set_aside(before, aside)
         tell(f"the last run of this name is now {aside}")
 
 
