@@ -12,5 +12,5 @@ records      from stamps to `Step` records and summaries
 commands     hold, step, checkpoint, answers
 process      enrolment, output, ending
 calls        our public calls: their arguments, and what the script reports by them
-faults       the wall between the agent and the training
+faults       the border between the agent and the training
 """

@@ -1,4 +1,4 @@
-"""The wall between the agent and the training: errors of the agent are caught and counted here."""
+"""The border between the agent and the training: errors of the agent are caught and counted here."""
 
 from __future__ import annotations
 

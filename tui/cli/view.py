@@ -229,7 +229,7 @@ def _ending_report(link: Link) -> list[str]:
     from ddptop.tui.model.diagnosis import report
 
     try:
-        lines = report.brief(link.report())
+        lines = report.summary(link.report())
     except rundir.RunDirError:
         return []
     # The cause is in the lines above.

@@ -46,7 +46,7 @@ class Failed(Exception):
     """The rank cannot compute checksums, and why."""
 
 
-class Streak:
+class QuietSteps:
     """Steps of an optimizer at whose boundaries nothing was due."""
 
     __slots__ = ("_modules", "optimizer", "steps")
@@ -109,11 +109,11 @@ class Checks:
         """By layout, when its names are to be sent again."""
         self._stepped: list[Callable[[], Any]] = []
         """Weak references to the optimizers that have made a step since the last boundary, to two of them at most."""
-        self.streaks: dict[int, Streak] = {}
+        self.quiet_steps: dict[int, QuietSteps] = {}
         """By the address of the optimizer, the newest ones; none of one inside of whose steps another one steps."""
         self.quiet = False
         """Nobody has asked for a check, and since the last boundary no optimizer was given to `stepped`: at the next
-        boundary it is enough to count a step of its optimizer's streak, where there is one."""
+        boundary it is enough to count a quiet step of its optimizer, where some are counted."""
 
     def watch(self, torch: Any) -> None:
         """Begin; torch was imported."""
@@ -124,7 +124,7 @@ class Checks:
         """Note a DDP module that was just made."""
         if self._modules is not None:
             self._settle()
-            self.streaks.clear()
+            self.quiet_steps.clear()
             self._modules.wrap(module)
 
     def stepped(self, optimizer: Any) -> None:
@@ -137,19 +137,19 @@ class Checks:
                 self._changed[module] = None
 
     def _settle(self) -> None:
-        """Count what was counted in streaks as steps of the modules."""
+        """Count the quiet steps as steps of the modules."""
         # A script may wrap a module in one thread while another one trains.
-        for streak in tuple(self.streaks.values()):
-            streak.settle()
+        for quiet in tuple(self.quiet_steps.values()):
+            quiet.settle()
 
-    def _begin_streak(self, optimizer: Callable[[], Any]) -> None:
+    def _begin_quiet_steps(self, optimizer: Callable[[], Any]) -> None:
         here = id(optimizer())
-        streak = self.streaks.pop(here, None)
-        if streak is not None:
-            streak.settle()
-        elif len(self.streaks) >= _MOST_STREAKS:
-            self.streaks.pop(next(iter(self.streaks))).settle()
-        self.streaks[here] = Streak(optimizer, list(self._changed))
+        quiet = self.quiet_steps.pop(here, None)
+        if quiet is not None:
+            quiet.settle()
+        elif len(self.quiet_steps) >= _MOST_STREAKS:
+            self.quiet_steps.pop(next(iter(self.quiet_steps))).settle()
+        self.quiet_steps[here] = QuietSteps(optimizer, list(self._changed))
 
     def boundary(self, step: int) -> None:
         """Check what is due at the end of a step; called by the training thread.
@@ -164,7 +164,7 @@ class Checks:
             for module in self._changed:
                 module.steps += 1
             if len(stepped) == 1:
-                self._begin_streak(stepped[0])
+                self._begin_quiet_steps(stepped[0])
             self._changed.clear()
             self.quiet = True
             # `ask` first notes the step, and then ends the quiet, which may have been between these lines.

@@ -196,7 +196,7 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
     The hooks refer to the parts of the session that they use, and to the lists of phases, which stay the same objects.
     """
     stamps, checks, gate, cost = session.stamps, session.checks, session.gate, session.stamps.cost
-    streaks = checks.streaks
+    quiet_steps = checks.quiet_steps
     phases, homes, clock, note = stamps.phases, stamps.homes, stamps.clock, session.faults.note
     main, ident = threading.main_thread().ident, threading.get_ident
     trainer: int | None = None
@@ -243,13 +243,13 @@ def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[],
             step < stamps.eventful
             and checks.quiet
             and boundary.outermost == boundary.alone == id(stepping)
-            and (streak := streaks.get(id(stepping))) is not None
-            and streak.optimizer() is stepping
+            and (quiet := quiet_steps.get(id(stepping))) is not None
+            and quiet.optimizer() is stepping
         ):
             try:
                 boundary.outermost = None
                 boundary.moved = False
-                streak.steps += 1
+                quiet.steps += 1
                 stamps.steps += 1
                 stamps.completed_at = stamps.wall()
                 stamps.keep(clock())

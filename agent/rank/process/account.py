@@ -100,11 +100,11 @@ class Account:
             clean_line(awaits, 300),
             clean_line(left_at, 300),
         )
-        brief = msgspec.structs.replace(ended, traceback=None if traceback is None else _brief(traceback))
+        shorter = msgspec.structs.replace(ended, traceback=None if traceback is None else _shortened(traceback))
         bare = msgspec.structs.replace(ended, traceback=None)
         with self._lock:
             self._over = True
-            for each, attempt in product((ended, brief, bare), (self._write, self._overwrite)):
+            for each, attempt in product((ended, shorter, bare), (self._write, self._overwrite)):
                 try:
                     attempt(msgspec.structs.replace(self._member, ended=each))
                     return
@@ -118,7 +118,7 @@ class Account:
         private.overwrite(self._directory.path / "ranks" / f"{member.rank}.json", msgspec.json.encode(member))
 
 
-def _brief(traceback: str) -> str | None:
+def _shortened(traceback: str) -> str | None:
     """Return the last of several tracebacks, the end of it where it is long, in whole lines; None where none fits."""
     lines = traceback.rpartition(_OPENING)[2].lstrip("\n").splitlines()
     room, kept = BRIEF_TRACEBACK, len(lines)

@@ -88,12 +88,12 @@ def test_after_5000_steps_the_first_500_are_out_of_sight() -> None:
     assert whole is not None
     assert recent.shown == (4001, 5000)
     assert recent.limits[1] < 0.6
-    assert recent.beyond == (None, 50.0)
+    assert recent.outside == (None, 50.0)
     mean = np.delete(recent.lines[-1].values, recent.column(4500))
     assert mean.max() - mean.min() > 0.2 * (recent.limits[1] - recent.limits[0])
     assert whole.shown == (1, 5000)
     assert whole.limits[1] == pytest.approx(max(losses), rel=1e-6)
-    assert whole.beyond == (None, None)
+    assert whole.outside == (None, None)
 
 
 def test_the_title_of_a_short_run_names_the_key_to_its_outliers_and_back() -> None:

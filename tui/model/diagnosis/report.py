@@ -52,7 +52,7 @@ def head(report: Report) -> str:
     return f"{run.run} {report.state}{code}{took}"
 
 
-def brief(report: Report) -> list[ReportLine]:
+def summary(report: Report) -> list[ReportLine]:
     """Return what stands at the end of a failed run: what, why, what to do, the stack; nothing for a sound one."""
     if not report.failed and report.state != "killed":
         return []

@@ -88,7 +88,7 @@ class Contents:
     """Steps where a value was not finite."""
     limits: tuple[float, float]
     """On the axis: powers of ten where it is logarithmic."""
-    beyond: tuple[float | None, float | None]
+    outside: tuple[float | None, float | None]
     """The least and the greatest value where these are out of the limits."""
     log: bool
     hidden: bool
@@ -150,7 +150,7 @@ def contents_of(
         lines=lines,
         broken=drawn.steps[np.isinf(drawn.high).any(axis=0)],
         limits=limits,
-        beyond=_beyond(np.concatenate(together), *limits),
+        outside=_outside(np.concatenate(together), *limits),
         log=look.extent.log,
         hidden=look.extent.log and bool(np.any(values[~np.isnan(values)] <= 0)),
     )
@@ -193,7 +193,7 @@ def _lines(drawn: Columns, ranks: Sequence[int], chosen: int | None, extent: Ext
     return (*band, Line(str(chosen), "rank-chosen", mine))
 
 
-def _beyond(values: Floats, low: float, high: float) -> tuple[float | None, float | None]:
+def _outside(values: Floats, low: float, high: float) -> tuple[float | None, float | None]:
     finite = values[np.isfinite(values)]
     least, greatest = (float(finite.min()), float(finite.max())) if len(finite) else (low, high)
     return least if least < low else None, greatest if greatest > high else None

@@ -378,7 +378,7 @@ def extent_words(drawn: Contents, look: Look, run: tuple[int, int] | None, keys:
 def notes(drawn: Contents, look: Look, frame: Frame, run: tuple[int, int] | None, keys: Mapping[str, str]) -> list[str]:
     """Return the remarks on what is unusual in this plot."""
     notes = []
-    least, greatest = drawn.beyond
+    least, greatest = drawn.outside
     if least is not None or greatest is not None:
         ends = (("min", least), ("max", greatest))
         notes.append("clipped, " + " ".join(f"{name} {end:.3g}" for name, end in ends if end is not None))

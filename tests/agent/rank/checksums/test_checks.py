@@ -99,7 +99,7 @@ def test_a_step_that_is_only_counted_is_a_step_of_the_parameters(group: None, ev
         if step in (3, 4):
             rank.checks.stepped(inner)
         if step % 4 and rank.checks.quiet:
-            rank.checks.streaks[id(outer)].steps += 1
+            rank.checks.quiet_steps[id(outer)].steps += 1
             quiet += 1
         else:
             rank.checks.stepped(outer)
@@ -133,9 +133,9 @@ def test_a_module_that_is_wrapped_later_ends_the_streaks(group: None) -> None:
     early = rank.wrap(nn.Linear(4, 2))
     optimizer = optimizer_of(early, late)
     rank.train(optimizer)
-    rank.checks.streaks[id(optimizer)].steps += 1
+    rank.checks.quiet_steps[id(optimizer)].steps += 1
     later = rank.wrap(late)
-    assert not rank.checks.streaks
+    assert not rank.checks.quiet_steps
     rank.checks.ask(3, 2)
     rank.checks.stepped(optimizer)
     rank.checks.boundary(3)
@@ -145,14 +145,14 @@ def test_a_module_that_is_wrapped_later_ends_the_streaks(group: None) -> None:
 
 
 def test_no_step_of_a_streak_is_lost_where_there_are_too_many(group: None) -> None:
-    """A script with more optimizers than streaks are kept: those of the oldest are counted before it goes."""
+    """Of more optimizers than are remembered, the quiet steps of the oldest are counted before it goes."""
     rank = Rank(0)
     modules = [rank.wrap(nn.Linear(4, 2)) for _ in range(2 * _MOST_STREAKS)]
     known = [optimizer_of(module) for module in modules]
     for optimizer in known:
         rank.train(optimizer)
-        rank.checks.streaks[id(optimizer)].steps += 4
-    assert len(rank.checks.streaks) == _MOST_STREAKS
+        rank.checks.quiet_steps[id(optimizer)].steps += 4
+    assert len(rank.checks.quiet_steps) == _MOST_STREAKS
     rank.checks.ask(rank.step + 1, rank.step)
     (message,) = rank.train()
     assert [each.steps for each in message.modules] == [5] * len(modules)

@@ -33,7 +33,7 @@ class Session:
         self.cost, self.recording, self.clock = Cost(), True, time.perf_counter_ns
         self.completed = self.eventful = 0
         self.phases, self.homes = [OTHER], [OTHER]
-        self.streaks: dict[int, object] = {}
+        self.quiet_steps: dict[int, object] = {}
         self.depth = 0
         self.thread: int | None = threading.main_thread().ident
         self.in_backward = False

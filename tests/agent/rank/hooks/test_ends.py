@@ -95,9 +95,9 @@ def history(seed: int, *, long: bool) -> tuple[list[Any], int]:
             # What raises in its step is begun, and never ended.
             rank.before(known[1], (), {})
         stepping = chance.choice([known[:1], known[1:]] * 15 + [known, known[::-1]])
-        before = sum(streak.steps for streak in rank.checks.streaks.values())
+        before = sum(quiet.steps for quiet in rank.checks.quiet_steps.values())
         rank.step(*stepping, long=long)
-        short += sum(streak.steps for streak in rank.checks.streaks.values()) > before
+        short += sum(quiet.steps for quiet in rank.checks.quiet_steps.values()) > before
         told = [(each.step, [module.steps for module in each.modules]) for each in rank.checks.take()]
         records = [(meter.record(stamped), stamped.spoiled) for stamped in rank.stamps.finished]
         rank.stamps.finished.clear()
@@ -176,15 +176,15 @@ def test_another_optimizer_at_the_same_address_is_not_taken_for_the_one_before()
     for _ in range(3):
         rank.step(optimizer)
     rank.stamps.eventful = 1000
-    (streak,) = rank.checks.streaks.values()
-    steps = streak.steps
+    (quiet,) = rank.checks.quiet_steps.values()
+    steps = quiet.steps
     rank.step(optimizer)
-    assert streak.steps == steps + 1
-    streak.optimizer = lambda: None
+    assert quiet.steps == steps + 1
+    quiet.optimizer = lambda: None
     rank.step(optimizer)
-    assert streak.steps <= steps + 1
-    (streak,) = rank.checks.streaks.values()
-    assert streak.optimizer() is optimizer
+    assert quiet.steps <= steps + 1
+    (quiet,) = rank.checks.quiet_steps.values()
+    assert quiet.optimizer() is optimizer
 
 
 def test_what_fails_at_the_end_of_a_step_is_a_fault_and_the_step_counts() -> None:

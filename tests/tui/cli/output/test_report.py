@@ -43,12 +43,12 @@ def test_the_text_says_all_of_it() -> None:
 
 def test_the_end_of_plain_output_has_cause_and_stack_alone() -> None:
     """A sound run has none."""
-    text = [lines.plain(line) for line in lines.brief(REPORT)]
+    text = [lines.plain(line) for line in lines.summary(REPORT)]
     assert text[0].startswith("cause:")
     assert text[-1] == "KeyError: 1"
     assert "command" not in "".join(text)
     sound = replace(REPORT, state="finished", cause="", kind=None, traceback="", first=None, exit_code=0)
-    assert lines.brief(sound) == []
+    assert lines.summary(sound) == []
     assert "finished well at step 1,200" in told.text(sound)
     lives = replace(sound, state="running", verdicts=())
     assert "It lives at step 1,200: there is no end to explain." in told.text(lives)
@@ -59,13 +59,13 @@ def test_the_end_of_plain_output_has_cause_and_stack_alone() -> None:
 def test_a_run_that_hung_at_its_end_leads_with_the_hang() -> None:
     """Also where a timeout failed it, or somebody killed it, which is no cause of its own."""
     hung = replace(REPORT, hang=REPORT.verdicts[0], stood=True)
-    text = [lines.plain(line) for line in lines.brief(hung)]
+    text = [lines.plain(line) for line in lines.summary(hung)]
     assert text[0].startswith("hung:      rank 1 hangs; from ")
     assert text[1] == "stacks:    ddptop stacks toy-1 shows where the ranks stood then"
     assert text[2].startswith("cause:")
     assert "stacks:" not in told.text(replace(hung, stood=False))
     # What was told while it lived is the cause then, and told once.
-    same = [lines.plain(line) for line in lines.brief(replace(hung, cause="rank 1 hangs"))]
+    same = [lines.plain(line) for line in lines.summary(replace(hung, cause="rank 1 hangs"))]
     assert same[0].startswith("hung:      from ")
     assert same[2] == "cause:     rank 1 hangs"
     assert "hung:" not in told.text(REPORT)
