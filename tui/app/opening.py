@@ -6,7 +6,7 @@ Each is imported when it opens: the screen of the run is there the sooner.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
@@ -70,7 +70,7 @@ class Opening:
             source = self._source()
             self._show_list(ReportScreen(self._shown.frame(), live.rank, lambda: whole(source.report())))
 
-    def _show_list(self, screen: ListScreen) -> None:
+    def _show_list(self, screen: ListScreen[Any]) -> None:
         """Show one of logs, events, stacks and report in the place of another: `back` leads to where they came from."""
         from ddptop.tui.screens.lists import ListScreen
 

@@ -6,7 +6,8 @@ A `Row` is a list of segments; a `Page` shows finished rows, as high as they are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from rich.cells import cell_len
@@ -286,12 +287,15 @@ class ScrolledLines(Drawn, Generic[T]):
     class Followed(Message):
         """The list has begun to follow its end, or has stopped to, or shows something else of what there is."""
 
-    def __init__(self, draw: Callable[[T, Ink], Row], **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._draw = draw
         self._items: Sequence[T] = ()
         self._empty = ""
         self.following = True
+
+    @abstractmethod
+    def row_of(self, item: T, ink: Ink) -> Row:
+        """Return an item of the list as a line."""
 
     def show_items(self, items: Sequence[T], widest: int = 0, dropped: int = 0, empty: str = "") -> None:
         """Replace the list.
@@ -329,7 +333,7 @@ class ScrolledLines(Drawn, Generic[T]):
         width = self.size.width
         index = y + top
         if index < len(self._items):
-            row = self._draw(self._items[index], self.ink)
+            row = self.row_of(self._items[index], self.ink)
         elif y == 0 and not self._items:
             row = [Segment(shorten(self._empty, width), self.ink["label"])]
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rich.segment import Segment
 from textual import on
@@ -26,22 +26,23 @@ from ddptop.tui.views.screen.keybar import KeyBar
 from ddptop.tui.views.screen.log import absence, missing
 from ddptop.tui.views.screen.loglist import LogList
 
+L = TypeVar("L", bound=ScrolledLines[Any])
 
-class ListScreen(LiveScreen):
+
+class ListScreen(LiveScreen, Generic[L]):
     """A list with a caption: two lines, and a third one while the run hangs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", id="log.back", tooltip="Return to where you came from"),
     ]
 
-    @property
-    @abstractmethod
-    def listing(self) -> ScrolledLines[Any]:
-        """The list."""
+    LISTING: type[L]
+    """The class of the list."""
 
-    @abstractmethod
-    def make_listing(self) -> ScrolledLines[Any]:
-        """Return the list, to be laid out."""
+    @property
+    def listing(self) -> L:
+        """The list."""
+        return self.query_one(self.LISTING)
 
     @abstractmethod
     def caption(self, frame: Frame) -> tuple[str, str, str]:
@@ -54,7 +55,7 @@ class ListScreen(LiveScreen):
     def compose(self) -> ComposeResult:
         """Lay out the parts."""
         yield Page(id="caption")
-        yield self.make_listing()
+        yield self.LISTING()
         yield KeyBar()
 
     def on_mount(self) -> None:
@@ -95,7 +96,7 @@ class ListScreen(LiveScreen):
         self.dismiss(self.rank)
 
 
-class FollowedScreen(ListScreen):
+class FollowedScreen(ListScreen[L]):
     """A list that follows its end, and can be scrolled back."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -130,9 +131,10 @@ class FollowedScreen(ListScreen):
         self.show_caption(self.frame)
 
 
-class LogScreen(FollowedScreen):
+class LogScreen(FollowedScreen[LogList]):
     """The log of one rank or of all, with its state above it."""
 
+    LISTING = LogList
     opened_by = "logs"
     is_of_rank = True
 
@@ -152,15 +154,6 @@ class LogScreen(FollowedScreen):
 
     _together = False
     """True where the logs of all ranks are shown."""
-
-    @property
-    def listing(self) -> LogList:
-        """The lines of the log."""
-        return self.query_one(LogList)
-
-    def make_listing(self) -> LogList:
-        """Return the list, as wide as its widest line."""
-        return LogList()
 
     def show(self, frame: Frame) -> None:
         """Take in what was printed since."""
@@ -218,19 +211,11 @@ class LogScreen(FollowedScreen):
 _OLDER: Final = "older ones: ddptop events"
 
 
-class EventScreen(FollowedScreen):
+class EventScreen(FollowedScreen[EventSearch]):
     """All events that the dashboard has, with the run's state above them."""
 
+    LISTING = EventSearch
     opened_by = "events"
-
-    @property
-    def listing(self) -> EventSearch:
-        """The events."""
-        return self.query_one(EventSearch)
-
-    def make_listing(self) -> EventSearch:
-        """Return the list."""
-        return EventSearch()
 
     def show(self, frame: Frame) -> None:
         """Take in what has happened since."""

@@ -25,13 +25,17 @@ class ReportLines(ScrolledLines[ReportLine]):
     """The lines of the report, folded to the width of the screen; it begins at its first line."""
 
     def __init__(self) -> None:
-        super().__init__(_row)
+        super().__init__()
         self.following = False
         self.lines: Sequence[ReportLine] | None = None
         """None until the report is made."""
         self.problem = ""
         """Why there is none."""
         self._folded_to = 0
+
+    def row_of(self, item: ReportLine, ink: Ink) -> Row:
+        text = Segment(item.text, ink[item.hue])
+        return [Segment(item.label.ljust(_LABEL), ink["label"]), text] if item.label else [text]
 
     def fold(self, *, anew: bool = False) -> None:
         """Show the lines in the width that there is now."""
@@ -48,12 +52,13 @@ class ReportLines(ScrolledLines[ReportLine]):
         self.fold()
 
 
-class ReportScreen(ListScreen):
+class ReportScreen(ListScreen[ReportLines]):
     """The end of the run, as far as it is known; made anew when its state or its cause becomes another.
 
     The report on an end stays when the run is started again.
     """
 
+    LISTING = ReportLines
     opened_by = "report"
 
     class Made(Message):
@@ -71,15 +76,6 @@ class ReportScreen(ListScreen):
         self._making = False
         self._made_at: tuple[str, str | None] | None = None
         """The state of the run and its cause when the report was made last."""
-
-    @property
-    def listing(self) -> ReportLines:
-        """The lines."""
-        return self.query_one(ReportLines)
-
-    def make_listing(self) -> ReportLines:
-        """Return the list."""
-        return ReportLines()
 
     def on_mount(self) -> None:
         """Have the report made."""
@@ -128,9 +124,3 @@ def _folded(line: ReportLine, width: int) -> list[ReportLine]:
         return [line._replace(text=part) for part in chop_cells(line.text, width)] or [line]
     first, *rest = wrapped(line.text, width - _LABEL)
     return [line._replace(text=first), *(ReportLine("", " " * _LABEL + text, line.hue) for text in rest)]
-
-
-def _row(line: ReportLine, ink: Ink) -> Row:
-    if line.label:
-        return [Segment(line.label.ljust(_LABEL), ink["label"]), Segment(line.text, ink[line.hue])]
-    return [Segment(line.text, ink[line.hue])]

@@ -23,9 +23,10 @@ _OFTEN_S: Final = 0.1
 """Seconds between two words on how many ranks have answered."""
 
 
-class StacksScreen(ListScreen):
+class StacksScreen(ListScreen[StackList]):
     """The stacks of all ranks, those at the same place together."""
 
+    LISTING = StackList
     opened_by = "stacks"
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,15 +66,6 @@ class StacksScreen(ListScreen):
         """Places of ranks of which something could be had."""
         self._asking = False
         self._left = False
-
-    @property
-    def listing(self) -> StackList:
-        """The stacks."""
-        return self.query_one(StackList)
-
-    def make_listing(self) -> StackList:
-        """Return the list."""
-        return StackList()
 
     def on_mount(self) -> None:
         """Begin with what was recorded of a hang, where there is one; else ask."""

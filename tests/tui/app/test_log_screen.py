@@ -149,7 +149,8 @@ async def test_a_text_is_found_wherever_it_is(tmp_path: Path) -> None:
             await until(pilot, lambda number=number: f"needle {number}" in seen(pilot.app), key)  # type: ignore[misc]
         await pilot.press("n")
         await until(pilot, lambda: "/NEEDLE  not found below" in seen(pilot.app), "it says so")
-        row = listing(pilot)._row(next(line for line in listing(pilot).picture.lines if line.found), listing(pilot).ink)
+        found = next(line for line in listing(pilot).picture.lines if line.found)
+        row = listing(pilot).row_of(found, listing(pilot).ink)
         assert [segment.text for segment in row if segment.style is not None and segment.style.reverse] == ["needle"]
         await pilot.press("escape")
         await until(pilot, lambda: "NEEDLE" not in seen(pilot.app), "no search")

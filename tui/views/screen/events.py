@@ -37,24 +37,6 @@ class Line:
     """Cells of the ground that the line stands on, where its event is the chosen one."""
 
 
-def event_row(line: Line, ink: Ink) -> Row:
-    """Draw one line of an event."""
-    event = line.event
-    hue = ink[f"level-{event.level}" if event.level in _MARKS else "level-info"]
-    body = Segment(line.text, hue if event.level != "info" else ink["value"])
-    lead = [Segment(" " * _LEAD)]
-    if line.first:
-        lead = [
-            Segment(time.strftime("%H:%M:%S ", time.localtime(event.at)), ink["faint"]),
-            Segment(_MARKS.get(event.level, " ") + " ", hue),
-        ]
-    if not line.ground:
-        return [*lead, body]
-    ground = ink.ground("row-chosen")
-    row = [*lead, body, Segment(" " * max(0, line.ground - _LEAD - cell_len(line.text)))]
-    return [Segment(text, ground if style is None else style + ground) for text, style, _ in row]
-
-
 def lines_of(event: EventLine, width: int, most: int, *, chosen: bool = False, host: str = "") -> list[Line]:
     """Return an event in so many cells and at most so many lines, with the `host` of its rank where that is named."""
     ground = width if chosen else 0
@@ -71,11 +53,28 @@ class EventList(ScrolledLines[Line], can_focus=False):
     """The events of a run; the newest is in sight, and whole."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(event_row, **options)
+        super().__init__(**options)
         self.border_title = "events"
         self._events: Sequence[EventLine] | None = None
         """All events of the frame shown last."""
         self._hosts = NO_HOSTS
+
+    def row_of(self, item: Line, ink: Ink) -> Row:
+        """Return one line of an event."""
+        event = item.event
+        hue = ink[f"level-{event.level}" if event.level in _MARKS else "level-info"]
+        body = Segment(item.text, hue if event.level != "info" else ink["value"])
+        lead = [Segment(" " * _LEAD)]
+        if item.first:
+            lead = [
+                Segment(time.strftime("%H:%M:%S ", time.localtime(event.at)), ink["faint"]),
+                Segment(_MARKS.get(event.level, " ") + " ", hue),
+            ]
+        if not item.ground:
+            return [*lead, body]
+        ground = ink.ground("row-chosen")
+        row = [*lead, body, Segment(" " * max(0, item.ground - _LEAD - cell_len(item.text)))]
+        return [Segment(text, ground if style is None else style + ground) for text, style, _ in row]
 
     def show(self, frame: Frame) -> None:
         if frame.events != self._events or frame.hosts.by_rank != self._hosts.by_rank:

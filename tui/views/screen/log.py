@@ -45,20 +45,19 @@ def missing(far: bool, host: str | None) -> str:
     return f"nothing has come of it from {host or 'its host'} yet" if far else "not written yet"
 
 
-def _log_row(line: Told, ink: Ink) -> Row:
-    return [Segment(line[0], ink[hue_of(line[1])])]
-
-
 class LogView(ScrolledLines[Told]):
     """The log of one rank at a time."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(_log_row, **options)
+        super().__init__(**options)
         self._shown: tuple[int, str] | None = None
         """The rank, and why it has no log here."""
         self.excerpt: Excerpt | None = None
         """The part of the log that is held; None where the rank has no log."""
         self._left = 0
+
+    def row_of(self, item: Told, ink: Ink) -> Row:
+        return [Segment(item[0], ink[hue_of(item[1])])]
 
     def show(self, rank: RankFrame, *, still: bool = False) -> None:
         """Follow the log of this rank; where the view stands `still`, with what there is when it is opened."""

@@ -56,7 +56,7 @@ class LogList(Filtered, ScrolledLines[ShownLine], can_focus=True):
             self.picture = picture
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(self._row, **options)
+        super().__init__(**options)
         self.picture = Picture()
         """The lines that were read last."""
         self.level: Level | None = None
@@ -274,7 +274,7 @@ class LogList(Filtered, ScrolledLines[ShownLine], can_focus=True):
         """Cells before the text: time, sign of the level and ranks."""
         return len("12:34:56 ") * self._timed + len("! ") + (self._label + 1 if self._label else 0)
 
-    def _row(self, line: ShownLine, ink: Ink) -> Row:
+    def row_of(self, line: ShownLine, ink: Ink) -> Row:
         style = ink[hue_of(line.level)]
         if line.first:
             known = "label" if line.at is not None else "faint"

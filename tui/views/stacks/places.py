@@ -9,7 +9,8 @@ from textual.binding import Binding, BindingType
 from textual.scroll_view import ScrollView
 
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.drawing.lines import ScrolledLines
+from ddptop.tui.drawing.lines import Row, ScrolledLines
+from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.model.diagnosis.stacks import Place
 from ddptop.tui.views.filtered import Filtered
 from ddptop.tui.views.stacks.lines import PlacedLine, placed_lines, stack_row
@@ -26,12 +27,15 @@ class StackList(Filtered, ScrolledLines[PlacedLine], can_focus=True):
     begins = "stacks.filter"
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(stack_row, **options)
+        super().__init__(**options)
         self.following = False
         self._places: list[list[PlacedLine]] = []
         self._empty_text = ""
         self.count = 0
         """Places that are shown."""
+
+    def row_of(self, item: PlacedLine, ink: Ink) -> Row:
+        return stack_row(item, ink)
 
     @property
     def places(self) -> int:
