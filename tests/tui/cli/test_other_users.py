@@ -359,7 +359,7 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
         "import os, sys, zmq, psutil, msgspec\n"
         "from ddptop.agent.observer.status import takeover\n"
         "from ddptop.tui import settings\n"
-        "from ddptop.tui.cli import foreign, main, view\n"
+        "from ddptop.tui.cli import main, other_users, view\n"
         "from ddptop.tui.cli.output import status\n"
         "from ddptop.agent.observer.model import store\n"
         "os.setgroups([]); os.setgid(4321); os.setuid(4321)\n"

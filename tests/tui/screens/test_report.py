@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import msgspec
@@ -27,6 +28,7 @@ async def test_a_dead_run_stays_on_the_screen_and_its_report_is_a_key_away() -> 
         await until(pilot, lambda: "out of memory on the host" in seen(pilot.app), "the report")
         assert isinstance(pilot.app.screen, ReportScreen)
         text = seen(pilot.app)
+        assert re.search(r"cause +rank", text)
         assert "toy-1 failed, exit code 137" in text
         assert "--markdown" in text
         assert "scrolled back" not in text
