@@ -57,7 +57,7 @@ class Observer:
         self._presence = Presence(directory)
         self._state = "starting"
         self._cause = run.cause
-        self._failure: cause.Outcome | None = None
+        self._failure: cause.FirstCause | None = None
         """Why the present ranks have failed, as far as that is known while some of them live."""
         self._told_cause: str | None = None
         """The cause, at a branch, as the head has told it last."""
@@ -436,18 +436,18 @@ class Observer:
             self._say(f"left behind by the run: {left.text}", "warning")
             return
 
-    def _judge(self, problem: str | None) -> cause.Outcome:
+    def _judge(self, problem: str | None) -> cause.FirstCause:
         if problem is not None:
-            return cause.Outcome("failed", 1, clean_line(problem))
+            return cause.FirstCause("failed", 1, clean_line(problem))
         told = self._others.conclusion
         if self._orders.killed_by is not None and (told is None or told.state != "killed"):
             why = f"killed by {self._orders.killed_by}{self._orders.left}"
             if (failure := self._failure) is not None and failure.state == "failed":
                 # It had failed before somebody cleared up what was left of it.
                 return replace(failure, cause=f"{failure.cause}; then {why}")
-            return cause.Outcome("killed", 128 + signal.SIGTERM, why)
+            return cause.FirstCause("killed", 128 + signal.SIGTERM, why)
         if told is not None:
-            return cause.Outcome(told.state, told.exit_code, told.cause, told.cause_rank, kind=told.cause_kind)
+            return cause.FirstCause(told.state, told.exit_code, told.cause, told.cause_rank, kind=told.cause_kind)
         return self._ends.first_cause(self._run, self._directory.members(), self._exit_code)
 
     def _write(self, **changes: object) -> None:

@@ -54,7 +54,7 @@ _SAYS_ALL: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SI
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FirstCause:
     """The end of a run."""
 
     state: str
@@ -104,7 +104,7 @@ def judge(
     lost: Sequence[LostHost] = (),
     elsewhere: Collection[int] = frozenset(),
     hangs: Sequence[Verdict] = (),
-) -> Outcome:
+) -> FirstCause:
     """Return the end of a run.
 
     Args:
@@ -135,24 +135,24 @@ def judge(
     stoppers = [member.ended.stopped_by for member in members.values() if member.ended and member.ended.stopped_by]
     late = codes or {rank: status for rank, death in sorted(deaths.items()) if (status := death.status)}
     if stoppers and (exit_code == 0 or in_order):
-        return Outcome(
+        return FirstCause(
             "stopped", 0, f"stopped by {clean_line(stoppers[0], 100)}", warning=_late_trouble(late, exit_code, leader)
         )
     if exit_code == 0:
-        return Outcome("finished", 0)
+        return FirstCause("finished", 0)
     if whole:
-        return Outcome("finished", 0, warning=_late_trouble(late, exit_code, leader))
+        return FirstCause("finished", 0, warning=_late_trouble(late, exit_code, leader))
     if in_order and exit_code is None:
-        return Outcome("ended", None, "every rank ended; the exit codes are unknown")
+        return FirstCause("ended", None, "every rank ended; the exit codes are unknown")
     if lost and exit_code is None and members and not any(own_codes[rank] != 0 for rank in members):
         silent = "; ".join(
             f"{clean_line(each.host, 60)} did not answer: {plural(len(each.ranks), 'rank')} unknown" for each in lost
         )
-        return Outcome("ended", None, f"every rank that is heard has finished; {silent}")
+        return FirstCause("ended", None, f"every rank that is heard has finished; {silent}")
     signals = re.findall(_SIGNALLED, torchrun_log)
     if signals and not codes:
         name = signal_name(int(signals[-1])) if signals[-1].isdecimal() else signals[-1]
-        return Outcome("failed", code, f"{leader} received {name}", kind="terminated")
+        return FirstCause("failed", code, f"{leader} received {name}", kind="terminated")
     suspects = _suspects(members, codes, died_at_ns, deaths, elsewhere)
     if suspects or lost:
         suspects += map(_gone_with, lost)
@@ -165,13 +165,13 @@ def judge(
         together = [each for each in suspects if each.code is None and each.at_ns == first.at_ns]
         if len(together) > 1 and first in together and first.rank not in ended_on_request:
             text = f"{plural(len(together), 'rank')} exited without reporting a cause; which of them first is not known"
-            return Outcome("failed", code or 1, f"{text} (a signal, or out of memory)")
+            return FirstCause("failed", code or 1, f"{text} (a signal, or out of memory)")
         from ddptop.agent.observer.end import last_words
 
         if first.rank in ended_on_request:
-            return Outcome("failed", first.code or code or 1, first.text, first.rank, kind="on_request")
+            return FirstCause("failed", first.code or code or 1, first.text, first.rank, kind="on_request")
         if first.kind == "host_gone":
-            return Outcome("failed", code or 1, first.text, None, kind=first.kind)
+            return FirstCause("failed", code or 1, first.text, None, kind=first.kind)
         generation = max((member.generation for member in members.values()), default=0)
         stuck = hung.at_the_end(
             [each for each in hangs if each.generation == generation],
@@ -192,7 +192,7 @@ def judge(
         if told.apart is not None and first.kind in ("", "mismatch", *_CONSEQUENCES):
             # The calls of the ranks say more than what gloo or NCCL made of them.
             rank = first.rank if told.apart.rank is None else told.apart.rank
-            return Outcome("failed", first.code or code or 1, told.apart.text, rank, kind=told.apart.kind)
+            return FirstCause("failed", first.code or code or 1, told.apart.text, rank, kind=told.apart.kind)
         text = first.text
         if first.unexplained:
             begin = members[first.rank].log_begin if first.rank in members else 0
@@ -202,20 +202,20 @@ def judge(
                 printed = last_output(torchrun_log)
             text = explain(text + told.place, printed)
         kind = first.kind or told.kind
-        return Outcome("failed", first.code or code or 1, text, first.rank, kind=kind)
+        return FirstCause("failed", first.code or code or 1, text, first.rank, kind=kind)
     if exit_code is None:
-        return Outcome("lost", None, "it ended while no observer watched, and not every rank reported its end")
+        return FirstCause("lost", None, "it ended while no observer watched, and not every rank reported its end")
     if exit_code < 0:
-        return Outcome("failed", code, f"{leader} was killed by {signal_name(-exit_code)}", kind="killed")
+        return FirstCause("failed", code, f"{leader} was killed by {signal_name(-exit_code)}", kind="killed")
     said = last_output(torchrun_log)
     if said is None:
-        return Outcome("failed", code, f"{leader} ended with exit code {exit_code}")
+        return FirstCause("failed", code, f"{leader} ended with exit code {exit_code}")
     from ddptop.agent.observer.end import kinds
 
     found = kinds.recognize(said.text, None)
     if found in (kinds.EXCEPTION, kinds.EXIT) and leader == "torchrun" and not members:
         found = kinds.LAUNCHER
-    return Outcome("failed", code, said.text, kind=found.name)
+    return FirstCause("failed", code, said.text, kind=found.name)
 
 
 def own_failure(ended: Ended) -> tuple[str | None, str, str]:
@@ -346,12 +346,12 @@ def _suspects(
     return suspects
 
 
-def _hung(stuck: Verdict, exit_code: int) -> Outcome:
+def _hung(stuck: Verdict, exit_code: int) -> FirstCause:
     """Return the end that came of a hang, in the words of its verdict."""
     assert stuck.hang is not None
     kind = stuck.hang.kind if stuck.hang.kind in ("mismatch", "left_early", "exception") else "collective_timeout"
     rank = stuck.hang.ranks[0] if len(stuck.hang.ranks) == 1 else None
-    return Outcome("failed", exit_code, hung.ageless(stuck), rank, kind=kind)
+    return FirstCause("failed", exit_code, hung.ageless(stuck), rank, kind=kind)
 
 
 def _gone_with(host: LostHost) -> _Suspect:
@@ -366,7 +366,7 @@ def place(rank: int, members: Mapping[int, Member]) -> str:
     return f"rank {rank} on {clean_line(members[rank].host, 60)}" if several and rank in members else f"rank {rank}"
 
 
-def with_host(judgement: Outcome, members: Mapping[int, Member]) -> Outcome:
+def with_host(judgement: FirstCause, members: Mapping[int, Member]) -> FirstCause:
     """Return the judgement with the host of the first cause in its text, where the run is on several."""
     rank, text = judgement.rank, judgement.cause
     if rank is None or text is None or not re.match(rf"rank {rank}\b", text):
@@ -374,7 +374,7 @@ def with_host(judgement: Outcome, members: Mapping[int, Member]) -> Outcome:
     return replace(judgement, cause=place(rank, members) + text[len(f"rank {rank}") :])
 
 
-def with_lingering(judgement: Outcome, members: Mapping[int, Member], lingering: Collection[int]) -> Outcome:
+def with_lingering(judgement: FirstCause, members: Mapping[int, Member], lingering: Collection[int]) -> FirstCause:
     """Return the judgement with what keeps the process of the first cause from ending, if it is one of `lingering`."""
     member = None if judgement.rank is None else members.get(judgement.rank)
     if member is None or member.ended is None or member.rank not in lingering:

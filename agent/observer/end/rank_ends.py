@@ -192,7 +192,7 @@ class RankEnds:
         """By rank of this host, what was seen of the end of its process."""
         return self._seen
 
-    def first_cause(self, run: Run, members: Mapping[int, Member], exit_code: int | None) -> cause.Outcome:
+    def first_cause(self, run: Run, members: Mapping[int, Member], exit_code: int | None) -> cause.FirstCause:
         """Judge the end of the ranks; where the cause was killed on request, name the author of the kill.
 
         Args:
@@ -226,4 +226,4 @@ class RankEnds:
             return judgement
         where = cause.place(judgement.rank, everyone)
         text = f"{where} was killed by {who}"
-        return cause.Outcome("failed", judgement.exit_code, text, judgement.rank, kind="on_request")
+        return cause.FirstCause("failed", judgement.exit_code, text, judgement.rank, kind="on_request")

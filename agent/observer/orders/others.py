@@ -20,7 +20,7 @@ from ddptop.agent.run.rundir import ENDED_STATES, Member
 from ddptop.agent.text import clean_line, plural
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.end.cause import Outcome
+    from ddptop.agent.observer.end.cause import FirstCause
     from ddptop.agent.observer.orders.far import FarHosts
     from ddptop.agent.run.ends import Death
 
@@ -120,7 +120,7 @@ class Others:
         self._killed_at = self._killed_at or now
         return now - self._killed_at < _CONCLUDED_S
 
-    def conclude(self, judgement: Outcome, *, killed: bool) -> int:
+    def conclude(self, judgement: FirstCause, *, killed: bool) -> int:
         """As the head, tell all branches how the run ended, and say which hosts did not answer; return when it was."""
         now_ns = time.time_ns()
         if self.hosts.role != "head":

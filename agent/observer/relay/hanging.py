@@ -90,7 +90,7 @@ class Hanging:
     @property
     def is_looking(self) -> bool:
         """Say whether `turn` is to be called more often than once a second."""
-        return self._watch.is_suspicious or self._watch.told is not self._shown
+        return self._watch.is_suspicious or self._watch.conclusion is not self._shown
 
     def turn(self) -> bool:
         """Ask the ranks where that is due; return whether something else is to be told than at the last turn."""

@@ -177,7 +177,7 @@ def _has_returned(run: Run, *, torchrun_lives: bool) -> bool:
     return not run.launched and run.torchrun is not None and not torchrun_lives and run.killed_by is None
 
 
-def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> cause.Outcome:
+def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> cause.FirstCause:
     """Return the end of a run's ranks, by what is on the disk; `members` are those of this host."""
     far = {rank: each for rank, each in hosts.far_members(directory.path).items() if each.ended is not None}
     here = members

@@ -53,7 +53,7 @@ def failed(rank: int, error: str, traceback: str, at_ns: int = 10) -> Member:
 
 def judged(
     *group: Member, deaths: tuple[Death, ...] = (), log_of: Callable[[int], Path] | None = None
-) -> cause.Outcome:
+) -> cause.FirstCause:
     """Return the judgement on a group."""
     members = {each.rank: each for each in group}
     seen = {death.rank: death for death in deaths}
