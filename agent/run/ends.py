@@ -29,7 +29,7 @@ class Death(msgspec.Struct, frozen=True):
     rank: Rank
     at_ns: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     status: Annotated[int, msgspec.Meta(ge=-255, le=255)] | None = None
-    """Exit code, negative for a signal. None: the system did not tell."""
+    """Exit code, negative for a signal. None: the system did not give it."""
     out_of_memory: bool | None = None
     """True where the kernel counted an out-of-memory kill. None: not known, or not killed."""
     evidence: Line = ""

@@ -65,13 +65,13 @@ class FarRanks(msgspec.Struct, frozen=True):
 
 
 class Rendezvous(msgspec.Struct, frozen=True):
-    """How the observers of the hosts are to find each other, as the environment of a rank here tells it.
+    """How the observers of the hosts are to find each other, by the environment of a rank here.
 
     The observer has another environment: it may have been started by anybody who looks on.
     """
 
     master: Label = ""
-    """MASTER_ADDR: the host of rank 0, in the network of the training. Empty: not told."""
+    """MASTER_ADDR: the host of rank 0, in the network of the training. Empty: not known."""
     listen: Label = ""
     """DDPTOP_LISTEN: `HOST:PORT` or `HOST` for the head. Empty: a free port, in the network of `master`."""
     key_file: Verbatim = ""
@@ -108,7 +108,7 @@ def write_listen(run: Path, name: str, listen: Listen) -> None:
 
 
 def read_rendezvous(run: Path) -> Rendezvous | None:
-    """Return how the observers are to meet; None where no rank of a run on several hosts has told it."""
+    """Return how the observers are to meet; None where no rank of a run on several hosts has written it."""
     return _read(run, _RENDEZVOUS, Rendezvous)
 
 
@@ -151,7 +151,7 @@ class Starts:
         self._counted = 0
 
     def count(self) -> int:
-        """Return that number, 0 where nobody has told one; costs one call of the system where nothing has changed."""
+        """Return that number, 0 where none was written; costs one call of the system where nothing has changed."""
         try:
             found = os.stat(self._file)
         except OSError:
@@ -186,7 +186,7 @@ def may_train(member: Member, known: tuple[HostState, ...]) -> bool:
     """Say whether a rank on another host may still train, by its record and by what is known of the hosts."""
     if member.ended is not None:
         return False
-    # None of the hosts has a rank of which nobody has told the observer yet.
+    # None of the hosts has a rank that was not reported to the observer yet.
     return not any(member.rank in (each.ranks if each.state == "gone" else each.gone) for each in known)
 
 

@@ -157,7 +157,7 @@ class Run(msgspec.Struct, frozen=True):
     cause_kind: Name = ""
     """The kind of failure, such as `host_memory`; empty where it is none, and in records of older versions."""
     nodes: _Count | None = None
-    """Hosts of the run, where its launcher has told their number."""
+    """Hosts of the run, where its launcher has given their number."""
     node: _Count | None = None
     """Number of this host among them, from 0, likewise."""
     holder: Process | None = None

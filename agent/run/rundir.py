@@ -48,7 +48,7 @@ from ddptop.agent.run.records import without_end_by_others
 MARKER: Final = "DDPTOP_RUN_ID"
 """Environment variable that marks every process of a run with the run's id."""
 DIRECTORY_VARIABLE: Final = "DDPTOP_RUN_DIR"
-"""Environment variable that tells a rank its run directory."""
+"""Environment variable with the run directory of a rank."""
 RANK_VARIABLE: Final = "DDPTOP_RANK_PID"
 """Environment variable that names the process of a rank to the processes that it starts."""
 

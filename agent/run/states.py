@@ -195,7 +195,7 @@ def of_run(
 def stands(step_age_s: float | None, step_ms: float | None) -> bool:
     """Say whether a run or a rank makes no steps: a fact and no accusation, because an evaluation takes time, too.
 
-    What the last steps took tells nothing of now then.
+    The time of the last steps says nothing of now then.
 
     Args:
         step_age_s: seconds since the newest step, None before the first.
@@ -271,7 +271,7 @@ def is_branch(run: Run, local: Collection[int], far: Collection[int]) -> bool:
 def ranks_here(run: Run, known: int) -> int:
     """Return how many ranks of a run report on this host, of which `known` have.
 
-    The ranks that a job has on other hosts never do. A launcher other than torchrun may not tell how many those are;
+    The ranks that a job has on other hosts never do. A launcher other than torchrun may not say how many those are;
     then the ranks that have reported count as all.
     """
     if run.launched and run.local_world is None:

@@ -156,7 +156,7 @@ class DdptopApp(App[None]):
         self.ascii_only = settings.look.glyphs == "ascii"
         self.set_keymap(keymap.complete(type(self), settings.keymap))
         self.key_names: Mapping[str, str] = keymap.Names(type(self), settings.keymap, ascii_only=self.ascii_only)
-        """By the id of an action, its key as it is told to the user."""
+        """By the id of an action, its key as the user reads it."""
 
     def _set_colors(self, choice: str) -> None:
         if choice in _COLOR_SYSTEMS:
@@ -228,11 +228,11 @@ class DdptopApp(App[None]):
                 asyncio.get_running_loop().remove_signal_handler(number)
 
     def on_app_blur(self, event: AppBlur) -> None:
-        """Go on while another window has the keyboard: the footer would lose its keys, in a browser from the start."""
+        """Go on while another program has the keyboard: the footer would lose its keys, in a browser from the start."""
         event.prevent_default()
 
     def _leave_with(self, terminal: select.poll) -> None:
-        """End with the terminal: SIGHUP tells of its end only those whose controlling terminal it is."""
+        """End with the terminal: SIGHUP goes only to those whose controlling terminal it is."""
         # Before the queue of what is to be written to it is full: Textual would wait for room in it without end.
         if terminal.poll(0):
             self._end_by(signal.SIGHUP)

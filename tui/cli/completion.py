@@ -43,7 +43,7 @@ def answer(parser_of: Callable[[str | None], argparse.ArgumentParser]) -> None:
     *words, _ = line[:point].replace("\t", " ").split(" ")
     parser = parser_of(next(iter(words[1:]), None))
     if "--" in words:
-        # What follows is the program's own: a file, as far as anybody can tell.
+        # What follows is the program's own: a file, as far as is known here.
         after = line[:point].partition(" -- ")[2]
         os.environ.update(COMP_LINE=f"{PROGRAM} {after}", COMP_POINT=str(len(f"{PROGRAM} {after}")))
         parser = argparse.ArgumentParser(prog=PROGRAM, add_help=False)

@@ -214,7 +214,7 @@ def _memory() -> int:
 def _answer(read: Callable[[], list[Frame]]) -> None:
     try:
         answer = _Answer([_told(frame) for frame in read()])
-    except BaseException as error:  # a wall: the parent tells of it, whatever it is
+    except BaseException as error:  # whatever it is: the parent reports it
         answer = _Answer(problem=f"{type(error).__name__}: {str(error)[:200]}")
     content = memoryview(msgspec.msgpack.encode(answer))
     while content:

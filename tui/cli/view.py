@@ -193,7 +193,7 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
     stopping: list[threading.Thread] = []
     try:
         if not launched_here:
-            # Before anything is known of the ranks, the run would be told to be starting.
+            # Before anything is known of the ranks, the run would be said to be starting.
             look.heard([link], settings.thresholds.silent_s)
         while True:
             try:
@@ -258,7 +258,7 @@ def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, answer: s
         for text in farewell(frame_now(link)):
             print(text, file=sys.stderr)
         return 130
-    # In a thread, so that what happens meanwhile is told as it happens.
+    # In a thread, so that what happens meanwhile is printed as it happens.
     ending = threading.Thread(target=_end, args=(link, directory.read().grace_s), daemon=True)
     ending.start()
     view.follow()
@@ -292,5 +292,5 @@ def _end(link: Link, grace_s: float) -> None:
     try:
         link.control.kill(grace_s, None, lambda _: None)
     except Refused as refusal:
-        # It may have ended by itself meanwhile; the summary tells.
+        # It may have ended by itself meanwhile; the summary says it.
         complain(refusal, 1)

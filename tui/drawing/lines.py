@@ -188,8 +188,8 @@ class Drawn(ScrollView):
     def take_repaint(self) -> bool:
         """Return whether there is something to paint, which the caller has painted.
 
-        By itself each widget would tell the screen when its own turn comes, and the screen would paint several times
-        for a frame.
+        By itself each widget would send the screen a message when its own turn comes, and the screen would paint
+        several times for a frame.
         """
         waits, self._repaint_required = self._repaint_required and self.display, False
         return waits

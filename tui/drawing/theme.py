@@ -1,7 +1,7 @@
 """Every color of the dashboard, by what it means, and the sign that says the same without color.
 
 They begin from those of Okabe and Ito (https://jfly.uni-koeln.de/color/).  Text has a contrast of 4.5 or
-more, and hues that are told apart stay apart for color-blind eyes; a test computes both.  Where a hue says
+more, and hues that mean different things stay apart for color-blind eyes; a test computes both.  Where a hue says
 how a rank or a run is, a letter or a shape beside it says the same.
 """
 

@@ -120,7 +120,7 @@ class Fleet(Protocol):
         """Return the options of a program of the catalogue. May take seconds.
 
         Raises:
-            Refused: it does not tell them, and why.
+            Refused: it does not describe them, and why.
         """
         ...
 

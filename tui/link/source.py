@@ -213,7 +213,7 @@ class Source(Protocol):
         ...
 
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
-        """Say which ranks' steps are looked at: of a large group the others tell of theirs in means alone.
+        """Say which ranks' steps are looked at: of a large group the others send means of theirs alone.
 
         Of ranks on other hosts whose logs are looked at, these are copied here.
         """
@@ -256,7 +256,7 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 
 
 class _Refusal:
-    """A `Control` that does nothing, and tells nothing of the run's processes."""
+    """A `Control` that does nothing, and says nothing of the run's processes."""
 
     pause = freeze = step = checkpoint = stop = resume = kill = signal = _refuse
     resumable = restart = victims = processes = _refuse

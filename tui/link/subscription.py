@@ -113,7 +113,7 @@ class Subscription:
             self._watch_due = self._clock() + REST_S
 
     def follow_watched(self) -> None:
-        """Subscribe to what the ranks that are watched now tell beyond rows, and to that of no others."""
+        """Subscribe to the whole frames of the ranks that are watched now, and to those of no others."""
         known = frozenset(sorted(rank for rank in self._wanted if rank < self._world)[:MOST_WATCHED])
         if self._sub is None or self._watched == known or self._clock() < self._watch_due:
             return

@@ -58,7 +58,7 @@ def job(number: str) -> Job:
         raise Unreachable(f"--slurm {number}: it is a job of {clean_line(user, 40)}; only its user may look into it")
     if state != "RUNNING":
         now = clean_line(state.lower(), 40)
-        raise Unreachable(f"--slurm {number}: it does not run ({now}); `squeue -j {number}` tells more")
+        raise Unreachable(f"--slurm {number}: it does not run ({now}); `squeue -j {number}` says more")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", node):
         raise Unreachable(f"--slurm {number}: its first node is not known ({clean_line(nodes, 100)})")
     return Job(number, node)

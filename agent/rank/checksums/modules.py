@@ -1,7 +1,7 @@
 """The tensors of a rank that are compared with those of other ranks: of its DDP modules, and of its optimizers.
 
 DDP keeps the trained parameters of a module the same on all ranks of its process group.  Parameters of an optimizer
-that are in no such module may be kept the same by the script itself, or be meant to differ; they are told apart by the
+that are in no such module may be kept the same by the script itself, or be meant to differ; they are known by the
 observer.
 
 Modules and optimizers are referred to weakly, and a tensor not at all: it is looked up by its name each time. torch

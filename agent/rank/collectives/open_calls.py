@@ -67,7 +67,7 @@ def _state(
         work = works[id(call)]
         if work is awaited:
             return True, True
-        # The works of gloo's sends and receives are told to be complete only by a wait.
+        # The works of gloo's sends and receives are known to be complete only by a wait.
         return None if _is_completed(work) else (False, False)
     if is_over or (call.deferred and stamps.activity != "backward"):
         return None

@@ -1,7 +1,7 @@
-"""Torch's own record of collectives, its flight recorder: asked where our hooks do not tell.
+"""Torch's own record of collectives, its flight recorder: asked where our hooks do not show it.
 
 A dump holds the interpreter lock for tens of milliseconds, so that only a rank that stands still is asked for it.
-Gloo and NCCL have one each; of gloo's entries only `retired` tells completion.
+Gloo and NCCL have one each; of gloo's entries only `retired` shows completion.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _decoder: Final = msgspec.json.Decoder(_Dump, strict=False)
 
 
 def entries(torch: Any) -> list[Entry]:
-    """Return the collectives that torch has recorded, oldest first; empty where it records none or does not tell."""
+    """Return the collectives that torch has recorded, oldest first; empty where it records none, or cannot be asked."""
     module = getattr(getattr(torch, "_C", None), "_distributed_c10d", None)
     found: list[Entry] = []
     for dump in filter(None, (getattr(module, name, None) for name in _DUMPS)):

@@ -231,7 +231,7 @@ class Collectives:
 
         def after(args: Any) -> None:
             call = entered.pop(ident(), None)
-            # The work of a gloo call that is not timed tells nothing, unless a wait for it shows its end.
+            # The work of a gloo call that is not timed shows nothing, unless a wait for it shows its end.
             if call is not None and (call.expected or not call.workers or call.op in _UNTOLD):
                 self.end(call, args.work)
 
@@ -360,7 +360,7 @@ class Collectives:
 
     def _choose(self) -> None:
         """Say whether the collectives of a step that begins are timed."""
-        # Calls that were seen while another number held tell no rate of the present.
+        # Calls that were seen while another number held show no rate of the present.
         if self._looked_of != self._stamps.every:
             self._calls, self._looked_at, self._looked_of = 0, self._stamps.clock(), self._stamps.every
         if self._calls >= _STRIDE_CALLS:
@@ -445,7 +445,7 @@ def _has_group(distributed: Any) -> bool:
 
 
 def _has_rpc(rpc: Any) -> bool:
-    """Say whether an agent of torch's RPC runs, True where the module does not tell."""
+    """Say whether an agent of torch's RPC runs, True where the module does not show it."""
     if rpc is None:
         return False
     # Where torch is built without RPC the module has none of it.

@@ -1,4 +1,4 @@
-"""Tells the batches of a step on which the model is trained from those of an evaluation inside the loop.
+"""Distinguishes the batches on which the model is trained from those of an evaluation inside the loop.
 
 An evaluation does not announce itself.  It is recognized because it draws, or first uses, its batches
 without gradients; and, where the model is not under DDP, because it draws many batches from a
@@ -23,7 +23,7 @@ _MOST_DATASETS: Final = 1024
 class Datasets:
     """Numbers the datasets that a script draws from, without keeping them alive.
 
-    The address alone does not tell them apart: it comes again for another one, once its dataset is gone.
+    The address alone is not enough: it comes again for another one, once its dataset is gone.
     """
 
     def __init__(self) -> None:

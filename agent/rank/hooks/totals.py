@@ -1,7 +1,7 @@
 """How many steps the training takes, where the script does not say so: as the library knows it that runs the loop.
 
 That is the Trainer of transformers, Lightning, a schedule of DeepSpeed, or the total of a bar of tqdm that moves with
-the steps.  A number of theirs is told with their name.
+the steps.  A number of theirs is shown with their name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_BARS: Final = 16
 """Newest bars that are followed: an evaluation makes one each time."""
 _LEAST_STEPS: Final = 5
 _TOLERANCE: Final = 0.1
-"""A bar tells its number some times a second only."""
+"""A bar reports its number some times a second only."""
 
 
 class Total(NamedTuple):
@@ -63,11 +63,11 @@ class Totals:
             del self._bars[:-_MOST_BARS]
 
     def forget(self) -> None:
-        """Forget what was told in another count of the steps."""
+        """Forget the totals that were reported in another count of the steps."""
         self._told, self._bars = None, []
 
     def current(self) -> Total | None:
-        """Return what is known, which a bar tells only once it has moved with some steps; called now and then."""
+        """Return what is known, which a bar reports only once it has moved with some steps; called now and then."""
         if self._told is None:
             self._told = self._of_bars()
         if self._told is not None and self._told.by == "tqdm" and self._steps() > self._told.steps:

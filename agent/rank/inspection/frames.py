@@ -54,7 +54,7 @@ _LONGEST: Final = 120
 
 
 class DeadThreads:
-    """Looks at the exceptions that end threads, before Python or the script's own hook tells them."""
+    """Looks at the exceptions that end threads, before Python or the script's own hook prints them."""
 
     def __init__(self) -> None:
         """See none yet."""

@@ -58,7 +58,7 @@ class Inspecting:
         found = Inspection(rank, time.time_ns(), "agent", self._process.pid, dead_thread=self.dead_threads.last)
         if (row := look(self._process)) is not None:
             found = msgspec.structs.replace(found, status=row.status)
-        # A failed device raises in each question; the stacks are told all the same.
+        # A failed device raises in each question; the stacks are sent all the same.
         try:
             found = self._with_calls(found)
         except Exception as error:
@@ -133,7 +133,7 @@ class Inspecting:
 
 
 def _same(call: Call, newest: Call, entries: dict[int, recorder.Entry], wall: int) -> recorder.Entry | None:
-    """Return torch's entry of a call, None where it cannot be told which that is.
+    """Return torch's entry of a call, None where it is not known which that is.
 
     Torch does not count all that we count: the newest of both is the same call, if it was made at the same time, and
     the others are as far before it.

@@ -25,7 +25,7 @@ from ddptop.agent.wire import MOST_FRAMES, MOST_THREADS, Frame, Thread
 _DEEPEST: Final = 200_000
 """Frames of a stack that are looked at; of a deeper one the outermost are not found."""
 _LONGEST_ERROR: Final = 300
-"""Characters of an exception that is told while it is handled."""
+"""Characters of an exception that is shown while it is handled."""
 _COLLECTIVE: Final = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _PATIENCE_S: Final = 0.1
 """Seconds that reading the files may take."""
@@ -117,7 +117,7 @@ class Stacks:
             name=_name(thread) or f"thread {ident:#x}",
             frames=tuple(self._frame(frame, texts) for frame in stack.frames),
             main=trains,
-            # In a forked process Python may still tell that of its parent's.
+            # In a forked process Python may still return that of its parent's.
             native_id=os.getpid() if main and sys.platform == "linux" else native_id,
             left_out=stack.left_out,
         )
@@ -166,7 +166,7 @@ class Stacks:
 
 
 def bytes_of_this_thread() -> int | None:
-    """Return what the calling thread has read and written so far; None where the system does not tell."""
+    """Return what the calling thread has read and written so far; None where the system does not count it."""
     try:
         with open("/proc/thread-self/io", "rb") as file:
             fields = file.read().split()

@@ -1,4 +1,4 @@
-"""Tells a rank from the processes that it starts, which inherit its environment.
+"""Distinguishes a rank from the processes that it starts, which inherit its environment.
 
 A script may start other processes, for example for an evaluation. Their environment has all
 variables of a rank, and they must not take over the sockets, record and log of the rank that started them.

@@ -26,7 +26,7 @@ def begin(file: Path | None) -> None:
     Args:
         file: where to, for a rank whose output is not kept; None: to stderr, which is the rank's log.
     """
-    # A crash is then told without its line, which is no fault of the agent.
+    # A crash is then reported without its line, which is no fault of the agent.
     with contextlib.suppress(Exception):
         if _originals or faulthandler.is_enabled():
             return

@@ -26,7 +26,7 @@ _addresses: set[str] = set()
 
 
 def present() -> dict[int, str]:
-    """Return the descriptors of this process as `/proc` names them; none where it does not tell."""
+    """Return the descriptors of this process as `/proc` names them; none where it does not list them."""
     try:
         numbers = map(int, os.listdir("/proc/self/fd"))
     except OSError:

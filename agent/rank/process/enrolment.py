@@ -126,7 +126,7 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
 
 
 def _started_by(launcher: rundir.Process) -> tuple[RunDir, str] | None:
-    """Return the run that this torchrun has on this host: a restart may be told another address than the start was."""
+    """Return the run that this torchrun has on this host: a restart may get another address than the start."""
     for directory in rundir.runs():
         # Another process may remove one meanwhile.
         with contextlib.suppress(RunDirError):

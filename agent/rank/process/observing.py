@@ -55,7 +55,7 @@ def replace_lost(directory: RunDir, faults: Faults) -> None:
     """Start another observer where the run's was killed; for a thread of the agent, while the script runs.
 
     On one host the next onlooker does that; an onlooker on another host cannot start anything here.  An observer that
-    was told to leave has taken its sockets with it, and is not replaced.  For some 30 ms the start has a child of this
+    had to leave has taken its sockets with it, and is not replaced.  For some 30 ms the start has a child of this
     process, as above.
     """
     try:

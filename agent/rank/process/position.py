@@ -1,6 +1,6 @@
-"""The place of a process in its group, as its launcher has told it in the environment.
+"""The place of a process in its group, as its launcher has put it into the environment.
 
-Launchers are told apart by their variables, the innermost one first: torchrun in a Slurm step or under `mpirun` sets
+Launchers are known by their variables, the innermost one first: torchrun in a Slurm step or under `mpirun` sets
 its own, and what the outer one has set is then of the process that started torchrun.
 """
 
@@ -28,16 +28,16 @@ class Position(NamedTuple):
     local_rank: int
     world: int
     local_world: int | None = None
-    """Ranks on this host, None where the launcher does not tell it."""
+    """Ranks on this host, None where the launcher does not say it."""
     node: int | None = None
     """Number of this host among those of the group, likewise."""
     nodes: int | None = None
     launcher: str = ""
-    """The launcher that has told it: `torchrun`, `environment`, `openmpi`, `mpich`, `mvapich`, `slurm`; empty: none."""
+    """The launcher: `torchrun`, `environment`, `openmpi`, `mpich`, `mvapich`, `slurm`; empty: none."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], program: str = "") -> Position:
-        """Return the place that a launcher has told in the environment.
+        """Return the place that a launcher has put into the environment.
 
         Args:
             environment: of this process.
@@ -61,7 +61,7 @@ class Position(NamedTuple):
         return (self.local_world is not None and self.local_world < self.world) or (self.nodes or 1) > 1
 
     def may_spread(self, environment: Mapping[str, str]) -> bool:
-        """Say whether the group has ranks on other hosts, or may have: nobody tells, and its address is no loopback."""
+        """Say whether the group has ranks on other hosts, or may have: nothing says, and its address is no loopback."""
         if self.local_world is not None or self.nodes is not None:
             return self.spreads
         address = environment.get("MASTER_ADDR", "")
@@ -74,7 +74,7 @@ def _starts_ranks(program: str) -> bool:
 
 
 def _of_torch(environment: Mapping[str, str]) -> Position:
-    """Return what RANK and WORLD_SIZE tell, which torch's own `env://` reads.
+    """Return the place by RANK and WORLD_SIZE, which torch's own `env://` reads.
 
     torchrun sets them, with all others:
     https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. DeepSpeed's launcher has LOCAL_SIZE and
@@ -85,7 +85,7 @@ def _of_torch(environment: Mapping[str, str]) -> Position:
     world = int(environment.get("WORLD_SIZE", "1"))
     told = "LOCAL_RANK" in environment
     local_rank = int(environment.get("LOCAL_RANK", "0"))
-    # Lightning's own launcher tells its children all but the rank.
+    # Lightning's own launcher gives its children all but the rank.
     first = environment.get("NODE_RANK", "0") == "0"
     rank = int(environment.get("RANK", str(local_rank) if first and local_rank < world else "0"))
     torchrun = "TORCHELASTIC_RUN_ID" in environment
@@ -182,7 +182,7 @@ def _placed(
     node: int | None = None,
     nodes: int | None = None,
 ) -> Position | None:
-    """Return the place, None where it is not told or cannot be."""
+    """Return the place, None where it is not known or cannot be."""
     if rank is None or world is None or rank >= world:
         return None
     if local_world is not None and local_world > world:
@@ -195,7 +195,7 @@ def _placed(
 
 
 def tasks_on(text: str, node: int | None) -> int | None:
-    """Return the tasks of Slurm on a node of a step, from a text such as `2(x3),1`; None where that does not tell."""
+    """Return the tasks of Slurm on a node of a step, from a text such as `2(x3),1`; None where that does not say it."""
     if node is None:
         return None
     first = 0

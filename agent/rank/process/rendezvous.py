@@ -168,7 +168,7 @@ _AGREES_S: Final = 60.0
 _COMES_S: Final = 300.0
 """Seconds after which a store that cannot be reached is given up."""
 _LATE_S: Final = 30.0
-"""Seconds after which it is told that the head is not found; the look-out goes on."""
+"""Seconds after which the head is said not to be found; the look-out goes on."""
 _SETTLES_S: Final = 10.0
 """Seconds that a rank may go on after the end of the store: at the end of a training its ranks end one by one."""
 _ENDS_S: Final = 3.0

@@ -86,7 +86,7 @@ class Board:
         """Look up a device.
 
         Args:
-            uuid: that which CUDA tells, without the prefix; empty where it tells none.
+            uuid: that of CUDA, without the prefix; empty where it has none.
             index: the number of the device in this process.
             environment: of this process.
         """
@@ -105,7 +105,7 @@ class Board:
             return None
 
     def memory_of(self, pid: int) -> int | None:
-        """Return the bytes of a process on the device, CUDA's own included; None where the driver does not tell.
+        """Return the bytes of a process on the device, CUDA's own included; None where the driver does not say it.
 
         It may know the process by another number than its container does.
         """
@@ -123,7 +123,7 @@ def _names(uuid: str, index: int, environment: Mapping[str, str]) -> list[str]:
     """Return the names under which NVML may know a device, the most exact first."""
     listed = [each.strip() for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     own = listed[index] if index < len(listed) else ""
-    # The UUID that CUDA tells of a part of a device may be that of the whole.
+    # CUDA's UUID of a part of a device may be that of the whole.
     parts = [own] if own.startswith("MIG-") else []
     return [*parts, f"GPU-{uuid}", f"MIG-{uuid}"] if uuid else parts
 

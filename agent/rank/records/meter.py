@@ -213,7 +213,7 @@ class Starvation:
     def stamp(self, steps: list[Step]) -> list[Step]:
         """Return the records with their shares of the count, in proportion to their wall time.
 
-        Steps that were only counted have a share as well, which is told by none.
+        Steps that were only counted have a share as well, which is in no record.
         """
         now = self._read()
         if not steps:

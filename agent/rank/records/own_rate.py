@@ -70,7 +70,7 @@ class OwnRate:
             self._usual_ns = None
 
     def begin(self, steps: Sequence[Step], record_ns: int | None) -> None:
-        """Take in recorded steps, and choose the first number as soon as they tell it.
+        """Take in recorded steps, and choose the first number as soon as they show it.
 
         Args:
             steps: those since the last call.

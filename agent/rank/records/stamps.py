@@ -4,7 +4,7 @@ All arithmetic is left to the agent's own thread (`meter`), because every micros
 delays the training.  There are no locks: the training's threads append under the interpreter
 lock, and the agent's thread reads finished steps.
 
-Where stamps cost a rank more than its budget, only one step in k is *recorded*; the others are *counted*, and told with
+Where stamps cost a rank more than its budget, only one step in k is *recorded*; the others are *counted*, and sent with
 the next record.  Of a counted step there is a trail of its phases and losses, until the next one is over: of the last
 step before a hold, or before the end of the script, a record is made of it.
 """

@@ -1,6 +1,6 @@
 """The end of a log and what is added to it, piece by piece, for a copy at another place.
 
-The offsets of a copy are those of the log: what was not copied is a hole in it, which readers tell (`sparse`).
+The offsets of a copy are those of the log: what was not copied is a hole in it, which readers show (`sparse`).
 """
 
 from __future__ import annotations

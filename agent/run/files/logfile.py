@@ -151,7 +151,7 @@ class LogFile:
 
 
 def _forwards(piece: sparse.Piece, position: int, most: int, size: int) -> Stretch | None:
-    # A hole up to the end is told with what comes after it.
+    # A hole up to the end is shown with the text after it.
     if not piece.data:
         return None
     read_to = piece.position + len(piece.data)

@@ -137,7 +137,7 @@ def read(path: Path | str, limit: int = LARGEST_RECORD) -> bytes:
     """
     descriptor, size = _open_plain(path)
     try:
-        # One byte more tells whether the file has grown meanwhile; some file systems return less than there is.
+        # One byte more shows whether the file has grown meanwhile; some file systems return less than there is.
         content = piece = os.read(descriptor, min(size, limit) + 1)
         while piece and len(content) != size and len(content) <= limit:
             piece = os.read(descriptor, limit + 1 - len(content))

@@ -1,4 +1,4 @@
-"""The line of a process's output that tells best why the process ended; one clean line, whatever the output is.
+"""The line of a process's output that says best why the process ended; one clean line, whatever the output is.
 
 A program that ends by `sys.exit(2)`, or by a crash in native code, leaves no exception: the reason stands only in what
 it has printed.  Output is hostile, and is in one file for stdout and stderr, so that its last line may be any.
@@ -67,7 +67,7 @@ class LastOutput(NamedTuple):
 
 
 def last_output(text: str) -> LastOutput | None:
-    """Return the line that tells best why the process that printed `text` ended, None where it printed nothing."""
+    """Return the line that says best why the process that printed `text` ended, None where it printed nothing."""
     lines = _told_lines(text)[-_LINES:][::-1]
     for after, line in enumerate(lines):
         if re.match(_EXCEPTION, line):

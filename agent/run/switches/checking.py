@@ -43,6 +43,6 @@ def parse(text: str) -> Checking:
 
 
 def from_environment(environment: Mapping[str, str]) -> Checking:
-    """Return what an environment asks for; raises ValueError where nobody can tell."""
+    """Return what an environment asks for; raises ValueError where that is not clear."""
     text = environment.get(VARIABLE, "")
     return parse(text) if text.strip() else Checking()

@@ -38,7 +38,7 @@ _USUAL: Final = 0.35
 MEMORY_VARIABLE: Final = "DDPTOP_RECORDS_MIB"
 """Environment variable with the memory of each rank for its newest records, in MiB."""
 MEMORY_MIB: Final = 16
-"""The memory where the environment does not tell."""
+"""The memory where the environment does not say it."""
 MOST_MIB: Final = 65_536
 
 
@@ -56,7 +56,7 @@ def parse(text: str) -> int:
 
 
 def from_environment(environment: Mapping[str, str]) -> int | None:
-    """Return the number that an environment fixes, None where it does not; raises ValueError where nobody can tell."""
+    """Return the number that an environment fixes, None where it does not; raises ValueError where that is unclear."""
     text = environment.get(VARIABLE, "")
     return parse(text) if text.strip() else None
 

@@ -162,7 +162,7 @@ def meant(owner: type[DOMNode], key: str, remapped: Remapped) -> tuple[str, ...]
 
 
 class Names(Mapping[str, str]):
-    """By the id of an action, the first of its keys as it is told to the user."""
+    """By the id of an action, the first of its keys as the user reads it."""
 
     def __init__(self, app: type[App[Any]], remapped: Remapped, *, ascii_only: bool = False) -> None:
         """Know the keys of the first screen, and look the others up once they are asked for."""

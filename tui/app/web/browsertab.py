@@ -28,24 +28,24 @@ _SAID_LIMIT: Final = 16384
 
 
 class Patience:
-    """How long a site waits for what its tabs have begun: until it is told a second time to end."""
+    """The patience of a site with the actions of its tabs: it waits for them until its end is asked for again."""
 
     def __init__(self) -> None:
-        self._told = 0
+        self._asked = 0
 
     def end(self) -> None:
-        """Tell the site to end."""
-        self._told += 1
+        """Ask for the end of the site."""
+        self._asked += 1
 
     @property
     def ending(self) -> bool:
-        """True once the site was told."""
-        return self._told > 0
+        """True once its end was asked for."""
+        return self._asked > 0
 
     @property
     def over(self) -> bool:
-        """True once it was told again."""
-        return self._told > 1
+        """True once that was asked for again."""
+        return self._asked > 1
 
 
 class Tab(AppService):

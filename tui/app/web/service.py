@@ -130,7 +130,7 @@ class Site(Server):
             await asyncio.sleep(_SWEEP_S)
 
     async def on_startup(self, app: web.Application) -> None:
-        """Print nothing: what is served is told by the verb."""
+        """Print nothing: the verb says what is served."""
 
     async def on_shutdown(self, app: web.Application) -> None:
         """Close all tabs."""

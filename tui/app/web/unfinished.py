@@ -1,6 +1,6 @@
 """The actions on its run that the process of a browser's tab has begun and not yet brought to their end.
 
-The process tells it by single bytes through a pipe of its own, which is never full and which
+The process reports them by single bytes through a pipe of its own, which is never full and which
 nothing that is drawn can hold up; the server reads them before it ends the process by force.
 """
 

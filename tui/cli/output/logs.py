@@ -37,7 +37,7 @@ def show(
         ranks: the ranks; all of them, and torchrun, where there is none.
         follow: whether to go on until the run ends.
         say: prints a line.
-        note: tells beside the output that there is none.
+        note: says beside the output that there is none.
         wanted: what is to be printed.
     """
     afar = CopiedLogs(directory, _TAIL)

@@ -19,7 +19,7 @@ from ddptop.tui.model.frame import ENDED, EventLine, Frame, not_linked, unheard_
 
 POLL_S = 0.05
 _PATIENCE_S: Final = 5.0
-"""Seconds for which a start may wait for other hosts before that is told."""
+"""Seconds for which a start may wait for other hosts before that is said."""
 _SAME: Final = 0.2
 """Share by which the time of a phase may differ between ranks that count as alike."""
 _LITTLE: Final = 0.05
@@ -37,20 +37,20 @@ class PlainView:
         self._interval_s = interval_s
         self._told: tuple[EventLine, ...] = ()
         self._begun: set[int | None] = set()
-        """Numbers of the verdicts whose beginning was told."""
+        """Numbers of the verdicts whose beginning was said."""
         self._starting = ""
         self._announced = False
         self._latest = 0.0
         """The time of the newest line: later ones do not go back behind it."""
         self._last_step: int | None = None
         self._next_standing_s = 0.0
-        """How long the run has to stand before that is told again."""
+        """Seconds that the run has to stand before that is said again."""
         self._next_waiting_s = _PATIENCE_S
-        """How long a start has to wait before that is told, or told again."""
+        """Seconds that a start has to wait before that is said, or said again."""
         self._waits_since: float | None = None
         """When a new start after a failure was first said to wait; None while none does."""
         self._hang: int | None = None
-        """The number of the verdict of the hang that was told last."""
+        """The number of the verdict of the newest hang."""
         self._advised: int | None = None
         """The same of the hang of which was said what can be done."""
 
@@ -80,7 +80,7 @@ class PlainView:
     def _tell_standing(self, frame: Frame) -> None:
         """Say that the run makes no steps, and again whenever that has gone on for twice as long.
 
-        A hang is told by the event of its beginning; what is said again is then the hang, with the time until the
+        A hang is said by the event of its beginning; what is said again is then the hang, with the time until the
         collectives fail.
         """
         standing = frame.standing_s
@@ -142,7 +142,7 @@ class PlainView:
                 continue
             if event not in known:
                 self._begun.add(event.verdict)
-                # What is known only later, as the beginning of a hang, is told with the time at which it is told.
+                # What is known only later, as the beginning of a hang, has the time at which it is said.
                 self._say(event.at if event.at >= self._latest else frame.at, _text_of(event, frame))
         self._told = frame.events
 
@@ -151,7 +151,7 @@ class PlainView:
         if frame.state != "starting" or frame.ranks[0].state != "starting":
             return
         phase = frame.ranks[0].activity
-        # Between the first word and the rank's own there is nothing to tell.
+        # Between the first word and the rank's own there is nothing to say.
         if phase != self._starting and (not self._starting or frame.ranks[0].heard_age_s is not None):
             self._starting = phase
             self._say(frame.at, f"starting: {phase}")
@@ -228,7 +228,7 @@ def _spread(frame: Frame, phase: str) -> str:
         return "–"
     of_ranks = [known[phase] for known in frame.values("phases_ms") if known and phase in known]
     least, most = min(of_ranks, default=mean), max(of_ranks, default=mean)
-    # The mean of a slow rank and of the others tells of neither.
+    # The mean of a slow rank and of the others describes neither.
     if most - least > max(_SAME * most, _LITTLE * (frame.step_ms or 0.0)):
         return f"{least:,.1f} to {most:,.1f}"
     return f"{mean:,.1f}"

@@ -30,7 +30,7 @@ def text(frame: Frame, taken: Stacks, width: int | None = None) -> list[str]:
 
 
 def as_json(frame: Frame, taken: Stacks) -> dict[str, Any]:
-    """Return the documented form of `stacks --json`: all that the ranks have told, nothing merged or folded."""
+    """Return the documented form of `stacks --json`: all stacks of the ranks, nothing merged or folded."""
     verdict = _verdict(frame, taken)
     ordered = sorted(taken.inspections, key=lambda each: each.rank)
     return {
@@ -45,7 +45,7 @@ def as_json(frame: Frame, taken: Stacks) -> dict[str, Any]:
 
 
 def _verdict(frame: Frame, taken: Stacks) -> wire.Verdict | None:
-    """Return the verdict of the hang that is told, or of the one in which the stacks were recorded."""
+    """Return the verdict of the present hang, or of the one in which the stacks were recorded."""
     return hang.last(frame) or taken.verdict
 
 

@@ -132,7 +132,7 @@ def interval_line(verdict: wire.Verdict, hosts: Mapping[int, str] = NO_NAMES) ->
     if until is None:
         return f"{event_line(_as_event(verdict), hosts)} (goes on)"
     begun, end = _date(since).split(), _date(until).split()
-    # The date is told where it is another one than that of the beginning.
+    # The date is there where it is another one than that of the beginning.
     told = end[1] if begun[0] == end[0] else " ".join(end)
     return f"{event_line(_as_event(verdict), hosts)} (for {_lasted(until - since)}, until {told})"
 

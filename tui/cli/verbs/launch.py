@@ -159,9 +159,9 @@ def _run(options: argparse.Namespace) -> int:
     if (options.program is None) == (options.module is None):
         return complain("launch: give one program: a name from `ddptop programs`, a script, or -m MODULE", 2)
     if options.program in CATALOGUE and {"-h", "--help"} & set(options.arguments):
-        # Its options are its own to tell, and need no group.
+        # Its options are its own to show, and need no group.
         os.execv(sys.executable, [*launcher.isolated(CATALOGUE[options.program].module), "--help"])
-    # Before anything starts: what the dashboard could not work with is told now.
+    # Before anything starts: what the dashboard could not work with is said now.
     settings = configured(options)
     request = requested(options, who("shell"))
     try:
@@ -227,7 +227,7 @@ def _tell(line: str) -> None:
 
 
 def detach(directory: RunDir, settings: Settings) -> int:
-    """Wait until the ranks have begun to work, then print the run's name alone; the exit code tells of a failure."""
+    """Wait until the ranks have begun to work, then print the run's name alone; the exit code shows a failure."""
     from ddptop.tui.cli import view
 
     if sys.stderr.isatty():

@@ -67,7 +67,7 @@ def add_run(verb: argparse.ArgumentParser, *, last: bool = False) -> None:
 
 
 def add_remote(verb: argparse.ArgumentParser) -> None:
-    """Let the verb be told what ddptop is called on another machine."""
+    """Add the option with the command of ddptop on another machine."""
     verb.add_argument(
         "--remote-command",
         metavar="COMMAND",
@@ -76,7 +76,7 @@ def add_remote(verb: argparse.ArgumentParser) -> None:
 
 
 def add_view(verb: argparse.ArgumentParser) -> None:
-    """Let the verb be told how to show a run."""
+    """Add the options that say how a run is shown."""
     verb.add_argument(
         "--plain", action="store_true", help="lines of text instead of the dashboard (the default without a terminal)"
     )
@@ -87,7 +87,7 @@ def add_view(verb: argparse.ArgumentParser) -> None:
 
 
 def add_interval(verb: argparse.ArgumentParser) -> None:
-    """Let the verb be told how often to write."""
+    """Add the option with the seconds between two lines."""
     verb.add_argument("--interval", type=seconds, metavar="S", help="seconds between lines (as `ddptop config` has it)")
 
 
@@ -231,7 +231,7 @@ def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> RunD
     Args:
         name: its name or a part of it.
         looks: whether it is only looked at, so that of several that are meant the only live one may be taken.
-        last: whether, without a name and a live run, the newest one is taken, which is then told on stderr.
+        last: whether, without a name and a live run, the newest one is taken, which is then named on stderr.
 
     Raises:
         RunDirError: it is not clear, or there is none.

@@ -1,7 +1,7 @@
 """The entries of a log: a line, or the lines of a traceback, a warning or a message of several lines.
 
 Several ranks may write to one log, line by line. Where torch or torchrun puts the rank before each line, the lines of
-each are put together again; lines that name no rank cannot be told apart.
+each are put together again; lines that name no rank cannot be kept apart.
 """
 
 from __future__ import annotations
