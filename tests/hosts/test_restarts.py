@@ -164,11 +164,6 @@ def test_a_launch_over_as_many_hosts_as_come_is_as_large_as_its_group(
     assert len(set(job.counts())) == 1, paused.stdout
     resumed = hosts[0].ddptop("resume")
     assert not resumed.returncode, resumed.stderr
-    (job.folder / "slow").write_text("1 120")
-    until(
-        lambda: all((told["verdict"] or {}).get("rank") == 1 for told in on_all(hosts, status)), "it is judged", COLD_S
-    )
-    (job.folder / "slow").unlink()
     before = _firsts(job)
     hosts[1].kill_all()
     _started_again(job, (0,), before)
