@@ -21,6 +21,7 @@ from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.observer.record.recording import read_inspections, read_verdicts
 from ddptop.agent.observer.relay import hanging
+from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 
@@ -237,6 +238,7 @@ def test_a_run_of_which_a_rank_has_failed_is_not_looked_at(
     new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others wait for their end then: once the observer knows the cause, no turn of the relay looks for a hang."""
+    monkeypatch.setattr(relay_module, "EVERY_S", 0.1)
     directory = new_run(world=2)
     looks: list[int] = []
     seconds: list[int] = []
@@ -256,7 +258,7 @@ def test_a_run_of_which_a_rank_has_failed_is_not_looked_at(
         until(lambda: looks, "a look")
         relay.publish(wire.RunState(time.time_ns(), "running", cause="rank 0: ValueError"))
         before = len(seconds)
-        until(lambda: len(seconds) >= before + 4, "three seconds more")
+        until(lambda: len(seconds) >= before + 4, "three turns more")
     assert seconds[before + 1] == seconds[before + 3]
 
 
