@@ -48,7 +48,7 @@ def act(
         frames = connect(context, zmq.SUB, directory.address("observer", "pub"))
         asking = connect(context, zmq.DEALER, directory.address("observer", "cmd"))
         try:
-            frames.subscribe(wire.TOPIC_FRAME)
+            frames.subscribe(wire.TOPIC_RUN)
             asking.send(wire.encode(deadline.limited(command, READ_S)))
             return _Request(directory, frames, asking, command, waits, cancelled).reply()
         finally:

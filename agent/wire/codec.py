@@ -17,11 +17,10 @@ from ddptop.agent.wire.incoming import clean_name, cleaned, is_plain
 from ddptop.agent.wire.telemetry import (
     Beat,
     Collective,
-    EncodedRanks,
     EncodedSteps,
     Hello,
+    Newest,
     NumberedSteps,
-    Ranks,
     Recorded,
     Step,
     Steps,
@@ -36,7 +35,7 @@ _numbers: msgspec.msgpack.Decoder[NumberedSteps] = msgspec.msgpack.Decoder(Numbe
 _command: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _history: msgspec.msgpack.Decoder[HistoryAnswer] = msgspec.msgpack.Decoder(HistoryAnswer)
-_encoded_ranks: msgspec.msgpack.Decoder[EncodedRanks] = msgspec.msgpack.Decoder(EncodedRanks)
+_newest: msgspec.msgpack.Decoder[Newest] = msgspec.msgpack.Decoder(Newest)
 _host_hello: msgspec.msgpack.Decoder[HostHello] = msgspec.msgpack.Decoder(HostHello)
 _recorded: msgspec.msgpack.Decoder[Recorded] = msgspec.msgpack.Decoder(Recorded)
 
@@ -56,7 +55,7 @@ Unreadable = msgspec.MsgspecError
 def encode(
     message: Telemetry
     | EncodedSteps
-    | EncodedRanks
+    | Newest
     | Command
     | Answer
     | HistoryAnswer
@@ -90,14 +89,6 @@ def read_telemetry(payload: bytes) -> Telemetry:
     # `isinstance` asks the metaclass of these classes, and takes ten times as long.
     if type(message) is Steps or type(message) is Summary:
         return _cleaned_of_rank(message)
-    if type(message) is Ranks:
-        # Part by part: of a summary only the names of its metrics are text, and most of those are known.
-        return msgspec.structs.replace(
-            message,
-            hellos=tuple(map(cleaned, message.hellos)),
-            beats=tuple(map(cleaned, message.beats)),
-            summaries=tuple(map(_cleaned_summary, message.summaries)),
-        )
     return cleaned(message)
 
 
@@ -120,9 +111,9 @@ def read_numbers(payload: bytes) -> NumberedSteps:
     return _typed(_numbers, payload)
 
 
-def read_encoded_ranks(payload: bytes) -> EncodedRanks:
-    """Decode a `Ranks` message, but not its parts, each of which is to be read by `read_telemetry`."""
-    return _typed(_encoded_ranks, payload)
+def read_newest(payload: bytes) -> Newest:
+    """Decode a `Newest` message, but not its parts, each of which is to be read by `read_telemetry`."""
+    return _typed(_newest, payload)
 
 
 def read_command(payload: bytes) -> Command:

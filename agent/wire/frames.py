@@ -15,11 +15,11 @@ from ddptop.agent.wire.latencies import ALL_REDUCE
 from ddptop.agent.wire.message import MOST_RANKS, Count, Message, Pid, Rank, Whole
 from ddptop.agent.wire.telemetry import Verdict
 
-TOPIC_FRAME: Final = b"frame"
+TOPIC_RUN: Final = b"run"
 """`RunFrame`, four times a second while anybody subscribes, and at every change of state."""
 TOPIC_RANK: Final = b"rank"
 """`RankFrame` of one rank (`topic_of`), four times a second while anybody subscribes to it."""
-TOPIC_ROWS: Final = b"rows"
+TOPIC_RANKS: Final = b"ranks"
 """`Rows`, once a second while anybody subscribes."""
 
 UNHEARD: Final = frozenset({"silent", "gone"})

@@ -1,7 +1,7 @@
 """What ranks and the observer publish on PUB sockets, and the topics under which they do.
 
 A message goes out as two frames, `[topic, payload]`.  The observer repeats what its ranks publish, under the topic and
-the number of the rank (`topic_of`), and `Ranks`, in which the newest of all is together.
+the number of the rank (`topic_of`), and `Newest`, in which the newest of all is together.
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
@@ -30,9 +30,9 @@ TOPIC_BATCH: Final = b"batch"
 TOPIC_SUMMARY: Final = b"summary"
 TOPIC_EVENT: Final = b"event"
 TOPIC_CHECKSUMS: Final = b"checksums"
-TOPIC_RUN: Final = b"run"
+TOPIC_STATE: Final = b"state"
 TOPIC_VERDICTS: Final = b"verdicts"
-TOPIC_RANKS: Final = b"ranks"
+TOPIC_NEWEST: Final = b"newest"
 TOPIC_RECORD: Final = b"record"
 """Between the observers of a run on several hosts only; see `Recorded`."""
 
@@ -396,25 +396,15 @@ class Recorded(Message, frozen=True, tag="recorded"):
     """In place of what was recorded of their numbers before."""
 
 
-class Ranks(Message, frozen=True, tag="ranks"):
-    """The newest of each of some ranks, by the observer: once a second in a large group, and to each new subscriber.
+class Newest(Message, frozen=True, tag="newest"):
+    """The newest `Hello`, `Beat` and `Summary` of some ranks, as each has sent them, for the observer of another host.
 
-    A large group takes several of them, so that each is within `MAX_MESSAGE_BYTES`.
+    Of a large group once a second what has changed, and to each new subscriber all.  It takes several of them, so that
+    each is within `MAX_MESSAGE_BYTES`.
     """
 
-    at_ns: Moment
-    hellos: tuple[Hello, ...] = ()
-    beats: tuple[Beat, ...] = ()
-    summaries: tuple[Summary, ...] = ()
+    messages: tuple[msgspec.Raw, ...]
+    """Each is to be read by `read_telemetry`."""
 
 
-class EncodedRanks(Message, frozen=True, tag="ranks"):
-    """A `Ranks` message whose parts stay encoded; other processes read it as `Ranks`."""
-
-    at_ns: Moment
-    hellos: tuple[msgspec.Raw, ...] = ()
-    beats: tuple[msgspec.Raw, ...] = ()
-    summaries: tuple[msgspec.Raw, ...] = ()
-
-
-Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Ranks | Checksums | Hosts
+Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Checksums | Hosts

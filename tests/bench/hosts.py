@@ -67,7 +67,7 @@ _FAR_TURN_S: Final = 0.05
 _BRANCH_TURN_S: Final = 0.25
 _MOST_A_TURN: Final = 4
 """Steps that a rank makes at once to catch up."""
-_BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS, wire.TOPIC_HOSTS)
+_BRIEFLY: Final = (wire.TOPIC_NEWEST, wire.TOPIC_EVENT, wire.TOPIC_STATE, wire.TOPIC_VERDICTS, wire.TOPIC_HOSTS)
 """Topics of a dashboard of a large group."""
 _GO: Final = "go"
 _DELAYED: Final = "delayed"
@@ -234,16 +234,16 @@ class FakeHost:
 
     def note(self, topic: bytes, rank: int, payload: bytes) -> None:
         """Take in what a rank says of itself."""
-        if self.wants(wire.TOPIC_RANKS):
+        if self.wants(wire.TOPIC_NEWEST):
             self._newest[topic][rank] = payload
         elif self.wants(wire.topic_of(topic, rank)):
             self.publish(wire.topic_of(topic, rank), payload)
 
     def tell(self) -> None:
         """Send what all ranks have said of themselves since the last time."""
-        beats, summaries = (tuple(map(msgspec.Raw, newest.values())) for newest in self._newest.values())
-        if beats or summaries:
-            self.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRanks(time.time_ns(), (), beats, summaries)))
+        told = [payload for newest in self._newest.values() for payload in newest.values()]
+        if told:
+            self.publish(wire.TOPIC_NEWEST, wire.encode(wire.Newest(tuple(map(msgspec.Raw, told)))))
             for newest in self._newest.values():
                 newest.clear()
 
@@ -266,9 +266,9 @@ class FakeHost:
     def _arrived(self, peer: bytes, kind: bytes, content: list[bytes]) -> None:
         if kind == frames.SUBSCRIBE:
             self._topics.add(content[0])
-            if wire.TOPIC_RANKS.startswith(content[0]):
+            if wire.TOPIC_NEWEST.startswith(content[0]):
                 hellos = tuple(msgspec.Raw(wire.encode(rank.hello)) for rank in self.ranks)
-                self.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRanks(time.time_ns(), hellos, (), ())))
+                self.publish(wire.TOPIC_NEWEST, wire.encode(wire.Newest(hellos)))
         elif kind == frames.UNSUBSCRIBE:
             self._topics.discard(content[0])
         elif kind == frames.COMMAND and len(content) == 3:

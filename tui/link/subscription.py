@@ -91,8 +91,8 @@ class Subscription:
             return
         self._context = zmq.Context()
         # Of a large group the short rows of all ranks, and more of those in sight.
-        ranks = wire.TOPIC_RANK + b"/" if self._world <= EACH_RECORD else wire.TOPIC_ROWS
-        self._sub = Listener(self._context, (ranks, wire.TOPIC_FRAME), UNREAD)
+        ranks = wire.TOPIC_RANK + b"/" if self._world <= EACH_RECORD else wire.TOPIC_RANKS
+        self._sub = Listener(self._context, (ranks, wire.TOPIC_RUN), UNREAD)
         self._sub.connect(publications)
         # Another user's run is looked at, and asked nothing.
         with contextlib.suppress(Refused):

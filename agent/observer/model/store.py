@@ -6,9 +6,8 @@ Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 import msgspec
 
@@ -34,8 +33,6 @@ RENEWED_S = 1.0
 """The numbers of a large group are added up no more often than this."""
 ADDED_UP = 8
 """Those of so many ranks are added up each time."""
-
-_Told = TypeVar("_Told", wire.Beat, wire.Summary)
 
 
 class Store:
@@ -98,9 +95,6 @@ class Store:
             case wire.Verdicts():
                 self._observe(now)
                 self.changes.note_verdicts(message)
-            case wire.Ranks():
-                self._observe(now)
-                self._take_newest(message, now)
             case wire.Hosts():
                 self._observe(now)
                 self.hosts.take(message)
@@ -165,31 +159,6 @@ class Store:
                 self._recall_beat(recorded)
             case _:
                 self.apply(recorded, now)
-
-    def _take_newest(self, newest: wire.Ranks, now: float) -> None:
-        """Take in what the observer has heard of each rank, as old as that is; nothing of it is newer than known."""
-        for hello in newest.hellos:
-            began = hello.started_at_ns / 1e9
-            known = self.ranks.get(hello.rank)
-            self._greet(hello, began if known is None or known.heard_at is None else known.heard_at, heard=True)
-        for summary in newest.summaries:
-            self._take_aged(self._take_summary, summary, newest.at_ns - summary.end_at_ns, now)
-        for beat in newest.beats:
-            known = self.ranks.get(beat.rank)
-            before = None if known is None else known.beat
-            if before is None or before.generation != beat.generation or before.at_ns < beat.at_ns:
-                self._take_aged(self._take_beat, beat, newest.at_ns - beat.at_ns, now)
-
-    def _take_aged(self, take: Callable[[_Told, float], None], message: _Told, age_ns: int, now: float) -> None:
-        model = self.ranks.get(message.rank)
-        before = None if model is None else model.heard_at
-        if model is not None and model.far:
-            # Its time is that of another clock, and whoever tells of it says which hosts are silent.
-            age_ns = 0
-        at = now - (age_ns - PERIOD_NS) / 1e9 if age_ns > PERIOD_NS else now
-        take(message, at)
-        if model is not None and before is not None and before > at and self.ranks[message.rank] is model:
-            model.heard_at = before
 
     def _recall_beat(self, beat: wire.Beat) -> None:
         at = beat.at_ns / 1e9

@@ -336,7 +336,7 @@ def row(message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> Row:
             latest = "run", _OBSERVER, 0
         case wire.Verdicts():
             latest = "verdicts", _OBSERVER, 0
-        case wire.Summary() | wire.Ranks() | wire.Checksums():
+        case wire.Summary() | wire.Checksums():
             raise ValueError(f"{type(message).__name__} is not recorded")
     return _INSERT_LATEST, (*latest, payload)
 

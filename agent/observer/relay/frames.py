@@ -48,7 +48,7 @@ class Frames:
 
     @property
     def _is_watched(self) -> bool:
-        topics = wire.TOPIC_FRAME, wire.TOPIC_ROWS, wire.TOPIC_RANK + b"/"
+        topics = wire.TOPIC_RUN, wire.TOPIC_RANKS, wire.TOPIC_RANK + b"/"
         return any(map(self._door.wants, topics)) or bool(self._door.ranks_wanted())
 
     def greet(self, topics: Collection[bytes]) -> None:
@@ -90,7 +90,7 @@ class Frames:
         while len(payload) > _MOST and run.events:
             run = msgspec.structs.replace(run, events=run.events[1 + len(run.events) // 2 :])
             payload = wire.encode(run)
-        self._door.publish(wire.TOPIC_FRAME, payload)
+        self._door.publish(wire.TOPIC_RUN, payload)
 
     def _publish_ranks(self) -> None:
         ranks = range(self._world) if self._world <= EACH_RECORD else sorted(self._door.ranks_wanted())
@@ -100,19 +100,19 @@ class Frames:
                 self._door.publish(topic, wire.encode(self._model.framer.rank(rank)))
 
     def _publish_rows(self) -> None:
-        if not self._door.wants(wire.TOPIC_ROWS):
+        if not self._door.wants(wire.TOPIC_RANKS):
             return
         ranks = range(self._part, self._world, _PARTS)
         self._part = (self._part + 1) % _PARTS
-        if any(wire.TOPIC_ROWS.startswith(topic) for topic in self._newcomers):
+        if any(wire.TOPIC_RANKS.startswith(topic) for topic in self._newcomers):
             ranks = range(self._world)
         rows: list[msgspec.Raw] = []
         size = 0
         for rank in ranks:
             payload = wire.encode(self._model.framer.rank(rank, short=True))
             if size + len(payload) > _MOST:
-                self._door.publish(wire.TOPIC_ROWS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))
+                self._door.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))
                 rows, size = [], 0
             rows.append(msgspec.Raw(payload))
             size += len(payload)
-        self._door.publish(wire.TOPIC_ROWS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))
+        self._door.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))

@@ -265,13 +265,8 @@ class Intake:
         if self._is_sound(message, payload):
             self._hand_on(message, payload)
 
-    def take_from_afar(self, payload: bytes, ranks: Container[int]) -> None:
+    def take_from_afar(self, message: wire.Telemetry, payload: bytes, ranks: Container[int]) -> None:
         """Take in what the observer of another host repeats of its ranks: only of these."""
-        try:
-            message = wire.read_telemetry(payload)
-        except wire.Unreadable:
-            self.refused += 1
-            return
         if not isinstance(message, _OF_RANKS) or not (message.rank in ranks or _is_of_nobody(message)):
             self.refused += 1
         elif self._is_sound(message, payload):

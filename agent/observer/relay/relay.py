@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final
 
@@ -32,7 +32,6 @@ from ddptop.agent.observer.relay.door import door
 from ddptop.agent.observer.relay.door.commands import Commands
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.forwarding import Forwarding
-from ddptop.agent.observer.relay.door.greeting import Greeting
 from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
@@ -129,12 +128,9 @@ class Relay:
             self._looking_back, self._take_in, lambda *question: self.far.pass_up(*question),
         )  # fmt: skip
         self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect)
-        self._greeting = Greeting(
-            self._door, self._newest, PERIOD_S,
-            take_in=self._take_in, send_state=self._send_state, send_verdicts=self._send_verdicts,
-            send_hosts=lambda: self.far.publish(), pass_up=lambda topics: self.far.subscribe_up(topics),
-            frames=self._frames,
-        )  # fmt: skip
+        self._newcomers: set[bytes] = set()
+        """Topics to which somebody subscribes anew, and has not been sent what is known by now."""
+        self._greeted_at = 0.0
         self._repeating = Repeating(
             run.world, self._door, self._newest, self._verdicts, self._hanging, self._suspects,
             self._looking_back, Budget(run.world, self._forwarding.forward), self._model, self._common,
@@ -144,7 +140,7 @@ class Relay:
             context, run.world, directory.owner, self._recorder, self._fills, self._repeating, report=self.say
         )
         parts = Parts(
-            context, directory, run, self._door, self._greeting, self._commands, self._forwarding, self._intake,
+            context, directory, run, self._door, self.greet, self._commands, self._forwarding, self._intake,
             self._hanging, self._common, self._send_events, self.say, self._wake.set,
             follow_afar=partial(self._follow, afar=True), lose_afar=self._lose, know_hosts=self._know_hosts,
             judge_here=self._judge_here,
@@ -291,8 +287,9 @@ class Relay:
                 poller.unregister(socket)
 
     def _pause_s(self) -> float:
-        parts = (self._door, self._forwarding, self._inspections, self._greeting, self.far)
-        pauses = [self._due() - time.monotonic(), *(part.pause_s for part in parts)]
+        parts = (self._door, self._forwarding, self._inspections, self.far)
+        due = min(self._due(), self._greeted_at + PERIOD_S if self._newcomers else math.inf)
+        pauses = [due - time.monotonic(), *(part.pause_s for part in parts)]
         return max(0.0, min(pause for pause in pauses if pause is not None))
 
     def _turn(self) -> None:
@@ -307,7 +304,7 @@ class Relay:
             ("actions", self._ask_ranks),
             ("answers of ranks", self._forwarding.take),
             ("records of ranks", self._fills.take),
-            ("newcomers", self._greeting.turn),
+            ("newcomers", self._greet),
         ):
             self._guarded(name, part)
         now = time.monotonic()
@@ -370,6 +367,33 @@ class Relay:
                 for rank, command in commands.items():
                     self._forwarding.forward(_ASKER, rank, command, partial(_answered, answer))
 
+    def greet(self, topics: Set[bytes]) -> None:
+        """Publish soon what is known by now to those who subscribe to these topics anew."""
+        self._newcomers |= topics
+
+    def _greet(self) -> None:
+        new = self._door.read_subscriptions()
+        if not self.far.subscribe_up(new):
+            self._newcomers |= new
+        now = time.monotonic()
+        # Of many newcomers at the same moment each needs the same.
+        if not self._newcomers or now < self._greeted_at + PERIOD_S:
+            return
+        self._greeted_at = now
+        new, self._newcomers = self._newcomers, set()
+        self._take_in()
+        self._frames.greet(new)
+        # The others are for the observers of other hosts.
+        if wire.TOPIC_NEWEST in new:
+            for payload in self._newest.all():
+                self._door.publish(wire.TOPIC_NEWEST, payload)
+        if wire.TOPIC_STATE in new:
+            self._send_state()
+        if wire.TOPIC_HOSTS in new:
+            self.far.publish()
+        if wire.TOPIC_VERDICTS in new and not self._send_verdicts():
+            self._newcomers.add(wire.TOPIC_VERDICTS)
+
     def _send_events(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
@@ -388,7 +412,7 @@ class Relay:
                 self._is_news = False
                 self._frames.hurry()
             self._model.store.apply(self._state, time.time())
-            self._door.publish(wire.TOPIC_RUN, wire.encode(self._state))
+            self._door.publish(wire.TOPIC_STATE, wire.encode(self._state))
 
     def _take_in(self) -> None:
         """Take in what has arrived before an answer: it may be newer than what is known."""
@@ -455,9 +479,9 @@ class Relay:
             self._guarded("the budget", self._repeating.budget.turn)
         self._send_verdicts()
         if self._world > EACH_RECORD:
-            if self._door.wants(wire.TOPIC_RANKS):
-                for payload in self._newest.changes(time.time_ns()):
-                    self._door.publish(wire.TOPIC_RANKS, payload)
+            if self._door.wants(wire.TOPIC_NEWEST):
+                for payload in self._newest.changes():
+                    self._door.publish(wire.TOPIC_NEWEST, payload)
             wanted = self._door.ranks_wanted() | (self._suspects.ask() if self.far.judges else frozenset())
             self.far.look_at(wanted)
             self._model.store.watch(wanted)

@@ -93,7 +93,7 @@ def test_what_the_action_waits_for_comes_from_the_frames_of_the_run(observer: Ob
     """Each line once, and an empty one once it waits no more."""
     request = Request(observer)
     request.asked()
-    until(lambda: observer.turn() and wire.TOPIC_FRAME in observer.topics, "the subscription")
+    until(lambda: observer.turn() and wire.TOPIC_RUN in observer.topics, "the subscription")
     for line in ("pausing: waiting for rank 1", "pausing: waiting for rank 1", "pausing: waiting for rank 0"):
         observer.tell(wire.RunState(time.time_ns(), "running", action="pause by ada", waiting=line))
     until(lambda: len(request.lines) == 2, "two lines")

@@ -171,7 +171,7 @@ def test_kill_leaves_nothing(launch: Launch, context: zmq.Context[Any]) -> None:
     until(lambda: all((Path(run.cwd) / f"up-{rank}").exists() for rank in (0, 1)), "the helpers are up")
     news = context.socket(zmq.SUB)
     news.linger = 0
-    news.subscribe(wire.TOPIC_RUN)
+    news.subscribe(wire.TOPIC_STATE)
     news.connect(directory.address("observer", "pub"))
     controller = Controller(context, directory)
     assert news.poll(1000 * DEADLINE_S), "the state is on the air"
@@ -219,7 +219,7 @@ def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, conte
         assert (reply.id, reply.done) == (command.id, False)
     news = context.socket(zmq.SUB)
     news.linger = 0
-    news.subscribe(wire.TOPIC_RUN)
+    news.subscribe(wire.TOPIC_STATE)
     news.connect(directory.address("observer", "pub"))
     assert news.poll(1000 * DEADLINE_S)
     state = wire.read_telemetry(news.recv_multipart()[1])

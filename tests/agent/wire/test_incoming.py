@@ -14,11 +14,10 @@ from ddptop.agent.observer.end import freezer
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 from ddptop.agent.text import Complaint
-from ddptop.agent.wire import incoming
 from ddptop.agent.wire.incoming import cleaned
 
 TELEMETRY = (
-    wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState, wire.Verdicts, wire.Ranks,
+    wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState, wire.Verdicts,
     wire.Checksums,
 )  # fmt: skip
 COMMANDS = (
@@ -117,12 +116,3 @@ def test_a_complaint_is_one_clean_line() -> None:
         rundir.check_name("\x1b]0;owned\x07\u202eevil")
     assert not marks(str(caught.value))
     assert msgspec.json.encode(str(caught.value))
-
-
-def test_a_summary_among_those_of_other_ranks_is_cleaned_as_one_that_comes_alone() -> None:
-    """Names of metrics that are too long, or that a terminal would act on, are the same on both ways."""
-    summary = wire.Summary(3, 1, 9, 7, 7, 2, 100, 10, 20, 30, 5, None, 35, metrics={"x" * 200: 1.0, "\x1b[31mred": 2.0})
-    together = wire.read_telemetry(wire.encode(wire.Ranks(5, summaries=(summary,))))
-    assert isinstance(together, wire.Ranks)
-    assert together.summaries == (wire.read_telemetry(wire.encode(summary)),)
-    assert all(len(name) <= incoming.LONGEST_NAME for name in together.summaries[0].metrics)

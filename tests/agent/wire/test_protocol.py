@@ -51,7 +51,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Event: "event: at_ns text rank level action who",
     wire.RunState: "run: at_ns state torchrun_pid exit_code cause refused ending",
     wire.Verdicts: "verdicts: at_ns verdicts missing_steps",
-    wire.Ranks: "ranks: at_ns hellos beats summaries",
+    wire.Newest: "newest: messages",
     wire.HostState: "host state ranks heard_at_ns offset_ms offset_error_ms rtt_ms agent_version node gone",
     wire.EventLine: "at text rank level verdict",
     wire.Restart: "generation at step",
@@ -107,14 +107,14 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "inspection checksums census log"
     ),
 }
-"""Of each message in version 1 of the protocol its tag and its fields in their order; parts of messages have no tag."""
+"""Of each message in version 2 of the protocol its tag and its fields in their order; parts of messages have no tag."""
 
 
 def test_every_message_has_a_form_in_this_version() -> None:
     """A new message is added to the table; a new version has a table of its own."""
     assert wire.PROTOCOL == 2
     unions: tuple[Any, ...] = (wire.Telemetry, wire.Command, wire.Answer, wire.HistoryAnswer)
-    unions += (wire.Telemetry | wire.HostHello, wire.RunFrame | wire.RankFrame | wire.Rows)
+    unions += (wire.Telemetry | wire.HostHello | wire.Newest, wire.RunFrame | wire.RankFrame | wire.Rows)
     messages = {kind for kind, form in FORMS.items() if ":" in form}
     assert {kind for union in unions for kind in union.__args__} == messages
 

@@ -31,7 +31,7 @@ PARAMETERS = wire.Parameters(
         (wire.Event(1, "text", None, "warning"), wire.read_telemetry),
         (wire.RunState(1, "killing", 12), wire.read_telemetry),
         (wire.Verdicts(5, (wire.Verdict(1, "slow_rank", "rank 2", 3, rank=2, every=10),)), wire.read_telemetry),
-        (wire.Ranks(5, beats=(wire.Beat(1, 4, "running", "data", 7, None, 7),)), wire.read_telemetry),
+        (wire.Newest((msgspec.Raw(wire.encode(wire.Event(1, "text"))),)), wire.read_newest),
         (wire.Hold(1, "token"), wire.read_command),
         (wire.Kill(1, 5.0, None, "ada"), wire.read_command),
         (wire.Act(1, "step", "ada", 3), wire.read_command),

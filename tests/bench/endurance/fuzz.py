@@ -409,7 +409,7 @@ class Fuzz:
         with self._peer(zmq.XSUB, address) as peer:
             for _ in range(1000):
                 head = self.random.choice((b"\x01", b"\x00", b"\x02", b""))
-                topic = self.random.choice((b"", b"ranks", b"verdicts", b"steps/", b"steps/00001", b"beat/99999"))
+                topic = self.random.choice((b"", b"newest", b"verdicts", b"steps/", b"steps/00001", b"beat/99999"))
                 self._send(peer, head + topic + self.random.randbytes(self.random.choice((0, 1, 4, 100, 3000))))
 
     def relayed(self, address: str) -> None:

@@ -81,8 +81,8 @@ class Observer:
         for rank in ranks:
             self.publish(wire.topic_of(wire.TOPIC_RANK, rank.rank), rank)
         for first in range(0, len(ranks), 128):
-            self.publish(wire.TOPIC_ROWS, wire.Rows(now, ranks[first : first + 128]))
-        self.publish(wire.TOPIC_FRAME, run)
+            self.publish(wire.TOPIC_RANKS, wire.Rows(now, ranks[first : first + 128]))
+        self.publish(wire.TOPIC_RUN, run)
 
     def publish(self, topic: bytes, message: Published | bytes) -> None:
         """Send a message, or bytes that are none."""

@@ -132,7 +132,7 @@ def test_of_a_large_group_only_ranks_in_sight_are_subscribed_to(looks_back: bool
         def are_subscribed(wanted: set[int]) -> bool:
             polling(observer, link)
             topics = {wire.topic_of(topic, rank) for topic in each for rank in wanted}
-            return observer.topics == {wire.TOPIC_ROWS, wire.TOPIC_FRAME} | topics
+            return observer.topics == {wire.TOPIC_RANKS, wire.TOPIC_RUN} | topics
 
         for watched, followed in (
             (set(), set()),
@@ -155,8 +155,8 @@ def test_a_rank_in_sight_is_shown_whole_and_the_others_by_their_rows() -> None:
         one = msgspec.structs.replace(observer.framer.ranks()[5], step=8, losses=(2.0, 1.0))
         observer.publish(topic, one)
         rows = [msgspec.structs.replace(observer.framer.ranks()[rank], step=9) for rank in (5, 6)]
-        observer.publish(wire.TOPIC_ROWS, wire.Rows(1.0, tuple(rows)))
-        observer.publish(wire.TOPIC_FRAME, observer.framer.frame())
+        observer.publish(wire.TOPIC_RANKS, wire.Rows(1.0, tuple(rows)))
+        observer.publish(wire.TOPIC_RUN, observer.framer.frame())
         until(lambda: polling(observer, link) and frame_now(link).ranks[6].step == 9, "the rows")
         assert frame_now(link).ranks[5] == one
 
@@ -170,8 +170,8 @@ def test_scrolling_past_asks_for_nothing() -> None:
                 link.watch(frozenset({rank}))
                 now += 0.1
                 link.poll()
-            until(lambda: observer.turn() and wire.TOPIC_FRAME in observer.topics, "the onlooker")
-            assert observer.topics <= {wire.TOPIC_ROWS, wire.TOPIC_FRAME}
+            until(lambda: observer.turn() and wire.TOPIC_RUN in observer.topics, "the onlooker")
+            assert observer.topics <= {wire.TOPIC_RANKS, wire.TOPIC_RUN}
             assert [len(frames) for _, frames in observer.asked] in ([], [1]), "at most what a plot shows at first"
 
 
@@ -418,16 +418,16 @@ def test_a_message_that_cannot_be_is_refused_and_counted() -> None:
         assert run is not None
         stranger = msgspec.structs.replace(ranks[1], rank=2)
         wrong: list[tuple[bytes, wire.RankFrame | wire.RunFrame | wire.Rows | wire.Telemetry | bytes]] = [
-            (wire.TOPIC_FRAME, b"\xff"),
-            (wire.TOPIC_FRAME, beat(0, 9)),
-            (wire.TOPIC_FRAME, msgspec.structs.replace(run, world=3)),
+            (wire.TOPIC_RUN, b"\xff"),
+            (wire.TOPIC_RUN, beat(0, 9)),
+            (wire.TOPIC_RUN, msgspec.structs.replace(run, world=3)),
             (wire.topic_of(wire.TOPIC_RANK, 1), stranger),
             (wire.topic_of(wire.TOPIC_RANK, 1), wire.Rows(1.0, (stranger,))),
         ]
         for topic, message in wrong:
             observer.publish(topic, message)
-        observer.pub.send_multipart([wire.TOPIC_FRAME])
-        observer.pub.send_multipart([wire.TOPIC_FRAME, wire.encode(run), b""])
+        observer.pub.send_multipart([wire.TOPIC_RUN])
+        observer.pub.send_multipart([wire.TOPIC_RUN, wire.encode(run), b""])
         drained(lambda: subscription.refused >= len(wrong) + 2)
         assert (subscription.run, subscription.ranks) == (run, ranks)
         observer.tell(beat(0, 5), beat(1, 5))
@@ -439,7 +439,7 @@ def test_what_is_refused_stands_in_the_frame() -> None:
     """Beside what agents and observer have refused."""
     with observed(run_of("counted", 1)) as observer, closing(Link(observer.directory, "test")) as link:
         heard(observer, link)
-        observer.publish(wire.TOPIC_FRAME, b"\xff")
+        observer.publish(wire.TOPIC_RUN, b"\xff")
         until(lambda: polling(observer, link) and frame_now(link).refused == 1, "the count")
 
 
@@ -454,11 +454,11 @@ def test_an_observer_that_sends_too_much_is_cut_off_and_heard_again() -> None:
             return frame_now(link).ranks[0].step == number
 
         until(lambda: is_heard(1), "the observer")
-        observer.publish(wire.TOPIC_FRAME, bytes(wire.MAX_MESSAGE_BYTES))
+        observer.publish(wire.TOPIC_RUN, bytes(wire.MAX_MESSAGE_BYTES))
         until(lambda: is_heard(2), "what follows one that is just within the bound")
         observer.topics.clear()
-        observer.publish(wire.TOPIC_FRAME, bytes(wire.MAX_MESSAGE_BYTES + 1))
-        until(lambda: is_heard(3) and wire.TOPIC_FRAME in observer.topics, "another connection")
+        observer.publish(wire.TOPIC_RUN, bytes(wire.MAX_MESSAGE_BYTES + 1))
+        until(lambda: is_heard(3) and wire.TOPIC_RUN in observer.topics, "another connection")
 
 
 def test_a_socket_that_others_can_use_is_not_listened_to() -> None:

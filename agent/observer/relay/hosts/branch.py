@@ -40,7 +40,7 @@ FIRST_S: Final = 10.0
 """Seconds after the start in which the link may be made before it is said that there is none."""
 ALONE: Final = "alone"
 """The state of a host without a link; see `wire.HostState`."""
-_ALWAYS: Final = frozenset({wire.TOPIC_HOSTS, wire.TOPIC_RUN, wire.TOPIC_VERDICTS})
+_ALWAYS: Final = frozenset({wire.TOPIC_HOSTS, wire.TOPIC_STATE, wire.TOPIC_VERDICTS})
 """What is wanted of the head also where nobody looks on here."""
 _ONLOOKER: Final = b"a"
 """Beginning of the asker of a command of an onlooker here, before the onlooker's name."""
@@ -161,7 +161,7 @@ class Branch:
             reply = wire.encode(wire.Reply(number, False, text))
             parts.door.send(asker, *([] if rank < 0 else [b"%d" % rank]), reply)
         # Who looks on is told what this host knows.
-        parts.greeting.greet(parts.door.subscribed)
+        parts.greet(parts.door.subscribed)
 
     def want(self, new: frozenset[bytes] | set[bytes] = frozenset()) -> None:
         """Subscribe at the head to what onlookers here do, anew to what is new to one of them."""
@@ -233,7 +233,7 @@ class Branch:
             told = wire.read_telemetry(payload)
             if isinstance(told, wire.Verdicts):
                 self.verdicts = told.verdicts
-        elif topic == wire.TOPIC_RUN:
+        elif topic == wire.TOPIC_STATE:
             told = wire.read_telemetry(payload)
             if isinstance(told, wire.RunState):
                 self.cause = told.cause
@@ -273,7 +273,7 @@ class Branch:
                 for payload in self._parts.common.all():
                     self._beyond.publish(self._head, topic, payload)
             else:
-                self._parts.greeting.greet({topic})
+                self._parts.greet({topic})
         else:
             self.refused += 1
 

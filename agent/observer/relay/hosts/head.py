@@ -34,10 +34,10 @@ from ddptop.agent.version import VERSION
 from ddptop.agent.wire import EACH_RECORD, HostState
 
 _SMALL: Final = (
-    wire.TOPIC_RANKS, wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT,
+    wire.TOPIC_NEWEST, wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT,
     wire.TOPIC_CHECKSUMS,
 )  # fmt: skip
-_LARGE: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_CHECKSUMS)
+_LARGE: Final = (wire.TOPIC_NEWEST, wire.TOPIC_EVENT, wire.TOPIC_CHECKSUMS)
 """In a large group the newest of all ranks of a host comes together, once a second."""
 _OF_SETTLED: Final = frozenset((PUBLICATION, COMMAND, ANSWER))
 """What can be taken in only once it is known which ranks are where."""
@@ -215,7 +215,7 @@ class Head:
         self._in_sight = ranks
 
     def _subscribe_at(self, branch: Connected, *, again: bool = False) -> None:
-        branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_RANKS, wire.TOPIC_RECORD) if again else ())
+        branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_NEWEST, wire.TOPIC_RECORD) if again else ())
 
     def turn(self) -> None:
         """Do what was left for want of room, and what was asked for by the main thread."""
@@ -272,46 +272,39 @@ class Head:
             return
         intake = self._parts.intake
         before = intake.refused
-        if topic == wire.TOPIC_RANKS:
-            newest = wire.read_encoded_ranks(payload)
-            for part in (*newest.hellos, *newest.beats):
-                intake.take_from_afar(bytes(part), branch.ranks)
-            for part in newest.summaries:
-                self._take_summary(branch, bytes(part))
-        elif topic.startswith(wire.TOPIC_SUMMARY):
-            self._take_summary(branch, payload)
-        elif topic == wire.TOPIC_EVENT:
-            event = wire.read_telemetry(payload)
-            if not isinstance(event, wire.Event):
-                raise ValueError("no event")
-            self._take_event(branch, event)
+        if topic == wire.TOPIC_NEWEST:
+            for part in wire.read_newest(payload).messages:
+                self._take_each(branch, bytes(part))
         elif topic == wire.TOPIC_RECORD:
             # Its verdicts are those of a host that was alone.
             for event in wire.read_recorded(payload).events:
                 self._take_event(branch, event)
         else:
-            intake.take_from_afar(payload, branch.ranks)
+            self._take_each(branch, payload)
         if intake.refused != before:
             # They are counted there.
             self.refused -= 1
             self._refuse(branch)
 
-    def _take_summary(self, branch: Connected, payload: bytes) -> None:
-        summary = wire.read_telemetry(payload)
-        if not isinstance(summary, wire.Summary):
-            raise ValueError("no summary")
-        # The newest of all come again with each new link.
-        newest = summary.generation, summary.number
-        if newest > branch.summaries.get(summary.rank, (-1, -1)):
-            if summary.rank in branch.ranks:
-                branch.summaries[summary.rank] = newest
-            self._parts.intake.take_from_afar(payload, branch.ranks)
+    def _take_each(self, branch: Connected, payload: bytes) -> None:
+        message = wire.read_telemetry(payload)
+        if isinstance(message, wire.Event):
+            self._take_event(branch, message)
+            return
+        if isinstance(message, wire.Summary):
+            # The newest of all come again with each new link.
+            newest = message.generation, message.number
+            if newest <= branch.summaries.get(message.rank, (-1, -1)):
+                return
+            if message.rank in branch.ranks:
+                branch.summaries[message.rank] = newest
+        self._parts.intake.take_from_afar(message, payload, branch.ranks)
 
     def _take_event(self, branch: Connected, event: wire.Event) -> None:
         named = _named(event, branch.peer.host)
         # What was told without a link comes again with it.
         if self._parts.common.is_new(named):
-            self._parts.intake.take_from_afar(wire.encode(named), branch.ranks)
+            self._parts.intake.take_from_afar(named, wire.encode(named), branch.ranks)
 
     def _take_command(self, branch: Connected, frames: list[bytes]) -> None:
         asker, *rest = frames
@@ -339,7 +332,7 @@ class Head:
             for payload in self._parts.common.all():
                 self._beyond.publish(branch.peer.name, topic, payload)
         else:
-            self._parts.greeting.greet({topic})
+            self._parts.greet({topic})
 
     def _unsubscribe(self, branch: Connected, frames: list[bytes]) -> None:
         self._parts.door.windows.unsubscribe(branch.peer.name, frames[0])

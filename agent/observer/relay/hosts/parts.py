@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -19,7 +19,6 @@ from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.relay.door.commands import Commands
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.forwarding import Forwarding
-from ddptop.agent.observer.relay.door.greeting import Greeting
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.hosts.common import CommonRecord
 from ddptop.agent.observer.relay.intake import Intake
@@ -49,7 +48,8 @@ class Parts:
     directory: RunDir
     run: Run
     door: Door
-    greeting: Greeting
+    greet: Callable[[Set[bytes]], None]
+    """Publishes soon to those who subscribe to these topics anew what is known by now."""
     commands: Commands
     forwarding: Forwarding
     intake: Intake

@@ -83,23 +83,3 @@ def test_a_watched_rank_has_its_records_from_the_first_one():
     rank = frame_at(store, now).ranks[9]
     assert len(rank.losses) == 11
     assert rank.missed == 0, "what was before the first record that came is not missed"
-
-
-def test_the_newest_of_all_ranks_is_as_old_as_it_is():
-    """What the observer repeats of a rank that has been silent is no sign of life; what is known is not replaced."""
-    store = Store(RUN, brief=True)
-    now, ago = 1000.0, 60.0
-    beats = (beat(0, 9, now - 0.5), beat(1, 7, now - ago), beat(2, 5, now))
-    store.apply(wire.Ranks(int(now * 1e9), beats=beats), now)
-    store.apply(wire.Ranks(int(now * 1e9), beats=(beat(2, 3, now - 10),)), now)
-    frame = frame_at(store, now)
-    assert [rank.state for rank in frame.ranks[:4]] == ["running", "silent", "running", "starting"]
-    assert frame.ranks[1].heard_age_s == pytest.approx(ago, abs=1.5)
-    assert [rank.step for rank in frame.ranks[:4]] == [9, 7, 5, None]
-    for second in range(1, 5):
-        # Once a second the newest of each that has said something; the age of a live rank stays below its patience.
-        told = wire.Ranks(int((now + second) * 1e9), beats=(beat(0, 9 + second, now + second - 0.9),))
-        store.apply(told, now + second)
-        age = frame_at(store, now + second + 0.9).ranks[0].heard_age_s
-        assert age is not None
-        assert age < 1.5

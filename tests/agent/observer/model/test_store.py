@@ -421,7 +421,7 @@ def test_the_next_observer_has_time_to_hear_the_ranks() -> None:
         store.apply(beat(rank, step=5), 2.0)
     store.apply(wire.RunState(2 * 10**9, "running"), 2.0)
     assert frame_at(store, 9.0).unobserved_s == 7.0
-    for message in (wire.Ranks(9 * 10**9), wire.RunState(9 * 10**9, "running"), wire.Verdicts(9 * 10**9)):
+    for message in (wire.RunState(9 * 10**9, "running"), wire.Verdicts(9 * 10**9)):
         store.apply(message, 9.0)
         frame = frame_at(store, 9.1)
         assert frame.unobserved_s is None

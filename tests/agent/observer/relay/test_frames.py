@@ -63,11 +63,11 @@ def test_who_has_the_frame_of_the_run_has_those_of_its_ranks(
         met(group)
         for number in range(2):
             group[number].publish(wire.TOPIC_STEPS, steps(number, 1, 2, 3))
-        look = looker(directory, wire.TOPIC_FRAME, ALL_RANKS)
+        look = looker(directory, wire.TOPIC_RUN, ALL_RANKS)
         until(lambda: any(type(each) is wire.RunFrame for _, each in look.heard()), "a frame of the run")
         first = [type(each).__name__ for _, each in look.heard()]
         assert first.index("RunFrame") == 2
-        assert [topic for topic, _ in look.heard()[:3]] == [b"rank/00000", b"rank/00001", wire.TOPIC_FRAME]
+        assert [topic for topic, _ in look.heard()[:3]] == [b"rank/00000", b"rank/00001", wire.TOPIC_RUN]
 
         def losses() -> set[tuple[float | None, ...]]:
             return {each.losses for _, each in look.heard() if isinstance(each, wire.RankFrame) and each.losses}
@@ -83,7 +83,7 @@ def test_of_a_large_group_come_rows_and_more_of_a_rank_in_sight(
     directory = new_run(world=300)
     with ranks(directory, 2) as group, relayed(directory):
         met(group)
-        look = looker(directory, wire.TOPIC_FRAME, wire.TOPIC_ROWS)
+        look = looker(directory, wire.TOPIC_RUN, wire.TOPIC_RANKS)
 
         def rows() -> list[wire.Rows]:
             return [each for _, each in look.heard() if isinstance(each, wire.Rows)]
@@ -104,7 +104,7 @@ def test_a_frame_has_all_that_has_come_by_then(
     directory = new_run(world=1)
     with ranks(directory, 1) as group, relayed(directory) as relay:
         met(group)
-        look = looker(directory, wire.TOPIC_FRAME, ALL_RANKS)
+        look = looker(directory, wire.TOPIC_RUN, ALL_RANKS)
         until(lambda: relay._judges, "the judge")
         monkeypatch.setattr(relay_module, "EVERY_S", 1e6)
         monkeypatch.setattr(relay_module, "PERIOD_S", 1e6)

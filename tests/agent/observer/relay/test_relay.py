@@ -93,11 +93,11 @@ def test_a_cause_is_told_when_it_is_known(
     directory = new_run(world=1)
     with relayed(directory) as relay:
         relay.publish(wire.RunState(1, "running"))
-        looker = onlooker(directory, wire.TOPIC_RUN)
+        looker = onlooker(directory, wire.TOPIC_STATE)
         until(looker.listen, "the greeting")
         told = wire.RunState(2, "running", cause="rank 0: ValueError: no")
         relay.publish(told)
-        looker.await_all((wire.TOPIC_RUN, wire.encode(told)))
+        looker.await_all((wire.TOPIC_STATE, wire.encode(told)))
 
 
 def test_the_end_of_a_script_wakes_who_looks_after_the_run(
@@ -123,7 +123,7 @@ def test_a_newcomer_knows_all_at_once(new_run: Callable[..., RunDir], onlooker: 
     """The newest of each rank, the state and the verdicts come without another word of the ranks."""
     directory = new_run(world=2)
     with ranks(directory, 2) as group, relayed(directory) as relay:
-        first = onlooker(directory, b"beat/", wire.TOPIC_RANKS, wire.TOPIC_RUN, wire.TOPIC_VERDICTS)
+        first = onlooker(directory, b"beat/", wire.TOPIC_NEWEST, wire.TOPIC_STATE, wire.TOPIC_VERDICTS)
         relay.publish(wire.RunState(1, "running"))
         for rank in group:
             rank.meet()
@@ -137,14 +137,10 @@ def test_a_newcomer_knows_all_at_once(new_run: Callable[..., RunDir], onlooker: 
                 return (topic, payload) in first.listen()
 
             until(is_heard, "the beat")
-        late = onlooker(directory, wire.TOPIC_RANKS, wire.TOPIC_RUN, wire.TOPIC_VERDICTS)
-        until(lambda: {b"ranks", b"run", b"verdicts"} <= {topic for topic, _ in late.listen()}, "the greeting")
-        told = [wire.read_telemetry(payload) for topic, payload in late.heard if topic == b"ranks"]
-        (all_ranks,) = told
-        assert isinstance(all_ranks, wire.Ranks)
-        assert all_ranks.hellos == (hello(0), hello(1))
-        assert all_ranks.beats == (beat(1, 2),)
-        assert all_ranks.summaries == (summary(0, 5), summary(1, 5))
+        late = onlooker(directory, wire.TOPIC_NEWEST, wire.TOPIC_STATE, wire.TOPIC_VERDICTS)
+        until(lambda: {b"newest", b"state", b"verdicts"} <= {topic for topic, _ in late.listen()}, "the greeting")
+        (together,) = (payload for topic, payload in late.heard if topic == b"newest")
+        assert newest(together) == [hello(0), summary(0, 5), hello(1), beat(1, 2), summary(1, 5)]
 
 
 def test_without_onlookers_the_relay_rests_and_still_answers_with_the_newest(
@@ -368,12 +364,15 @@ def test_a_restart_forgets_the_former_ranks(new_run: Callable[..., RunDir], onlo
         rank.fill()
         rank.publish(wire.TOPIC_HELLO, hello(0), hello(0, 1))
         looker.await_all((heard, wire.encode(hello(0, 1))))
-        late = onlooker(directory, wire.TOPIC_RANKS)
+        late = onlooker(directory, wire.TOPIC_NEWEST)
         until(late.listen, "the greeting")
-        told = wire.read_telemetry(late.heard[0][1])
-        assert isinstance(told, wire.Ranks)
-        assert (told.hellos, told.beats) == ((hello(0, 1),), ())
+        assert newest(late.heard[0][1]) == [hello(0, 1)]
         rank.close()
+
+
+def newest(payload: bytes) -> list[wire.Telemetry]:
+    """Return what the observer of another host is told of ranks together."""
+    return [wire.read_telemetry(bytes(each)) for each in wire.read_newest(payload).messages]
 
 
 def _of_generation(directory: RunDir, generation: int) -> Member:

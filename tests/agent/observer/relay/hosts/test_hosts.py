@@ -341,8 +341,8 @@ def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
         with hostile(one.listen, one.directory.read(), ranks=(2,), host="node3") as foe:
             foe.publish(wire.TOPIC_BEAT, beat(0, 666))
             foe.publish(wire.TOPIC_BEAT, beat(1, 666))
-            foe.publish(wire.TOPIC_RANKS, wire.Ranks(1, beats=(beat(1, 666),)))
-            foe.publish(wire.TOPIC_RUN, wire.RunState(1, "killed"))
+            foe.publish(wire.TOPIC_NEWEST, wire.encode(wire.Newest((msgspec.Raw(wire.encode(beat(1, 666))),))))
+            foe.publish(wire.TOPIC_STATE, wire.RunState(1, "killed"))
             foe.publish(wire.TOPIC_EVENT, b"noise")
             foe.send(b"M", b'{"members": [{"rank": 1}]}')
             foe.send(b"K", b"-1", b"")
@@ -401,7 +401,7 @@ def test_of_a_large_group_the_newest_comes_together_and_steps_of_ranks_in_sight(
     with several(runtime, 1, 1, world=70) as (one, two), one.observed(), two.observed() as branch:
         two.find(one)
         _linked(branch)
-        looker = look(one, wire.TOPIC_RANKS, wire.topic_of(wire.TOPIC_STEPS, 1))
+        looker = look(one, wire.TOPIC_NEWEST, wire.topic_of(wire.TOPIC_STEPS, 1))
         near, afar = one.ranks[0], two.ranks[0]
         afar.meet(wire.TOPIC_BATCH)
         afar.fill()
@@ -409,8 +409,9 @@ def test_of_a_large_group_the_newest_comes_together_and_steps_of_ranks_in_sight(
         afar.publish(wire.TOPIC_BEAT, beat(1, 4))
 
         def newest() -> set[int]:
-            told = [wire.read_telemetry(payload) for topic, payload in looker.listen() if topic == wire.TOPIC_RANKS]
-            return {each.rank for part in told if isinstance(part, wire.Ranks) for each in part.summaries}
+            told = [wire.read_newest(payload) for topic, payload in looker.listen() if topic == wire.TOPIC_NEWEST]
+            each = [wire.read_telemetry(bytes(part)) for parts in told for part in parts.messages]
+            return {part.rank for part in each if isinstance(part, wire.Summary)}
 
         until(lambda: 1 in newest(), "the summary of the far rank")
         assert near.rank == 0
@@ -466,19 +467,3 @@ def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Pa
             assert [_events(two).count(text) for text in said] == [1] * len(said)
             found = [[(each.number, each.text) for each in read_verdicts(h.directory.database)] for h in (one, two)]
             assert found == [[(1, "rank 1 is slow")]] * 2
-
-
-def test_a_newcomer_is_greeted_with_the_hosts(runtime: Path, look: Look) -> None:
-    """At either door it is told of the hosts before the verdicts, with which a greeting ends."""
-    with several(runtime, 1, 1) as (one, two), one.observed(), two.observed() as branch:
-        two.find(one)
-        _linked(branch)
-        _met(one, two)
-        for host in (one, two):
-            looker = look(host, b"")
-
-            def topics(looker: Onlooker = looker) -> list[bytes]:
-                return [topic for topic, _ in looker.listen() if topic in (b"hosts", b"verdicts")]
-
-            until(lambda topics=topics: b"verdicts" in topics(), "the greeting")  # type: ignore[misc]
-            assert topics()[0] == b"hosts"

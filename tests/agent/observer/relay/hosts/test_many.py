@@ -35,7 +35,10 @@ def _head(folder: Path) -> tuple[CountedHead, dict[bytes, Peer], list[bytes]]:
     taken: list[bytes] = []
     peers: dict[bytes, Peer] = {}
     intake = SimpleNamespace(
-        generation=0, refused=0, look_for_gap=lambda rank: None, take_from_afar=lambda payload, _: taken.append(payload)
+        generation=0,
+        refused=0,
+        look_for_gap=lambda rank: None,
+        take_from_afar=lambda message, payload, _: taken.append(payload),
     )
     parts: Any = SimpleNamespace(
         run=SimpleNamespace(world=2 * HOSTS + 2, node=0), directory=SimpleNamespace(path=folder), intake=intake,
@@ -80,8 +83,9 @@ def test_what_a_newcomer_says_is_not_lost_meanwhile(tmp_path: Path) -> None:
     name, peer = _come(0)
     peers[name] = peer
     head.changed(name)
-    head.arrived(name, PUBLICATION, [b"beat/00002", b"a beat"])
-    assert taken == [b"a beat"]
+    said = wire.encode(wire.Beat(2, 1, "running", "data", 1, None, 1))
+    head.arrived(name, PUBLICATION, [b"beat/00002", said])
+    assert taken == [said]
     assert head.refused == 0
     assert {rank for each in head.states() for rank in each.ranks} == {0, 1, 2, 3}
 
