@@ -122,6 +122,11 @@ def bare(member: Member) -> Member:
     return msgspec.structs.replace(member, pub="", cmd="", log=None if member.log is None else "")
 
 
+def far_file(run: Path) -> Path:
+    """Return the file with the records of the ranks on other hosts, which only a run on several has."""
+    return run / _FOLDER / _FAR
+
+
 def far_members(run: Path) -> dict[int, Member]:
     """Return the records of the ranks on other hosts, by rank, without addresses and paths."""
     found = _read(run, _FAR, FarRanks)

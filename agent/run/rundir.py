@@ -15,7 +15,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -86,6 +86,8 @@ class RunDir:
         self.database = path / "run.db"
         self._reported: dict[str, tuple[tuple[int, int, int], Member]] = {}
         """By its file's name, the record of a rank that was read last, with the stamp that the file had."""
+        self._far: tuple[tuple[int, int, int], dict[int, Member]] | None = None
+        """The same of the records of ranks on other hosts, which are in one file."""
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"
@@ -188,8 +190,7 @@ class RunDir:
         for name in _names(folder, ".json"):
             file = f"{folder}/{name}"
             try:
-                found = os.lstat(file)
-                stamp, known = (found.st_ino, found.st_ctime_ns, found.st_size), self._reported.get(name)
+                stamp, known = _stamp(file), self._reported.get(name)
                 if known is None or known[0] != stamp:
                     # Replaced between stamp and reading, it is read once more the next time.
                     known = self._reported[name] = stamp, records.decode(private.read(file), Member)
@@ -203,7 +204,17 @@ class RunDir:
 
         The processes of these are not visible here, and must not get signals.
         """
-        return {**hosts.far_members(self.path), **self.members()}
+        return {**self.far_members(), **self.members()}
+
+    def far_members(self) -> Mapping[int, Member]:
+        """Return the records of the ranks on other hosts, by rank; the file is read once it has changed."""
+        try:
+            stamp = _stamp(hosts.far_file(self.path))
+        except OSError:
+            return {}
+        if self._far is None or self._far[0] != stamp:
+            self._far = stamp, hosts.far_members(self.path)
+        return self._far[1]
 
     def write_member(self, member: Member) -> None:
         """Replace one rank's record."""
@@ -516,6 +527,12 @@ def is_over(run: RunDir) -> bool:
     except RunDirError:
         # Another process has removed it since it was listed.
         return False
+
+
+def _stamp(file: Path | str) -> tuple[int, int, int]:
+    """Return numbers that change with a file, whether it is replaced or written over."""
+    found = os.lstat(file)
+    return found.st_ino, found.st_ctime_ns, found.st_size
 
 
 def _names(folder: Path | str, suffix: str) -> list[str]:

@@ -26,7 +26,7 @@ from ddptop.agent.observer.model.thresholds import USUAL, Thresholds
 from ddptop.agent.observer.model.turns import Turns
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import survey
-from ddptop.agent.run.hosts import far_members, read_rendezvous
+from ddptop.agent.run.hosts import far_file, read_rendezvous
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
 
@@ -141,7 +141,7 @@ class RunModel:
             raise RunDirError(f"{path}: {problem.strerror}") from problem
         with contextlib.suppress(FileNotFoundError):
             # Only a run over several hosts has it.
-            stamps += ((path / "hosts" / "far.json").stat().st_mtime,)
+            stamps += (far_file(path).stat().st_mtime,)
         if stamps == self._stamps:
             return False
         run = self._directory.read()
@@ -149,7 +149,7 @@ class RunModel:
             raise RunDirError("another run has its name")
         self._stamps = stamps
         self._members = self._directory.members()
-        far = {rank: each for rank, each in far_members(path).items() if rank not in self._members}
+        far = {rank: each for rank, each in self._directory.far_members().items() if rank not in self._members}
         self.store.know_run(run)
         self.store.know_members({**far, **self._members}, far.keys())
         return True

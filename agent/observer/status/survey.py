@@ -116,7 +116,7 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
         run = msgspec.structs.replace(run, torchrun=processes.find_torchrun(run))
     torchrun = unseen.may_live(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
-    far = {rank: each for rank, each in hosts.far_members(directory.path).items() if rank not in known}
+    far = {rank: each for rank, each in directory.far_members().items() if rank not in known}
     states_of_hosts = hosts.read_hosts(directory.path) if far else ()
     over = run.state in ENDED_STATES
     training = tuple(rank for rank, each in far.items() if not over and hosts.may_train(each, states_of_hosts))
@@ -179,7 +179,7 @@ def _has_returned(run: Run, *, torchrun_lives: bool) -> bool:
 
 def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> cause.FirstCause:
     """Return the end of a run's ranks, by what is on the disk; `members` are those of this host."""
-    far = {rank: each for rank, each in hosts.far_members(directory.path).items() if each.ended is not None}
+    far = {rank: each for rank, each in directory.far_members().items() if each.ended is not None}
     here = members
     everyone = {**far, **here}
     world = min(run.world, states.ranks_here(run, len(here)) + len(far.keys() - here.keys()))
@@ -265,7 +265,7 @@ def kill(
         outcome = escalation.end_process(directory, run, process, command.grace_s, progress, countdown)
         return _ended(run, outcome, outcome.text_of(process))
     if command.rank is not None:
-        if command.rank not in members and (there := hosts.far_members(directory.path).get(command.rank)) is not None:
+        if command.rank not in members and (there := directory.far_members().get(command.rank)) is not None:
             raise escalation.NotOurs(
                 f"rank {command.rank}: runs on {clean_line(there.host, 60)}, and the observer here, which would pass "
                 f"it on, does not answer; `ddptop kill {run.run}` has to be run there"
@@ -327,7 +327,7 @@ def _elsewhere(directory: RunDir) -> dict[str, int]:
     here = directory.members()
     left = [
         clean_line(member.host, 60)
-        for rank, member in hosts.far_members(directory.path).items()
+        for rank, member in directory.far_members().items()
         if rank not in here and hosts.may_train(member, known)
     ]
     return dict(sorted(Counter(left).items()))

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import zmq
 
-from ddptop.agent.run import rundir
+from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 
@@ -249,3 +249,23 @@ def test_of_the_records_of_ranks_only_what_has_changed_is_read_again(monkeypatch
     assert list(directory.members()) == [0]
     directory.write_member(members[1])
     assert list(directory.members()) == [0, 1]
+
+
+def test_the_records_of_ranks_on_other_hosts_are_those_of_the_file_at_any_time():
+    """Before it is there, after it was replaced, and after it was removed."""
+    directory = rundir.create(a_run("far"))
+    me = rundir.identify(os.getpid())
+    assert me is not None
+    member = rundir.Member(
+        rank=1, local_rank=0, world=2, process=me, host="there", generation=0, pub="", cmd="", log=None
+    )
+    assert directory.far_members() == {}
+    (directory.path / "hosts").mkdir(mode=0o700)
+    hosts.write_far(directory.path, hosts.FarRanks((member,)))
+    assert directory.far_members() == {1: member}
+    assert directory.far_members() is directory.far_members()
+    after = msgspec.structs.replace(member, host="elsewhere")
+    hosts.write_far(directory.path, hosts.FarRanks((after,)))
+    assert directory.far_members() == {1: after}
+    hosts.far_file(directory.path).unlink()
+    assert directory.far_members() == {}
