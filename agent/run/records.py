@@ -145,7 +145,7 @@ class Run(msgspec.Struct, frozen=True):
     killed_by: Label | None = None
     """Author of a kill, so that an observer that takes over completes it."""
     run_bytes: _Bytes = RUN_BYTES
-    """Bound on its bytes on disk: its recording is thinned and its logs are cut to fit."""
+    """Bound on its bytes on disk: its recording leaves out old steps and its logs are cut to fit."""
     all_bytes: _Bytes = ALL_BYTES
     """Bound on the bytes of all runs of its owner: beyond it, the oldest ended runs are removed."""
     guessed: bool | None = None

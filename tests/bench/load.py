@@ -31,8 +31,6 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.kept import Kept
-from ddptop.agent.observer.history.saved import Saving
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.record.recording import Row
 from ddptop.agent.observer.record.ring import Ring
@@ -350,7 +348,8 @@ def record_past(directory: RunDir, run: Run, options: argparse.Namespace) -> Non
         maker.delayed = not options.slow_after
     kind_of = [SLOW if rank == SLOW else rank % VARIANTS for rank in range(run.world)]
     long, end_ns = makers[0].step_ns, time.time_ns()
-    ring, kept = Ring(directory.database, run.world), Kept(run.world)
+    ring = Ring(directory.database, run.world)
+    _, history = ring.open(run.run_bytes)
     for first in range(1, options.past + 1, PAST_A_ROW):
         numbers = range(first, min(first + PAST_A_ROW, options.past + 1))
         made = {
@@ -362,15 +361,11 @@ def record_past(directory: RunDir, run: Run, options: argparse.Namespace) -> Non
         for rank, kind in enumerate(kind_of):
             payload = wire.encode(wire.EncodedSteps(rank, encoded[kind]))
             rows.append(("INSERT INTO steps VALUES(?, ?, ?, ?, ?)", (rank, 0, numbers[0], numbers[-1], payload)))
-            kept.steps(rank, made[kind], 0)
+            history.rows.steps(rank, made[kind], 0)
+        history.settle()
         ring.write(rows, run.run_bytes)
         while not ring.limit_to(run.run_bytes, 1.0):
             pass
-    saving = Saving(kept)
-    # What is saved counts up to where the recording was at the saving before: there have to be two.
-    for _ in range(2):
-        if (snapshot := saving.snapshot()) is not None:
-            ring.write(saving.rows(snapshot, run.run_bytes), run.run_bytes)
     ring.close()
 
 

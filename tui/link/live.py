@@ -34,7 +34,6 @@ from ddptop.tui.model.frame import Frame, whole
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.history.kept import Kept
     from ddptop.agent.observer.status.report import Report
     from ddptop.tui.link.logs.copies import CopiedLogs
     from ddptop.tui.model.history.history import History
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 DEFAULT = Thresholds()
 CATCH_UP_S = 0.03
 """Seconds of a `poll` in which the recording is read: the frame is not complete before."""
-EARLIER_S = 0.012
-"""The same for what only plots look back at."""
 START_S = 10.0
 """Seconds that the observer of a run may take to come, before it is missed."""
 GREETING_S = 0.5
@@ -112,7 +109,6 @@ class Link:
         self._now = time.time()
         self.history = _history(self._run.world) if self._looks_back else None
         """Where somebody looks back."""
-        self._kept: Kept | None = None
         self._observed: Subscription | None = None
         self.model: RunModel | None = None
         """The state by its directory, where no observer says it."""
@@ -135,10 +131,11 @@ class Link:
         self.model = self._new_model(database)
         if self._has_ended and self.history is not None:
             if database is not None:
-                from ddptop.agent.observer.history.saved import opened
+                from ddptop.agent.observer.history.recorded import Recorded
 
-                self._kept = opened(database, self._run.world, ended=True)
-            self.history.asked.end(self._kept)
+                self.history.asked.end(Recorded(database, self._run.world))
+            else:
+                self.history.asked.end()
 
     def _count_down(self, line: str) -> None:
         """Take in who is left of an ending that goes on here, without an observer; from any thread."""
@@ -182,11 +179,6 @@ class Link:
 
     @property
     def settled(self) -> bool:
-        """True once all that was recorded earlier has been taken in."""
-        return (self._kept is None or self._kept.complete) and self._is_recalled
-
-    @property
-    def _is_recalled(self) -> bool:
         """True once the recording that the frame of now is made of was read."""
         return self.model is None or self.model.is_recalled
 
@@ -228,8 +220,6 @@ class Link:
             self._hear(self._observed, deadline)
         if self.model is not None:
             self._read(self.model, now)
-        if self._kept is not None and self._is_recalled:
-            self._kept.advance(now + EARLIER_S, self._clock)
         if self._has_ended and self.history is not None and self.history.begun:
             self.history.asked.ask_source()
 

@@ -1,13 +1,11 @@
-"""The history of a run as its observer keeps it: the numbers of every rank, in bounded memory.
+"""The history of a run: the numbers of every rank, over the steps and over time, in tables of the run's file.
 
-saved    the history in the run's file
-reading  a thread that reads the file
-answers  the answer to a question about the history
-kept     the history in memory, fed with the records of the ranks
-columns  columns of a plot, and their form on the wire
-by_step  every rank's numbers over the steps
-by_time  every rank's numbers over time
-series   one number in bounded memory
-packing  arrays as bytes
-numbers  the names of the numbers
+numbers   the names of the numbers
+rows      what ranks tell, until it is written
+series    numbers in buckets, which are folded into wider ones
+packing   buckets as bytes
+stored    the tables: pieces that are written, folded, and read by range
+answers   the answer to a question about the history
+columns   columns of a plot, and their form on the wire
+recorded  the file of a run that has ended, asked as an observer is
 """

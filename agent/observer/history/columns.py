@@ -107,7 +107,7 @@ def parts_of_steps(
 
 
 def parts_of_time(
-    query: wire.History, ranks: Sequence[int], values: npt.NDArray[np.float32], begin: int, width: int
+    query: wire.History, ranks: Sequence[int], values: Floats, begin: int, width: int
 ) -> Iterator[wire.HistoryPart]:
     """Yield columns over time as messages, each below the bound on messages."""
     for rows, across, (mean,) in _cut((values,)):

@@ -1,87 +1,48 @@
-"""Arrays as the bytes that a file holds: compressed, and checked in every way when they are read. Pure."""
+"""Buckets as the bytes that a file holds, one blob for the buckets and one for each of their numbers. Pure."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
-_EFFORT: Final = 1
-"""Of zlib: the arrays of 64 ranks take a third of a second, and more effort saves little."""
-_LARGEST: Final = 1 << 29
-"""Bytes of one array at most; a larger one is damaged."""
+from ddptop.agent.observer.history.series import Buckets, Cells
 
-
-class Damaged(Exception):
-    """What is saved cannot be used."""
+INDEX: Final = np.dtype([("rank", "<u4"), ("key", "<i8"), ("at", "<f8"), ("weight", "<f4")])
+"""A bucket without its numbers."""
+_FLOAT: Final = np.dtype("<f4")
 
 
-class _Packed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One array."""
+def packed(buckets: Buckets, *, ranged: bool) -> Mapping[str, bytes]:
+    """Return blobs by number, "" for the buckets without their numbers.
 
-    kind: str
-    """Type in NumPy's spelling, little-endian: `<f4`."""
-    shape: tuple[int, ...]
-    data: bytes
-    """Its bytes, the first one of each number before all second ones, because those are alike; by zlib."""
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[tuple[_Packed, ...]] = msgspec.msgpack.Decoder(tuple[_Packed, ...])
-
-
-def packed(*arrays: npt.NDArray[Any]) -> bytes:
-    """Return some arrays as bytes."""
-    return _encoder.encode([_pack(array) for array in arrays])
-
-
-def _pack(array: npt.NDArray[Any]) -> _Packed:
-    kind = array.dtype.newbyteorder("<")
-    flat = np.ascontiguousarray(array, kind).reshape(-1).view(np.uint8)
-    planes = flat.reshape(-1, kind.itemsize).T.tobytes()
-    return _Packed(kind.str, array.shape, zlib.compress(planes, _EFFORT))
-
-
-def unpacked(payload: object, *wanted: tuple[str, Sequence[int | None]]) -> list[npt.NDArray[Any]]:
-    """Return arrays out of bytes.
-
-    Args:
-        payload: what `packed` returned.
-        wanted: for each array its type and its shape, None for a length that is free.
-
-    Raises:
-        Damaged: it is anything else.
+    A number has its means, and least, greatest and count only where these are not plain; least and greatest only where
+    they are to be kept (`ranged`).
     """
-    try:
-        found = _decoder.decode(payload)  # type: ignore[arg-type]  # a column of a file has any type
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise Damaged(str(error)) from error
-    if len(found) != len(wanted):
-        raise Damaged(f"{len(found)} arrays instead of {len(wanted)}")
-    return [_unpack(each, kind, shape) for each, (kind, shape) in zip(found, wanted, strict=True)]
+    index = np.empty(len(buckets.ranks), INDEX)
+    index["rank"], index["key"], index["at"], index["weight"] = (
+        buckets.ranks, buckets.keys, buckets.at, buckets.weight,
+    )  # fmt: skip
+    cells = buckets.cells.astype(_FLOAT, copy=False)
+    mean, low, high, count = cells.swapaxes(0, 1)
+    unknown = np.isnan(mean)
+    # A bucket of a single step: all are the mean. Of all numbers at once: one by one takes ten times as long.
+    flat = (unknown | ((low == mean) & (high == mean))).all(axis=1).tolist()
+    plain = (count == np.where(unknown, np.float32(0), buckets.weight)).all(axis=1).tolist()
+    found = {"": index.tobytes()}
+    for place, number in enumerate(buckets.numbers):
+        payload = cells[place, : 3 if ranged and not flat[place] else 1].tobytes()
+        found[number] = payload if plain[place] else payload + cells[place, 3].tobytes()
+    return found
 
 
-def _unpack(found: _Packed, kind: str, shape: Sequence[int | None]) -> npt.NDArray[Any]:
-    fits = len(found.shape) == len(shape) and all(
-        0 <= length <= _LARGEST and wanted in (None, length) for length, wanted in zip(found.shape, shape, strict=True)
-    )
-    dtype = np.dtype(kind)
-    size = dtype.itemsize
-    for length in found.shape:
-        size *= length
-    if found.kind != dtype.newbyteorder("<").str or not fits or size > _LARGEST:
-        raise Damaged("an array of another type or shape")
-    inflating = zlib.decompressobj()
-    try:
-        planes = inflating.decompress(found.data, size + 1)
-    except zlib.error as error:
-        raise Damaged(str(error)) from error
-    if len(planes) != size:
-        raise Damaged("an array of another length")
-    flat = np.ascontiguousarray(np.frombuffer(planes, np.uint8).reshape(dtype.itemsize, -1).T)
-    array: npt.NDArray[Any] = flat.reshape(-1).view(dtype.newbyteorder("<")).astype(dtype).reshape(found.shape)
-    return array
+def unpacked_cells(payload: bytes, weight: Cells) -> Cells:
+    """Return the cells of one number, (4, buckets); raises `ValueError` where the bytes are not those of a number."""
+    rows = np.frombuffer(payload, _FLOAT).reshape(-1, len(weight))
+    if not 1 <= len(rows) <= 4:
+        raise ValueError("no number of these buckets")
+    cells = np.empty((4, len(weight)), np.float32)
+    cells[:3] = rows[:3] if len(rows) > 2 else rows[0]
+    cells[3] = rows[-1] if len(rows) in (2, 4) else np.where(np.isnan(rows[0]), np.float32(0), weight)
+    return cells

@@ -1,28 +1,25 @@
-"""Numbers over the steps of a run, in bounded memory: new steps whole, old ones in buckets of 2, 4, 8 and more.
+"""Numbers over the steps or seconds of a run, in buckets that can be folded into wider ones. Pure.
 
-Pure. A bucket keeps the least, the greatest and the mean of its steps, so that neither a
-spike nor the course is lost; buckets are aligned by step number, so that those of different
-ranks lie over each other. Imports NumPy.
+A bucket has the mean, the least and the greatest of its steps, so that neither a spike nor the course is lost. Buckets
+are aligned by number, so that those of different ranks lie over each other. Imports NumPy.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-_LARGEST = float(np.finfo(np.float32).max)
-_serials: Final = itertools.count()
+Whole = npt.NDArray[np.int64]
+Cells = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One number over steps; one row a bucket, oldest first. NaN: not known, infinite: not finite."""
+    """One number over steps; one row a bucket. NaN: not known, infinite: not finite."""
 
     steps: Floats
     """The last step of the bucket."""
@@ -44,157 +41,6 @@ class Series:
         return Series(*(column[where] for column in self.columns))
 
 
-@dataclass(frozen=True, slots=True)
-class Buckets:
-    """Buckets of some ranks, those of one rank in order."""
-
-    ranks: npt.NDArray[np.int64]
-    steps: npt.NDArray[np.int64]
-    at: Floats
-    stats: npt.NDArray[np.float32]
-    """(buckets, 4, columns): least, greatest, mean, how many steps knew the number."""
-    serial: int = field(default_factory=lambda: next(_serials))
-    """Of these very buckets in this process, so that a change is noticed."""
-
-    def part(self, where: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Buckets:
-        """Return some of the buckets; copied, because a view would keep all of them alive."""
-        return Buckets(self.ranks[where], self.steps[where], self.at[where], self.stats[where])
-
-    def then(self, later: Buckets) -> Buckets:
-        return Buckets(
-            np.concatenate((self.ranks, later.ranks)),
-            np.concatenate((self.steps, later.steps)),
-            np.concatenate((self.at, later.at)),
-            np.concatenate((self.stats, later.stats)),
-        )
-
-    def divided(self, capacity: int, bits: int) -> tuple[Buckets, Buckets] | None:
-        """Return the older buckets and the newer ones, rank by rank, where some rank has twice the capacity."""
-        counts = np.bincount(self.ranks)
-        over = np.flatnonzero(counts >= 2 * capacity)
-        if not len(over):
-            return None
-        sorted_ = self.part(np.argsort(self.ranks, kind="stable"))
-        begins = np.cumsum(counts) - counts
-        leaving = np.zeros_like(counts)
-        leaving[over] = counts[over] - capacity
-        # Both halves of a bucket go on together.
-        first_left = begins[over] + leaving[over]
-        numbers = (sorted_.steps - 1) >> bits
-        leaving[over] -= numbers[first_left] == numbers[first_left - 1]
-        older = np.arange(len(sorted_.ranks)) - begins[sorted_.ranks] < leaving[sorted_.ranks]
-        return (sorted_.part(older), sorted_.part(~older)) if older.any() else None
-
-    def folded(self, bits: int) -> Buckets:
-        """Return one bucket for each two of a rank that share the step number without its last `bits`.
-
-        Those of a rank stand together.
-        """
-        numbers = (self.steps - 1) >> bits
-        first = np.flatnonzero(np.append(True, (np.diff(numbers) != 0) | (np.diff(self.ranks) != 0)))
-        second = np.append(first[1:], len(numbers)) - 1
-        alone = (first == second)[:, None]
-        low, high, mean, count = self.stats[first].swapaxes(0, 1)
-        other_low, other_high, other_mean, other_count = self.stats[second].swapaxes(0, 1)
-        stats = np.empty_like(self.stats[first])
-        np.fmin(low, other_low, out=stats[:, 0])
-        np.fmax(high, other_high, out=stats[:, 1])
-        share = np.divide(other_count, count + other_count, out=np.zeros_like(count), where=other_count > 0)
-        with np.errstate(invalid="ignore"):
-            both = mean * (1 - share) + other_mean * share
-        # A mean that is not known, because no step was, must not come in with a weight of zero.
-        both = np.where(share == 0, mean, np.where(share == 1, other_mean, both))
-        stats[:, 2] = np.where(alone, mean, both)
-        stats[:, 3] = np.where(alone, count, count + other_count)
-        return Buckets(self.ranks[first], self.steps[second], self.at[second], stats)
-
-    def series(self, where: npt.NDArray[np.bool_] | npt.NDArray[np.int64], column: int) -> Series:
-        """Return one number of some of the buckets."""
-        low, high, mean, count = self.stats[where, :, column].T.astype(np.float64)
-        return Series(self.steps[where].astype(np.float64), self.at[where], mean, low, high, count)
-
-
-class Course:
-    """A few numbers of each of some ranks over all its steps.
-
-    Holds of each rank at most `2 * capacity` buckets of 1 step, of 2 steps, of 4, and so on: for n steps about
-    `1.5 * capacity * log2(n / capacity)` buckets of 24 bytes and 16 for each number. The ranks share arrays:
-    what is done to a thousand of them takes little longer than what is done to one.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._levels: list[Buckets] = []
-        """From single steps to the widest buckets; in time the last level comes first."""
-
-    @classmethod
-    def restored(cls, capacity: int, levels: Sequence[Buckets]) -> Course:
-        """Return a course with these levels, as `levels` gave them."""
-        course = cls(capacity)
-        course._levels = list(levels)
-        return course
-
-    @property
-    def levels(self) -> Sequence[Buckets]:
-        """All buckets, from single steps to the widest; they do not change, later ones take their place."""
-        return tuple(self._levels)
-
-    def extend(self, rows: Floats) -> None:
-        """Append rows of rank, step, moment and numbers; a rank's steps rise, also over calls. NaN: not known."""
-        if not len(rows):
-            return
-        values = rows[:, 3:]
-        stats = np.empty((len(rows), 4, values.shape[1]), np.float32)
-        # float32 holds no more; both infinities become one sign for "not finite".
-        stats[:, :3] = np.where(np.abs(values) > _LARGEST, np.inf, values)[:, None]
-        stats[:, 3] = ~np.isnan(values)
-        ranks, steps = rows[:, :2].T.astype(np.int64)
-        new = Buckets(ranks, steps, rows[:, 2].copy(), stats)
-        for level in itertools.count():
-            if level == len(self._levels):
-                self._levels.append(new)
-            else:
-                self._levels[level] = self._levels[level].then(new)
-            divided = self._levels[level].divided(self._capacity, level + 1)
-            if divided is None:
-                return
-            older, self._levels[level] = divided
-            new = older.folded(level + 1)
-
-    def read(self, rank: int, column: int, first: float, last: float) -> Series:
-        """Return one number of a rank between two steps, the buckets at both edges included."""
-        parts = []
-        for level in reversed(self._levels):
-            mine = np.flatnonzero(level.ranks == rank)
-            steps = level.steps[mine]
-            begin, end = int(steps.searchsorted(first)), int(steps.searchsorted(last)) + 1
-            if begin < len(mine):
-                parts.append(level.series(mine[begin:end], column))
-            if end <= len(mine):
-                break
-        return joined(parts)
-
-    def read_all(self, column: int, first: float, last: float) -> tuple[npt.NDArray[np.int64], Series]:
-        """Return one number of all ranks, of the buckets that end between two steps, and whose they are."""
-        ranks, parts = [], []
-        for level in self._levels:
-            where = (level.steps >= first) & (level.steps <= last)
-            ranks.append(level.ranks[where])
-            parts.append(level.series(where, column))
-        return np.concatenate(ranks or [np.empty(0, np.int64)]), joined(parts)
-
-    def forget(self, ranks: Collection[int]) -> None:
-        """Forget some of the ranks."""
-        self._levels = [level.part(~np.isin(level.ranks, list(ranks))) for level in self._levels]
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all buckets."""
-        return sum(
-            level.ranks.nbytes + level.steps.nbytes + level.at.nbytes + level.stats.nbytes for level in self._levels
-        )
-
-
 def joined(parts: Sequence[Series]) -> Series:
     """Return series one after the other."""
     if not parts:
@@ -202,3 +48,71 @@ def joined(parts: Sequence[Series]) -> Series:
     if len(parts) == 1:
         return parts[0]
     return Series(*(np.concatenate(column) for column in zip(*(part.columns for part in parts), strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Buckets of some ranks, in any order; a bucket may be in two parts, which count together."""
+
+    numbers: tuple[str, ...]
+    ranks: Whole
+    keys: Whole
+    """The last step of the bucket, or the end of its last second, in seconds since the epoch."""
+    at: Floats
+    """When the last step of the bucket ended, in seconds since the epoch."""
+    weight: Cells
+    """Steps of the bucket."""
+    cells: Cells
+    """(numbers, 4, buckets): mean, least, greatest, and steps that knew the number; NaN, and 0, where none did."""
+
+    def part(self, where: npt.NDArray[np.bool_] | Whole) -> Buckets:
+        """Return some of the buckets."""
+        return Buckets(
+            self.numbers, self.ranks[where], self.keys[where], self.at[where], self.weight[where],
+            self.cells[:, :, where],
+        )  # fmt: skip
+
+    def cut(self, most: int) -> Sequence[Buckets]:
+        """Return the buckets in parts of at most so many, one after the other."""
+        if len(self.ranks) <= most:
+            return (self,)
+        order = np.argsort(self.keys, kind="stable")
+        return [self.part(order[first : first + most]) for first in range(0, len(order), most)]
+
+    def folded(self, bits: int) -> Buckets:
+        """Return one bucket for all of a rank that share the number of the step, or of the second, without its last
+        `bits`.
+        """
+        if not len(self.ranks):
+            return self
+        wide = (self.keys - 1) >> bits
+        order = np.lexsort((wide, self.ranks))
+        ranks, wide = self.ranks[order], wide[order]
+        first = np.flatnonzero(np.append(True, (np.diff(ranks) != 0) | (np.diff(wide) != 0)))
+        mean, low, high, count = self.cells[:, :, order].astype(np.float64).swapaxes(0, 1)
+        known = np.add.reduceat(count, first, axis=1)
+        # 0 / 0: nothing is known of it.
+        with np.errstate(invalid="ignore", over="ignore"):
+            sums = np.add.reduceat(np.where(count > 0, mean * count, 0.0), first, axis=1) / known
+            stats = sums, np.fmin.reduceat(low, first, axis=1), np.fmax.reduceat(high, first, axis=1), known
+            cells = np.stack(stats, axis=1).astype(np.float32)
+        return Buckets(
+            self.numbers, ranks[first], np.maximum.reduceat(self.keys[order], first),
+            np.fmax.reduceat(self.at[order], first), np.add.reduceat(self.weight[order], first), cells,
+        )  # fmt: skip
+
+
+def together(parts: Sequence[Buckets]) -> Buckets:
+    """Return buckets of several parts in one; numbers that a part does not have are not known there."""
+    numbers = tuple(dict.fromkeys(number for part in parts for number in part.numbers))
+    ranks, keys, at, weight = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("ranks", "keys", "at", "weight")
+    )
+    cells = np.full((len(numbers), 4, len(ranks)), np.nan, np.float32)
+    cells[:, 3] = 0
+    begin = 0
+    for part in parts:
+        end = begin + len(part.ranks)
+        cells[[numbers.index(number) for number in part.numbers], :, begin:end] = part.cells
+        begin = end
+    return Buckets(numbers, ranks, keys, at, weight, cells)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record.recording import MOST_VERDICTS, Row
+from ddptop.agent.observer.record.recording import MOST_VERDICTS
+from ddptop.agent.run.identity import Process
 
 MOST_BYTES: Final = 64 << 20
 """Bytes of messages that wait."""
@@ -33,6 +34,8 @@ class Begin:
 
     rank: int
     generation: int
+    process: Process | None = None
+    """Another one of the same generation counts its steps from one again."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +75,15 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A part of the history, whose rows are made in the recorder's thread."""
+class Asked:
+    """A question about the history."""
 
-    rows: Callable[[int], list[Row]]
-    """Returns them, for so many bytes of room."""
-    failed: Callable[[], None]
-    """Called where they could not be written; nothing keeps them for another attempt."""
-    written: Callable[[], None] = lambda: None
-    """Called where they were written."""
+    query: wire.History
+    answered: Callable[[list[wire.HistoryAnswer]], None]
+    """Called with the whole answer, in the recorder's thread."""
 
 
-Item = Begin | Own | Renamed | Told | Judged | Looked | Saved
+Item = Begin | Own | Renamed | Told | Judged | Looked | Asked
 
 
 class Inbox:
@@ -141,6 +141,8 @@ class Inbox:
                     self.dropped += 1
                     return False
                 self._own += 1
+            elif isinstance(item, Asked) and len(self._items) >= MOST:
+                return False
             self._bytes += _size(item)
             self._items.append(item)
             return True

@@ -2,8 +2,9 @@
 
 The messages of ranks are stored unchanged but for events (`floods`), in one transaction a second and one for each
 message of the observer itself.  A separate thread does it, so that a slow or failing disk affects nothing else;
-messages wait for it in a queue of bounded size (`inbox`).  The thread also bounds the bytes of the run on disk: steps
-are thinned (`ring`), logs are cut (`logs`), and ended runs are removed (`retention`).  It knows no socket.
+messages wait for it in a queue of bounded size (`inbox`).  The thread also bounds the bytes of the run on disk: the
+oldest steps are removed (`ring`), logs are cut (`logs`), and ended runs are removed (`retention`).  It answers
+questions about the history, with all that has come before them.  It knows no socket.
 """
 
 from __future__ import annotations
@@ -14,21 +15,25 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording, retention
 from ddptop.agent.observer.record.floods import OBSERVER, Flood, Source, sound
-from ddptop.agent.observer.record.inbox import Begin, Inbox, Item, Judged, Looked, Own, Renamed, Saved, Told
+from ddptop.agent.observer.record.inbox import Asked, Begin, Inbox, Item, Judged, Looked, Own, Renamed, Told
 from ddptop.agent.observer.record.logs import Logs
 from ddptop.agent.observer.record.recording import BATCH_S
 from ddptop.agent.observer.record.ring import BATCH_SHARE, Ring
 from ddptop.agent.run import generations
 from ddptop.agent.run.files.database import DAMAGE, Locked
+from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import RUN_BYTES
 
-THIN_S: Final = 0.3
-"""Seconds for thinning between two batches at most; a piece that was begun is finished."""
+if TYPE_CHECKING:
+    from ddptop.agent.observer.history.rows import Rows
+
+LIMIT_S: Final = 0.3
+"""Seconds for the removal of what is old between two batches at most; a piece that was begun is finished."""
 LOGS_S: Final = 5.0
 """Seconds between two checks of the sizes of the logs."""
 ALL_S: Final = 60.0
@@ -45,8 +50,6 @@ _LEAST_LOGS_SHARE: Final = 8
 """`_LOGS_SHARE` where the recording took the rest before there were logs."""
 _EVENTS_SHARE: Final = 4
 """Events of ranks may take one part in so many of the recording's bytes, those of the observer twice as much."""
-_HISTORY_SHARE: Final = 4
-"""The history may take one part in so many of the recording's bytes."""
 _MOST_OWED: Final = 10_000
 """Rows that wait for a failing disk at most; steps are dropped at once."""
 
@@ -63,6 +66,7 @@ class Recorder:
         budget: int = RUN_BYTES,
         logs: Path | None = None,
         all_bytes: int | None = None,
+        began_at_ns: int = 0,
     ) -> None:
         """Prepare a recorder of `world` ranks.
 
@@ -73,6 +77,7 @@ class Recorder:
             budget: bytes that recording and logs may take together.
             logs: the folder of the run's logs, None where they are not to be cut.
             all_bytes: bytes that all runs of this user may take together, None for no bound.
+            began_at_ns: when the run began: no rank can have done more steps than there was time for.
         """
         self.failures = 0
         """Batches that could not be written."""
@@ -102,7 +107,9 @@ class Recorder:
         self._reach = generations.Reach()
         self._newest: dict[int, tuple[int, int]] | None = None
         """Generation and number of the last record written, by rank."""
-        self._ring = Ring(database, world)
+        self._ring = Ring(database, world, began_at_ns)
+        self._processes: dict[int, tuple[int, Process | None]] = {}
+        """By rank, generation and process."""
         self._flood = Flood()
         self._owed: list[recording.Row] = []
         """Rows that could not be written and are written later."""
@@ -124,12 +131,14 @@ class Recorder:
         """Messages with steps that were dropped because disk or file had no room for them."""
         return self._left_out + self.inbox.dropped
 
-    def follow(self, rank: int, generation: int) -> None:
+    def follow(self, rank: int, generation: int, process: Process | None = None) -> None:
         """Expect the records of a rank whose process was found."""
-        self.inbox.put(Begin(rank, generation))
+        self.inbox.put(Begin(rank, generation, process))
 
     def put(self, message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> bool:
-        """Record a sound message of a rank, steps in order; return False where there is no room for it now."""
+        """Record a sound message of a rank, steps in order, of a summary the numbers; return False where there is no
+        room for it now.
+        """
         taken = self.inbox.put(Told(message, payload))
         if self.inbox.bytes > self._most_a_batch:
             self._wake.set()
@@ -153,20 +162,16 @@ class Recorder:
         self.inbox.put(Looked(tuple(inspections)))
         self._wake.set()
 
-    def save(
-        self,
-        rows: Callable[[int], list[recording.Row]],
-        failed: Callable[[], None],
-        written: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Write a part of the history.
-
-        Args:
-            rows: called with the bytes that all of it may take, in the recorder's thread as the others are.
-            failed: called where it could not be written.
-            written: called where it was.
+    def ask(self, query: wire.History, answered: Callable[[list[wire.HistoryAnswer]], None]) -> None:
+        """Answer a question about the history, after all that has been put before; `answered` is called in the
+        recorder's thread, or at once while the file cannot be read.
         """
-        self.inbox.put(Saved(rows, failed, written))
+        if self.recorded_before is None:
+            answered([wire.Extent(query.id, complete=False), wire.Reply(query.id, True)])
+            return
+        if self._stop.is_set() or not self.inbox.put(Asked(query, answered)):
+            answered([wire.Reply(query.id, False, "no answer now; ask again")])
+        self._wake.set()
 
     def close(self, timeout_s: float = 3.0) -> bool:
         """Write the rest and close the file; return False when that takes longer than `timeout_s`."""
@@ -217,18 +222,16 @@ class Recorder:
             # All of this in each round: under overload the rounds do not end.
             self._bound_sizes()
             items = self.inbox.take(self._most_a_batch)
-            saved = [item for item in items if isinstance(item, Saved)]
-            try:
-                rows = [row for item in items if not isinstance(item, Saved) for row in self._guarded(item)]
-                rows += self._flood.settle(time.time_ns())
-                if rows or self._owed:
-                    self._write(rows)
-            except Exception:
-                for each in saved:
-                    each.failed()
-                raise
-            for each in saved:
-                self._save(each)
+            if items:
+                with contextlib.suppress(*DAMAGE):  # the writing says so
+                    self._ring.open(self._room)
+            questions = [item for item in items if isinstance(item, Asked)]
+            rows = [row for item in items if not isinstance(item, Asked) for row in self._guarded(item)]
+            rows += self._flood.settle(time.time_ns())
+            if self._settle() or rows or self._owed:
+                self._write(rows)
+            for each in questions:
+                each.answered(self._answer(each.query))
             rest = bool(self.inbox)
 
     def _fault(self, error: Exception) -> None:
@@ -279,12 +282,18 @@ class Recorder:
             message = item.message
             if type(message) is wire.Steps or type(message) is wire.NumberedSteps:
                 return self._fresh(message, item.payload)
+            if type(message) is wire.Summary:
+                if self._numbers is not None and message.generation <= self._generation:
+                    self._numbers.summary(message)
+                return []
+            if type(message) is wire.Beat and self._numbers is not None:
+                self._numbers.memory(message.rank, message.at_ns, message.memory_bytes)
             if type(message) is wire.Event:
                 return self._event_rows(message, message.rank)
             return [recording.row(message, item.payload)]
         match item:
             case Begin():
-                self._begin(item.rank, item.generation)
+                self._begin(item)
                 return []
             case Renamed():
                 before, after = (sound(each, self._world, time.time_ns()) for each in (item.before, item.after))
@@ -293,18 +302,31 @@ class Recorder:
                 return recording.verdict_rows(item.verdict)
             case Looked():
                 return recording.inspection_rows(item.inspections)
-            case Saved():
-                raise ValueError("the history is written on its own, after what cannot be made again")
+            case Asked():
+                raise ValueError("a question is answered after what has come before it was written")
             case Own(wire.Event() as event):
                 # The event may come from another process: the observer's socket accepts `wire.Note`.
                 return self._event_rows(event, OBSERVER)
             case Own():
                 return [recording.row(item.message, wire.encode(item.message))]
 
-    def _begin(self, rank: int, generation: int) -> None:
+    @property
+    def _numbers(self) -> Rows | None:
+        """The numbers that wait to be written; None while the file cannot be opened."""
+        return None if self._ring.history is None else self._ring.history.rows
+
+    def _begin(self, item: Begin) -> None:
+        rank, generation = item.rank, item.generation
         if generation != self._generation:
             self._generation = generation
             self._reach.clear()
+        before = self._processes.get(rank)
+        self._processes[rank] = generation, item.process
+        if before is not None and before[0] == generation and before[1] != item.process:
+            if self._numbers is not None:
+                self._numbers.forget(rank)
+            self._recorded[rank] = recording.NOTHING
+            self._reach.forget(rank)
         if self._recorded.get(rank, recording.NOTHING)[0] > generation:
             # The file has records of a generation that the rank has not reached: they are invalid.
             self._recorded[rank] = recording.NOTHING
@@ -325,7 +347,19 @@ class Recorder:
         if self._held_up:
             self._left_out += 1
             return []
+        if isinstance(steps, wire.Steps) and self._numbers is not None:
+            self._numbers.steps(steps.rank, steps.steps, steps.generation)
         return [(recording.INSERT_STEPS, (steps.rank, steps.generation, min(numbers), newest, payload))]
+
+    def _settle(self) -> bool:
+        """Make a piece of the history of what has come; an error costs only that piece."""
+        if (history := self._ring.history) is None or not history.rows:
+            return False
+        try:
+            history.settle()
+        except Exception as error:  # a wall: the record goes on
+            self._fault(error)
+        return True
 
     def _event_rows(self, event: wire.Event, source: Source) -> list[recording.Row]:
         share = self._room // _EVENTS_SHARE * (2 if source == OBSERVER else 1)
@@ -350,18 +384,17 @@ class Recorder:
             self._report(f"recording goes on after {self.failures:,} failures", "info")
         self._limit_size()
 
-    def _save(self, item: Saved) -> None:
-        """Write a part of the history; where that is impossible, it is made anew."""
+    def _answer(self, query: wire.History) -> list[wire.HistoryAnswer]:
+        """Return the answer to a question; an error costs only that answer."""
         try:
-            self._ring.write(item.rows(self._room // _HISTORY_SHARE), self._room)
-        except DAMAGE:
-            item.failed()
+            from ddptop.agent.observer.history.answers import answer
+
+            _, history = self._ring.open(self._room)
+            return list(answer(history, query))
         except Exception as error:  # a wall: the record goes on
-            item.failed()
-            self._fault(error)
-        else:
-            item.written()
-            self._limit_size()
+            if not isinstance(error, DAMAGE):
+                self._fault(error)
+            return [wire.Reply(query.id, False, f"the history cannot be read: {error!r:.200}")]
 
     def _owe(self, rows: list[recording.Row]) -> None:
         """Store rows for the next attempt; where there are too many, the oldest are dropped."""
@@ -377,13 +410,13 @@ class Recorder:
                 )
                 return
             self._reported.discard("held up")
-            fits = self._ring.limit_to(self._room, THIN_S)
+            fits = self._ring.limit_to(self._room, LIMIT_S)
         except DAMAGE as error:
             self.failures += 1
-            # Without thinning the file would grow beyond its bytes.
+            # The file would grow beyond its bytes.
             self._held_up = True
-            text = f"recording: older steps cannot be thinned, and newer ones are left out: {error}"
-            self._report_once("thinning", text)
+            text = f"recording: older steps cannot be removed, and newer ones are left out: {error}"
+            self._report_once("removal", text)
             return
         if not fits:
             self._wake.set()

@@ -1,22 +1,19 @@
 """The tables of a run's SQLite file: messages are stored as rows, and read as the history of the run.
 
 Generations of ranks are separate, so that steps before and after a restart are not mixed.  The newest steps are in the
-table `steps`, unchanged; older ones, of which only some are left, are in
-`steps_1`, `steps_2` and so on, the oldest in the highest (see `ring`).  A file without those tables is read as well.
-This module knows no socket.
+table `steps`, unchanged; of older ones there are the numbers (see `history.stored`), and the last message of each rank
+and generation.  This module knows no socket.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record.thinning import without_seen
 from ddptop.agent.run.files.database import DAMAGE, Locked, is_locked
 
 BATCH_S: Final = 1.0
@@ -28,18 +25,11 @@ _LOCK_S: Final = 5.0
 """Seconds that a reader waits for a file that another process holds, before it takes it for an empty one."""
 _PIECE: Final = 500
 """Rows that are read at a time, in a millisecond or two."""
-_LAST_ROW: Final = (1 << 63) - 1
-_MOST_LEVELS: Final = 100
-"""Levels are numbered with two digits."""
 MOST_VERDICTS: Final = 10_000
 """Verdicts that are recorded, the newest."""
-_TABLE: Final = re.compile(r"steps(?:_([1-9][0-9]?))?")
-
-_STEPS: Final = """CREATE TABLE IF NOT EXISTS
-    {table}(rank INTEGER, generation INTEGER, first_seq INTEGER, last_seq INTEGER, payload BLOB);
-"""
-_SCHEMA: Final = f"""
-{_STEPS.format(table="steps")}
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS
+    steps(rank INTEGER, generation INTEGER, first_seq INTEGER, last_seq INTEGER, payload BLOB);
 CREATE TABLE IF NOT EXISTS
     latest(kind TEXT, rank INTEGER, generation INTEGER, payload BLOB, PRIMARY KEY(kind, rank, generation));
 CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB);
@@ -47,6 +37,9 @@ CREATE TABLE IF NOT EXISTS verdicts(number INTEGER PRIMARY KEY, since INTEGER, u
 """
 
 INSERT_STEPS: Final = "INSERT INTO steps VALUES(?, ?, ?, ?, ?)"
+KEEP_LAST: Final = """INSERT OR REPLACE INTO latest SELECT 'steps', rank, generation, payload FROM steps
+    WHERE rowid IN (SELECT max(rowid) FROM steps WHERE rowid <= ? GROUP BY rank, generation)"""
+"""Keeps the last message of each rank and generation among those that are removed next."""
 INSERT_EVENT: Final = "INSERT INTO events VALUES(?, ?)"
 _INSERT_LATEST: Final = "INSERT OR REPLACE INTO latest VALUES(?, ?, ?, ?)"
 
@@ -54,33 +47,16 @@ Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
 
 
-def table(level: int) -> str:
-    """Return the name of the table for steps that were thinned `level` times."""
-    return f"steps_{level}" if level else "steps"
-
-
-def make_table(connection: sqlite3.Connection, level: int) -> None:
-    """Make the table of a level, where it does not exist."""
-    connection.execute(_STEPS.format(table=table(level)))
-
-
-def levels(connection: sqlite3.Connection) -> list[int]:
-    """Return the levels of steps in the file, that of the oldest steps first."""
-    names = (str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
-    return sorted((int(found[1] or 0) for name in names if (found := _TABLE.fullmatch(name))), reverse=True)
-
-
 def read_history(database: Path) -> Iterator[wire.Telemetry]:
     """Yield a recording: `Hello` and steps of the ranks, one generation after the other, then the events
     in order and the last `Beat` of each rank.
 
-    Damage or absence of the file ends the iteration, after the messages that could be read.  Some of the older steps
-    are omitted on purpose: a gap in their numbers does not mean that they were missed.
+    Damage or absence of the file ends the iteration, after the messages that could be read.
     """
     for generation in _generations(database):
         query = "SELECT payload FROM latest WHERE kind = 'hello' AND generation = ? ORDER BY rank"
         yield from _messages(_rows(database, query, generation))
-        yield from filter(None, _walk(database, generation))
+        yield from (each for each in read_steps(database) if _generation(each) == generation)
     yield from read_events(database)
     yield from read_end(database)
 
@@ -88,10 +64,14 @@ def read_history(database: Path) -> Iterator[wire.Telemetry]:
 def _generations(database: Path) -> list[int]:
     found: set[int] = set()
     with contextlib.suppress(*DAMAGE), _reader(database) as connection:
-        for source in ("latest", *map(table, levels(connection))):
+        for source in ("latest", "steps"):
             with contextlib.suppress(*DAMAGE):
                 found.update(number for (number,) in connection.execute(f"SELECT DISTINCT generation FROM {source}"))
     return sorted(number for number in found if isinstance(number, int))
+
+
+def _generation(message: wire.Telemetry) -> int | None:
+    return message.generation if isinstance(message, wire.Steps) else None
 
 
 def read_ranks(database: Path) -> Iterator[wire.Telemetry]:
@@ -150,50 +130,40 @@ def read_inspections(database: Path) -> list[wire.Inspection]:
 
 def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
     """Yield the newest messages with steps, at most `most`, oldest first."""
-    rows: list[tuple[Any, ...]] = []
-    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
-        # A transaction, because the writer may move rows from level to level meanwhile.
-        connection.execute("BEGIN")
-        for level in reversed(levels(connection)):
-            if len(rows) >= most:
-                break
-            with contextlib.suppress(*DAMAGE):
-                query = f"SELECT payload FROM {table(level)} ORDER BY rowid DESC LIMIT ?"
-                rows.extend(connection.execute(query, (most - len(rows),)))
-    yield from _messages(rows[::-1])
+    yield from _messages(_rows(database, "SELECT payload FROM steps ORDER BY rowid DESC LIMIT ?", most)[::-1])
 
 
 def read_last_steps(database: Path, generation: int, most: int) -> Iterator[wire.Telemetry]:
     """Yield the last messages with steps of a generation, at most `most`, oldest first; of a file of any size at once.
 
-    Generations follow one another in each table, but for messages that came late.
+    Generations follow one another, but for messages that came late.
     """
-    rows: list[tuple[Any, ...]] = []
+    kept = "SELECT payload FROM latest WHERE kind = 'steps' AND generation = ? LIMIT ?"
+    rows = _rows(database, kept, generation, most)
     with contextlib.suppress(*DAMAGE), _reader(database) as connection:
+        # A transaction, because the writer may remove rows meanwhile.
         connection.execute("BEGIN")
-        for level in reversed(levels(connection)):
-            if len(rows) >= most:
-                break
-            # A row number may be the largest that there is.
-            with contextlib.suppress(*DAMAGE, ValueError, OverflowError):
-                begin, end = (_end_of(connection, table(level), each) for each in (generation - 1, generation))
-                query = (
-                    f"SELECT payload FROM {table(level)} WHERE rowid >= ? AND rowid < ? AND generation = ? "
-                    "ORDER BY rowid DESC LIMIT ?"
-                )
-                rows.extend(connection.execute(query, (begin, end, generation, most - len(rows))))
-    yield from _messages(rows[::-1])
+        # A row number may be the largest that there is.
+        with contextlib.suppress(ValueError, OverflowError):
+            begin, end = (_end_of(connection, each) for each in (generation - 1, generation))
+            query = (
+                "SELECT payload FROM steps WHERE rowid >= ? AND rowid < ? AND generation = ? "
+                "ORDER BY rowid DESC LIMIT ?"
+            )
+            newest = list(connection.execute(query, (begin, end, generation, most)))
+            rows = [*rows[: max(0, most - len(newest))], *newest[::-1]]
+    yield from _messages(rows)
 
 
-def _end_of(connection: sqlite3.Connection, source: str, generation: int) -> int:
-    """Return the first row of a table that is of a later generation, found by halving; else one after the last."""
-    first, last = connection.execute(f"SELECT min(rowid), max(rowid) FROM {source}").fetchone()
+def _end_of(connection: sqlite3.Connection, generation: int) -> int:
+    """Return the first row of the steps that is of a later generation, found by halving; else one after the last."""
+    first, last = connection.execute("SELECT min(rowid), max(rowid) FROM steps").fetchone()
     if last is None:
         return 0
     low, high = first, last + 1
     while low < high:
         middle = (low + high) // 2
-        query = f"SELECT rowid, generation FROM {source} WHERE rowid >= ? ORDER BY rowid LIMIT 1"
+        query = "SELECT rowid, generation FROM steps WHERE rowid >= ? ORDER BY rowid LIMIT 1"
         ((rowid, of),) = connection.execute(query, (middle,))
         if isinstance(of, int) and of > generation:
             high = middle
@@ -203,92 +173,11 @@ def _end_of(connection: sqlite3.Connection, source: str, generation: int) -> int
 
 
 def read_steps(database: Path) -> Iterator[wire.Telemetry]:
-    """Yield all remaining steps, in order; the file is not locked between pieces, even for a slow caller."""
-    yield from filter(None, _walk(database))
-
-
-def read_steps_since(
-    database: Path, known: Mapping[tuple[int, int], int], row: int, every: int = 1
-) -> Iterator[wire.Steps | None]:
-    """Yield the recorded steps that are not known yet, in order for each rank.
-
-    While another process holds the file, it yields None, without waiting, and tries again when it is asked next.
-
-    Args:
-        database: the file.
-        known: by rank and generation, the number of the newest record that is known.
-        row: row of `steps` up to which all records are known, so that it is not even looked at; 0 where there is none.
-        every: of each rank only the first record of so many is wanted.
-    """
-    done: dict[int, int] = {}
-    while True:
-        try:
-            first = _rows(database, "SELECT min(rowid), max(rowid) FROM steps", or_locked=True)
-            break
-        except Locked:
-            yield None
-    # Where newer rows have been thinned meanwhile, or the table began anew, each row is looked at.
-    if row > 0 and first and first[0][0] is not None and first[0][0] <= row + 1 <= first[0][1] + 1:
-        done = dict.fromkeys(range(1, _MOST_LEVELS), _LAST_ROW) | {0: row}
-    yield from _walk(database, None, done, dict(known), every, or_locked=True)
-
-
-def _walk(
-    database: Path,
-    generation: int | None = None,
-    done: dict[int, int] | None = None,
-    seen: dict[tuple[int, int], int] | None = None,
-    every: int = 1,
-    *,
-    or_locked: bool = False,
-) -> Iterator[wire.Steps | None]:
-    """Yield the steps level by level, each once, although the writer may thin them between two pieces.
-
-    With `or_locked` it yields None while another process holds the file; otherwise such a file ends it.
-    `done` is by level the last row read; `seen`, by rank and generation, the number of the last record yielded: its row
-    may have moved to another level since.
-    """
-    done = {} if done is None else done
-    seen = {} if seen is None else seen
-    while True:
-        try:
-            rows = _piece(database, generation, done, or_locked=or_locked)
-        except Locked:
-            yield None
-            continue
-        if not rows:
-            return
-        for rank, of, first, last, payload in rows:
-            known = seen.get((rank, of), -1)
-            if last < known + every:
-                continue
-            for message in _messages([(payload,)]):
-                if isinstance(message, wire.Steps):
-                    seen[rank, of] = last
-                    yield message if first > known else without_seen(message, known)
-
-
-def _piece(
-    database: Path, generation: int | None, done: dict[int, int], *, or_locked: bool = False
-) -> list[tuple[Any, ...]]:
-    """Return the next rows of the highest level that has any, so that rows that moved up meanwhile come first."""
-    rows: list[tuple[Any, ...]] = []
-    with _tolerant(or_locked=or_locked), _reader(database, 0.0 if or_locked else _LOCK_S) as connection:
-        for level in levels(connection):
-            last = done.get(level, 0)
-            with _tolerant(or_locked=or_locked):
-                for rowid, *values in connection.execute(
-                    f"SELECT rowid, rank, generation, first_seq, last_seq, payload FROM {table(level)} "
-                    "WHERE rowid > ? AND (? IS NULL OR generation = ?) ORDER BY rowid LIMIT ?",
-                    (last, generation, generation, _PIECE),
-                ):
-                    last = rowid
-                    if all(isinstance(value, int) for value in values[:4]):
-                        rows.append(tuple(values))
-            done[level] = last
-            if rows:
-                break
-    return rows
+    """Yield all steps that are left whole, in order; the file is not locked between pieces, even for a slow caller."""
+    last, query = 0, "SELECT payload, rowid FROM steps WHERE rowid > ? ORDER BY rowid LIMIT ?"
+    while rows := _rows(database, query, last, _PIECE):
+        last = rows[-1][1]
+        yield from _messages(rows)
 
 
 def _read(database: Path, query: str) -> Iterator[wire.Telemetry]:
@@ -384,13 +273,14 @@ def last_recorded(database: Path, *, or_locked: bool = False) -> dict[int, tuple
         Locked: another process holds the file; only with `or_locked`.
     """
     newest: dict[int, tuple[int, int]] = {}
-    with _tolerant(or_locked=or_locked), _reader(database, 0.0 if or_locked else _LOCK_S) as connection:
-        for level in levels(connection):
-            query = f"SELECT rank, generation, max(last_seq) FROM {table(level)} GROUP BY rank, generation"
-            with _tolerant(or_locked=or_locked):
-                for rank, generation, seq in connection.execute(query):
-                    if isinstance(rank, int) and isinstance(generation, int) and isinstance(seq, int):
-                        newest[rank] = max(newest.get(rank, NOTHING), (generation, seq))
+    query = "SELECT rank, generation, max(last_seq) FROM steps GROUP BY rank, generation"
+    for rank, generation, seq in _rows(database, query, or_locked=or_locked):
+        if isinstance(rank, int) and isinstance(generation, int) and isinstance(seq, int):
+            newest[rank] = max(newest.get(rank, NOTHING), (generation, seq))
+    for message in _messages(_rows(database, "SELECT payload FROM latest WHERE kind = 'steps'", or_locked=or_locked)):
+        if isinstance(message, wire.Steps) and message.steps:
+            last = message.generation, max(step.seq for step in message.steps)
+            newest[message.rank] = max(newest.get(message.rank, NOTHING), last)
     return newest
 
 

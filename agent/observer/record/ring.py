@@ -1,9 +1,8 @@
-"""The writer of a recording of bounded size, however long the run is: a ring of steps.
+"""The writer of a recording of bounded size, however long the run is.
 
-The newest steps take half of the room, unchanged.  Older steps are thinned (`thinning`), level by level, so that
-every level has about the same part of the other half, and each covers twice the time of the level below it.  A level
-is written at its end and read and deleted at its beginning, so that whole pages are freed and used again:
-the file stops growing, and is not rewritten.  All of this is done in pieces of some milliseconds.
+The newest steps stay as they are, as far as there is room; of older ones there are the numbers, in ever wider buckets
+(`history.stored`). Steps are written at the end of their table and removed at its beginning, so that whole pages are
+freed and used again: the file stops growing, and is not rewritten. It is done in pieces of some milliseconds.
 """
 
 from __future__ import annotations
@@ -15,23 +14,26 @@ import time
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.record.recording import INSERT_EVENT, INSERT_STEPS, Row
-from ddptop.agent.observer.record.thinning import Stored, thinned
 from ddptop.agent.run.files.database import DAMAGE
+
+if TYPE_CHECKING:
+    from ddptop.agent.observer.history.stored import Writer
 
 LEAST_BYTES: Final = 256 << 10
 """Bytes that a recording has in any case: for its tables, the `Hello` of each rank, and some hundred events."""
 _JOURNAL_SHARE: Final = 8
 """One byte in so many is for the journal (`run.db-wal`)."""
 BATCH_SHARE: Final = 16
-"""One byte in so many is for a batch that is written before the next thinning."""
+"""One byte in so many is for a batch that is written before steps are removed."""
 _LARGEST_JOURNAL: Final = 16 << 20
 _PIECE_BYTES: Final = 4 << 20
-_A_RANK: Final = 8 << 10
-"""Bytes of each rank in a piece, so that it has several steps of all ranks."""
+"""Bytes of steps that are removed at once."""
+_HISTORY_SHARE: Final = 4
+"""The history may take one part in so many of the recording's bytes."""
 Values = tuple[Any, ...]
 """The values of a row."""
 _TOGETHER: Final = 64
@@ -52,59 +54,63 @@ _ODD: Final = (
 class Ring:
     """The recording of a run while it is written; for use from one thread."""
 
-    def __init__(self, database: Path, world: int) -> None:
+    def __init__(self, database: Path, world: int, began_at_ns: int = 0) -> None:
         self._database = database
         self._world = world
+        self._began_at_ns = began_at_ns
         self._connection: sqlite3.Connection | None = None
-        self._sizes: dict[int, int] = {}
-        """Bytes of steps by level."""
+        self.history: Writer | None = None
+        """The numbers of the steps; None until the file was opened."""
+        self._step_bytes = 0
         self._journal_bytes = 0
         self.event_bytes = 0
         """Bytes of the events in the file."""
 
     def write(self, rows: Sequence[Row], budget: int) -> int:
-        """Write rows in one transaction and return the number of those with a value that no file can store.
+        """Write rows, and the numbers that wait, in one transaction; return how many rows no file can store.
 
         Raises:
             DAMAGE: no row was written.
         """
-        connection = self._open(budget)
+        connection, history = self.open(budget)
         written = {INSERT_STEPS: 0, INSERT_EVENT: 0}
         odd = 0
-        with connection:
-            for statement, alike in itertools.groupby(rows, key=itemgetter(0)):
-                values = [each for _, each in alike]
-                stored = _insert(connection, statement, values)
-                odd += len(values) - len(stored)
-                if statement in written:
-                    written[statement] += sum(_ROW_BYTES + len(each[-1]) for each in stored)
-        self._sizes[0] = self._sizes.get(0, 0) + written[INSERT_STEPS]
+        try:
+            with connection:
+                for statement, alike in itertools.groupby(rows, key=itemgetter(0)):
+                    values = [each for _, each in alike]
+                    stored = _insert(connection, statement, values)
+                    odd += len(values) - len(stored)
+                    if statement in written:
+                        written[statement] += sum(_ROW_BYTES + len(each[-1]) for each in stored)
+                history.write()
+        except DAMAGE:
+            history.failed()
+            raise
+        history.written()
+        self._step_bytes += written[INSERT_STEPS]
         self.event_bytes += written[INSERT_EVENT]
         return odd
 
-    def _open(self, budget: int) -> sqlite3.Connection:
-        if self._connection is None:
+    def open(self, budget: int) -> tuple[sqlite3.Connection, Writer]:
+        """Open the file, where it is not open yet; raises one of `DAMAGE`."""
+        if self._connection is None or self.history is None:
+            # Here, because it imports NumPy: neither the start of a run nor a look at it waits for that.
+            from ddptop.agent.observer.history.stored import Writer
+
             connection = recording.open_file(self._database)
             try:
-                self._measure(connection)
+                self._step_bytes, self.event_bytes = (_size(connection, table) for table in ("steps", "events"))
                 self._journal_bytes = min(_LARGEST_JOURNAL, max(LEAST_BYTES, budget) // _JOURNAL_SHARE)
                 (page,) = connection.execute("PRAGMA page_size").fetchone()
                 connection.execute(f"PRAGMA wal_autocheckpoint = {max(16, self._journal_bytes // 2 // page)}")
                 connection.execute(f"PRAGMA journal_size_limit = {self._journal_bytes}")
+                self.history = Writer(connection, self._world, self._began_at_ns)
             except DAMAGE:
                 connection.close()
                 raise
             self._connection = connection
-        return self._connection
-
-    def _measure(self, connection: sqlite3.Connection) -> None:
-        def size(table: str) -> int:
-            query = f"SELECT coalesce(sum(length(payload)), 0), count(*) FROM {table}"
-            payloads, rows = connection.execute(query).fetchone()
-            return int(payloads) + _ROW_BYTES * int(rows)
-
-        self._sizes = {level: size(recording.table(level)) for level in recording.levels(connection)}
-        self.event_bytes = size("events")
+        return self._connection, self.history
 
     @property
     def used(self) -> int:
@@ -118,58 +124,43 @@ class Ring:
         return int((pages - free) * size)
 
     def limit_to(self, budget: int, seconds: float) -> bool:
-        """Thin older steps until file and journal fit into `budget` bytes; return False where more is to be thinned.
+        """Fold older numbers, and remove the oldest steps, until file and journal fit into `budget` bytes.
 
-        It takes little longer than `seconds`, except where the file is far too large.
+        It takes little longer than `seconds`, except where the file is far too large; returns False where more is to
+        be done.
 
         Raises:
             DAMAGE: the file cannot be changed.
         """
-        if self._connection is None:
+        if self._connection is None or self.history is None:
             return True
         room = max(LEAST_BYTES, budget)
-        room -= room // _JOURNAL_SHARE + room // BATCH_SHARE
         deadline = time.monotonic() + seconds
-        while (used := self.used) > room and any(self._sizes.values()):
+        while self.history.fold(room // _HISTORY_SHARE):
+            if time.monotonic() > deadline:
+                return False
+        room -= room // _JOURNAL_SHARE + room // BATCH_SHARE
+        while (used := self.used) > room and self._step_bytes:
             if time.monotonic() > deadline and used < room + room // _JOURNAL_SHARE:
                 return False
-            self._thin(self._connection, self._next(room - (used - sum(self._sizes.values()))))
+            self._remove_oldest(self._connection)
         return True
 
-    def _next(self, room: int) -> int:
-        """Return the level to be thinned next."""
-        if self._sizes.get(0, 0) > room / 2:
-            return 0
-        # The largest level, and of equal ones the oldest, so that all get the same size.
-        older = max(self._sizes, key=lambda level: (self._sizes[level] if level else 0, level))
-        return older if self._sizes[older] else 0
-
-    def _thin(self, connection: sqlite3.Connection, level: int) -> None:
-        """Thin the oldest stretch of a level, and move its remaining steps to the next level."""
-        size = self._sizes[level]
-        most = min(size // 8, max(_PIECE_BYTES, self._world * _A_RANK))
+    def _remove_oldest(self, connection: sqlite3.Connection) -> None:
+        """Remove the oldest steps; of each rank and generation among them the last message is kept beside them."""
         last, taken = 0, 0
-        rows: list[Stored] = []
-        query = (
-            f"SELECT rowid, rank, generation, first_seq, last_seq, payload FROM {recording.table(level)} ORDER BY rowid"
-        )
-        with contextlib.closing(connection.execute(query)) as found:
-            for rowid, *values in found:
+        most = min(max(self._step_bytes // 8, 1), _PIECE_BYTES)
+        with contextlib.closing(connection.execute("SELECT rowid, length(payload) FROM steps ORDER BY rowid")) as found:
+            for rowid, size in found:
                 last = rowid
-                # A damaged file may have values of any type.
-                rows.append(Stored(*values))
-                taken += _ROW_BYTES + (len(values[-1]) if isinstance(values[-1], bytes) else 0)
+                taken += _ROW_BYTES + (size or 0)
                 if taken >= most:
                     break
-        stay = thinned(rows, level)
         with connection:
-            connection.execute(f"DELETE FROM {recording.table(level)} WHERE rowid <= ?", (last,))
-            if stay:
-                recording.make_table(connection, level + 1)
-                connection.executemany(f"INSERT INTO {recording.table(level + 1)} VALUES(?, ?, ?, ?, ?)", stay)
+            connection.execute(recording.KEEP_LAST, (last,))
+            connection.execute("DELETE FROM steps WHERE rowid <= ?", (last,))
         # An empty table has size 0, even where the count was inaccurate.
-        self._sizes[level] = size - taken if rows else 0
-        self._sizes[level + 1] = self._sizes.get(level + 1, 0) + _bytes(stay)
+        self._step_bytes = max(0, self._step_bytes - taken) if taken else 0
 
     def is_held_up(self) -> bool:
         """Say whether the journal is full and cannot be emptied, because of a reader with a long transaction."""
@@ -188,7 +179,7 @@ class Ring:
         """Close the file after the last write."""
         if self._connection is not None:
             recording.finish(self._connection)
-            self._connection = None
+            self._connection = self.history = None
 
 
 def _insert(connection: sqlite3.Connection, statement: str, values: Sequence[Values]) -> list[Values]:
@@ -218,5 +209,7 @@ def _insert_each(connection: sqlite3.Connection, statement: str, values: Iterabl
     return stored
 
 
-def _bytes(rows: Iterable[Stored]) -> int:
-    return sum(_ROW_BYTES + len(row.payload) for row in rows)
+def _size(connection: sqlite3.Connection, table: str) -> int:
+    query = f"SELECT coalesce(sum(length(payload)), 0), count(*) FROM {table}"
+    payloads, rows = connection.execute(query).fetchone()
+    return int(payloads) + _ROW_BYTES * int(rows)

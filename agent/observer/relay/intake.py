@@ -175,7 +175,7 @@ class Intake:
             self._reach.clear()
             self._lacking.clear()
             self._asked_at.clear()
-        self.recorder.follow(member.rank, member.generation)
+        self.recorder.follow(member.rank, member.generation, member.process)
         self._fills.forget(member.rank)
         if (refill := self._refills.get(member.rank)) is not None:
             self._release(refill)
@@ -274,7 +274,7 @@ class Intake:
 
     def _hand_on(self, message: wire.Telemetry, payload: bytes) -> None:
         self._repeating.take(message, payload)
-        if type(message) is wire.Summary or type(message) is wire.Checksums:
+        if type(message) is wire.Checksums or (type(message) is wire.Summary and not self._is_large):
             return
         if type(message) is not wire.Steps:
             self.recorder.put(message, payload)

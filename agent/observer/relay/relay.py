@@ -104,6 +104,7 @@ class Relay:
             budget=run.run_bytes,
             logs=directory.logs,
             all_bytes=retention.bound_of(run),
+            began_at_ns=run.created_at_ns,
         )
         self._door = Door(context, directory, door.UNREAD if run.world > EACH_RECORD else door.UNREAD_BUNDLES)
         beyond = self._door.beyond = Beyond()
@@ -120,9 +121,7 @@ class Relay:
         self._rivals = Rivals()
         self._judges = False
         self._suspects = Suspects(directory, self._verdicts, self._fills, self._forwarding)
-        self._looking_back = LookingBack(
-            directory.database, run.world, self._recorder, self.say, began_at_ns=run.created_at_ns
-        )
+        self._looking_back = LookingBack(self._recorder, self._door, self._wake)
         self._commands = Commands(
             directory, self._door, self.requests, self._forwarding, self._inspections, self._fills,
             self._looking_back, self._take_in, lambda *question: self.far.pass_up(*question),
@@ -133,7 +132,7 @@ class Relay:
         self._greeted_at = 0.0
         self._repeating = Repeating(
             run.world, self._door, self._newest, self._verdicts, self._hanging, self._suspects,
-            self._looking_back, Budget(run.world, self._forwarding.forward), self._model, self._common,
+            Budget(run.world, self._forwarding.forward), self._model, self._common,
             ended=self.requests.arrived.set,
         )  # fmt: skip
         self._intake = Intake(
@@ -233,9 +232,6 @@ class Relay:
             _log.warning("the last messages of the ranks were not taken in within %.0f s", _FINISH_S)
         if state is not None:
             self._recorder.add(state)
-        if self._finished.is_set():
-            # Last, because it takes the longest, and can be made from the rest.
-            self._looking_back.save_last()
         self._close_recorder()
 
     def close(self) -> None:
@@ -300,6 +296,7 @@ class Relay:
             ("publishing events", self._send_events),
             ("other hosts", self.far.turn),
             ("replies", self._commands.send_replies),
+            ("answers about the history", self._looking_back.send),
             ("commands", self._commands.obey),
             ("actions", self._ask_ranks),
             ("answers of ranks", self._forwarding.take),
@@ -349,7 +346,6 @@ class Relay:
         self._inspections.meet(member, afar=afar)
         if not afar:
             self._rivals.meet(member)
-        self._looking_back.meet(member.rank, member.generation, member.process)
 
     def _connect(self, member: Member) -> None:
         self._forwarding.connect(member.rank, member.cmd)
@@ -430,7 +426,7 @@ class Relay:
             return 0.0
         frame = self._frames.due
         asks = self._intake.is_asking or self._fills.busy
-        if asks or self._looking_back.is_reading or self._hanging.is_looking or not self._judges:
+        if asks or self._hanging.is_looking or not self._judges:
             pause_s = PERIOD_S
         elif frame == math.inf and self._door.is_watched:
             # The observer of another host hands on what the ranks here publish.
@@ -445,8 +441,6 @@ class Relay:
         self._begin_to_judge()
         # Under overload there is no end of it, and commands must not wait.
         self._has_more = self._intake.drain()
-        if self._recorder.recorded_before is not None:
-            self._looking_back.advance()
         now = time.monotonic()
         # Judged is all that has come, but under overload no later than half a second after it was due: who looks on
         # takes an observer for gone that says nothing for two.
@@ -544,13 +538,13 @@ class Relay:
             # Who looks on, and who reads the record, is told what was wrong at the end, the same first.
             self._recorder.add(wire.Verdicts(at_ns, self._verdicts.now if told is None else told))
             self._send_verdicts()
-        self._looking_back.finish(over=self._over)
 
     def _close(self) -> None:
         # The other hosts after the last replies, which may be for askers there.
         frame = partial(self._frames.turn, at_once=True)
-        last = (self._send_events, frame, self._commands.send_replies, self._door.send_more, self.far.close)
-        sockets = self._looking_back.close, self._intake.close, self._forwarding.close, self._door.close
+        replies = self._commands.send_replies, self._looking_back.send, self._door.send_more
+        last = (self._send_events, frame, *replies, self.far.close)
+        sockets = self._intake.close, self._forwarding.close, self._door.close
         for part in (self._fills.close, *last, *sockets):
             self._guarded("closing", part)
 

@@ -1,4 +1,4 @@
-"""What a rank has published, handed on: to who looks on, to the judge, to the watch for hangs, to the history."""
+"""What a rank has published, handed on: to who looks on, to the judge, to the watch for hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.hosts.common import CommonRecord
-from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.verdicts import RunVerdicts
 from ddptop.agent.wire import EACH_RECORD
@@ -37,7 +36,6 @@ class Repeating:
         verdicts: RunVerdicts,
         hanging: Hanging,
         suspects: Suspects,
-        looking_back: LookingBack,
         budget: Budget,
         model: RunModel,
         common: CommonRecord,
@@ -58,7 +56,6 @@ class Repeating:
         self._verdicts = verdicts
         self._hanging = hanging
         self._suspects = suspects
-        self._looking_back = looking_back
         self.budget = budget
         self._model = model
         self._common = common
@@ -74,8 +71,6 @@ class Repeating:
                 self._verdicts.take(message)
                 self.budget.note(message)
             self._hanging.note(message)
-            if self._has_begun(message.generation):
-                self._looking_back.note(message)
             if type(message) is wire.Beat and message.state == "ended":
                 self._ended()
         elif type(message) is wire.Checksums:
@@ -103,7 +98,6 @@ class Repeating:
                 self._suspects.steps(message)
             else:
                 self._verdicts.take(message)
-        self._looking_back.steps(message)
 
     def _has_begun(self, generation: int | None) -> bool:
         return generation is None or generation <= self.generation

@@ -2,7 +2,7 @@
 
     python tests/bench/observer/history.py [--world 64] [--steps 36000] [--times 10] [--rounds 15]
 
-The history is filled as an observer fills it, but many steps at a time. Of the run that goes on, the question and its
+The history is recorded as an observer records it. Of the run that goes on, the question and its
 answer are encoded and read as over a socket; of the ended one, the file is opened and read, as `ddptop attach` does.
 Each length is measured in turns with the others and twice, so that the last line says what the noise is.
 """
@@ -10,47 +10,61 @@ Each length is measured in turns with the others and twice, so that the last lin
 from __future__ import annotations
 
 import argparse
+import random
 import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from ddptop.agent import wire
 from ddptop.agent.observer.history.answers import answer
-from ddptop.agent.observer.history.kept import Kept
-from ddptop.agent.observer.history.numbers import RECORDED
-from ddptop.agent.observer.history.saved import Saving, opened
-from ddptop.agent.observer.history.series import Course
-from ddptop.agent.observer.record.ring import Ring
+from ddptop.agent.observer.history.recorded import Recorded
+from ddptop.agent.observer.history.stored import Writer
 from ddptop.tui.model.history.asked import Asked
 
 START_S = 1_800_000_000
 STEP_S = 0.1
-PIECE = 256
-"""Steps of each rank that are taken in together."""
+PIECE = 10
+"""Steps of each rank that are written together."""
+ROOM = 64 << 20
+"""Bytes of a history."""
 
 
-def filled(world: int, steps: int) -> Kept:
-    """Return the history of a run of so many steps."""
-    kept = Kept(world)
-    rng = np.random.default_rng(world)
-    course = Course(kept.by_step.capacity)
+def recorded(database: Path, world: int, steps: int) -> Writer:
+    """Record a run of so many steps, `PIECE` of each rank in a batch; print what a batch takes."""
+    connection = sqlite3.connect(database)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    writer, rng = Writer(connection, world), random.Random(world)
+    began, batches = time.process_time(), 0
     for first in range(1, steps + 1, PIECE):
-        numbers = np.arange(first, min(first + PIECE, steps + 1))
-        rows = np.empty((len(numbers) * world, 3 + len(RECORDED)))
-        rows[:, 0] = np.tile(np.arange(world), len(numbers))
-        rows[:, 1] = np.repeat(numbers, world)
-        rows[:, 2] = START_S + rows[:, 1] * STEP_S
-        rows[:, 3:] = rng.normal(100, 5, (len(rows), len(RECORDED)))
-        course.extend(rows)
-    kept.by_step.restore("", course, dict.fromkeys(range(world), 1), dict.fromkeys(range(world), steps))
-    return kept
+        for number in range(first, min(first + PIECE, steps + 1)):
+            for rank in range(world):
+                end_ns = START_S * 10**9 + round(number * STEP_S * 1e9)
+                wall = rng.randrange(10**8)
+                phases = wall // 5, wall // 5, wall // 5, wall // 5, wall // 5
+                if world <= wire.EACH_RECORD:
+                    step = wire.Step(number, number, end_ns, wall, *phases, 0, rng.random(), 32)
+                    writer.rows.steps(rank, [step], 0)
+                else:
+                    means = wire.Summary(rank, number, end_ns, number, number, 1, wall, *phases, 0, rng.random(), 32)
+                    writer.rows.summary(means)
+        writer.settle()
+        with connection:
+            writer.write()
+        writer.written()
+        while writer.fold(ROOM):
+            pass
+        batches += 1
+    took = (time.process_time() - began) / batches
+    print(
+        f"{world:,} ranks x {steps:,} steps: {1e3 * took:.1f} ms of CPU a batch of {PIECE} steps, "
+        f"{writer.bytes / 2**20:.1f} MiB in the file"
+    )
+    return writer
 
 
 def drawn(asked: Asked, world: int, steps: int) -> None:
@@ -59,26 +73,22 @@ def drawn(asked: Asked, world: int, steps: int) -> None:
     assert round(series.count.sum()) == world * steps
 
 
-def alive(kept: Kept, steps: int) -> int:
-    """Ask, answer and draw as over a socket; return the bytes of the answer."""
-    asked = Asked(kept.world)
-    size = 0
+def alive(writer: Writer, steps: int) -> None:
+    """Ask, answer and draw as over a socket."""
+    asked = Asked(writer.world)
+    asked.by_step.read_many(range(writer.world), "loss", 1, steps)
     for query in asked.wanted():
         command = wire.read_command(wire.encode(query))
         assert isinstance(command, wire.History)
-        for each in answer(kept, command):
-            payload = wire.encode(each)
-            size += len(payload)
-            asked.take(wire.read_history(payload))
-    drawn(asked, kept.world, steps)
-    return size
+        for each in answer(writer, command):
+            asked.take(wire.read_history(wire.encode(each)))
+    drawn(asked, writer.world, steps)
 
 
 def ended(database: Path, world: int, steps: int) -> None:
     """Open the file of the run, and draw."""
-    asked = Asked(world, opened(database, world, ended=True))
-    asked.end()
-    asked.ask_source()
+    asked = Asked(world)
+    asked.end(Recorded(database, world))
     drawn(asked, world, steps)
 
 
@@ -94,25 +104,10 @@ def main() -> None:
         cases: dict[str, Callable[[], object]] = {}
         lengths = options.steps, options.steps * options.times
         for steps in lengths:
-            kept = filled(options.world, steps)
             database = Path(folder) / f"{steps}.db"
-            ring, saving = Ring(database, options.world), Saving(kept)
-            snapshot = saving.snapshot(whole=True)
-            assert snapshot is not None
-            began = time.perf_counter()
-            rows = saving.rows(snapshot, 1 << 30)
-            packed_s = time.perf_counter() - began
-            ring.write(rows, 1 << 30)
-            ring.close()
-            with closing(sqlite3.connect(database)) as connection:
-                (size,) = connection.execute("SELECT sum(length(payload)) FROM series").fetchone()
-            print(
-                f"{options.world} ranks x {steps:,} steps: {kept.by_step.nbytes / 2**20:.1f} MiB in memory, "
-                f"{size / 2**20:.1f} MiB in the file, packed in {packed_s:.2f} s, "
-                f"an answer of {alive(kept, steps) / 1024:.0f} KiB"
-            )
+            writer = recorded(database, options.world, steps)
             for turn in ("", " again"):
-                cases[f"alive {steps:,}{turn}"] = partial(alive, kept, steps)
+                cases[f"alive {steps:,}{turn}"] = partial(alive, writer, steps)
                 cases[f"ended {steps:,}{turn}"] = partial(ended, database, options.world, steps)
         took: dict[str, list[float]] = {name: [] for name in cases}
         for _ in range(options.rounds):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats, lists
 from support.screens.frames import frame
+from support.values.histories import Kept
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.by_step import HistoryByStep
 from ddptop.agent.observer.history.columns import Columns
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.contents import Look, contents_of, span_of
@@ -76,7 +76,7 @@ def test_at_first_a_window_shows_the_recent_steps() -> None:
 
 def test_after_5000_steps_the_first_500_are_out_of_sight() -> None:
     """The recent steps fill the height, whatever the loss began with; the whole run is drawn with all that it has."""
-    history = HistoryByStep(1)
+    history = Kept(1)
     rng = np.random.default_rng(3)
     losses = [8 * math.exp(-number / 100) + 0.5 - number / 50_000 + rng.normal() / 100 for number in range(1, 5001)]
     losses[4499] = 50.0
@@ -98,7 +98,7 @@ def test_after_5000_steps_the_first_500_are_out_of_sight() -> None:
 
 def test_the_title_of_a_short_run_names_the_key_to_its_outliers_and_back() -> None:
     """All steps are recent there, and the key changes the range alone."""
-    history, run, keys = HistoryByStep(1), (1, 100), {"plot.whole": "a"}
+    history, run, keys = Kept(1), (1, 100), {"plot.whole": "a"}
     for number in range(1, 101):
         loss = 50.0 if number == 40 else 1.0 + number % 2
         history.take(0, wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, loss, 32))
@@ -165,9 +165,9 @@ def test_a_window_never_leaves_the_run() -> None:
             assert high - low + 1 >= min(FEWEST, last - first + 1)
 
 
-def filled(world: int, steps: int) -> HistoryByStep:
+def filled(world: int, steps: int) -> Kept:
     """Return ranks whose loss is their number plus a falling curve."""
-    history = HistoryByStep(world)
+    history = Kept(world)
     for number in range(1, steps + 1):
         for rank in range(world):
             loss = math.nan if (rank, number) == (0, 50) else rank + 100 / number
@@ -202,7 +202,7 @@ def test_the_contents_are_one_some_or_many_ranks() -> None:
 def test_there_are_no_contents_without_a_curve() -> None:
     """No steps, a single one, and a number that nobody knows give no contents; a scale without room says so."""
     history = filled(2, 40)
-    assert span_of(HistoryByStep(2), range(2), None) is None
+    assert span_of(Kept(2), range(2), None) is None
     assert contents_of(history, range(2), 0, (40, 40), Look(), 30) is None
     assert contents_of(history, range(2), 0, (1, 40), Look("learning_rate"), 30) is None
     drawn = contents_of(history, range(2), 0, (1, 40), Look("data", Extent(log=True)), 30)
@@ -220,7 +220,7 @@ def test_what_moves_by_less_than_a_dot_looks_the_same() -> None:
     def dots(steps: int, last: float = 0.0) -> tuple[bytes, ...]:
         history = filled(2, steps)
         if last:
-            history.take(0, wire.Step(steps, steps + 1, 10**18, 1, 1, 0, 0, 0, 0, 0, last))
+            history.take(0, wire.Step(steps + 1, steps + 1, 10**18, 1, 1, 0, 0, 0, 0, 0, last))
         drawn = contents_of(history, range(2), 0, (1, steps + bool(last)), whole, 40)
         assert drawn is not None
         return drawn.dots(80, 60)
@@ -234,10 +234,11 @@ def test_a_band_of_a_thousand_ranks_takes_no_work_for_each() -> None:
     """Whatever the number of ranks, a band is drawn by the same few calls: a thousand cost arithmetic alone."""
 
     def calls(world: int) -> int:
-        history = HistoryByStep(world)
+        history = Kept(world)
         for number in range(1, 40):
             for rank in range(world):
                 history.take(rank, wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, 1.0, 32))
+        history.write()
         counted = 0
 
         def count(frame: object, event: str, argument: object) -> None:

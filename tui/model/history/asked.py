@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.answers import Source, answer
-from ddptop.agent.observer.history.by_time import Array, columns_for
 from ddptop.agent.observer.history.columns import stride_of
-from ddptop.agent.observer.history.numbers import WIDTHS_S
-from ddptop.agent.observer.history.series import Series, joined
+from ddptop.agent.observer.history.numbers import WIDTHS_S, columns_for
+from ddptop.agent.observer.history.recorded import Recorded
+from ddptop.agent.observer.history.series import Cells, Series, joined
 from ddptop.tui.model.history.history import ALL_RANKS, COLUMNS, first_question
 from ddptop.tui.model.history.stretches import MOST_CELLS, Stretch, stretch_of
 
@@ -83,7 +82,7 @@ class _Question:
 class Asked:
     """The numbers of a run that an onlooker has asked for; used by one thread."""
 
-    def __init__(self, world: int, source: Source | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, world: int, source: Recorded | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Ask nothing yet; a `source` in this process, of an ended run, answers at once."""
         self._source = source
         self.world = world
@@ -91,6 +90,8 @@ class Asked:
         self._ended = False
         self.extent: wire.Extent | None = None
         """What the observer has, as it said last."""
+        self.problem = ""
+        """Why the last question was not answered."""
         self.records = 0
         """Another number says that there is something new to draw."""
         self.by_step = AskedSteps(self)
@@ -200,7 +201,7 @@ class Asked:
                 interest.whole_at = now
         return query
 
-    def end(self, source: Source | None = None) -> None:
+    def end(self, source: Recorded | None = None) -> None:
         """Ask once more for what is looked at, and then no more: the run has ended, and nothing is added to it.
 
         The `source` answers instead of the observer, which has gone.
@@ -236,6 +237,7 @@ class Asked:
                     question.parts.append(answer)
             case wire.Reply():
                 del self._questions[answer.id]
+                self.problem = "" if answer.done else answer.text
                 self._conclude(question, done=answer.done)
         return True
 
@@ -312,11 +314,8 @@ class Asked:
         """Ask the history that is in this process, where there is one, for what is wanted."""
         if self._source is None:
             return
-        queries = self.wanted()
-        if self.extent is not None and self.extent.complete != self._source.complete:
-            queries.append(self._ask(None, wire.History(0, ranks=()), self.clock()))
-        for query in queries:
-            for each in answer(self._source, query):
+        for query in self.wanted():
+            for each in self._source.answer(query):
                 self.take(each)
 
     @property
@@ -346,7 +345,7 @@ class Asked:
 
 
 class AskedSteps:
-    """The numbers of all ranks over the steps, as `HistoryByStep` has them, but only those that were asked for."""
+    """The numbers of all ranks over the steps, as far as they were asked for."""
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
@@ -355,6 +354,11 @@ class AskedSteps:
     def names(self) -> Sequence[str]:
         """Values given by the script, in the order in which they came."""
         return () if self._asked.extent is None else self._asked.extent.names
+
+    @property
+    def problem(self) -> str:
+        """Why the last question was not answered; empty where it was."""
+        return self._asked.problem
 
     @property
     def refused(self) -> int:
@@ -402,7 +406,7 @@ class AskedSteps:
 
 
 class AskedTime:
-    """The numbers of all ranks over time, as `HistoryByTime` has them, but only those that were asked for."""
+    """The numbers of all ranks over time, as far as they were asked for."""
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
@@ -422,8 +426,8 @@ class AskedTime:
         """Say whether any rank has completed a step in a bucket."""
         return bool(np.isfinite(self.window("number", level, bucket, 1)).any())
 
-    def window(self, metric: str, level: int, last: int, count: int, rank: int | None = None) -> Array:
-        """Return a number over the `count` buckets up to number `last`; see `HistoryByTime.window`."""
+    def window(self, metric: str, level: int, last: int, count: int, rank: int | None = None) -> Cells:
+        """Return a number over the `count` buckets up to number `last`, a row a rank: times in ms, NaN: not known."""
         count = max(0, min(count, self.columns))
         width = WIDTHS_S[level]
         key = self._asked.key_of("time", metric, None if rank is None else (rank,), width)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ddptop.agent.observer.history.by_time import Array
+from ddptop.agent.observer.history.series import Cells
 from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
 from ddptop.tui.model.history.asked import AskedTime
 from ddptop.tui.model.metrics import METRICS
@@ -48,7 +48,7 @@ class HeatCells:
             self.bands = scale.arrange_bands(by_time.world, lines, halves=halves)
         values = by_time.window(metric, level, last, self.columns)
         in_order = isinstance(self._order, range)
-        self._values: Array = values if in_order or not len(values) else values[np.asarray(self._order)]
+        self._values: Cells = values if in_order or not len(values) else values[np.asarray(self._order)]
         rows = scale.reduce_bands(self._values, self.bands.group, self.bands.begins)
         scaled, self.longest = values, None
         """Length of a step, in ms, beyond which those in sight are not in the scale; None where there is none such."""
@@ -110,7 +110,7 @@ class HeatCells:
         column = self._column(bucket)
         if column is None:
             return None
-        values: Array = self._values[first:until][:, column]
+        values: Cells = self._values[first:until][:, column]
         return None if np.isnan(values).all() else self.rank_at(first + int(np.nanargmax(values)))
 
     def place_of(self, rank: int) -> int:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ddptop.agent.observer.history.by_time import Array
+from ddptop.agent.observer.history.series import Cells
 from ddptop.tui.drawing.ticks import even_step
 
 Shades = npt.NDArray[np.uint8]
@@ -135,7 +135,7 @@ def _laid(sizes: Sequence[int], group: int, thickness: int, between: int) -> Ban
     return Bands(group, len(begins), thickness, (*begins, at), tuple(pairs), names)
 
 
-def reduce_bands(values: Array, group: int, begins: Sequence[int] = ()) -> Array:
+def reduce_bands(values: Cells, group: int, begins: Sequence[int] = ()) -> Cells:
     """Return one row for each `group` ranks, the largest of their values: what is slow stays in sight.
 
     Where bands begin at certain places, `begins` has these, and the place after the last.
@@ -143,11 +143,11 @@ def reduce_bands(values: Array, group: int, begins: Sequence[int] = ()) -> Array
     if group <= 1 or not len(values):
         return values
     starts = np.asarray(begins[:-1]) if begins else np.arange(0, len(values), group)
-    reduced: Array = np.fmax.reduceat(values, starts, axis=0)
+    reduced: Cells = np.fmax.reduceat(values, starts, axis=0)
     return reduced
 
 
-def usual(values: Array, lengths: Array) -> tuple[Array, float | None]:
+def usual(values: Cells, lengths: Cells) -> tuple[Cells, float | None]:
     """Return the values of steps of usual length, each step once, and the length beyond which some are left out.
 
     Args:
@@ -170,7 +170,7 @@ class Scale(NamedTuple):
     high: float
 
 
-def scale_of(values: Array, previous: Scale | None = None) -> Scale | None:
+def scale_of(values: Cells, previous: Scale | None = None) -> Scale | None:
     """Return a scale for these values, the `previous` one as long as it does for them; None without a value."""
     seen = values[np.isfinite(values)]
     if not len(seen):
@@ -189,7 +189,7 @@ def scale_of(values: Array, previous: Scale | None = None) -> Scale | None:
     return Scale(start, math.ceil(max(high, low + span) / step) * step)
 
 
-def shade(values: Array, scale: Scale | None, shades: int) -> Shades:
+def shade(values: Cells, scale: Scale | None, shades: int) -> Shades:
     """Return a number for each value: `UNKNOWN`, 1 to `shades`, or `shades` + 1 for what is not finite."""
     result = np.full(values.shape, UNKNOWN, np.uint8)
     known = np.isfinite(values)

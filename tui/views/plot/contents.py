@@ -31,7 +31,7 @@ _DIVISORS: Final = {"GiB": 2.0**30, "MiB": 2.0**20, "s": 1e3}
 
 
 class Source(Protocol):
-    """Numbers of all ranks over the steps; `HistoryByStep` says what each is."""
+    """Numbers of all ranks over the steps."""
 
     def span(self, rank: int) -> tuple[int, int] | None:
         """Return the first and the last step held of a rank."""

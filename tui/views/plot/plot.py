@@ -401,6 +401,8 @@ def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mappin
     by_step = None if frame.history is None else frame.history.by_step
     if by_step is not None and not by_step.complete:
         return "loading history"
+    if by_step is not None and by_step.problem:
+        return by_step.problem
     if run is None or run[0] == run[1]:
         ended = frame.state in ENDED
         printed = f": {keys['rank.logs']} shows what was printed" if frame.launched else ""

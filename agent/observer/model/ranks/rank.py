@@ -100,7 +100,7 @@ class RankModel:
     def take(self, steps: Iterable[Step], *, recorded: bool = False) -> list[Step]:
         """Take in records in order, count those between them, and return the new ones.
 
-        What was before the first of all is not missed; nor is what a recording, which is thinned, does not have.
+        What was before the first of all is not missed; nor is what a recording, which loses its oldest, does not have.
         """
         new = []
         for step in steps:

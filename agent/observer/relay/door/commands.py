@@ -137,8 +137,7 @@ class Commands:
             self._door.send(asker, wire.encode(wire.Reply(query.id, False, "earlier answers wait; ask again")))
             return
         self._take_in()
-        for each in self._looking_back.answer(query):
-            self._door.send(asker, wire.encode(each))
+        self._looking_back.ask(asker, query)
 
     def _pass_on(self, asker: bytes, rank: int, command: wire.Command, payload: bytes) -> None:
         if (late := lateness(command)) is not None:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.values.histories import Kept
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.answers import MOST_CELLS, answer
+from ddptop.agent.observer.history.answers import MOST_CELLS
 from ddptop.agent.observer.history.columns import Table, table_of
-from ddptop.agent.observer.history.kept import Kept
 from ddptop.agent.observer.history.numbers import CUSTOM
 
 BASE_S = 1_800_000_000
@@ -32,7 +32,7 @@ def step(number: int, loss: float | None = 1.0, *, at_s: float | None = None, **
 
 def asked(kept: Kept, query: wire.History) -> tuple[wire.Extent, list[wire.HistoryPart], wire.Reply]:
     """Return the answer to a question as it comes over the wire."""
-    payloads = [wire.encode(each) for each in answer(kept, query)]
+    payloads = [wire.encode(each) for each in kept.answer(query)]
     assert all(len(payload) <= wire.MAX_MESSAGE_BYTES for payload in payloads)
     extent, *parts, reply = map(wire.read_history, payloads)
     assert isinstance(extent, wire.Extent)
@@ -69,7 +69,7 @@ def test_a_column_says_of_its_steps_what_the_steps_say(
             if rng.random() < 0.9:
                 loss = rng.choice([None, rng.uniform(-3, 3), rng.uniform(-3, 3)])
                 values[rank, number] = loss
-                kept.steps(rank, (step(number, loss),), 0)
+                kept.rows.steps(rank, (step(number, loss),), 0)
     _, parts, reply = asked(kept, wire.History(1, "loss", None, first, first + length, "step", most, width))
     assert reply.done
     found = by_column(parts)
@@ -101,8 +101,8 @@ def test_ten_times_the_steps_take_as_many_bytes() -> None:
     for count in (2_000, 20_000):
         kept = Kept(2)
         for number in range(1, count + 1):
-            kept.steps(0, (step(number, math.sin(number)),), 0)
-        sizes.append(sum(len(wire.encode(each)) for each in answer(kept, wire.History(1, "loss", most=256))))
+            kept.rows.steps(0, (step(number, math.sin(number)),), 0)
+        sizes.append(sum(len(wire.encode(each)) for each in kept.answer(wire.History(1, "loss", most=256))))
     assert sizes[1] <= 2 * sizes[0]
     assert sizes[1] <= 256 * 20 + 1000
 
@@ -113,7 +113,7 @@ def test_many_ranks_share_the_columns_of_an_answer() -> None:
     kept = Kept(world)
     for rank in range(world):
         for number in (1, 1000, 2000):
-            kept.summary(summary(rank, number))
+            kept.rows.summary(summary(rank, number))
     _, parts, _ = asked(kept, wire.History(1, "step", most=4096))
     assert sum(len(part.mean) // 4 for part in parts) <= 2 * MOST_CELLS
     assert {rank for part in parts for rank in table_of(part).ranks.tolist()} == set(range(world))
@@ -132,9 +132,9 @@ def test_a_large_group_is_known_by_its_summaries() -> None:
     """Records of single ranks, which are asked for where one is suspected, do not count twice."""
     kept = Kept(wire.EACH_RECORD + 1)
     for number in range(1, 30):
-        kept.summary(summary(3, number))
-        kept.summary(summary(3, number))
-        kept.steps(3, [step(10 * number - 5)], 0)
+        kept.rows.summary(summary(3, number))
+        kept.rows.summary(summary(3, number))
+        kept.rows.steps(3, [step(10 * number - 5)], 0)
     _, parts, _ = asked(kept, wire.History(1, "step", (3,), most=1000))
     found = by_column(parts)
     assert {column * parts[0].width + 1: float(cell.known) for (_, column), cell in found.items()} == {
@@ -148,17 +148,17 @@ def test_a_restart_goes_on_and_repetitions_count_once() -> None:
     for _ in range(2):
         for rank, last in ((0, 30), (1, 28)):
             for number in range(1, last + 1):
-                kept.steps(rank, (step(number, 1.0),), 0)
-    kept.steps(1, (step(1, 2.0), step(2, 2.0)), 1)
-    kept.steps(0, (step(31, 3.0),), 0)
+                kept.rows.steps(rank, (step(number, 1.0),), 0)
+    kept.rows.steps(1, (step(1, 2.0), step(2, 2.0)), 1)
+    kept.rows.steps(0, (step(31, 3.0),), 0)
     extent, parts, _ = asked(kept, wire.History(1, "loss", (1,), most=1000))
     assert (extent.first, extent.last, extent.newest) == (1, 32, 32)
     found = {column + 1: cell.mean for (_, column), cell in by_column(parts).items()}
     assert found == {**dict.fromkeys(range(1, 29), 1.0), 31: 2.0, 32: 2.0}
-    # A step that counted twice would move the mean of the second that is still being filled.
+    # A step that counted twice would move the mean of its second.
     again = Kept(1)
-    for numbers in ((1, 2, 21, 22, 23), (1, 2)):
-        again.steps(0, [step(number) for number in numbers], 0)
+    for numbers in ((1, 2, 21, 22, 23), (21, 22)):
+        again.rows.steps(0, [step(number) for number in numbers], 0)
     assert again.window("number", 0, BASE_S + 2, 1)[0, 0] == 22
 
 
@@ -166,7 +166,7 @@ def test_numbers_over_time_are_those_of_the_seconds() -> None:
     """At each width, of one rank or of all; what is asked for beyond what is held is not answered."""
     kept = Kept(3)
     for number in range(1, 400):
-        kept.steps(1, (step(number, float(number)),), 0)
+        kept.rows.steps(1, (step(number, float(number)),), 0)
     for width in (1, 4, 16):
         query = wire.History(1, "number", (1,), BASE_S, BASE_S + 39, "time", 4096, width)
         _, (part,), _ = asked(kept, query)
@@ -195,7 +195,7 @@ def test_numbers_over_time_are_those_of_the_seconds() -> None:
 def test_a_number_that_there_is_not_is_refused(query: wire.History) -> None:
     """With its name, in a reply like any other."""
     kept = Kept(1)
-    kept.steps(0, (step(1),), 0)
+    kept.rows.steps(0, (step(1),), 0)
     _, parts, reply = asked(kept, query)
     assert not reply.done
     assert reply.id == 5
@@ -206,7 +206,7 @@ def test_a_number_that_there_is_not_is_refused(query: wire.History) -> None:
 def test_names_of_the_script_are_told() -> None:
     """In the order in which they came, also to somebody who asks for no number."""
     kept = Kept(1)
-    kept.steps(0, (step(1, metrics={"b": 1.0}), step(2, metrics={"a": math.nan, "b": 2.0})), 0)
+    kept.rows.steps(0, (step(1, metrics={"b": 1.0}), step(2, metrics={"a": math.nan, "b": 2.0})), 0)
     extent, parts, reply = asked(kept, wire.History(1))
     assert extent == wire.Extent(1, 1, 2, 2, True, ("b", "a"))
     assert reply.done
@@ -233,7 +233,7 @@ def test_a_question_of_any_numbers_is_answered() -> None:
     """Whatever stretch, width and ranks are asked for, there is one reply, and no message beyond the bound."""
     kept = Kept(5)
     for number in (1, 2, 3, 2**52):
-        kept.steps(0, (msgspec.structs.replace(step(1), seq=number, step=number),), 0)
+        kept.rows.steps(0, (msgspec.structs.replace(step(1), seq=number, step=number),), 0)
     edges = (0, 1, 2, 63, 2**52, 2**53)
     rng = random.Random(1)
     for _ in range(200):

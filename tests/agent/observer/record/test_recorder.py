@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import resource
 import signal
 import sqlite3
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,15 +15,17 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.harness import until
+from support.harness import DEADLINE_S, until
 
 from ddptop.agent import wire
+from ddptop.agent.observer.history.rows import Rows
 from ddptop.agent.observer.record import recorder
 from ddptop.agent.observer.record import recording as recording_file
 from ddptop.agent.observer.record.inbox import MOST_BYTES, MOST_OWN, Inbox, Judged, Own, Told
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.relay.intake import is_sound
+from ddptop.agent.run.identity import Process
 
 HELLO = wire.Hello(wire.PROTOCOL, "r", "id", 0, 0, 1, 1, 0, "host", "p", "0", "3")
 
@@ -89,27 +91,41 @@ def test_where_ranks_stood_is_recorded_in_place_of_an_earlier_moment(runtime: Pa
     assert recording.close()
 
 
-def test_the_history_keeps_no_other_record_waiting(runtime: Path) -> None:
-    """What nobody could make again is in the file before the history; a history that fails costs nothing else."""
-    database = runtime / "run.db"
-    recording = Recorder(database, 1, lambda text, level: None)
-    packed, failed = threading.Event(), threading.Event()
-    last = wire.RunState(8, "finished", exit_code=0)
-
-    def rows(room: int) -> list[recording_file.Row]:
-        assert room > 0
-        until(lambda: last in list(read_history(database)), "the last state")
-        packed.set()
-        raise ValueError("no history")
-
-    recording.save(rows, failed.set)
-    recording.add(last)
+def test_an_error_of_the_history_costs_the_history(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said once; the records are written, and the numbers that come after it too."""
+    database, said = runtime / "run.db", list[str]()
+    recording = Recorder(database, 1, lambda text, level: said.append(text))
     recording.start()
-    until(failed.is_set, "the history to fail")
-    assert packed.is_set()
-    put(recording, HELLO)
-    until(lambda: HELLO in list(read_history(database)), "what comes after it")
+    with monkeypatch.context() as broken:
+        broken.setattr(Rows, "settled", lambda rows: 1 / 0)
+        put(recording, HELLO, wire.Steps(0, (step(1),)), wire.Steps(0, (step(2),)))
+        until(lambda: wire.Steps(0, (step(2),)) in list(read_history(database)), "the records")
+    put(recording, wire.Steps(0, (step(3), step(4))))
+    until(lambda: newest(recording) == 5, "the numbers")
     assert recording.close()
+    assert len(said) == 1
+    assert "ZeroDivisionError" in said[0]
+    assert len([each for each in read_history(database) if isinstance(each, wire.Steps)]) == 3
+
+
+def test_another_process_of_a_rank_counts_from_one_again(runtime: Path) -> None:
+    """In a job that nobody restarts as a whole; the same process, found again, is the same."""
+    recording = Recorder(runtime / "run.db", 1, lambda text, level: None)
+    recording.start()
+    for process, steps in ((Process(7, 1.0), (1, 2, 3)), (Process(7, 1.0), (1, 2)), (Process(8, 2.0), (1, 2))):
+        recording.follow(0, 0, process)
+        put(recording, *(wire.Steps(0, (step(number),)) for number in steps))
+        until(lambda: newest(recording) is not None, "an answer")
+        assert newest(recording) == (3 if process.pid == 8 else 4)
+    assert recording.close()
+
+
+def newest(recording: Recorder) -> int | None:
+    """Return the last step of the history, by the answer to a question; None while the file is not read."""
+    answered: queue.SimpleQueue[list[wire.HistoryAnswer]] = queue.SimpleQueue()
+    recording.ask(wire.History(1), answered.put)
+    extent, *_ = answered.get(timeout=DEADLINE_S)
+    return extent.newest if isinstance(extent, wire.Extent) and extent.complete else None
 
 
 def test_a_file_that_cannot_be_written_is_said_once(runtime: Path) -> None:
@@ -127,7 +143,7 @@ def test_a_file_that_cannot_be_written_is_said_once(runtime: Path) -> None:
 
 
 def test_one_odd_message_costs_itself(runtime: Path) -> None:
-    """A note with an impossible time, a state with an impossible one, a message that is not stored: others are."""
+    """A note with an impossible time, a state with an impossible one: others are."""
     said: list[str] = []
     database = runtime / "run.db"
     recording = Recorder(database, 1, lambda text, level: said.append(text))
@@ -136,14 +152,14 @@ def test_one_odd_message_costs_itself(runtime: Path) -> None:
     recording.add(wire.Event(-5, "before the epoch"))
     recording.add(wire.Event(6, "a lone \udc80 surrogate"))
     recording.add(wire.RunState(2**70, "running"))
-    put(recording, wire.Summary(0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, None, 1), beat(7))
+    put(recording, beat(7))
     until(lambda: beat(7) in list(read_history(database)), "the beat after all that")
     assert recording.close()
     events = {each.text: each for each in read_history(database) if isinstance(each, wire.Event)}
     assert events.keys() == {"far in the future", "before the epoch", "a lone ? surrogate"}
     assert all(0 <= each.at_ns < 2**63 and each.rank is None and each.level == "info" for each in events.values())
     assert not any(isinstance(each, wire.RunState) for each in read_history(database))
-    assert (recording.refused, recording.faults) == (2, 2)
+    assert (recording.refused, recording.faults) == (1, 1)
     assert len([text for text in said if "was not recorded" in text]) == len(set(said))
 
 

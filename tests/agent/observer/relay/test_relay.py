@@ -17,11 +17,11 @@ from support.values.messages import read_reply
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
+from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.door import door
 from ddptop.agent.observer.relay.intake import Intake
-from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.run.rundir import Member, Process, RunDir
 
 
@@ -382,15 +382,15 @@ def _of_generation(directory: RunDir, generation: int) -> Member:
 def test_many_questions_for_the_history_do_not_hold_up_the_rest(
     new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What ranks publish meanwhile is heard between two of them, and each is answered."""
+    """What ranks publish is heard while none of them is answered, and in the end each is."""
     most = 40
-    turns = threading.Semaphore(0)
+    goes_on = threading.Event()
 
-    def in_its_turn(_: LookingBack, query: wire.History) -> Iterator[wire.Reply]:
-        turns.acquire(timeout=DEADLINE_S)
-        yield wire.Reply(query.id, True)
+    def wait(_: Recorder, query: wire.History) -> list[wire.HistoryAnswer]:
+        goes_on.wait(DEADLINE_S)
+        return [wire.Reply(query.id, True)]
 
-    monkeypatch.setattr(LookingBack, "answer", in_its_turn)
+    monkeypatch.setattr(Recorder, "_answer", wait)
     directory = new_run(world=1)
     with ranks(directory, 1) as (rank,), relayed(directory):
         rank.meet()
@@ -401,13 +401,9 @@ def test_many_questions_for_the_history_do_not_hold_up_the_rest(
         for number in range(most):
             other.cmd.send(wire.encode(wire.History(number)))
         (payload,) = rank.publish(wire.TOPIC_BEAT, beat(0, 2))
-        released = 0
-        while (topic, payload) not in looker.listen():
-            turns.release()
-            released += 1
-            looker.sub.poll(500)  # the one after it is not answered meanwhile
-        assert released < most
-        turns.release(most)
+        until(lambda: (topic, payload) in looker.listen(), "the beat")
+        assert not other.cmd.poll(0)
+        goes_on.set()
         for _ in range(most):
             assert other.cmd.poll(int(1000 * DEADLINE_S))
             other.cmd.recv()

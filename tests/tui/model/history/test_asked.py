@@ -7,11 +7,10 @@ import random
 
 import numpy as np
 import pytest
+from support.values.histories import Kept
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.answers import answer
 from ddptop.agent.observer.history.columns import fold, stride_of
-from ddptop.agent.observer.history.kept import Kept
 from ddptop.tui.model.history.asked import ANSWER_S, EDGE_S, HELD, SIGHT_S, Asked
 from ddptop.tui.model.history.history import COLUMNS
 from ddptop.tui.model.history.stretches import stretch_of
@@ -41,7 +40,7 @@ class Scene:
                 loss = self.values[rank, self.steps] = self.rng.uniform(1, 2)
                 phases = 10**7, 2 * 10**7, 3 * 10**7, 10**7, 2 * 10**7, 10**7
                 end_ns = BASE_S * 10**9 + self.steps * 10**8
-                self.kept.steps(rank, (wire.Step(self.steps, self.steps, end_ns, 10**8, *phases, loss),), 0)
+                self.kept.take(rank, wire.Step(self.steps, self.steps, end_ns, 10**8, *phases, loss))
 
     def exchange(self, seconds: float = 0.0) -> list[wire.History]:
         """Let questions and answers go back and forth once, so many seconds later."""
@@ -50,7 +49,7 @@ class Scene:
         for query in queries:
             read = wire.read_command(wire.encode(query))
             assert isinstance(read, wire.History)
-            for each in answer(self.kept, read):
+            for each in self.kept.answer(read):
                 payload = wire.encode(each)
                 self.sent += len(payload)
                 self.asked.take(wire.read_history(payload))
@@ -243,7 +242,7 @@ def test_nothing_is_asked_twice_while_an_answer_is_awaited() -> None:
     (again,) = scene.asked.wanted()
     scene.asked.lose()
     assert len(scene.asked.wanted()) == 1
-    for each in answer(scene.kept, again):
+    for each in scene.kept.answer(again):
         # Of a connection that is no more.
         assert not scene.asked.take(each)
 
@@ -270,7 +269,7 @@ def test_windows_over_time_are_those_of_the_observer() -> None:
     for _ in range(30):
         scene.train(10)
         now = BASE_S + scene.steps * 0.1
-        wanted = scene.kept.by_time
+        wanted = scene.kept
         for _ in range(2):
             for level, back in ((0, 0), (0, 100), (1, 0), (2, 3)):
                 by_time = scene.asked.by_time
@@ -317,35 +316,34 @@ def test_an_ended_run_in_this_process_answers_at_once() -> None:
 
 
 def test_what_was_answered_from_a_part_of_the_history_is_asked_again() -> None:
-    """An observer that still reads its recording says so, and is believed until it says otherwise."""
+    """An observer that cannot read its record yet says so, and is believed until it says otherwise."""
     scene = Scene()
     scene.train(300)
-    messages = [wire.Steps(0, (wire.Step(n, n, BASE_S * 10**9 + n, 10**8, 0, 0, 0, 0, 0, 10**8, 1.0),)) for n in (1, 2)]
-    scene.kept.begin_anew(iter(messages))
-    scene.kept.advance(0.0, lambda: 1.0)
+    scene.kept.is_read = False
     scene.exchange()
     assert not scene.asked.by_step.complete
-    assert scene.asked.by_step.read(0, "loss").count.sum() == 1
-    while not scene.kept.complete:
-        scene.kept.advance(0.0, lambda: 1.0)
+    assert scene.asked.by_step.read(0, "loss").count.sum() == 0
+    scene.kept.is_read = True
     for metric in ("step", "loss"):
         scene.asked.by_step.read(0, metric)
-        scene.exchange(0.1)
+        scene.exchange(EDGE_S)
     assert scene.asked.by_step.complete
-    assert scene.asked.by_step.read(0, "loss").count.sum() == 2
+    scene.asked.by_step.read(0, "loss")
+    scene.exchange(EDGE_S)
+    assert scene.asked.by_step.read(0, "loss").count.sum() == 300
 
 
 def test_what_was_empty_while_a_file_was_read_is_there_once_it_has_been() -> None:
     """The first question came before the first step was read: no second goes by until its answer is drawn."""
     scene = Scene()
-    messages = [wire.Steps(0, (wire.Step(n, n, BASE_S * 10**9 + n, 10**8, 0, 0, 0, 0, 0, 10**8, 1.0),)) for n in (1, 2)]
-    scene.kept.begin_anew(iter(messages))
+    scene.train(2)
+    scene.kept.is_read = False
     asked = Asked(2, scene.kept, clock=lambda: scene.now)
     asked.end()
     assert asked.by_step.read(0, "loss").count.sum() == 0
     assert not asked.by_step.complete
-    while not scene.kept.complete:
-        scene.kept.advance(0.0, lambda: 1.0)
+    scene.kept.is_read = True
+    scene.now += EDGE_S
     asked.by_step.read(0, "step")
     assert asked.by_step.complete
     assert asked.by_step.read(0, "loss").count.sum() == 2
