@@ -261,12 +261,12 @@ class Relay:
 
     def _work(self) -> None:
         # What an earlier observer has recorded comes before what the ranks say now, as far as that can wait.
-        self._guarded("the recording", lambda: self._model.recall(time.monotonic() + _RECALL_S))
+        self._guarded("the recording", self._model.recall, time.monotonic() + _RECALL_S)
         poller = zmq.Poller()
         for each in (self._door.pub, self._door.cmd, self._forwarding.socket, self._wake):
             poller.register(each, zmq.POLLIN)
         while not self._closing.is_set():
-            self._guarded("waiting", lambda: self._wait(poller))
+            self._guarded("waiting", self._wait, poller)
             self._turn()
         self._turn()
         self._close()
@@ -316,9 +316,9 @@ class Relay:
             self._finished.set()
         self._guarded("publishing frames", self._frames.turn)
 
-    def _guarded(self, name: str, part: Any) -> None:
+    def _guarded(self, name: str, part: Any, *given: object) -> None:
         try:
-            part()
+            part(*given)
         except Exception as error:  # a wall: an error costs one turn of one part
             self.faults += 1
             _log.exception("relay: %s", name)
@@ -462,7 +462,7 @@ class Relay:
     def _each_second(self) -> None:
         # An error of one part does not keep the others from their turn.
         self._guarded("connections to ranks", self._intake.mend)
-        self._guarded("ranks not listened to", lambda: self._following.try_again(self._intake.generation))
+        self._guarded("ranks not listened to", self._following.try_again, self._intake.generation)
         self._send_state()
         held = [each.beat.held_at_ns is not None for each in self._model.store.ranks.values() if each.beat is not None]
         self.is_uneven = any(held) and not all(held)
@@ -479,7 +479,7 @@ class Relay:
             wanted = self._door.ranks_wanted() | (self._suspects.ask() if self.far.judges else frozenset())
             self.far.look_at(wanted)
             self._model.store.watch(wanted)
-            self._guarded("ranks in sight", lambda: self._intake.look_at(wanted))
+            self._guarded("ranks in sight", self._intake.look_at, wanted)
 
     def _look_for_rivals(self) -> None:
         self._verdicts.rivals = self._rivals.turn(self._verdicts.now)
