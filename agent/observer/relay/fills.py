@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.observer.relay.door.elsewhere import Conversation, Elsewhere
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import RunDirError
 
@@ -36,29 +37,6 @@ _PARTS: Final = 32
 """Parts of one answer that are taken in a row."""
 _REPLY: Final = b"\xa5reply"
 """The tag of a `Reply`, after the one or the three bytes that begin it."""
-
-
-class Conversation(Protocol):
-    """One question to a rank on another host, and the parts of its answer."""
-
-    def receive(self) -> bytes:
-        """Return the next part; raises `zmq.Again` where none has come, `EOFError` where none will come any more."""
-        ...
-
-    def close(self) -> None:
-        """Take no more parts."""
-
-
-class Beyond(Protocol):
-    """The ranks on other hosts; see `agent.observer.relay.hosts.beyond`."""
-
-    def has(self, rank: int) -> bool:
-        """Say whether a rank is on another host."""
-        ...
-
-    def ask(self, rank: int, payload: bytes) -> Conversation | None:
-        """Ask a rank there; return None where it cannot be reached."""
-        ...
 
 
 class Taker(Protocol):
@@ -98,13 +76,13 @@ class Fills:
         self,
         context: zmq.Context[Any],
         owner: int,
+        elsewhere: Elsewhere,
         clock: Callable[[], float] = time.monotonic,
-        beyond: Beyond | None = None,
     ) -> None:
         self._context = context
         self._owner = owner
         self._clock = clock
-        self._beyond = beyond
+        self._elsewhere = elsewhere
         self._waiting: dict[Hashable, deque[_Question]] = {}
         """By asker; those of each are asked in order, and askers take turns."""
         self._under_way: list[_Question] = []
@@ -163,8 +141,8 @@ class Fills:
                     moved = True
 
     def _send(self, question: _Question) -> None:
-        if self._beyond is not None and self._beyond.has(question.rank):
-            question.afar = self._beyond.ask(question.rank, question.payload)
+        if self._elsewhere.has(question.rank):
+            question.afar = self._elsewhere.ask(question.rank, question.payload)
             if question.afar is None:
                 self._finish(question, None)
                 return

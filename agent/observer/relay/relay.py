@@ -31,6 +31,7 @@ from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay.door import door
 from ddptop.agent.observer.relay.door.commands import Commands
 from ddptop.agent.observer.relay.door.door import Door
+from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
 from ddptop.agent.observer.relay.door.forwarding import Forwarding
 from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.door.requests import Requests
@@ -38,7 +39,6 @@ from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.frames import Frames
 from ddptop.agent.observer.relay.hanging import Hanging
-from ddptop.agent.observer.relay.hosts.beyond import Beyond
 from ddptop.agent.observer.relay.hosts.common import CommonRecord
 from ddptop.agent.observer.relay.hosts.hosts import OtherHosts
 from ddptop.agent.observer.relay.hosts.links import OPENING, Opening
@@ -106,10 +106,11 @@ class Relay:
             all_bytes=retention.bound_of(run),
             began_at_ns=run.created_at_ns,
         )
-        self._door = Door(context, directory, door.UNREAD if run.world > EACH_RECORD else door.UNREAD_BUNDLES)
-        beyond = self._door.beyond = Beyond()
-        self._fills = Fills(context, directory.owner, beyond=beyond)
-        self._forwarding = Forwarding(context, directory.owner, self._door.answer, beyond=beyond)
+        elsewhere = Elsewhere()
+        unread = door.UNREAD if run.world > EACH_RECORD else door.UNREAD_BUNDLES
+        self._door = Door(context, directory, elsewhere, unread)
+        self._fills = Fills(context, directory.owner, elsewhere)
+        self._forwarding = Forwarding(context, directory.owner, self._door.answer, elsewhere)
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
         self._common = CommonRecord(self._recorder, self._door.publish_afar)
@@ -144,7 +145,7 @@ class Relay:
             follow_afar=partial(self._follow, afar=True), lose_afar=self._lose, know_hosts=self._know_hosts,
             judge_here=self._judge_here,
         )  # fmt: skip
-        self.far = OtherHosts(parts, beyond, opening)
+        self.far = OtherHosts(parts, elsewhere, opening)
         """The other hosts of the run."""
         self._looked_at = self._second_at = 0.0
         self._has_more = False

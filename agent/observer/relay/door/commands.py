@@ -15,11 +15,11 @@ from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.observer.inspection.inspections import Inspections
+from ddptop.agent.observer.relay.door import askers
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.forwarding import Forwarding, silence
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
-from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.run.files.growth import grown
 from ddptop.agent.run.rundir import RunDir
@@ -144,7 +144,7 @@ class Commands:
             self._door.answer(asker, rank, wire.Reply(command.id, False, late))
         elif isinstance(command, wire.Inspect):
             self._inspect(asker, rank, command)
-        elif isinstance(command, wire.ReadLog) and not self._forwarding.is_beyond(rank):
+        elif isinstance(command, wire.ReadLog) and not self._forwarding.is_elsewhere(rank):
             self._door.answer(asker, rank, self._log_of(rank, command))
         elif not isinstance(command, wire.Fill):
             self._forwarding.forward(asker, rank, command)

@@ -1,7 +1,7 @@
 """The two sockets of an observer for onlookers: one publishes, one answers.
 
-The observers of other hosts have the same of it over their links.  Of a run on several hosts the door of a branch is a
-window of the head's, as long as both are linked: what the head publishes comes out of it, and nothing else.
+The observers of other hosts have the same of it over their links.  Of a run on several hosts the door of a branch shows
+what the head publishes as long as both are linked, and nothing else.
 
 An onlooker that does not read loses messages and hurts nobody: the queue for each is bounded, and earlier records are
 read from ranks only while there is room for them.
@@ -15,13 +15,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.relay.hosts import askers
-from ddptop.agent.observer.relay.hosts.windows import Windows
+from ddptop.agent.observer.relay.door import askers
+from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
+from ddptop.agent.observer.relay.door.subscribers import Subscribers
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import RunDir
 
@@ -52,18 +53,6 @@ _SOONEST_S: Final = 0.002
 _LATEST_S: Final = 0.1
 
 
-class Beyond(Protocol):
-    """The links to the observers of other hosts."""
-
-    def publish(self, peer: bytes, topic: bytes, payload: bytes) -> object:
-        """Send a message; one that does not read loses it."""
-        ...
-
-    def answer(self, asker: bytes, frames: tuple[bytes, ...]) -> bool | None:
-        """Answer somebody there: True once sent, None where there is no room now, False where there is no link."""
-        ...
-
-
 @dataclass(slots=True)
 class _Waiting:
     """The answers to one onlooker for which the socket has no room."""
@@ -80,6 +69,7 @@ class Door:
         self,
         context: zmq.Context[Any],
         directory: RunDir,
+        elsewhere: Elsewhere,
         unread: int = UNREAD,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,9 +80,9 @@ class Door:
         self._subscribed: set[bytes] = set()
         self._takers: dict[bytes, tuple[bool, tuple[bytes, ...]]] = {}
         """By topic, whether an onlooker of this door subscribes to it or to its beginning, and which other hosts do."""
-        self.windows = Windows(self._takers.clear)
-        self.beyond: Beyond | None = None
-        self._is_window = False
+        self.subscribers = Subscribers(self._takers.clear)
+        self._elsewhere = elsewhere
+        self._shows_head = False
         self._topics: dict[tuple[bytes, int], bytes] = {}
         self._waiting: dict[bytes, _Waiting] = {}
         self._pause_s = _SOONEST_S
@@ -116,13 +106,13 @@ class Door:
                 raise
 
     @property
-    def is_window(self) -> bool:
+    def shows_head(self) -> bool:
         """True while the onlookers here get what the head publishes, on another host."""
-        return self._is_window
+        return self._shows_head
 
-    def become_window(self, is_window: bool) -> None:
+    def show_head(self, shows_head: bool) -> None:
         """Publish to the onlookers here what the head publishes, or again what this host knows."""
-        self._is_window = is_window
+        self._shows_head = shows_head
         self._takers.clear()
 
     @property
@@ -160,8 +150,8 @@ class Door:
         return here or bool(afar)
 
     def _takers_of(self, topic: bytes) -> tuple[bool, tuple[bytes, ...]]:
-        here = not self._is_window and self._has_subscriber(topic)
-        found = self._takers[topic] = here, self.windows.takers(topic)
+        here = not self._shows_head and self._has_subscriber(topic)
+        found = self._takers[topic] = here, self.subscribers.takers(topic)
         return found
 
     def _has_subscriber(self, topic: bytes) -> bool:
@@ -171,16 +161,16 @@ class Door:
     @property
     def has_subscribers(self) -> bool:
         """True while anybody subscribes to anything."""
-        return bool(self._subscribed or self.windows)
+        return bool(self._subscribed or self.subscribers)
 
     @property
     def is_watched(self) -> bool:
         """True while somebody looks on, here or at another host."""
-        return bool(self._subscribed) or self.windows.is_watched
+        return bool(self._subscribed) or self.subscribers.is_watched
 
     def ranks_wanted(self) -> frozenset[int]:
         """Return the ranks of which frames or records are subscribed to one by one."""
-        topics = self.windows.topics | (set() if self._is_window else self._subscribed)
+        topics = self.subscribers.topics | (set() if self._shows_head else self._subscribed)
         numbers = (topic[-5:] for topic in topics if topic[:-5] in _IN_SIGHT)
         return frozenset(int(number) for number in numbers if number.isdigit())
 
@@ -189,19 +179,17 @@ class Door:
         here, afar = self._takers.get(topic) or self._takers_of(topic)
         if here:
             self.pub.send_multipart([topic, payload])
-        if self.beyond is not None:
-            for peer in afar:
-                self.beyond.publish(peer, topic, payload)
+        for peer in afar:
+            self._elsewhere.publish(peer, topic, payload)
 
     def publish_afar(self, topic: bytes, payload: bytes) -> None:
         """Send a message to the observers of other hosts that subscribe to it, and to nobody here."""
-        if self.beyond is not None:
-            for peer in self.windows.takers(topic):
-                self.beyond.publish(peer, topic, payload)
+        for peer in self.subscribers.takers(topic):
+            self._elsewhere.publish(peer, topic, payload)
 
     def show(self, topic: bytes, payload: bytes) -> None:
         """Send a message of the head to the onlookers here."""
-        if self._is_window and self._has_subscriber(topic):
+        if self._shows_head and self._has_subscriber(topic):
             self.pub.send_multipart([topic, payload])
 
     def publish_of(self, topic: bytes, rank: int, payload: bytes) -> None:
@@ -280,7 +268,7 @@ class Door:
     def _send(self, asker: bytes, frames: tuple[bytes, ...]) -> bool | None:
         """Return True once sent, None where there is no room now, False where the onlooker has left."""
         if askers.is_afar(asker):
-            return False if self.beyond is None else self.beyond.answer(asker, frames)
+            return self._elsewhere.answer(asker, frames)
         try:
             self.cmd.send_multipart([asker, *frames], zmq.NOBLOCK)
         except zmq.Again:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import zmq
@@ -20,7 +20,8 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control import caller, deadline
 from ddptop.agent.observer.inspection import inspections
-from ddptop.agent.observer.relay.hosts import askers
+from ddptop.agent.observer.relay.door import askers
+from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
 from ddptop.agent.run.files.private import check_socket
 
 PATIENCE_S: Final = 2.0
@@ -37,28 +38,8 @@ _QUEUED: Final = 64
 """Commands that may be queued for one rank."""
 _MOST_A_TURN: Final = 1_000
 
-BEYOND_S: Final = 1.0
+ELSEWHERE_S: Final = 1.0
 """Seconds more for a rank on another host."""
-
-
-class Beyond(Protocol):
-    """The ranks on other hosts; see `agent.observer.relay.hosts.beyond`."""
-
-    def has(self, rank: int) -> bool:
-        """Say whether a rank is on another host."""
-        ...
-
-    def is_there(self, rank: int) -> bool:
-        """Say whether it was found, has not ended, and its host is heard."""
-        ...
-
-    def forward(self, rank: int, command: wire.Command) -> bool:
-        """Send it a command; return False where there is no room, or no link."""
-        ...
-
-    def forward_to_host(self, rank: int, command: wire.Command) -> bool:
-        """Send the observer of its host a command, also where the rank itself is gone; likewise."""
-        ...
 
 
 Answer = Callable[[bytes, int, wire.Reply], object]
@@ -83,15 +64,15 @@ class Forwarding:
         context: zmq.Context[Any],
         owner: int,
         answer: Answer,
+        elsewhere: Elsewhere,
         clock: Callable[[], float] = time.monotonic,
-        beyond: Beyond | None = None,
     ) -> None:
         self.refused = 0
         """Messages of ranks that could not be read."""
         self._owner = owner
         self._answer = answer
         self._clock = clock
-        self._beyond = beyond
+        self._elsewhere = elsewhere
         self._peers: dict[int, tuple[str, bytes]] = {}
         """By rank, its address and the name of the connection to it."""
         self._under_way: dict[int, _UnderWay] = {}
@@ -161,11 +142,11 @@ class Forwarding:
 
     def _send(self, rank: int, command: wire.Command) -> bool:
         if isinstance(command, wire.ReadLog):
-            return self._beyond is not None and self._beyond.forward_to_host(rank, command)
+            return self._elsewhere.forward_to_host(rank, command)
         if not self.is_there(rank):
             return False
         if rank not in self._peers:
-            return self._beyond is not None and self._beyond.forward(rank, command)
+            return self._elsewhere.forward(rank, command)
         try:
             self.socket.send_multipart([self._peers[rank][1], wire.encode(command)], zmq.NOBLOCK)
         except zmq.ZMQError:
@@ -178,20 +159,20 @@ class Forwarding:
             return patience_s(command)
         if isinstance(command, wire.Inspect):
             # The observer there looks at the process from outside where the rank does not answer.
-            return BEYOND_S + (inspections.NATIVE_S if command.native else inspections.ANSWER_S)
-        return BEYOND_S + patience_s(command)
+            return ELSEWHERE_S + (inspections.NATIVE_S if command.native else inspections.ANSWER_S)
+        return ELSEWHERE_S + patience_s(command)
 
     def is_there(self, rank: int) -> bool:
         """Say whether a rank was found and has not ended; one on another host, whether that is heard, too."""
-        if rank not in self._peers and self._beyond is not None and self._beyond.has(rank):
-            return self._beyond.is_there(rank)
+        if rank not in self._peers and self._elsewhere.has(rank):
+            return self._elsewhere.is_there(rank)
         peer = self._peers.get(rank)
         # A rank that ends removes the files of its sockets.
         return peer is not None and os.path.lexists(peer[0].removeprefix("ipc://"))
 
-    def is_beyond(self, rank: int) -> bool:
+    def is_elsewhere(self, rank: int) -> bool:
         """Say whether a rank is on another host."""
-        return rank not in self._peers and self._beyond is not None and self._beyond.has(rank)
+        return rank not in self._peers and self._elsewhere.has(rank)
 
     def take(self) -> None:
         """Pass on the replies that have arrived."""
@@ -212,7 +193,7 @@ class Forwarding:
                 if command is not None and name == self._peers.get(command.rank, ("", b""))[1]:
                     self._end(command, reply)
 
-    def take_from_beyond(self, rank: int, reply: wire.Reply) -> None:
+    def take_from_elsewhere(self, rank: int, reply: wire.Reply) -> None:
         """Pass on the reply of a rank on another host."""
         command = self._under_way.get(reply.id)
         if command is not None and command.rank == rank and rank not in self._peers:

@@ -3,12 +3,9 @@
 hosts    which side of a link this host is, and the records of the other hosts in the run directory
 head     the side on the host of rank 0: takes in the ranks of all branches, and publishes to their doors
 connected  a branch, as the head knows it, and how much may come from it
-branch   the side on any other host: its door is a window of the head's as long as it is linked
+branch   the side on any other host: its door shows what the head publishes as long as it is linked
 parts    the parts of the relay that both use, and the copies of the records of ranks
 common   the events and verdicts that the records of all hosts have alike
 asking   questions of the observer's main thread to other observers
-beyond   ranks and askers on other hosts, in the place of sockets
-windows  the subscriptions of other observers
 links    how a link is opened
-askers   the names of those who ask over a link
 """

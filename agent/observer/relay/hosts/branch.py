@@ -1,4 +1,4 @@
-"""The side of a branch: as long as it is linked to the head, the door here is a window of the head's.
+"""The side of a branch: as long as it is linked to the head, the door here shows what the head publishes.
 
 Not linked, this host is served by itself, as a run on one host is, and it is said which ranks are not heard.
 """
@@ -26,12 +26,12 @@ from ddptop.agent.observer.hosts.frames import (
 from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.hosts.peer import Peer
 from ddptop.agent.observer.orders.far import HEAD, LINKED, SILENT
+from ddptop.agent.observer.relay.door import askers
+from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
+from ddptop.agent.observer.relay.door.subscribers import WATCHED
 from ddptop.agent.observer.relay.fills import is_reply
-from ddptop.agent.observer.relay.hosts import askers
 from ddptop.agent.observer.relay.hosts.asking import Asking
-from ddptop.agent.observer.relay.hosts.beyond import Beyond
 from ddptop.agent.observer.relay.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
-from ddptop.agent.observer.relay.hosts.windows import WATCHED
 from ddptop.agent.run.records import Member
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import HostState
@@ -56,7 +56,7 @@ class Branch:
     role: Final = "branch"
 
     def __init__(
-        self, parts: Parts, local: Local, beyond: Beyond, link: Link, clock: Callable[[], float] = time.monotonic
+        self, parts: Parts, local: Local, elsewhere: Elsewhere, link: Link, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Know nothing of the head yet, on a link that connects."""
         self.is_over = False
@@ -65,7 +65,7 @@ class Branch:
         """Messages of the head that could not be read."""
         self._parts = parts
         self._local = local
-        self._beyond = beyond
+        self._elsewhere = elsewhere
         self._link = link
         self._clock = clock
         self._head: bytes | None = None
@@ -85,7 +85,7 @@ class Branch:
         """Commands of onlookers that the head has: asker, rank or -1, and number."""
         self._was_linked = False
         self.asking = Asking(parts.wake, self._peer_of, link.send, parts.send_events)
-        beyond.link = link
+        elsewhere.link = link
         self._each: Final = {
             PUBLICATION: self._take_publication,
             COMMAND: self._take_command,
@@ -126,18 +126,18 @@ class Branch:
             self._begin(peer)
 
     def _begin(self, peer: Peer) -> None:
-        """Become a window of the head's."""
+        """Show what the head publishes."""
         parts = self._parts
         if self._session != peer.session:
             # Over the same connection the head, which may have noticed nothing, subscribes to nothing anew.
-            parts.door.windows.forget(peer.name)
+            parts.door.subscribers.forget(peer.name)
         again, self._was_linked, self._session, self.host = self._was_linked, True, peer.session, peer.host
         self._head = peer.name
         self._subscriptions, self._mirror = Subscriptions(self._link, peer.name), Mirror(self._link, peer.name)
         self._mirror.send(self._local.members)
         parts.judge_here(False)
         parts.hanging.unheard = frozenset()
-        parts.door.become_window(True)
+        parts.door.show_head(True)
         self.want()
         verb = "is heard again" if again else "is linked"
         parts.say(f"{self.host}, the host of rank 0, {verb}: {self._local.host} shows the ranks of all hosts")
@@ -147,7 +147,7 @@ class Branch:
         peer, self._head = self._head, None
         assert peer is not None
         parts = self._parts
-        parts.door.become_window(False)
+        parts.door.show_head(False)
         self.asking.lose(peer)
         parts.judge_here(True)
         parts.hanging.unheard = frozenset(self._members)
@@ -268,10 +268,10 @@ class Branch:
     def _subscribe(self, frames: list[bytes]) -> None:
         assert self._head is not None
         (topic,) = frames
-        if self._parts.door.may_subscribe(topic) and self._parts.door.windows.subscribe(self._head, topic):
+        if self._parts.door.may_subscribe(topic) and self._parts.door.subscribers.subscribe(self._head, topic):
             if topic == wire.TOPIC_RECORD:
                 for payload in self._parts.common.all():
-                    self._beyond.publish(self._head, topic, payload)
+                    self._elsewhere.publish(self._head, topic, payload)
             else:
                 self._parts.greet({topic})
         else:
@@ -279,7 +279,7 @@ class Branch:
 
     def _unsubscribe(self, frames: list[bytes]) -> None:
         assert self._head is not None
-        self._parts.door.windows.unsubscribe(self._head, frames[0])
+        self._parts.door.subscribers.unsubscribe(self._head, frames[0])
 
     def _take_members(self, frames: list[bytes]) -> None:
         found = read_members(frames[0], self._parts.run.world)
@@ -294,8 +294,8 @@ class Branch:
         """Leave the head."""
         self.asking.close()
         for peer in self._link.peers:
-            self._parts.door.windows.forget(peer)
-        self._parts.door.become_window(False)
+            self._parts.door.subscribers.forget(peer)
+        self._parts.door.show_head(False)
 
 
 def _silent(host: HostState) -> HostState:

@@ -22,12 +22,12 @@ from ddptop.agent.observer.hosts.frames import (
 )
 from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.orders.far import GONE, LINKED, SILENT
-from ddptop.agent.observer.relay.hosts import askers
+from ddptop.agent.observer.relay.door import askers
+from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
+from ddptop.agent.observer.relay.door.subscribers import WATCHED
 from ddptop.agent.observer.relay.hosts.asking import Asking
-from ddptop.agent.observer.relay.hosts.beyond import Beyond
 from ddptop.agent.observer.relay.hosts.connected import Connected
 from ddptop.agent.observer.relay.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
-from ddptop.agent.observer.relay.hosts.windows import WATCHED
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import Member
 from ddptop.agent.version import VERSION
@@ -53,14 +53,14 @@ class Head:
     role: Final = "head"
 
     def __init__(
-        self, parts: Parts, local: Local, beyond: Beyond, link: Link, clock: Callable[[], float] = time.monotonic
+        self, parts: Parts, local: Local, elsewhere: Elsewhere, link: Link, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Know no branch yet, on a link that listens."""
         self.refused = 0
         """Messages of branches that cannot be true, or are too many."""
         self._parts = parts
         self._local = local
-        self._beyond = beyond
+        self._elsewhere = elsewhere
         self._link = link
         self._clock = clock
         self._world = parts.run.world
@@ -76,7 +76,7 @@ class Head:
         """Branches with a change that has no consequence yet, and whether they were away. A thousand hosts may come, or
         fall silent, in one moment, and to settle takes as long as there are ranks."""
         self.asking = Asking(parts.wake, self._peer_of, link.send, parts.send_events)
-        beyond.link = link
+        elsewhere.link = link
         self._each: Final = {
             PUBLICATION: self._take_publication,
             COMMAND: self._take_command,
@@ -149,7 +149,7 @@ class Head:
     def _forget(self, branch: Connected) -> None:
         """Forget what a branch has asked for."""
         self.asking.lose(branch.peer.name)
-        self._parts.door.windows.forget(branch.peer.name)
+        self._parts.door.subscribers.forget(branch.peer.name)
 
     def _settle(self) -> None:
         """Find out which ranks are on which host, and take in those that are new."""
@@ -161,7 +161,7 @@ class Head:
             # `set - dict.keys()` goes through all the keys.
             branch.ranks = frozenset([rank for rank in claimed if rank not in owners])
             owners |= dict.fromkeys(branch.ranks, branch)
-        self._beyond.owners = {rank: branch.peer.name for rank, branch in owners.items()}
+        self._elsewhere.owners = {rank: branch.peer.name for rank, branch in owners.items()}
         for rank, branch in owners.items():
             member = branch.members.get(rank)
             # Of the next generation once this host has seen it itself: one host may claim anything.
@@ -189,9 +189,9 @@ class Head:
         unheard -= self._lost
         newly = unheard - set(self._parts.hanging.unheard)
         self._parts.hanging.unheard = frozenset(unheard)
-        self._beyond.absent, self._beyond.unheard = frozenset(unheard | self._lost), silent
+        self._elsewhere.absent, self._elsewhere.unheard = frozenset(unheard | self._lost), silent
         if newly:
-            self._beyond.lose(newly)
+            self._elsewhere.lose(newly)
             for rank in newly:
                 self._parts.forwarding.lose_afar(rank)
 
@@ -319,23 +319,25 @@ class Head:
             if not (self.asking.is_own(frames[0]) and self.asking.answered(branch.peer.name, frames[1])):
                 self._refuse(branch)
             return
-        reply = self._beyond.answered(branch.peer.name, frames)
+        reply = self._elsewhere.answered(branch.peer.name, frames)
         if reply is not None:
-            self._parts.forwarding.take_from_beyond(int(frames[1]), reply)
+            self._parts.forwarding.take_from_elsewhere(int(frames[1]), reply)
 
     def _subscribe(self, branch: Connected, frames: list[bytes]) -> None:
         (topic,) = frames
-        if not (self._parts.door.may_subscribe(topic) and self._parts.door.windows.subscribe(branch.peer.name, topic)):
+        if not (
+            self._parts.door.may_subscribe(topic) and self._parts.door.subscribers.subscribe(branch.peer.name, topic)
+        ):
             self._refuse(branch)
             return
         if topic == wire.TOPIC_RECORD:
             for payload in self._parts.common.all():
-                self._beyond.publish(branch.peer.name, topic, payload)
+                self._elsewhere.publish(branch.peer.name, topic, payload)
         else:
             self._parts.greet({topic})
 
     def _unsubscribe(self, branch: Connected, frames: list[bytes]) -> None:
-        self._parts.door.windows.unsubscribe(branch.peer.name, frames[0])
+        self._parts.door.subscribers.unsubscribe(branch.peer.name, frames[0])
 
     def _take_members(self, branch: Connected, frames: list[bytes]) -> None:
         if not branch.bytes.take(len(frames[0]), self._clock()):
@@ -375,7 +377,7 @@ class Head:
         """Take no more questions."""
         self.asking.close()
         for peer in self._branches:
-            self._parts.door.windows.forget(peer)
+            self._parts.door.subscribers.forget(peer)
 
 
 def _named(event: wire.Event, host: str) -> wire.Event:

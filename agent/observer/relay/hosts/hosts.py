@@ -21,7 +21,7 @@ from ddptop.agent.observer.end import last_words
 from ddptop.agent.observer.hosts.link import Link
 from ddptop.agent.observer.orders.far import Then
 from ddptop.agent.observer.record.recording import MOST_VERDICTS
-from ddptop.agent.observer.relay.hosts.beyond import Beyond
+from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
 from ddptop.agent.observer.relay.hosts.branch import FIRST_S, Branch
 from ddptop.agent.observer.relay.hosts.head import Head
 from ddptop.agent.observer.relay.hosts.links import OPENING, Calls, Opening
@@ -52,7 +52,7 @@ class OtherHosts:
     def __init__(
         self,
         parts: Parts,
-        beyond: Beyond,
+        elsewhere: Elsewhere,
         opening: Opening = OPENING,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -61,7 +61,7 @@ class OtherHosts:
         self._parts = parts
         self._run = parts.run
         self._local = Local(parts.directory, parts.run)
-        self._beyond = beyond
+        self._elsewhere = elsewhere
         self._opening = opening
         self._clock = clock
         self._began = clock()
@@ -97,7 +97,7 @@ class OtherHosts:
     def refused(self) -> int:
         """Messages of other hosts that could not be read, or cannot be true."""
         of_link = 0 if self._link is None else sum(self._link.refused.values())
-        return of_link + self._beyond.refused + (0 if self._side is None else self._side.refused)
+        return of_link + self._elsewhere.refused + (0 if self._side is None else self._side.refused)
 
     @property
     def judges(self) -> bool:
@@ -235,12 +235,12 @@ class OtherHosts:
         try:
             if listen is None:
                 self._link, told = self._opening.head(parts.directory, self._run, self._hello(), calls)
-                self._side = Head(parts, local, self._beyond, self._link)
+                self._side = Head(parts, local, self._elsewhere, self._link)
                 hosts.write_listen(parts.directory.path, hosts.LISTEN, told)
             else:
                 self._listen, self._opened_at = listen, self._clock()
                 self._link = self._opening.branch(parts.context, listen, self._hello(), calls)
-                self._side = Branch(parts, local, self._beyond, self._link)
+                self._side = Branch(parts, local, self._elsewhere, self._link)
         except (Complaint, OSError, ValueError, zmq.ZMQError) as problem:
             self._leave()
             self._complain(problem)
@@ -290,7 +290,7 @@ class OtherHosts:
         if self._link is not None:
             self._link.close()
         self._link, self._listen = None, None
-        self._beyond.forget()
+        self._elsewhere.forget()
         self.role = "alone"
 
     def _tell(self) -> None:

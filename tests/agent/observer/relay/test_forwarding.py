@@ -11,6 +11,7 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.relay.door import forwarding
+from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
 from ddptop.agent.observer.relay.door.forwarding import Forwarding
 from ddptop.agent.run.rundir import RunDir
 
@@ -37,7 +38,7 @@ def test_one_asker_does_not_take_the_room_of_the_others(
         until(have_come, "the replies")
 
     with ranks(directory, 1) as (rank,), zmq.Context() as context:
-        passing = Forwarding(context, directory.owner, note)
+        passing = Forwarding(context, directory.owner, note, Elsewhere())
         try:
             passing.connect(0, directory.address(0, "cmd"))
             for number in range(6):

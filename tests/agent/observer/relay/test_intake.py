@@ -17,6 +17,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.record import inbox, recorder
 from ddptop.agent.observer.record.recording import read_events, read_history
 from ddptop.agent.observer.relay import fills, intake
+from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
 from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run.rundir import RunDir
@@ -336,7 +337,7 @@ def test_a_fill_lasts_as_long_as_something_of_it_comes(tmp_path: Path) -> None:
         def socket(self, _: int) -> _Answered:
             return socket
 
-    asking = Fills(Context(), 0, lambda: now)  # type: ignore[arg-type]
+    asking = Fills(Context(), 0, Elsewhere(), lambda: now)  # type: ignore[arg-type]
     assert asking.ask(0, f"ipc://{tmp_path}/0.cmd", b"fill", None, taken)
     for number in range(5):
         now += 4.0
@@ -364,7 +365,7 @@ def test_questions_of_onlookers_leave_room_for_the_observers_own(tmp_path: Path)
         def socket(self, _: int) -> _Answered:
             return _Answered([])
 
-    asking = Fills(Context(), 0)  # type: ignore[arg-type]
+    asking = Fills(Context(), 0, Elsewhere())  # type: ignore[arg-type]
     address, onlookers = f"ipc://{tmp_path}/0.cmd", [_Taken() for _ in range(100)]
     for number, taken in enumerate(onlookers):
         assert asking.ask(number % 2, address, b"fill", b"%d" % (number % 4), taken)

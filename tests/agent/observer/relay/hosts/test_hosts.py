@@ -69,7 +69,7 @@ def _events(host: Host) -> list[str]:
 def _until_wanted(topic: bytes, *relays: Relay) -> None:
     """Wait until another observer has subscribed at the doors of these, for who looks on there."""
     for relay in relays:
-        until(lambda relay=relay: topic in relay._door.windows.topics, f"a subscriber to {topic!r}")  # type: ignore[misc]
+        until(lambda relay=relay: topic in relay._door.subscribers.topics, f"a subscriber to {topic!r}")  # type: ignore[misc]
 
 
 def test_both_doors_show_all_ranks(runtime: Path, look: Look) -> None:

@@ -14,7 +14,7 @@ from support.harness import until
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.frames import PUBLICATION
 from ddptop.agent.observer.hosts.peer import Peer
-from ddptop.agent.observer.relay.hosts.beyond import Beyond
+from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
 from ddptop.agent.observer.relay.hosts.head import Head
 
 HOSTS = 200
@@ -48,7 +48,7 @@ def _head(folder: Path) -> tuple[CountedHead, dict[bytes, Peer], list[bytes]]:
     )  # fmt: skip
     local: Any = SimpleNamespace(members={0: None, 1: None}, gone=set(), host="node0")
     link: Any = SimpleNamespace(peers=peers, send=lambda *message: True)
-    return CountedHead(parts, local, Beyond(), link), peers, taken
+    return CountedHead(parts, local, Elsewhere(), link), peers, taken
 
 
 def _come(number: int) -> tuple[bytes, Peer]:

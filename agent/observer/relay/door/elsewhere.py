@@ -16,7 +16,7 @@ from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.hosts.frames import ANSWER, COMMAND, PUBLICATION
 from ddptop.agent.observer.hosts.link import Link
-from ddptop.agent.observer.relay.hosts import askers
+from ddptop.agent.observer.relay.door import askers
 
 _FORWARDED: Final = b"f"
 """Asker of the commands to single ranks, whose numbers tell them apart."""
@@ -26,7 +26,7 @@ _MOST_WAITING_BYTES: Final = 8 << 20
 """Bytes of an answer for which there is no room yet; beyond them it is given up, and asked for anew later."""
 
 
-class _Conversation:
+class Conversation:
     """A question for the records of a rank."""
 
     def __init__(self, rank: int, forget: Callable[[], object]) -> None:
@@ -57,7 +57,7 @@ class _Conversation:
         self._forget()
 
 
-class Beyond:
+class Elsewhere:
     """The ranks and the observers of other hosts; for use from one thread."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Beyond:
         """Of these, the ranks whose host is not heard."""
         self.refused = 0
         self._number = 0
-        self._conversations: dict[bytes, _Conversation] = {}
+        self._conversations: dict[bytes, Conversation] = {}
 
     def has(self, rank: int) -> bool:
         """Say whether a rank is on another host."""
@@ -90,13 +90,13 @@ class Beyond:
         is_heard = rank in self.owners and rank not in self.unheard
         return is_heard and self._ask(rank, _FORWARDED, wire.encode(command))
 
-    def ask(self, rank: int, payload: bytes) -> _Conversation | None:
+    def ask(self, rank: int, payload: bytes) -> Conversation | None:
         """Ask it for records; return None where it cannot be reached."""
         self._number += 1
         name = b"%s%d" % (_FILL, self._number)
         if not (self.is_there(rank) and self._ask(rank, name, payload)):
             return None
-        conversation = _Conversation(rank, lambda: self._conversations.pop(name, None))
+        conversation = Conversation(rank, lambda: self._conversations.pop(name, None))
         self._conversations[name] = conversation
         return conversation
 

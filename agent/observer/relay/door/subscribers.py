@@ -15,7 +15,7 @@ _MOST_TOPICS: Final = 8_192
 """Topics of one observer: a few, and the records of ranks in sight one by one."""
 
 
-class Windows:
+class Subscribers:
     """Their subscriptions; for use from one thread."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
