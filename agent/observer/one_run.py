@@ -285,7 +285,7 @@ class Observer:
         members = self._directory.members()
         world = resizing.present_world(self._directory, self._run, self._world, members.values())
         if world != self._world:
-            self._say(*resizing.told(world, self._world, is_first=not self._up))
+            self._say(*resizing.event_of(world, self._world, is_first=not self._up))
             self._resized = True
             return
         for rank, member in members.items():

@@ -448,7 +448,7 @@ class Session:
             return f"{recording.VARIABLE} fixes it: one step in {self._fixed_every} is recorded"
         if every not in recording.POSSIBLE:
             return f"one step in {every} cannot be recorded: it is a power of two up to {recording.MOST}"
-        self.own_rate.told(every)
+        self.own_rate.order(every)
         return None
 
     def save(self, token: str) -> Saved | None:

@@ -39,7 +39,7 @@ def present_world(directory: RunDir, run: Run, world: int, members: Iterable[Mem
     return now.world if now.run_id == run.run_id else world
 
 
-def told(world: int, before: int, *, is_first: bool) -> tuple[str, str]:
+def event_of(world: int, before: int, *, is_first: bool) -> tuple[str, str]:
     """Return text and level of the event that tells of another number of ranks than `before`.
 
     Args:

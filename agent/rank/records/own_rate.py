@@ -59,7 +59,7 @@ class OwnRate:
         """When the number was last lowered here, apart from lowering it further."""
         self._rest_ns = REST_NS[0]
 
-    def told(self, every: int) -> None:
+    def order(self, every: int) -> None:
         """Record one step in so many, because the observer says so: it sees the whole group."""
         self.is_over = True
         self._walls.clear()

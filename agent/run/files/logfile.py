@@ -47,7 +47,7 @@ class Stretch(NamedTuple):
     def lines(self) -> list[RawLine]:
         """The lines; a part that was cut out is one that says so."""
         at = self.begin + self.skipped
-        found = [RawLine(self.begin, at, sparse.told(self.skipped).encode())] if self.skipped else []
+        found = [RawLine(self.begin, at, sparse.gap_line(self.skipped).encode())] if self.skipped else []
         contents = self.data.split(b"\n")
         if not contents[-1]:
             contents.pop()

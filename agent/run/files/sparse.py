@@ -124,6 +124,6 @@ def _seek(descriptor: int, position: int, what: int) -> int | None:
         raise
 
 
-def told(skipped: int) -> str:
+def gap_line(skipped: int) -> str:
     """Return the line that a reader shows in place of the part that was cut out of a log."""
     return f"… {skipped / 2**20:,.1f} MiB are not here: cut out to keep within its share of the disk, or not copied …"

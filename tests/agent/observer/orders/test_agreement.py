@@ -39,12 +39,12 @@ class Run:
         self.orders: list[tuple[int, int, int]] = []
         self.budget = Budget(world, self.forward, lambda: self.now_ms / 1e3)
         for choice in self.choices:
-            choice.told(32)
+            choice.order(32)
 
     def forward(self, asker: bytes, rank: int, command: wire.Command, answer: object) -> None:
         assert isinstance(command, wire.RecordEvery)
         self.orders.append((self.now_ms, rank, command.every))
-        self.choices[rank].told(command.every)
+        self.choices[rank].order(command.every)
 
     def train(self, ms: float, seconds: float) -> list[tuple[int, ...]]:
         """Make steps of this length; return the numbers of all ranks after each tick."""

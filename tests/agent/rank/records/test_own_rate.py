@@ -57,7 +57,7 @@ def test_who_was_told_a_number_chooses_none() -> None:
     """Whatever the steps take."""
     stamps = rank()
     choice = OwnRate(stamps)
-    choice.told(2)
+    choice.order(2)
     choice.begin(steps(1000, 1.0), 50_000)
     assert stamps.every == 2
 
@@ -70,7 +70,7 @@ class Training:
         self.stamps.every = 64
         self.choice = OwnRate(self.stamps, is_fixed=is_fixed)
         if not is_fixed:
-            self.choice.told(64)
+            self.choice.order(64)
         self.look(1.4, seconds=2)
 
     def look(self, ms: float, seconds: float, *, is_held: bool = False) -> list[int]:
@@ -126,7 +126,7 @@ def test_steps_that_are_not_twice_as_long_are_left_to_the_observer() -> None:
     """And those, too, whose records come often enough all the same."""
     training = Training()
     assert set(training.look(2.6, seconds=10)) == {64}
-    training.choice.told(4)
+    training.choice.order(4)
     training.look(1.4, seconds=2)
     assert set(training.look(30.0, seconds=10)) == {4}
 
@@ -138,8 +138,8 @@ def test_an_evaluation_is_no_long_step() -> None:
         assert set(training.look(0, seconds=30) + training.look(1.4, seconds=1)) == {64}
     assert training.alternate([1.4, 40.0] * 50) == {64}
     # Also where records have come rarely all the time, because they are dear.
-    training.choice.told(32)
-    training.choice.told(64)
+    training.choice.order(32)
+    training.choice.order(64)
     training.look(4.0, seconds=2)
     assert training.alternate([4.0, 40.0] * 50) == {64}
 
@@ -155,7 +155,7 @@ def test_who_is_told_a_number_while_steps_are_long_does_not_contradict() -> None
     """It was known to who told it; only steps that become longer still are news."""
     training = Training()
     training.look(16.4, seconds=1)
-    training.choice.told(64)
+    training.choice.order(64)
     assert set(training.look(16.4, seconds=60)) == {64}
     assert training.look(50.0, seconds=1)[-1] <= 4
 
@@ -164,7 +164,7 @@ def test_where_nobody_orders_anything_the_number_follows_the_steps_up_again() ->
     """Some time after the choice: to what these steps need, also where they stay longer, and never above the order."""
     for ordered, ms, rises_to in ((64, 1.4, 16), (64, 4.0, 2), (8, 1.4, 8)):
         training = Training()
-        training.choice.told(ordered)
+        training.choice.order(ordered)
         training.look(1.4, seconds=1)
         assert training.look(90.0, seconds=3)[-1] == 1
         assert set(training.look(ms, seconds=BACK_NS / 1e9 - 5)) == {1}
@@ -179,7 +179,7 @@ def test_steps_that_are_long_for_a_moment_now_and_then_are_left_to_the_observer(
         found = []
         for _ in range(moments):
             found.append(training.look(16.4, seconds=0.5)[-1] < 64)
-            training.choice.told(64)
+            training.choice.order(64)
             training.look(1.4, seconds=5.5)
         return found
 
@@ -193,7 +193,7 @@ def test_an_order_of_the_number_that_a_rank_has_is_no_news() -> None:
     """What was usual before stays so, and the number can fall further."""
     training = Training()
     training.look(16.4, seconds=0.2)
-    training.choice.told(64)
+    training.choice.order(64)
     assert training.look(16.4, seconds=0.2)[-1] < 64
 
 
