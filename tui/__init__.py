@@ -13,9 +13,10 @@ settings  the user's settings, among them the seconds after which a rank is stal
 
 Each imports only what stands below it here; `control` and `model` do not know each other.
 
-A new view is a folder in `views`, shown by `screens.run`.  A new number of a rank goes from `model.ranks` by
-`model.framer` into `views.table.columns` and `model.metrics`.  A new action is a method of `link.source.Control`, done
-by `control` or by `agent.control`, a row of `control.actions`, bound to a key in `screens.live` and to a
-verb in `cli.verbs`; `app.acting` asks before and says the outcome.  A new launch option
-is an entry in `control.launch.options`, acted on in `control.launch.launch`.  A new setting goes into `settings`.
+A new view is a folder in `views`, shown by `screens.run`.  A new number of a rank comes in a `RankFrame`
+(`agent.observer.model`), and goes into `views.table.columns` and `model.metrics`.  A new action is a method of
+`link.source.Control`, done by `control`, or by `agent.observer.actions` where all ranks do it, a row of
+`control.actions`, bound to a key in `screens.live` and to a verb in `cli.verbs`; `app.acting` asks before and says the
+outcome.  A new launch option is an entry in `control.launch.options`, acted on in `control.launch.launch`.  A new
+setting goes into `settings`.
 """

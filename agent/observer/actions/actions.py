@@ -144,7 +144,7 @@ class Actions:
         before, action = self._present, _Action(command)
         action.askers.append((sender, command.id))
         if command.action not in ACTIONS:
-            self._answer(action, Refused(f"there is no action {clean_line(command.action, 40)!r}"))
+            self._answer(action, _no_action(command))
         elif before is None:
             self._start(action)
         elif action.is_the_same(before):
@@ -219,8 +219,9 @@ class Actions:
                 return controller.checkpoint()
             case "stop":
                 return controller.stop(checkpoint=command.checkpoint)
-            case _:
+            case _ if command.action == _SETTLE:
                 return controller.settle(ranks.stopped_by)
+        raise _no_action(command)
 
     def _how_it_hangs(self) -> str:
         verdict = self._hang()
@@ -302,3 +303,7 @@ class Actions:
             if self._present.outcome is None:
                 self._present.outcome = Unheard(_LEFT)
         self._take_outcome()
+
+
+def _no_action(command: wire.Act) -> Refused:
+    return Refused(f"there is no action {clean_line(command.action, 40)!r}")

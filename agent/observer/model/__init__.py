@@ -5,7 +5,7 @@ framer       makes the frames of a store, and changes nothing
 store        takes messages, and moves on with time
 situation    the run at a moment, by what the store knows
 changes      the changes from one moment to the next, as events
-hosts        the hosts of a run on several, and their clocks
+hosts        the hosts of a run on several, their order and their clocks
 collectives  waiting and transfer of all-reduces
 ranks        the ranks, each and together
 hearing      the time since the observer of the run was heard

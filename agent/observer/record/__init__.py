@@ -3,7 +3,7 @@
 recorder   the thread that writes the recording, and answers questions about the history in it
 inbox      the bounded queue before that thread
 recording  the tables of the file, and reading from them
-ring       the bound on the bytes of the file
+ring       the bound on the bytes of the file; their number is in `run.records`
 floods     the choice of the events that are written
 logs       the bound on the bytes of the log files
 retention  the removal of ended runs where all runs together take too many bytes; `run.rundir` has their number

@@ -1,7 +1,7 @@
 """The faults that a run may have, a module for each.
 
-slow              a rank that holds the group back, in each step or in some
-suspects          the ranks and phases that may hold the group back, each with its cost in ms
+slow              who is blamed for holding the group back, in each step or in some, and since when
+suspects          the limits from which a rank or a phase is blamed, and the cost of each in ms
 hosts             a host all of whose ranks hold the group back, and a slow network to a host
 turns             ranks that take turns being late
 memory_growth     memory that does not settle
