@@ -39,13 +39,7 @@ def test_nothing_that_can_be_read_raises(world: int, told: list[wire.Telemetry],
     """Any numbers of any ranks in any order."""
     judge = Judge(world)
     for message in told:
-        match message:
-            case wire.Steps(rank, steps, generation):
-                judge.steps(rank, steps, generation)
-            case wire.Beat():
-                judge.beat(message)
-            case wire.Summary():
-                judge.summary(message)
+        judge.take(wire.read_telemetry(wire.encode(message)))
         check(judge, now)
     judge.restart(3)
     check(judge, now)
