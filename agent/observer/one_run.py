@@ -61,7 +61,7 @@ class Observer:
         """Why the present ranks have failed, as far as that is known while some of them live."""
         self._told_cause: str | None = None
         """The cause, at a branch, as the head has told it last."""
-        self._engine: Torchrun | Attached | None = None
+        self._launcher: Torchrun | Attached | None = None
         """The process that starts the ranks; None before it is started, and where that fails."""
         self._exit_code: int | None = None
         self._orphaned = False
@@ -119,7 +119,7 @@ class Observer:
         exits.adopt_orphans()
         self._relay.start()
         problem = self._begin(predecessor)
-        while self._engine is not None and not self._is_over():
+        while self._launcher is not None and not self._is_over():
             if (self._leaving or self._resized) and not self._orders.ending:
                 self._orders.actions.close()
                 self._abandon()
@@ -166,16 +166,16 @@ class Observer:
 
     def _start(self) -> str | None:
         try:
-            engine = self._engine = Torchrun.start(self._directory, self._run)
+            launcher = self._launcher = Torchrun.start(self._directory, self._run)
         except OSError as error:
             return f"{self._run.leader} could not be started: {error}"
-        self._write(torchrun=engine.process)
-        self._say(f"{self._run.leader} started (pid {engine.process.pid})")
+        self._write(torchrun=launcher.process)
+        self._say(f"{self._run.leader} started (pid {launcher.process.pid})")
         return None
 
     def _watch(self, before: Run | None) -> None:
         """Look after the ranks of a job that something else launched."""
-        self._engine = Attached(self._directory, self._run)
+        self._launcher = Attached(self._directory, self._run)
         if before is None or before.observer is None:
             self._say(f"an observer (pid {os.getpid()}) watches this job, which was started by hand")
         else:
@@ -190,7 +190,7 @@ class Observer:
         was = f"observer {before.observer.pid}" if before.observer else "the first observer"
         if found is None:
             return f"{was} was gone before {self._run.leader} was started"
-        self._engine = Torchrun(found)
+        self._launcher = Torchrun(found)
         self._write(torchrun=found)
         if before.observer != self._run.observer:
             gone = f"{was} is gone; an observer with pid {os.getpid()} takes over"
@@ -239,20 +239,20 @@ class Observer:
         return not self._others.are_awaited(over=over) or concluded
 
     def _part_is_over(self) -> bool:
-        assert self._engine is not None
-        self._exits.watch_leader(self._engine.process)
-        over = self._engine.is_over()
-        self._exit_code = self._engine.exit_code
-        exits.reap(self._engine.process.pid if self._engine.process is not None else None)
+        assert self._launcher is not None
+        self._exits.watch_leader(self._launcher.process)
+        over = self._launcher.is_over()
+        self._exit_code = self._launcher.exit_code
+        exits.reap(self._launcher.process.pid if self._launcher.process is not None else None)
         alive = self._exits.alive()
         if over and (self._run.launched or not alive):
             self._orders.learn(self._run)
         if self._orders.killed_by is not None:
             return not self._orders.ending
-        if isinstance(self._engine, Attached):
-            if over and alive and self._engine.process is not None:
+        if isinstance(self._launcher, Attached):
+            if over and alive and self._launcher.process is not None:
                 self._note_orphans(f"{self._run.leader} is gone; its ranks go on without it")
-            return self._engine.is_deserted(alive, self._members)
+            return self._launcher.is_deserted(alive, self._members)
         if not over:
             return False
         if self._exit_code is not None and self._exit_code >= 0:
@@ -459,7 +459,7 @@ class Observer:
             _log.error("run record: %s", error)
 
     def _run_state(self) -> wire.RunState:
-        leader = None if self._engine is None or self._engine.is_over() else self._engine.process
+        leader = None if self._launcher is None or self._launcher.is_over() else self._launcher.process
         return wire.RunState(
             at_ns=time.time_ns(),
             state=self._state,

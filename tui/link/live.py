@@ -84,7 +84,7 @@ class Link:
         self._is_replaced = False
         """True once another run has the name: the last frame of this one stays."""
         shows_logs = self._looks_back and is_on_several(self._run) and not self._has_ended
-        self._logs_afar = _logs_afar(directory) if shows_logs else None
+        self._copies = _copied_logs(directory) if shows_logs else None
         self.control = RunControl(
             directory,
             self._run,
@@ -283,8 +283,8 @@ class Link:
         """Say which ranks' records are looked at, and whose logs; the frames of a small group come anyway."""
         if self._observed is not None:
             self._observed.watch(ranks)
-        if self._logs_afar is not None and not self._has_ended:
-            self._logs_afar.want([rank for rank in logs if rank not in self._members])
+        if self._copies is not None and not self._has_ended:
+            self._copies.want([rank for rank in logs if rank not in self._members])
 
     def _look(self) -> None:
         """Read again what has changed of the record, and whether the observer is missed."""
@@ -386,7 +386,7 @@ class Link:
         here = self._members.get(rank.rank)
         if here is not None:
             return replace(rank, far=False, log=here.log)
-        copies = self._logs_afar
+        copies = self._copies
         has_copy = copies is not None and not rank.unkept and (not self._has_ended or copies.has(rank.rank))
         return replace(rank, far=True, log=copies.path(rank.rank) if copies is not None and has_copy else None)
 
@@ -394,8 +394,8 @@ class Link:
         """Close all sockets; the run does not notice."""
         if self._observed is not None:
             self._observed.close()
-        if self._logs_afar is not None:
-            self._logs_afar.close()
+        if self._copies is not None:
+            self._copies.close()
 
 
 def _by(run: RunFrame, model: RunModel | None) -> RunFrame:
@@ -411,7 +411,7 @@ def _by(run: RunFrame, model: RunModel | None) -> RunFrame:
     return run if live is None else replace(run, supervised=live.supervised, orphaned=live.orphaned)
 
 
-def _logs_afar(directory: RunDir) -> CopiedLogs:
+def _copied_logs(directory: RunDir) -> CopiedLogs:
     # Its temporary folder is of no use to `status` and the plain lines.
     from ddptop.tui.link.logs.copies import CopiedLogs
 

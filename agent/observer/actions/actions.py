@@ -123,7 +123,7 @@ class Actions:
 
     def obey(self, sender: bytes, command: wire.Act | wire.Cancel) -> None:
         """Begin what was asked for; the reply comes once it is done, or refused."""
-        if self._hosts.role == "branch" and not far.is_from_afar(sender):
+        if self._hosts.role == "branch" and not far.is_from_elsewhere(sender):
             self._pass_on(sender, command)
         elif isinstance(command, wire.Cancel):
             # The wish may come late, when somebody else's action is under way.

@@ -91,7 +91,7 @@ class Inspections:
         self._own_bytes: dict[int, int] = {}
         """Bytes that the agents of ranks have moved, by their newest messages."""
         self._works = work.Works()
-        self._afar: set[int] = set()
+        self._elsewhere: set[int] = set()
         """Ranks on other hosts."""
         self._unseen: list[_Question] = []
         """Questions of which ranks have to be looked at, and are not yet."""
@@ -102,16 +102,16 @@ class Inspections:
         """Threads that look, those included that are not waited for any more."""
         self._ready: list[_Question] = []
 
-    def meet(self, member: Member, *, afar: bool = False) -> None:
+    def meet(self, member: Member, *, elsewhere: bool = False) -> None:
         """Take note of a rank, or of the process that has its place now.
 
         Args:
             member: its record.
-            afar: it is on another host, where the observer looks at it from outside: here its process is another one.
+            elsewhere: it is on another host, whose observer looks at it from outside; its pid here is another process.
         """
         self._members[member.rank] = member
         self._own_bytes.pop(member.rank, None)
-        (self._afar.add if afar else self._afar.discard)(member.rank)
+        (self._elsewhere.add if elsewhere else self._elsewhere.discard)(member.rank)
 
     def ask(
         self, ranks: Collection[int], then: Then, *, stacks: bool, native: bool = False, asker: bytes = _OBSERVER
@@ -129,10 +129,10 @@ class Inspections:
         """
         members = {rank: self._members[rank] for rank in ranks if rank in self._members}
         give_up = self._clock() + (NATIVE_S if native else ANSWER_S)
-        near = {rank: member for rank, member in members.items() if rank not in self._afar}
+        near = {rank: member for rank, member in members.items() if rank not in self._elsewhere}
         question = _Question(near, then, stacks, native, give_up, set(members))
         for rank in members:
-            command = wire.Inspect(0, stacks, native and rank in self._afar)
+            command = wire.Inspect(0, stacks, native and rank in self._elsewhere)
             self._forward(asker, rank, command, functools.partial(self._answered, question))
         if not members:
             self._finish(question)

@@ -21,7 +21,7 @@ from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.end import escalation, processes
 from ddptop.agent.observer.orders import far
-from ddptop.agent.observer.orders.far import FarHosts, is_from_afar
+from ddptop.agent.observer.orders.far import FarHosts, is_from_elsewhere
 from ddptop.agent.observer.orders.spread import Spread, Total
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.run import states
@@ -126,7 +126,7 @@ class RunEnding:
         One that has begun ends sooner where that is asked for: who is in a hurry need not wait for who was not.
         """
         self._waiting.append((sender, command.id))
-        passes_on = self._hosts.role == "branch" and not is_from_afar(sender)
+        passes_on = self._hosts.role == "branch" and not is_from_elsewhere(sender)
         if passes_on and self._passed_on is None:
             self._pass_on(command)
         elif passes_on and self._passed_on is not None and command.grace_s < self._passed_on.command.grace_s:
@@ -217,7 +217,7 @@ class RunEnding:
             self._add_up(run)
         if not self._adds_up or self.total is not None:
             # The end of this process takes a moment more, and other observers wait.
-            self._answer([each for each in self._waiting if is_from_afar(each[0])])
+            self._answer([each for each in self._waiting if is_from_elsewhere(each[0])])
 
     def _watch_others(self, run: Run) -> None:
         """End the run here where the other process that ends it takes too long."""
@@ -264,7 +264,7 @@ class RunEnding:
         reply = self._reply()
         for sender, number in waiting:
             # Only another observer adds up.
-            census = reply.census if is_from_afar(sender) else None
+            census = reply.census if is_from_elsewhere(sender) else None
             self._requests.reply(sender, msgspec.structs.replace(reply, id=number, census=census))
         self._waiting = [each for each in self._waiting if each not in waiting]
 

@@ -58,6 +58,6 @@ class Nobody:
         then(None)
 
 
-def is_from_afar(sender: bytes) -> bool:
+def is_from_elsewhere(sender: bytes) -> bool:
     """Say whether a command has come from another observer."""
     return sender.startswith(LINK)

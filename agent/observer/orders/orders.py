@@ -29,7 +29,7 @@ from ddptop.agent.observer.actions.ranks import Ask
 from ddptop.agent.observer.end import escalation
 from ddptop.agent.observer.orders import far
 from ddptop.agent.observer.orders.ending import LADDER_S, READ_S, RunEnding, who
-from ddptop.agent.observer.orders.far import FarHosts, Nobody, is_from_afar
+from ddptop.agent.observer.orders.far import FarHosts, Nobody, is_from_elsewhere
 from ddptop.agent.observer.orders.spread import Spread, unheard
 from ddptop.agent.observer.relay.door.requests import TOO_LATE, Requests
 from ddptop.agent.run import states
@@ -205,7 +205,7 @@ class Orders:
                     return "the run is being killed"
                 self.actions.obey(sender, command)
                 return None
-            case wire.HostEnd() | wire.Conclude() if is_from_afar(sender):
+            case wire.HostEnd() | wire.Conclude() if is_from_elsewhere(sender):
                 refusal = self._between(command)
                 self._requests.reply(sender, wire.Reply(command.id, refusal is None, refusal or "noted"))
                 return None
@@ -249,10 +249,10 @@ class Orders:
         if command.pid is not None:
             if command.host in ("", self._host):
                 return None
-            return far.HEAD if self._hosts.role == "branch" and not is_from_afar(sender) else command.host
+            return far.HEAD if self._hosts.role == "branch" and not is_from_elsewhere(sender) else command.host
         if self._hosts.role == "branch":
             # The head knows of it then, and does not take it for a failure.
-            passes = not is_from_afar(sender) and not _ends_all(command)
+            passes = not is_from_elsewhere(sender) and not _ends_all(command)
             return far.HEAD if passes else None
         if command.rank is None or command.rank in self._directory.members():
             return None

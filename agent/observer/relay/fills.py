@@ -63,7 +63,7 @@ class _Question:
     asker: Hashable
     taker: Taker
     socket: zmq.Socket[bytes] | None = None
-    afar: Conversation | None = None
+    conversation: Conversation | None = None
     """In place of the socket, where the rank is on another host."""
     give_up: float = 0.0
     no_room_since: float | None = None
@@ -142,8 +142,8 @@ class Fills:
 
     def _send(self, question: _Question) -> None:
         if self._elsewhere.has(question.rank):
-            question.afar = self._elsewhere.ask(question.rank, question.payload)
-            if question.afar is None:
+            question.conversation = self._elsewhere.ask(question.rank, question.payload)
+            if question.conversation is None:
                 self._finish(question, None)
                 return
             question.give_up = self._clock() + FILL_S
@@ -167,8 +167,8 @@ class Fills:
             self._under_way.remove(question)
         if question.socket is not None:
             question.socket.close(linger=0)
-        if question.afar is not None:
-            question.afar.close()
+        if question.conversation is not None:
+            question.conversation.close()
         question.taker.end(reply)
 
     @property
@@ -235,8 +235,8 @@ def is_reply(payload: bytes) -> bool:
 
 
 def _next_part(question: _Question) -> bytes:
-    if question.afar is not None:
-        return question.afar.receive()
+    if question.conversation is not None:
+        return question.conversation.receive()
     assert question.socket is not None
     return question.socket.recv(zmq.NOBLOCK)
 

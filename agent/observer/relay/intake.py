@@ -142,7 +142,7 @@ class Intake:
             self._refills[member.rank] = _Refill(self, member.rank)
         return anew
 
-    def follow_afar(self, member: Member) -> bool:
+    def follow_elsewhere(self, member: Member) -> bool:
         """Take in what the observer of another host repeats of a rank there; return as `follow`."""
         anew = self._begin(member)
         if self._addresses.get(member.rank, ("", ""))[0]:
@@ -265,7 +265,7 @@ class Intake:
         if self._is_sound(message, payload):
             self._hand_on(message, payload)
 
-    def take_from_afar(self, message: wire.Telemetry, payload: bytes, ranks: Container[int]) -> None:
+    def take_from_elsewhere(self, message: wire.Telemetry, payload: bytes, ranks: Container[int]) -> None:
         """Take in what the observer of another host repeats of its ranks: only of these."""
         if not isinstance(message, _OF_RANKS) or not (message.rank in ranks or _is_of_nobody(message)):
             self.refused += 1

@@ -113,7 +113,7 @@ class Relay:
         self._forwarding = Forwarding(context, directory.owner, self._door.answer, elsewhere)
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
-        self._common = CommonRecord(self._recorder, self._door.publish_afar)
+        self._common = CommonRecord(self._recorder, self._door.publish_elsewhere)
         self._model = RunModel(
             directory, run, thresholds.of_user(), directory.database if is_plain(directory.database) else None
         )
@@ -142,8 +142,8 @@ class Relay:
         parts = Parts(
             context, directory, run, self._door, self.greet, self._commands, self._forwarding, self._intake,
             self._hanging, self._common, self._send_events, self.say, self._wake.set,
-            follow_afar=partial(self._follow, afar=True), lose_afar=self._lose, know_hosts=self._know_hosts,
-            judge_here=self._judge_here,
+            follow_elsewhere=partial(self._follow, elsewhere=True), lose_elsewhere=self._lose,
+            know_hosts=self._know_hosts, judge_here=self._judge_here,
         )  # fmt: skip
         self.far = OtherHosts(parts, elsewhere, opening)
         """The other hosts of the run."""
@@ -335,8 +335,8 @@ class Relay:
             self._take_in()
             self._following.take()
 
-    def _follow(self, member: Member, *, afar: bool = False) -> None:
-        if self._intake.follow_afar(member) if afar else self._intake.follow(member):
+    def _follow(self, member: Member, *, elsewhere: bool = False) -> None:
+        if self._intake.follow_elsewhere(member) if elsewhere else self._intake.follow(member):
             self._newest.begin(member.generation)
             self._suspects.restart()
             self._verdicts.restart(member.generation)
@@ -344,8 +344,8 @@ class Relay:
             self._repeating.generation = self._intake.generation
         self._model.store.listen(member.rank, time.time())
         self._hanging.meet(member.rank, member.world)
-        self._inspections.meet(member, afar=afar)
-        if not afar:
+        self._inspections.meet(member, elsewhere=elsewhere)
+        if not elsewhere:
             self._rivals.meet(member)
 
     def _connect(self, member: Member) -> None:

@@ -83,7 +83,7 @@ class Side:
         """Send the replies for other hosts, and return those for askers of this one."""
         own = []
         for sender, reply in self.requests.replies():
-            if far.is_from_afar(sender):
+            if far.is_from_elsewhere(sender):
                 self.waiting[int(sender.removeprefix(far.LINK))](wire.read_answer(wire.encode(reply)))  # type: ignore[arg-type]
             else:
                 own.append((sender, reply))

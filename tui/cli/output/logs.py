@@ -40,20 +40,20 @@ def show(
         note: says beside the output that there is none.
         wanted: what is to be printed.
     """
-    afar = CopiedLogs(directory, _TAIL)
+    copies = CopiedLogs(directory, _TAIL)
     try:
-        _show(directory, ranks, afar, follow=follow, say=say, note=note, wanted=wanted)
+        _show(directory, ranks, copies, follow=follow, say=say, note=note, wanted=wanted)
     finally:
-        afar.close()
+        copies.close()
 
 
 def _show(
-    directory: RunDir, ranks: Sequence[int], afar: CopiedLogs, *, follow: bool, say: Say, note: Say, wanted: Wanted
+    directory: RunDir, ranks: Sequence[int], copies: CopiedLogs, *, follow: bool, say: Say, note: Say, wanted: Wanted
 ) -> None:
-    afar_since = _changed(directory)
-    copied = _copied(directory, ranks, afar)
-    sources = _sources(directory, ranks, {rank: afar.path(rank) for rank in copied})
-    told = _members_afar(directory, ranks).keys() - set(copied)
+    copied_since = _changed(directory)
+    copied = _copied(directory, ranks, copies)
+    sources = _sources(directory, ranks, {rank: copies.path(rank) for rank in copied})
+    told = _members_elsewhere(directory, ranks).keys() - set(copied)
     for line in elsewhere(directory, ranks, copied):
         note(line)
     if not sources:
@@ -62,12 +62,14 @@ def _show(
     printer = _Plain(logs) if len(logs) == 1 and not wanted else _Entries(logs, wanted, labelled=len(logs) > 1)
     said = noted = begun = False
     while True:
-        if follow and _changed(directory) != afar_since:
+        if follow and _changed(directory) != copied_since:
             # Other hosts may be linked long after that was begun.
-            afar_since = _changed(directory)
-            copied += [rank for rank in _kept_afar(directory, ranks) if rank not in copied]
-            printer.logs = streams(_sources(directory, ranks, {rank: afar.path(rank) for rank in copied}), printer.logs)
-        afar.want(copied)
+            copied_since = _changed(directory)
+            copied += [rank for rank in _kept_elsewhere(directory, ranks) if rank not in copied]
+            printer.logs = streams(
+                _sources(directory, ranks, {rank: copies.path(rank) for rank in copied}), printer.logs
+            )
+        copies.want(copied)
         ended = survey.look(directory).state in ENDED_STATES
         over = ended or not follow
         for line in printer.lines(begun=begun, over=over):
@@ -150,18 +152,18 @@ def _silence(ranks: Sequence[int], wanted: Wanted, *, ended: bool, follow: bool)
     return f"{what}; waiting for it" if follow and not ended else what
 
 
-def _copied(directory: RunDir, ranks: Sequence[int], afar: CopiedLogs) -> list[int]:
+def _copied(directory: RunDir, ranks: Sequence[int], copies: CopiedLogs) -> list[int]:
     """Copy the ends of the logs of ranks on other hosts, as long as the run goes on; return those ranks."""
-    there = _kept_afar(directory, ranks)
+    there = _kept_elsewhere(directory, ranks)
     if not there or directory.read().state in ENDED_STATES:
         return []
-    missing = afar.fetch(there, _PATIENCE_S)
-    return [rank for rank in there if rank not in missing or afar.has(rank)]
+    missing = copies.fetch(there, _PATIENCE_S)
+    return [rank for rank in there if rank not in missing or copies.has(rank)]
 
 
-def _kept_afar(directory: RunDir, ranks: Sequence[int]) -> list[int]:
+def _kept_elsewhere(directory: RunDir, ranks: Sequence[int]) -> list[int]:
     """Return the ranks on other hosts whose output is kept there."""
-    return [rank for rank, member in _members_afar(directory, ranks).items() if member.log is not None]
+    return [rank for rank, member in _members_elsewhere(directory, ranks).items() if member.log is not None]
 
 
 def _changed(directory: RunDir) -> float:
@@ -172,7 +174,7 @@ def _changed(directory: RunDir) -> float:
         return 0.0
 
 
-def _members_afar(directory: RunDir, ranks: Sequence[int]) -> dict[int, Member]:
+def _members_elsewhere(directory: RunDir, ranks: Sequence[int]) -> dict[int, Member]:
     here = directory.members()
     return {
         rank: member
@@ -184,7 +186,7 @@ def _members_afar(directory: RunDir, ranks: Sequence[int]) -> dict[int, Member]:
 def elsewhere(directory: RunDir, ranks: Sequence[int] = (), copied: Collection[int] = ()) -> list[str]:
     """Return a line for each other host with logs of these ranks, of all without `ranks`, that are not `copied`."""
     by_host: dict[str, list[int]] = {}
-    for rank, member in _members_afar(directory, ranks).items():
+    for rank, member in _members_elsewhere(directory, ranks).items():
         if rank not in copied:
             by_host.setdefault(member.host, []).append(rank)
     there = f"`ddptop logs {directory.name}` there"

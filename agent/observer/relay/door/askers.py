@@ -15,7 +15,7 @@ def named(peer: bytes, asker: bytes) -> bytes:
     return PREFIX + peer.hex().encode() + b":" + asker
 
 
-def is_afar(asker: bytes) -> bool:
+def is_elsewhere(asker: bytes) -> bool:
     """Say whether an asker is on another host."""
     return asker.startswith(PREFIX)
 
@@ -28,4 +28,4 @@ def parts(asker: bytes) -> tuple[bytes, bytes]:
 
 def host_of(asker: bytes) -> bytes:
     """Return who a command is counted for: all askers of another host are one."""
-    return asker[: asker.index(b":", len(PREFIX))] if is_afar(asker) else asker
+    return asker[: asker.index(b":", len(PREFIX))] if is_elsewhere(asker) else asker

@@ -101,7 +101,7 @@ class Commands:
     def send_replies(self) -> None:
         """Send what the observer's main thread has replied."""
         for asker, reply in self._requests.replies():
-            if askers.is_afar(asker):
+            if askers.is_elsewhere(asker):
                 # A host that has ended its ranks, or is told of the end, sends what they have published last first.
                 self._take_in()
             self._door.send(asker, wire.encode(reply))
@@ -121,7 +121,7 @@ class Commands:
         except (ValueError, wire.Unreadable):
             self._door.refused += 1
             return
-        if askers.is_afar(asker):
+        if askers.is_elsewhere(asker):
             command = deadline.arriving(command, ahead_s)
         elif (rank is not None or isinstance(command, wire.History)) and self._pass_up(asker, rank, command):
             return

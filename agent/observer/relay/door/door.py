@@ -146,8 +146,8 @@ class Door:
 
     def wants(self, topic: bytes) -> bool:
         """Say whether anybody subscribes to a topic."""
-        here, afar = self._takers.get(topic) or self._takers_of(topic)
-        return here or bool(afar)
+        here, elsewhere = self._takers.get(topic) or self._takers_of(topic)
+        return here or bool(elsewhere)
 
     def _takers_of(self, topic: bytes) -> tuple[bool, tuple[bytes, ...]]:
         here = not self._shows_head and self._has_subscriber(topic)
@@ -176,13 +176,13 @@ class Door:
 
     def publish(self, topic: bytes, payload: bytes) -> None:
         """Send a message to its subscribers; one that does not read loses it."""
-        here, afar = self._takers.get(topic) or self._takers_of(topic)
+        here, elsewhere = self._takers.get(topic) or self._takers_of(topic)
         if here:
             self.pub.send_multipart([topic, payload])
-        for peer in afar:
+        for peer in elsewhere:
             self._elsewhere.publish(peer, topic, payload)
 
-    def publish_afar(self, topic: bytes, payload: bytes) -> None:
+    def publish_elsewhere(self, topic: bytes, payload: bytes) -> None:
         """Send a message to the observers of other hosts that subscribe to it, and to nobody here."""
         for peer in self.subscribers.takers(topic):
             self._elsewhere.publish(peer, topic, payload)
@@ -207,7 +207,7 @@ class Door:
         with contextlib.suppress(zmq.Again):
             for _ in range(_MOST_A_TURN):
                 sender, *frames = self.cmd.recv_multipart(zmq.NOBLOCK)
-                if askers.is_afar(sender):
+                if askers.is_elsewhere(sender):
                     # Nobody is called so but by the relay.
                     self.refused += 1
                     continue
@@ -267,7 +267,7 @@ class Door:
 
     def _send(self, asker: bytes, frames: tuple[bytes, ...]) -> bool | None:
         """Return True once sent, None where there is no room now, False where the onlooker has left."""
-        if askers.is_afar(asker):
+        if askers.is_elsewhere(asker):
             return self._elsewhere.answer(asker, frames)
         try:
             self.cmd.send_multipart([asker, *frames], zmq.NOBLOCK)

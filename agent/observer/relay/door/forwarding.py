@@ -112,7 +112,7 @@ class Forwarding:
             self.socket.disconnect(known[0])
         self._answer_for([each for each in self._under_way.items() if each[1].rank == rank])
 
-    def lose_afar(self, rank: int) -> None:
+    def lose_elsewhere(self, rank: int) -> None:
         """Answer in place of a rank on another host that is gone, or not heard."""
         if rank not in self._peers:
             self._answer_for([each for each in self._under_way.items() if each[1].rank == rank])

@@ -170,12 +170,12 @@ class Head:
             if self._followed.get(rank) != (generation, member.process):
                 self._followed[rank] = generation, member.process
                 self._lost.discard(rank)
-                self._parts.follow_afar(member)
+                self._parts.follow_elsewhere(member)
         for branch in self._branches.values():
             for rank in branch.ranks.intersection(branch.peer.hello.gone) - self._lost:
                 if self._followed.get(rank, (-1,))[0] == generation == branch.peer.hello.generation:
                     self._lost.add(rank)
-                    self._parts.lose_afar(rank)
+                    self._parts.lose_elsewhere(rank)
         self._note_states()
 
     def _note_states(self) -> None:
@@ -193,7 +193,7 @@ class Head:
         if newly:
             self._elsewhere.lose(newly)
             for rank in newly:
-                self._parts.forwarding.lose_afar(rank)
+                self._parts.forwarding.lose_elsewhere(rank)
 
     def _state_of_lost(self, branch: Connected) -> str:
         """Return the state of a host whose connection has ended: it may come back within seconds."""
@@ -298,13 +298,13 @@ class Head:
                 return
             if message.rank in branch.ranks:
                 branch.summaries[message.rank] = newest
-        self._parts.intake.take_from_afar(message, payload, branch.ranks)
+        self._parts.intake.take_from_elsewhere(message, payload, branch.ranks)
 
     def _take_event(self, branch: Connected, event: wire.Event) -> None:
         named = _named(event, branch.peer.host)
         # What was told without a link comes again with it.
         if self._parts.common.is_new(named):
-            self._parts.intake.take_from_afar(named, wire.encode(named), branch.ranks)
+            self._parts.intake.take_from_elsewhere(named, wire.encode(named), branch.ranks)
 
     def _take_command(self, branch: Connected, frames: list[bytes]) -> None:
         asker, *rest = frames

@@ -59,9 +59,9 @@ class Parts:
     """Publishes the events that were said on other threads."""
     say: Say
     wake: Callable[[], None]
-    follow_afar: Callable[[Member], None]
+    follow_elsewhere: Callable[[Member], None]
     """Takes in a rank on another host, or the process that has its place now."""
-    lose_afar: Callable[[int], None]
+    lose_elsewhere: Callable[[int], None]
     """Does without a rank on another host whose process is gone."""
     know_hosts: Callable[[Sequence[wire.HostState]], None]
     """Tells the judge of the hosts, and which ranks each has."""

@@ -234,7 +234,7 @@ def test_a_rank_that_was_killed_on_request_is_no_warning() -> None:
     assert "without reporting a cause" not in text
 
 
-def _afar(rank: int, code: int | None = None, error: str | None = None, at_ns: int = 0) -> Member:
+def _elsewhere(rank: int, code: int | None = None, error: str | None = None, at_ns: int = 0) -> Member:
     return msgspec.structs.replace(member(rank, code, error, at_ns), host="node2")
 
 
@@ -243,7 +243,9 @@ LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer
 
 def test_the_first_cause_may_be_on_another_host() -> None:
     """A rank there raised; those here lost the connection to it, and torchrun here knows of them alone."""
-    group = members(member(0, 1, LOST, at_ns=10), member(1, 1, LOST, at_ns=11), _afar(2, 1, "ValueError: a", at_ns=12))
+    group = members(
+        member(0, 1, LOST, at_ns=10), member(1, 1, LOST, at_ns=11), _elsewhere(2, 1, "ValueError: a", at_ns=12)
+    )
     log = "failed (exitcode: 1) local_rank: 0 (pid: 100)"
     found = cause.with_host(cause.judge(3, group, 1, log, elsewhere={2}), group)
     assert (found.state, found.rank, found.cause) == ("failed", 2, "rank 2 on node2: ValueError: a")
@@ -251,7 +253,7 @@ def test_the_first_cause_may_be_on_another_host() -> None:
 
 def test_torchruns_local_rank_is_a_rank_of_this_host() -> None:
     """On the second host local rank 0 is rank 2: what its torchrun says is not about rank 0."""
-    here = msgspec.structs.replace(_afar(2), local_rank=0)
+    here = msgspec.structs.replace(_elsewhere(2), local_rank=0)
     there = msgspec.structs.replace(member(0), process=here.process)
     found = cause.judge(
         3, members(there, here), 1, f"failed (exitcode: 7) local_rank: 0 (pid: {here.process.pid})", elsewhere={0}

@@ -126,5 +126,5 @@ def test_a_reply_after_the_end_of_patience_changes_nothing(make: Make) -> None:
 
 def test_commands_of_other_observers_are_known_by_their_sender() -> None:
     """The sender that ZeroMQ makes up is never taken for another observer."""
-    assert far.is_from_afar(b"link:1:2")
-    assert not far.is_from_afar(b"\x00link:")
+    assert far.is_from_elsewhere(b"link:1:2")
+    assert not far.is_from_elsewhere(b"\x00link:")

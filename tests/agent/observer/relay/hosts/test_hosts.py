@@ -387,7 +387,7 @@ def test_the_main_threads_ask_each_other(runtime: Path) -> None:
             found: list[tuple[bytes, wire.Command]] = []
             until(lambda asked=asked, found=found: found.extend(asked.requests.received()) or found, "the command")  # type: ignore[misc]
             ((sender, command),) = found
-            assert far.is_from_afar(sender)
+            assert far.is_from_elsewhere(sender)
             asked.requests.reply(sender, wire.Reply(command.id, True, "told"))
             assert answers.get(timeout=10) == wire.Reply(41, True, "told")
         head.far.ask("node2", wire.Note(42, wire.Event(1, "x")), 0.2, answers.put)

@@ -38,13 +38,13 @@ def _head(folder: Path) -> tuple[CountedHead, dict[bytes, Peer], list[bytes]]:
         generation=0,
         refused=0,
         look_for_gap=lambda rank: None,
-        take_from_afar=lambda message, payload, _: taken.append(payload),
+        take_from_elsewhere=lambda message, payload, _: taken.append(payload),
     )
     parts: Any = SimpleNamespace(
         run=SimpleNamespace(world=2 * HOSTS + 2, node=0), directory=SimpleNamespace(path=folder), intake=intake,
         hanging=SimpleNamespace(unheard=frozenset()), door=SimpleNamespace(is_watched=False), wake=lambda: None,
         send_events=lambda: None, common=SimpleNamespace(is_ready=False),
-        forwarding=SimpleNamespace(lose_afar=lambda rank: None),
+        forwarding=SimpleNamespace(lose_elsewhere=lambda rank: None),
     )  # fmt: skip
     local: Any = SimpleNamespace(members={0: None, 1: None}, gone=set(), host="node0")
     link: Any = SimpleNamespace(peers=peers, send=lambda *message: True)
