@@ -331,6 +331,8 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_new_steps_paint_each_line_that_they_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Curves that go on are drawn over the old ones: no line twice, none that is as before, and the axes stay."""
+    # A history that is asked in this process makes a drawing dear on a busy machine, and long its rest.
+    monkeypatch.setattr("ddptop.tui.views.plot.plot._REST", 1)
     history = history_of(4)
     app = DdptopApp(StillSource(frame(history=history)), clock=lambda: NOW)
     painted: list[tuple[int, int, Strip]] = []
