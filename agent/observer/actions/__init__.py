@@ -1,7 +1,7 @@
 """What all ranks of a run do together: the observer is asked once, and answers once.
 
 actions     the requests, one action at a time in its thread, and what comes of it
-controller  pause, step, resume, checkpoint and stop in two phases
+controller  pause, step, resume, checkpoint and stop in two phases, and the lease of a hold
 checksums   the checksums of all ranks' parameters at the end of one step
 parameters  their comparison
 polled      the ranks of an action: all are asked at once, and those that end meanwhile drop out

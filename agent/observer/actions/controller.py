@@ -257,7 +257,7 @@ class Controller:
                     raise Hung(told_of)
                 look_at = self._clock() + RENEW_S
             if self._clock() > began + SOON_S:
-                self._waits(f"{_DOING[action]}: waiting for {_awaited(behind)}")
+                self._waits(f"{_DOING.get(action, action)}: waiting for {_awaited(behind)}")
                 told = True
             if self._clock() > first_deadline and not any(reply.step for reply in standing.values()):
                 raise Unholdable(
@@ -352,7 +352,7 @@ class Controller:
 
 
 _OUT_OF_REACH: Final = "the ranks were out of reach for too long; the run goes on"
-_DOING: Final = {"pause": "pausing", "checkpoint": "checkpoint", "stop": "stopping"}
+_DOING: Final = {"pause": "pausing", "stop": "stopping"}
 
 
 def _awaited(behind: Mapping[int, Reply]) -> str:
