@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
-from textual import _wait
 from textual.css import stylesheet
 from textual.css.model import RuleSet
 from textual.css.parse import parse
@@ -59,15 +58,6 @@ def shared_rules() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stylesheet, "tokenize_values", lambda values: tokenized(tuple(values.items())))
         patch.setattr(stylesheet, "parse", parsed)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def short_looks() -> Iterator[None]:
-    """Let Textual look more often whether an app is idle: it takes 20 ms each time, twice for each key of a test."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_wait, "SLEEP_GRANULARITY", 0.01)
-        patch.setattr(_wait, "SLEEP_IDLE", 0.0005)
         yield
 
 

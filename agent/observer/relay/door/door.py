@@ -10,6 +10,7 @@ read from ranks only while there is room for them.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections import deque
@@ -98,8 +99,13 @@ class Door:
             socket.linger = LINGER_MS
             socket.maxmsgsize = wire.MAX_COMMAND_BYTES
             try:
-                address = directory.address("observer", kind)
-                socket.bind(address)
+                # Whoever connects refuses a socket that others can use, and may come between its making and its mode.
+                before = os.umask(0o077)
+                try:
+                    address = directory.address("observer", kind)
+                    socket.bind(address)
+                finally:
+                    os.umask(before)
                 seal(address)
             except BaseException:
                 self.close()

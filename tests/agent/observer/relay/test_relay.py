@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.door import door
+from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.run.rundir import Member, Process, RunDir
 
@@ -438,3 +440,23 @@ def test_the_last_words_of_a_process_come_before_its_successor(
         relay.follow(msgspec.structs.replace(member, process=Process(member.process.pid, 1.0)))
         until(lambda: "follow" in calls, "the next process")
         assert calls[calls.index("follow") - 1 :][:2] == ["drain", "follow"]
+
+
+def test_the_sockets_of_an_observer_are_never_open_to_others(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even before their mode is set: whoever connects in that moment would be told that others can use them."""
+    modes: list[int] = []
+
+    def seal(address: str) -> None:
+        modes.append(os.stat(address.removeprefix("ipc://")).st_mode & 0o077)
+
+    monkeypatch.setattr(door, "seal", seal)
+    before = os.umask(0o022)
+    try:
+        with zmq.Context() as context:
+            door.Door(context, new_run(world=1), Elsewhere()).close()
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    assert modes == [0, 0]
