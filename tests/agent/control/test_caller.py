@@ -113,7 +113,7 @@ def test_a_wish_to_cancel_is_sent_once(observer: Observer) -> None:
 
 def test_an_observer_that_ends_without_a_reply_is_told(observer: Observer) -> None:
     """Nobody waits for ever; whether it was done is not known."""
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    other = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     try:
         process = rundir.identify(other.pid)
         observer.directory.update(observer=process)
@@ -128,7 +128,7 @@ def test_an_observer_that_ends_without_a_reply_is_told(observer: Observer) -> No
         gone.asked(2)
     finally:
         other.kill()
-        other.wait()
+        other.communicate()
     gone.join()
     assert isinstance(gone.outcome, Unheard)
     assert "its observer ended meanwhile" in str(gone.outcome)
