@@ -14,7 +14,7 @@ from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Refused, Unheard, refusal
 from ddptop.agent.run.files.private import check_socket
-from ddptop.agent.run.identity import is_stopped, may_live
+from ddptop.agent.run.identity import Process, is_stopped, may_live
 from ddptop.agent.run.rundir import RunDir, RunDirError
 
 READ_S: Final = 2.0
@@ -44,17 +44,19 @@ def act(
         Unheard: the observer does not answer, so that it is not known whether the action was carried out.
         KeyboardInterrupt: the caller was interrupted, and the action could not be cancelled.
     """
+    observer = directory.read().observer
     with zmq.Context() as context:
         frames = connect(context, zmq.SUB, directory.address("observer", "pub"))
         asking = connect(context, zmq.DEALER, directory.address("observer", "cmd"))
+        request = _Request(observer, frames, asking, command, waits, cancelled)
         try:
             frames.subscribe(wire.TOPIC_RUN)
             asking.send(wire.encode(deadline.limited(command, READ_S)))
-            return _Request(directory, frames, asking, command, waits, cancelled).reply()
+            return request.reply()
         finally:
             frames.close(linger=0)
             # The wish to cancel may still be on its way.
-            asking.close(linger=int(READ_S * 1000))
+            asking.close(linger=int(READ_S * 1000) if request.is_cancelling else 0)
 
 
 def note(directory: RunDir, event: wire.Event, seconds: float) -> bool:
@@ -84,21 +86,21 @@ class _Request:
 
     def __init__(
         self,
-        directory: RunDir,
+        observer: Process | None,
         frames: zmq.Socket[bytes],
         asking: zmq.Socket[bytes],
         command: wire.Act,
         waits: Callable[[str], None],
         cancelled: Callable[[], bool],
     ) -> None:
-        self._observer = directory.read().observer
+        self._observer = observer
         self._frames = frames
         self._asking = asking
         self._command = command
         self._waits = waits
         self._cancelled = cancelled
         self._line = ""
-        self._is_cancelling = False
+        self.is_cancelling = False
 
     def reply(self) -> wire.Reply:
         try:
@@ -117,8 +119,8 @@ class _Request:
         return reply
 
     def _cancel(self) -> None:
-        if not self._is_cancelling:
-            self._is_cancelling = True
+        if not self.is_cancelling:
+            self.is_cancelling = True
             number = self._command.id + 1
             self._asking.send(wire.encode(deadline.limited(wire.Cancel(number, self._command.who), READ_S)))
 
