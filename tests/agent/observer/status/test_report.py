@@ -298,13 +298,13 @@ def test_records_of_ends_are_read_as_hostile(new_run: Callable[..., RunDir]) -> 
 def test_what_an_earlier_start_has_printed_is_no_cause_of_this_one(launch: Callable[..., RunDir]) -> None:
     """The log of a rank goes on over the starts of its group; its traceback there is told of the first start alone."""
     script = """
-import os, time
+import os, signal
 import ddptop.agent as agent
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     raise ValueError("the first start")
 print("a new start", flush=True)
 agent.start()
-time.sleep(100)
+signal.pause()
 """
     directory = launch(script, environment={"RESTARTS": "1"}, max_restarts=1)
     running(directory)
