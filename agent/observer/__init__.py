@@ -10,8 +10,7 @@ relay       the messages of the ranks: received once, repeated, recorded and jud
 inspection  the places at which ranks stand, by their agents or from outside
 hosts       the link between the observers of a run on several hosts
 judge       verdicts: the rank that holds the group back, and other faults
-record      the recording of the run
-history     the numbers of the run over steps and time, in the recording
+record      the recording of the run, and its history over steps and time
 end         the ending of a run, and the cause of its end
 status      the present state of a run, and the start of another observer where the run has none
 """

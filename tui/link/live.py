@@ -131,7 +131,7 @@ class Link:
         self.model = self._new_model(database)
         if self._has_ended and self.history is not None:
             if database is not None:
-                from ddptop.agent.observer.history.recorded import Recorded
+                from ddptop.agent.observer.record.history.recorded import Recorded
 
                 self.history.asked.end(Recorded(database, self._run.world))
             else:

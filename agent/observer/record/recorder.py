@@ -30,7 +30,7 @@ from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import RUN_BYTES
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.history.rows import Rows
+    from ddptop.agent.observer.record.history.rows import Rows
 
 LIMIT_S: Final = 0.3
 """Seconds for the removal of what is old between two batches at most; a piece that was begun is finished."""
@@ -387,7 +387,7 @@ class Recorder:
     def _answer(self, query: wire.History) -> list[wire.HistoryAnswer]:
         """Return the answer to a question; an error costs only that answer."""
         try:
-            from ddptop.agent.observer.history.answers import answer
+            from ddptop.agent.observer.record.history.answers import answer
 
             _, history = self._ring.open(self._room)
             return list(answer(history, query))

@@ -21,7 +21,7 @@ from ddptop.agent.observer.record.recording import INSERT_EVENT, INSERT_STEPS, R
 from ddptop.agent.run.files.database import DAMAGE
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.history.stored import Writer
+    from ddptop.agent.observer.record.history.stored import Writer
 
 LEAST_BYTES: Final = 256 << 10
 """Bytes that a recording has in any case: for its tables, the `Hello` of each rank, and some hundred events."""
@@ -96,7 +96,7 @@ class Ring:
         """Open the file, where it is not open yet; raises one of `DAMAGE`."""
         if self._connection is None or self.history is None:
             # Here, because it imports NumPy: neither the start of a run nor a look at it waits for that.
-            from ddptop.agent.observer.history.stored import Writer
+            from ddptop.agent.observer.record.history.stored import Writer
 
             connection = recording.open_file(self._database)
             try:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.answers import answer
-from ddptop.agent.observer.history.numbers import WIDTHS_S
-from ddptop.agent.observer.history.recorded import Recorded
-from ddptop.agent.observer.history.series import Floats, Series, Whole
-from ddptop.agent.observer.history.stored import Writer
+from ddptop.agent.observer.record.history.answers import answer
+from ddptop.agent.observer.record.history.numbers import WIDTHS_S
+from ddptop.agent.observer.record.history.recorded import Recorded
+from ddptop.agent.observer.record.history.series import Floats, Series, Whole
+from ddptop.agent.observer.record.history.stored import Writer
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.tui.model.history.asked import EDGE_S, Asked
 from ddptop.tui.model.history.history import History

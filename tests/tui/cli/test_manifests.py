@@ -13,7 +13,7 @@ from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs.launch import requested
 from ddptop.tui.control.launch import hosts
 
-PAGE = Path(__file__).resolve().parents[3] / "tui" / "cli" / "manual" / "kubernetes.md"
+PAGE = Path(__file__).resolve().parents[3] / "tui" / "cli" / "manual" / "many-machines.md"
 
 
 def manifests(name: str) -> list[Any]:

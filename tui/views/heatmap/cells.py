@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ddptop.agent.observer.history.series import Cells
 from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
+from ddptop.agent.observer.record.history.series import Cells
 from ddptop.tui.model.history.asked import AskedTime
 from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.views.heatmap import scale

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.columns import Columns, fold, parts_of_steps, parts_of_time, stride_of
-from ddptop.agent.observer.history.numbers import OVER_TIME, WIDTHS_S, columns_for
-from ddptop.agent.observer.history.stored import Stored
+from ddptop.agent.observer.record.history.columns import Columns, fold, parts_of_steps, parts_of_time, stride_of
+from ddptop.agent.observer.record.history.numbers import OVER_TIME, WIDTHS_S, columns_for
+from ddptop.agent.observer.record.history.stored import Stored
 
 MOST_CELLS: Final = 1 << 19
 """Columns of all ranks together in one answer: 512 columns of 1,024 ranks, 10 MB."""

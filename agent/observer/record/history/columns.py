@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.series import Floats, Series
+from ddptop.agent.observer.record.history.series import Floats, Series
 
 _ROOM: Final = wire.MAX_MESSAGE_BYTES - 4096
 """Bytes of the tables of one part, beside its names and numbers."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptop.agent.observer.history.series import Buckets, Cells
+from ddptop.agent.observer.record.history.series import Buckets, Cells
 
 INDEX: Final = np.dtype([("rank", "<u4"), ("key", "<i8"), ("at", "<f8"), ("weight", "<f4")])
 """A bucket without its numbers."""

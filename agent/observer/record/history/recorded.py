@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.answers import answer
-from ddptop.agent.observer.history.stored import Stored, is_of_an_earlier_version
+from ddptop.agent.observer.record.history.answers import answer
+from ddptop.agent.observer.record.history.stored import Stored, is_of_an_earlier_version
 from ddptop.agent.run.files.database import DAMAGE, is_locked
 
 EARLIER: Final = "the numbers of this run were recorded by an earlier version of ddptop, and are not read"

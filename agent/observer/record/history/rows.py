@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.numbers import CUSTOM, MOST_COLUMNS, MOST_NAMES, RECORDED
-from ddptop.agent.observer.history.series import Buckets, Floats, Whole
+from ddptop.agent.observer.record.history.numbers import CUSTOM, MOST_COLUMNS, MOST_NAMES, RECORDED
+from ddptop.agent.observer.record.history.series import Buckets, Floats, Whole
 from ddptop.agent.run import generations
 
 FORM: Final = 1

@@ -17,10 +17,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from ddptop.agent.observer.history.numbers import CUSTOM, MOST_NAMES, RECORDED, columns_for
-from ddptop.agent.observer.history.packing import INDEX, packed, unpacked_cells
-from ddptop.agent.observer.history.rows import FORM, Progress, Rows
-from ddptop.agent.observer.history.series import Buckets, Floats, Series, Whole, together
+from ddptop.agent.observer.record.history.numbers import CUSTOM, MOST_NAMES, RECORDED, columns_for
+from ddptop.agent.observer.record.history.packing import INDEX, packed, unpacked_cells
+from ddptop.agent.observer.record.history.rows import FORM, Progress, Rows
+from ddptop.agent.observer.record.history.series import Buckets, Floats, Series, Whole, together
 from ddptop.agent.wire.incoming import clean_name
 
 _TABLES: Final = """

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from support.harness import DEADLINE_S, until
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.rows import Rows
 from ddptop.agent.observer.record import recorder
 from ddptop.agent.observer.record import recording as recording_file
+from ddptop.agent.observer.record.history.rows import Rows
 from ddptop.agent.observer.record.inbox import MOST_BYTES, MOST_OWN, Inbox, Judged, Own, Told
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import read_history

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.stored import Stored
 from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.record.history.stored import Stored
 from ddptop.agent.observer.record.ring import Ring
 
 BUDGET = 512 << 10
@@ -113,7 +113,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from ddptop.agent import wire
-from ddptop.agent.observer.history.stored import Stored
+from ddptop.agent.observer.record.history.stored import Stored
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.record.ring import Ring
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from support.values.histories import Kept
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.answers import MOST_CELLS
-from ddptop.agent.observer.history.columns import Table, table_of
-from ddptop.agent.observer.history.numbers import CUSTOM
+from ddptop.agent.observer.record.history.answers import MOST_CELLS
+from ddptop.agent.observer.record.history.columns import Table, table_of
+from ddptop.agent.observer.record.history.numbers import CUSTOM
 
 BASE_S = 1_800_000_000
 

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from ddptop.agent.observer.history.columns import Columns, fold, stride_of
-from ddptop.agent.observer.history.series import Series
+from ddptop.agent.observer.record.history.columns import Columns, fold, stride_of
+from ddptop.agent.observer.record.history.series import Series
 
 
 def series(values: list[float], first: int = 1) -> Series:

@@ -12,7 +12,7 @@ import pytest
 from support.values.histories import Kept
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.numbers import CUSTOM, MOST_NAMES, RECORDED
+from ddptop.agent.observer.record.history.numbers import CUSTOM, MOST_NAMES, RECORDED
 from ddptop.tui.model.metrics import metric_named
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from ddptop.agent.observer.history.packing import INDEX, packed, unpacked_cells
-from ddptop.agent.observer.history.series import Buckets, together
+from ddptop.agent.observer.record.history.packing import INDEX, packed, unpacked_cells
+from ddptop.agent.observer.record.history.series import Buckets, together
 
 
 def buckets(steps: np.ndarray, values: np.ndarray, rank: int = 0, number: str = "loss") -> Buckets:

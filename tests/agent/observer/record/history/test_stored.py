@@ -12,10 +12,10 @@ import pytest
 from support.locking import held
 
 from ddptop.agent import wire
-from ddptop.agent.observer.history.answers import answer
-from ddptop.agent.observer.history.numbers import CUSTOM
-from ddptop.agent.observer.history.recorded import EARLIER, Recorded
-from ddptop.agent.observer.history.stored import Writer, steps_for
+from ddptop.agent.observer.record.history.answers import answer
+from ddptop.agent.observer.record.history.numbers import CUSTOM
+from ddptop.agent.observer.record.history.recorded import EARLIER, Recorded
+from ddptop.agent.observer.record.history.stored import Writer, steps_for
 
 BASE_S = 1_800_000_000
 WORLD = 3
