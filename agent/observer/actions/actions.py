@@ -51,7 +51,7 @@ class _Action:
 
     def __init__(self, command: wire.Act) -> None:
         self.command = command
-        self.author = clean_line(command.who, 100) or "somebody"
+        self.author = _author(command)
         self.name = f"step {command.steps}" if command.action == "step" else command.action
         self.began = time.monotonic()
         self.askers: list[tuple[bytes, int]] = []
@@ -74,7 +74,9 @@ class _Action:
 
     def is_the_same(self, other: _Action) -> bool:
         """Say whether one outcome serves both; two steps are two, whoever asks."""
-        return self.said == other.said and self.command.action != "step"
+        if self.command.action == "step" or other.cancelled.is_set():
+            return False
+        return (self.said, self.command.checkpoint) == (other.said, other.command.checkpoint)
 
 
 class Actions:
@@ -110,25 +112,33 @@ class Actions:
         self._next: _Action | None = None
         """A resume that has cancelled it, or what was asked for while this observer acted by itself: it follows."""
         self._uneven_since: float | None = None
+        self._is_settled = False
+        """Ranks are as uneven as they are meant to be: one that has ended, or is on its way to a step."""
 
     @property
     def under_way(self) -> str:
         """The action that is under way and its author, for `RunState.action`; empty where there is none."""
-        return "" if self._present is None else self._present.said
+        return "" if self._shown is None else self._shown.said
 
     @property
     def waiting(self) -> str:
         """What that action waits for, for `RunState.waiting`."""
-        return "" if self._present is None else self._present.waiting
+        return "" if self._shown is None else self._shown.waiting
+
+    @property
+    def _shown(self) -> _Action | None:
+        """The action that somebody has asked for; of what this observer puts right an event says what came of it."""
+        present = self._present
+        return None if present is None or present.command.action == _SETTLE else present
 
     def obey(self, sender: bytes, command: wire.Act | wire.Cancel) -> None:
         """Begin what was asked for; the reply comes once it is done, or refused."""
+        # What has ended since the last turn is not under way.
+        self._take_outcome()
         if self._hosts.role == "branch" and not far.is_from_elsewhere(sender):
             self._pass_on(sender, command)
         elif isinstance(command, wire.Cancel):
-            # The wish may come late, when somebody else's action is under way.
-            asked = self._present is not None and any(asker == sender for asker, _ in self._present.askers)
-            cancels = asked and self._cancel()
+            cancels = self._cancel_for(sender, _author(command))
             self._requests.reply(sender, wire.Reply(command.id, cancels, "" if cancels else _NOTHING))
         else:
             self._begin(sender, command)
@@ -219,9 +229,8 @@ class Actions:
                 return controller.checkpoint()
             case "stop":
                 return controller.stop(checkpoint=command.checkpoint)
-            case _ if command.action == _SETTLE:
+            case _:
                 return controller.settle(ranks.stopped_by)
-        raise _no_action(command)
 
     def _how_it_hangs(self) -> str:
         verdict = self._hang()
@@ -243,6 +252,7 @@ class Actions:
     def _record(self, action: _Action, outcome: str | Refused) -> None:
         if action.command.action == "checksum":
             return
+        self._is_settled = action.command.action == _SETTLE and outcome == ""
         if action.command.action == _SETTLE:
             # Where a rank does not answer, it is tried again.
             if outcome and not isinstance(outcome, Refused):
@@ -255,6 +265,19 @@ class Actions:
         )
         level = "warning" if refused else "info"
         self._publish(wire.Event(time.time_ns(), text, None, level, action.name, action.author))
+
+    def _cancel_for(self, sender: bytes, author: str) -> bool:
+        """Cancel what somebody has asked for; the wish may come late, when it is another one's that is under way."""
+
+        def is_theirs(action: _Action) -> bool:
+            # All who ask at another host have one sender.
+            return action.author == author and any(asker == sender for asker, _ in action.askers)
+
+        if self._next is not None and is_theirs(self._next):
+            following, self._next = self._next, None
+            self._answer(following, Cancelled("cancelled; the run goes on"))
+            return True
+        return self._present is not None and is_theirs(self._present) and self._cancel()
 
     def _cancel(self) -> bool:
         """Cancel the action that waits; return False where there is none, or it saves already."""
@@ -271,7 +294,9 @@ class Actions:
         """
         self._take_outcome()
         now = time.monotonic()
-        if not uneven or self._present is not None or self._hosts.role == "branch":
+        if not uneven:
+            self._is_settled = False
+        if not uneven or self._is_settled or self._present is not None or self._hosts.role == "branch":
             self._uneven_since = None
         elif self._uneven_since is None:
             self._uneven_since = now
@@ -303,6 +328,10 @@ class Actions:
             if self._present.outcome is None:
                 self._present.outcome = Unheard(_LEFT)
         self._take_outcome()
+
+
+def _author(command: wire.Act | wire.Cancel) -> str:
+    return clean_line(command.who, 100) or "somebody"
 
 
 def _no_action(command: wire.Act) -> Refused:

@@ -8,6 +8,7 @@ way to that step.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unholdable, Unsavable
-from ddptop.agent.observer.actions.polled import Group, PolledRanks, awaited, named
+from ddptop.agent.observer.actions.polled import AllEnded, Group, PolledRanks, awaited, named
 from ddptop.agent.text import plural
 from ddptop.agent.wire import Reply
 
@@ -74,7 +75,6 @@ class Controller:
             hangs: asked once it waits longer than a moment, and then once a second; returns how the run hangs, empty
                 where it does not. Ranks of a run that hangs are not waited for.
         """
-        self._group = group
         self._polled = PolledRanks(group)
         self._who = who
         self._clock = clock
@@ -155,7 +155,9 @@ class Controller:
         held = self._hold("stop")
         saved = self._save(held) if checkpoint else "without a checkpoint"
         self.is_decided = True
-        self._polled.insist(lambda id: wire.End(id, self._who))
+        # Of ranks that end at once the answers may be lost.
+        with contextlib.suppress(AllEnded):
+            self._polled.insist(lambda id: wire.End(id, self._who))
         deadline = self._clock() + LEAVE_S
         while left := self._polled.remaining():
             if self._clock() > deadline:
@@ -184,7 +186,8 @@ class Controller:
         standing = self._polled.standing()
         kept = {rank: reply for rank, reply in standing.items() if reply.kept}
         if kept and stopped_by:
-            self._polled.insist(lambda id: wire.End(id, stopped_by))
+            with contextlib.suppress(AllEnded):
+                self._polled.insist(lambda id: wire.End(id, stopped_by))
             return f"a stop by {stopped_by} was left half done: {named(standing)} ended, too"
         if kept and len(kept) < len(standing):
             self._polled.insist(wire.Resume)
@@ -244,9 +247,10 @@ class Controller:
             standing = self._polled.standing()
             behind = {rank: reply for rank, reply in standing.items() if not reply.done}
             if not behind:
+                # What follows, such as a checkpoint, may take long, and can no longer be cancelled.
+                self.is_decided = True
                 self._renew(token, step)
                 if told:
-                    # What follows, such as a checkpoint, may take long, and can no longer be cancelled.
                     self._waits("")
                 return
             pending = list(behind)

@@ -19,6 +19,10 @@ INSIST_S: Final = 6.0
 _ids = count(1)
 
 
+class AllEnded(Refused):
+    """No rank is left to be asked."""
+
+
 class Group(Protocol):
     """The live ranks of a run."""
 
@@ -96,7 +100,7 @@ class PolledRanks:
             gone = self._group.departed()
             self._ranks = [rank for rank in self._ranks if rank in replies or rank not in gone]
         if not self._ranks:
-            raise Refused("every rank has ended meanwhile")
+            raise AllEnded("every rank has ended meanwhile")
         return replies
 
     def check(self, replies: Mapping[int, Reply]) -> None:

@@ -162,7 +162,7 @@ class Orders:
                 self._requests.reply(sender, wire.Reply(command.id, False, refusal))
         self._ending.turn(run)
         self._answer_signals()
-        self.actions.turn(uneven=uneven)
+        self.actions.turn(uneven=uneven and self.killed_by is None)
 
     def await_parts(self) -> None:
         """Wait for the outcomes of the endings of single ranks and processes, and of an action."""

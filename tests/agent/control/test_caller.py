@@ -17,7 +17,7 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.control import caller
-from ddptop.agent.control.refusals import Awaiting, Cancelled, Hung, Refused, Unheard, Unholdable, Unsavable
+from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard, Unholdable, Unsavable
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 
@@ -73,7 +73,7 @@ def test_an_action_is_one_message_and_one_reply(observer: Observer) -> None:
     assert len(observer.asked) == 1
 
 
-@pytest.mark.parametrize("kind", [Refused, Unholdable, Awaiting, Cancelled, Hung, Unsavable])
+@pytest.mark.parametrize("kind", [Refused, Unheard, Unholdable, Busy, Awaiting, Cancelled, Hung, Unsavable])
 def test_a_refusal_is_of_the_kind_that_the_observer_says(observer: Observer, kind: type[Refused]) -> None:
     """What helps depends on it; the text is the observer's."""
     request = Request(observer)

@@ -181,10 +181,20 @@ def test_what_some_ranks_have_done_is_asked_of_the_others_again(group_of, kind):
     group = group_of(4, 4, 4)
     held = int(group.controller().pause().split()[3])
     if kind is wire.Commit:
-        # The one that is lost is the last, which ends the lease.
         group.controller().resume()
-        waits = iter([False])
-        group.controller(cancelled=lambda: next(waits, group.lost.add((1, kind)) or False)).pause()
+        ask = group.ask
+
+        def losing(commands, timeout_s):
+            if isinstance(commands[0], wire.Commit) and not commands[0].lease_ms:
+                # The one that ends the lease.
+                group.ask = ask
+                group.lost.add((1, kind))
+            return ask(commands, timeout_s)
+
+        group.ask = losing
+        group.controller().pause()
+        assert group.ask is ask
+        assert [gate.is_paused for gate in group.gates] == [True] * 3
     group.lost.add((1, kind))
     if kind is wire.Advance:
         group.controller().advance(2)
