@@ -257,17 +257,6 @@ def has_other_hosts(run: Run, far: Collection[int] = ()) -> bool:
     return bool(far) or fewer or (run.nodes or 1) > 1
 
 
-def is_branch(run: Run, local: Collection[int], far: Collection[int]) -> bool:
-    """Say whether rank 0 of a run is on another host: the observer of that one decides for all.
-
-    Args:
-        run: its record.
-        local: the ranks on this host that have reported.
-        far: the ranks on other hosts that are known.
-    """
-    return 0 not in local and has_other_hosts(run, far)
-
-
 def ranks_here(run: Run, known: int) -> int:
     """Return how many ranks of a run report on this host, of which `known` have.
 

@@ -57,7 +57,7 @@ def test_a_pause_is_for_both_hosts_or_none(job: Job) -> None:
     assert len(set(held)) == 1
     both = job.cluster.hosts
     until(lambda: [told["state"] for told in on_all(both, status)] == ["paused", "paused"], "both say so")
-    assert node1.run(["ddptop", "step", run, "3"], check=True).returncode == 0
+    node1.run(["ddptop", "step", run, "3"], check=True)
     assert job.counts() == [count + 3 for count in held]
     node2.cut()
     refused = ""

@@ -124,6 +124,7 @@ def test_the_verbs_act_on_all_ranks_from_the_host_without_rank_zero(job: Job) ->
     job.goes_on()
 
     def told() -> bool:
+        # The pauses, steps and resumes of the test before stand in front.
         actions = [[each["action"] for each in events(host) if each["action"]][-3:] for host in job.cluster.hosts]
         return actions == [["pause", "step 3", "resume"]] * 2
 

@@ -27,8 +27,6 @@ from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import ENDED
 from ddptop.agent.wire.frames import EventLine
 
-PERIOD_NS = 1_000_000_000
-"""A rank sends heartbeats and summaries once in this time: the newest, where it is no older, is one of now."""
 RENEWED_S = 1.0
 """The numbers of a large group are added up no more often than this."""
 ADDED_UP = 8

@@ -122,11 +122,6 @@ class Telling:
         """What the head has acknowledged."""
         self._asked_at = -_AGAIN_S
 
-    @property
-    def is_done(self) -> bool:
-        """Say whether the head knows all."""
-        return self._told == self._state
-
     def turn(self, generation: int, deaths: Mapping[int, Death], members: Mapping[int, Member], *, over: bool) -> None:
         """Tell the head what it does not know yet; to be called from time to time."""
         ended = {rank: member for rank, member in members.items() if member.ended is not None}

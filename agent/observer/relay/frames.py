@@ -49,7 +49,7 @@ class Frames:
     @property
     def _is_watched(self) -> bool:
         topics = wire.TOPIC_RUN, wire.TOPIC_RANKS, wire.TOPIC_RANK + b"/"
-        return any(map(self._door.wants, topics)) or bool(self._door.ranks_wanted())
+        return any(map(self._door.wants, topics)) or self._door.shows_ranks
 
     def greet(self, topics: Collection[bytes]) -> None:
         """Publish soon all that these new subscriptions are to."""

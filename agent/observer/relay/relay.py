@@ -107,7 +107,7 @@ class Relay:
             began_at_ns=run.created_at_ns,
         )
         elsewhere = Elsewhere()
-        unread = door.UNREAD if run.world > EACH_RECORD else door.UNREAD_BUNDLES
+        unread = door.UNREAD if run.world > EACH_RECORD else door.UNREAD_SMALL
         self._door = Door(context, directory, elsewhere, unread)
         self._fills = Fills(context, directory.owner, elsewhere)
         self._forwarding = Forwarding(context, directory.owner, self._door.answer, elsewhere)

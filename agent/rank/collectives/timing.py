@@ -432,7 +432,7 @@ def may_be_unseen(*, watches: bool) -> bool:
     """Say whether this process has what it needs to communicate past our hooks.
 
     Args:
-        watches: whether the process group that the script has made, if any, is hooked.
+        watches: True where the process group that the script has made, if any, is hooked.
     """
     if any(name in sys.modules for name in _LIBRARIES) or _has_rpc(sys.modules.get(_RPC)):
         return True

@@ -194,7 +194,7 @@ class Gate:
         """Have the held training thread do `work`, once for a token; return the outcome, None until it is known.
 
         Raises:
-            GateError: the rank is not held, or held by another controller.
+            GateError: the rank is not held, or under the lease of another action.
         """
         with self.lock:
             self._lapse()

@@ -70,8 +70,6 @@ class Rows:
         self._began_at_ns = began_at_ns
         self._reached = 0
         """The furthest number that was possible."""
-        self.impossible = 0
-        """Records left out because of a number that no rank can have reached."""
         self._memory = [math.nan] * progress.world
         self._waiting = array("d")
         self._given: list[tuple[int, str, float]] = []
@@ -134,7 +132,6 @@ class Rows:
         if number <= self._reached:
             return True
         if not generations.can_reach(number, (time.time_ns() - self._began_at_ns) / 1e9):
-            self.impossible += 1
             return False
         self._reached = number
         return True

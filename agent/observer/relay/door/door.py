@@ -30,8 +30,8 @@ from ddptop.agent.run.rundir import RunDir
 LINGER_MS: Final = 300
 UNREAD: Final = 4_000
 """Messages that may be queued for one onlooker of a large group: those of 64 ranks in five seconds."""
-UNREAD_BUNDLES: Final = 1_000
-"""The same of a small group, where a message may be what all ranks have published in a tenth of a second."""
+UNREAD_SMALL: Final = 1_000
+"""The same of a small group."""
 ROOM: Final = 1 << 20
 """Bytes of answers that may wait for one onlooker before no more records are read for it."""
 PATIENCE_S: Final = 60.0
@@ -173,6 +173,12 @@ class Door:
     def is_watched(self) -> bool:
         """True while somebody looks on, here or at another host."""
         return bool(self._subscribed) or self.subscribers.is_watched
+
+    @property
+    def shows_ranks(self) -> bool:
+        """True while anybody subscribes to the frame of a rank."""
+        topics = self.subscribers.topics | (set() if self._shows_head else self._subscribed)
+        return any(topic.startswith(wire.TOPIC_RANK + b"/") for topic in topics)
 
     def ranks_wanted(self) -> frozenset[int]:
         """Return the ranks of which frames or records are subscribed to one by one."""

@@ -104,7 +104,7 @@ class Elsewhere:
         return self._send(self.owners[rank], COMMAND, asker, b"%d" % rank, payload)
 
     def answered(self, peer: bytes, frames: list[bytes]) -> wire.Reply | None:
-        """Take in an answer of a rank; return the reply to a command that was forwarded, with `rank_of` the sender.
+        """Take in an answer of a rank; return the reply to a command that was forwarded, None where it is none.
 
         An answer in the name of a rank of another host is refused.
         """

@@ -264,7 +264,7 @@ class OtherHosts:
             if rendezvous is not None and rendezvous.why != why:
                 hosts.write_rendezvous(self._parts.directory.path, msgspec.structs.replace(rendezvous, why=why))
         except OSError as error:
-            _log.error("record of the meeting: %s", error)
+            _log.error("record of the rendezvous: %s", error)
 
     def _arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
         if self._side is not None:

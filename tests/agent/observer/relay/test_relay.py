@@ -297,7 +297,7 @@ def test_a_reader_that_sleeps_harms_nobody(
     new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its messages are dropped beyond the bound, answers of records are not read for it; others hear all."""
-    monkeypatch.setattr(door, "UNREAD_BUNDLES", 10)
+    monkeypatch.setattr(door, "UNREAD_SMALL", 10)
     directory = new_run(world=1)
     with ranks(directory, 1) as (rank,), relayed(directory) as relay:
         rank.meet()

@@ -62,7 +62,7 @@ def test_a_wide_bucket_is_the_mean_of_the_steps_that_ended_in_it_also_beside_a_l
     assert history.window("step", 1, BASE // 4, 1)[0, 0] == pytest.approx((2_400 + 10 * 80) / 11, rel=1e-4)
 
 
-def test_pauses_and_old_rounds_of_the_ring_are_blank() -> None:
+def test_a_pause_is_blank() -> None:
     """After a jump of hours only what was written since is there."""
     history = Kept(1)
     for number in range(1, 600):
@@ -98,7 +98,7 @@ def test_steps_and_ready_made_means_fill_alike() -> None:
 
 
 def test_not_known_and_not_finite_are_told_apart() -> None:
-    """A loss of NaN is infinite in the ring, no loss is NaN there; without collectives own time is not known."""
+    """A loss of NaN is held as infinite, no loss as NaN; without collectives own time is not known."""
     history = Kept(3)
     history.take(0, step(1, 0.5, loss=math.nan))
     history.take(1, step(1, 0.5, loss=None))
@@ -127,7 +127,7 @@ def test_a_phase_that_was_never_seen_is_not_known() -> None:
         assert (told["backward"], told["other"], told["step"]) == pytest.approx((30, 50, 80))
 
 
-def test_no_number_from_outside_breaks_the_ring() -> None:
+def test_no_number_from_outside_breaks_the_history() -> None:
     """Times beyond all sense, clocks that go back, numbers at the ends of their range."""
     history = Kept(1)
     for end, wall in ((2**64 - 1, 5), (-(2**63), 5), (0, 0), (BASE * SECOND, 2**63), (BASE * SECOND, -(2**63)), (1, 1)):

@@ -135,4 +135,3 @@ def test_a_number_that_no_rank_has_reached_is_left_out() -> None:
     history.take(0, msgspec.structs.replace(step(3), seq=2**52))
     history.take(0, step(3), step(4))
     assert list(history.read(0, "loss").steps) == [1, 2, 3, 4]
-    assert history.rows.impossible == 2
