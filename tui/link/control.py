@@ -30,7 +30,7 @@ OBSERVER_S: Final = 10.0
 ENDING_S: Final = 15.0
 """From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
 _TIMEOUT_S: Final = 1.0
-"""How long the timeout of the collectives is asked for, which a freeze is noted with."""
+"""Seconds in which the ranks may say the timeout of their collectives, which the note of a freeze has."""
 
 
 class RunControl:

@@ -179,7 +179,7 @@ class Link:
 
     @property
     def settled(self) -> bool:
-        """True once the recording that the frame of now is made of was read."""
+        """True once the recording has been read of which the present frame is made."""
         return self.model is None or self.model.is_recalled
 
     @property

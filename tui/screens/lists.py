@@ -1,4 +1,4 @@
-"""Live screens that are one long list with what it is above it: one of any order, and one that follows its end."""
+"""Live screens that are one long list with a caption: their bases, the logs, and the events."""
 
 from __future__ import annotations
 
