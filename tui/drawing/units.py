@@ -33,6 +33,11 @@ def shorten(text: str, width: int) -> str:
     return text if cell_len(text) <= width else fit(text, width)
 
 
+def chopped(text: str, width: int) -> list[str]:
+    """Return a text in one or more pieces of so many cells at most, and at least one character in each."""
+    return [piece for piece in chop_cells(text, max(1, width)) if piece] or [text]
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """Return a text in lines of so many cells at most, broken between words where that is possible."""
     lines: list[str] = []
@@ -45,7 +50,7 @@ def wrapped(text: str, width: int) -> list[str]:
             lines.append(line.rstrip())
             line = ""
         if not piece.isspace():
-            *whole, line = chop_cells(piece, width)
+            *whole, line = chopped(piece, width)
             lines += whole
     return [*lines, line] if line.strip() or not lines else lines
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rich.cells import chop_cells
 from rich.segment import Segment
 from textual.message import Message
 
 from ddptop.agent.text import Complaint
 from ddptop.tui.drawing.lines import Row, ScrolledLines
 from ddptop.tui.drawing.theme import Ink
-from ddptop.tui.drawing.units import wrapped
+from ddptop.tui.drawing.units import chopped, wrapped
 from ddptop.tui.model.diagnosis.report import ReportLine
 from ddptop.tui.model.frame import Frame, can_be_reported
 from ddptop.tui.screens.lists import ListScreen
@@ -121,6 +120,6 @@ class ReportScreen(ListScreen[ReportLines]):
 def _folded(line: ReportLine, width: int) -> list[ReportLine]:
     if not line.label:
         # Verbatim, and `wrapped` joins spaces: only what is too long is cut, at the edge of the screen.
-        return [line._replace(text=part) for part in chop_cells(line.text, width)] or [line]
+        return [line._replace(text=part) for part in chopped(line.text, width)]
     first, *rest = wrapped(line.text, width - _LABEL)
     return [line._replace(text=first), *(ReportLine("", " " * _LABEL + text, line.hue) for text in rest)]

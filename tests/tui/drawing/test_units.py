@@ -108,6 +108,16 @@ def test_fitting_counts_cells_not_characters() -> None:
     assert units.shorten("abc", 3) == "abc"
 
 
+@pytest.mark.parametrize("width", [-3, 0, 1, 2])
+@pytest.mark.parametrize("text", ["ab cd", "a\u0301 \u0301", "漢 字", "\u0301", ""])
+def test_a_screen_without_room_breaks_no_text(text: str, width: int) -> None:
+    """A terminal may be one cell wide: every character is still in some line, and a line has one at least."""
+    for lines in (units.wrapped(text, width), units.chopped(text, width)):
+        assert lines
+        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+        assert not text or all(lines)
+
+
 def test_a_text_is_broken_between_words() -> None:
     """No line is wider than asked for, no word is broken that fits into a line, and nothing is lost."""
     assert units.wrapped("one two three", 7) == ["one two", "three"]

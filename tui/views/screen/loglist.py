@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from rich.cells import chop_cells
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -296,7 +295,7 @@ def _wrapped(line: ShownLine, width: int) -> list[ShownLine]:
     """Return a line in pieces of so many cells at most."""
     if len(line.text) <= width and line.text.isascii():
         return [line]
-    first, *more = chop_cells(line.text, width) or [""]
+    first, *more = units.chopped(line.text, width)
     return [replace(line, text=first), *(replace(line, text=piece, at=None, first=False) for piece in more)]
 
 
