@@ -168,7 +168,7 @@ class Acting:
                 action,
                 run.state,
                 launched=run.launched,
-                waiting=run.run == self.awaited() or (isinstance(run, Frame) and bool(run.waiting)),
+                waiting=bool(run.waiting),
                 all_ended=isinstance(run, Frame) and run.all_ended,
             )
         )
@@ -190,10 +190,6 @@ class Acting:
     def _remove(self, run: str, work: Work, answer: str | None) -> None:
         if answer == REMOVE:
             self._do(f"removal of {run}", run, work, has_event=False)
-
-    def awaited(self) -> str:
-        """Return the name of the run whose ranks an action of this dashboard waits for, empty where none does."""
-        return self._under_way.run if self._under_way is not None and self._line else ""
 
     @property
     def _line(self) -> str:

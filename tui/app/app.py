@@ -190,7 +190,7 @@ class DdptopApp(App[None]):
         frame = self.shown.newest()
         self._first = frame
         if self.several is not None and not frame.run:
-            return RunsScreen(self.several.fleet, frame, self.acting.awaited)
+            return RunsScreen(self.several.fleet, frame)
         screen = RunScreen(frame, self.settings.look.view)
         # Textual adds these after the first layout: the screen would be laid out and painted twice.
         for extent, classes in zip(self.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True):

@@ -62,9 +62,9 @@ class SeveralRuns:
         """Show the list beside the run, or on a screen of its own where there is too little room."""
         screen, frame = self._app.screen, self._shown.newest()
         if self._app.size.width < SIDE or not isinstance(screen, RunScreen):
-            await self._app.push_screen(RunsScreen(self.fleet, frame, self._acting.awaited))
+            await self._app.push_screen(RunsScreen(self.fleet, frame))
             return
-        listed = RunList(self.fleet, frame, listing, self._acting.awaited, id="runs")
+        listed = RunList(self.fleet, frame, listing, id="runs")
         await screen.mount(listed)
         screen.add_class("-listed")
         listed.focus()

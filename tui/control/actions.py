@@ -41,7 +41,7 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 WAITING: Final = frozenset({"cancel", "freeze", "kill"})
-"""What is offered while an action of this dashboard waits for ranks."""
+"""What is offered while an action waits for ranks, whoever has asked for it."""
 
 
 def is_offered(action: str, state: str, *, launched: bool, waiting: bool = False, all_ended: bool = False) -> bool:
@@ -51,7 +51,7 @@ def is_offered(action: str, state: str, *, launched: bool, waiting: bool = False
         action: its name.
         state: the run's.
         launched: True where ddptop has launched the run.
-        waiting: True while an action of this dashboard waits for ranks to come to a step.
+        waiting: True while an action waits for ranks to come to a step, whoever has asked for it.
         all_ended: True where every rank has ended already, whatever the state of the run.
     """
     rule = RULES[action]

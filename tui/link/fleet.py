@@ -51,6 +51,8 @@ class RunLine:
     """As in `Frame`."""
     hangs: str = ""
     """How it hangs; empty where it does not."""
+    waiting: str = ""
+    """As in `Frame`."""
     cause: str = ""
     """Of which it has ended; empty where that is not known, or it goes on."""
     began: str = ""
@@ -80,6 +82,7 @@ def line_of(frame: Frame) -> RunLine:
         launched=frame.launched,
         checkpoints=frame.checkpoints,
         grace_s=frame.grace_s,
+        waiting=frame.waiting,
         cause=frame.cause or "" if frame.state in ENDED else "",
         began="" if frame.started_at is None else units.moment(frame.started_at),
         hangs=held.text if held is not None and hang.is_urgent(held) else "",

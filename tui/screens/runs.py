@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from textual.app import ComposeResult
 from textual.screen import Screen
 
@@ -16,14 +14,13 @@ from ddptop.tui.views.screen.keybar import KeyBar
 class RunsScreen(Screen[None]):
     """All runs, one line for each."""
 
-    def __init__(self, fleet: Fleet, frame: Frame, awaited: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, fleet: Fleet, frame: Frame) -> None:
         """Prepare; the arguments are those of `RunList`."""
         super().__init__()
-        self._awaited = awaited
         self._fleet = fleet
         self._frame = frame
 
     def compose(self) -> ComposeResult:
         """The list, and its keys."""
-        yield RunList(self._fleet, self._frame, awaited=self._awaited)
+        yield RunList(self._fleet, self._frame)
         yield KeyBar()

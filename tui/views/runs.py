@@ -6,7 +6,7 @@ may change with every look: the mark stays with the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -116,7 +116,6 @@ class RunList(Page, can_focus=True):
         fleet: Fleet,
         frame: Frame,
         listing: Listing | None = None,
-        awaited: Callable[[], str] = lambda: "",
         **options: Any,
     ) -> None:
         """Prepare to list the runs.
@@ -125,12 +124,10 @@ class RunList(Page, can_focus=True):
             fleet: where they are found.
             frame: of the run shown.
             listing: what another list had found.
-            awaited: returns the run whose ranks an action of this dashboard waits for, if one does.
             options: those of a widget.
         """
         super().__init__(**options)
         self._fleet = fleet
-        self._awaited = awaited
         self._frame = frame
         self.listing = listing
         self.marked = frame.run
@@ -218,9 +215,7 @@ class RunList(Page, can_focus=True):
             rows += [[], *([Segment(f"  {units.fit(each, width - 2)}", self.ink["label"])] for each in told if each)]
         rows += self._invitation(len(lines))
         self.show_rows(rows)
-        offers = (
-            None if marked is None else (marked.state, marked.launched, marked.checkpoints, self._is_awaited(marked))
-        )
+        offers = None if marked is None else (marked.state, marked.launched, marked.checkpoints, bool(marked.waiting))
         if offers != self._offers:
             self._offers = offers
             self.refresh_bindings()
@@ -261,10 +256,7 @@ class RunList(Page, can_focus=True):
         line = self.line
         if line is None or parameters[0] == "remove":
             return line is not None
-        return is_offered(str(parameters[0]), line.state, launched=line.launched, waiting=self._is_awaited(line))
-
-    def _is_awaited(self, line: RunLine) -> bool:
-        return line.run == self._awaited()
+        return is_offered(str(parameters[0]), line.state, launched=line.launched, waiting=bool(line.waiting))
 
     def lacks(self, action: str) -> bool:
         """Say whether an action is offered although the marked run has not what it needs; see `LiveScreen.lacks`."""

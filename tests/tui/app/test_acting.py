@@ -202,17 +202,15 @@ def waiting_pause(source: StillSource) -> Callable[[Waiting | None], str]:
 
 
 def test_a_pause_that_waits_is_shown_and_cancelled() -> None:
-    """That run, and no other, is said to wait, and for whom; `cancel` ends it, and that is no refusal."""
+    """A second action is told for whom it waits; `cancel` ends it, and that is no refusal."""
     source = StillSource(frame("stalled"))
     source.pause = waiting_pause(source)  # type: ignore[assignment, method-assign]
     app, acts = acting(source)
-    assert acts.awaited() == ""
     acts.begin("pause", source, source.current)
     turn = acts._under_way
     assert turn is not None
     assert turn.waiting is not None
     turn.waiting.tell("pausing: waiting for rank 1")
-    assert acts.awaited() == source.current.run
     acts.begin("checkpoint", source, source.current)
     assert app.told.pop() == ("", "pause is still under way: waiting for rank 1")
     acts.begin("cancel", source, source.current)
@@ -220,7 +218,6 @@ def test_a_pause_that_waits_is_shown_and_cancelled() -> None:
     work(app, acts)
     assert app.told == [("pause", "cancelled; the run goes on")]
     assert source.asked == ["pause"]
-    assert acts.awaited() == ""
 
 
 def test_a_step_is_cancelled_as_a_pause_is_and_a_resume_is_not() -> None:
@@ -246,17 +243,17 @@ def test_a_step_is_cancelled_as_a_pause_is_and_a_resume_is_not() -> None:
 
 
 def test_what_waits_no_more_is_not_said_to_wait() -> None:
-    """As soon as the ranks are held and save, the header says so no longer, and nothing is offered to cancel."""
+    """As soon as the ranks are held and save, a second action is told of no rank."""
     source = StillSource(frame("paused"))
-    _, acts = acting(source)
+    app, acts = acting(source)
     acts.begin("checkpoint", source, source.current)
     turn = acts._under_way
     assert turn is not None
     assert turn.waiting is not None
     turn.waiting.tell("checkpoint: waiting for rank 1")
-    assert acts.awaited() == source.current.run
     turn.waiting.tell("")
-    assert acts.awaited() == ""
+    acts.begin("pause", source, source.current)
+    assert app.told == [("", "checkpoint is still under way")]
 
 
 def test_a_listed_run_is_named_in_the_question_about_its_freeze() -> None:

@@ -213,12 +213,17 @@ async def test_what_waits_is_cancelled_in_the_list_too(place: int) -> None:
     names = ("shown-0001", "other-0002")
     fleet = StillFleet(tuple(frame("stalled", run=name) for name in names))
 
+    def show(line: str) -> None:
+        fleet.frames[names[place]] = replace(fleet.frames[names[place]], waiting=line)
+        app.source.current = fleet.frames[names[0]]  # type: ignore[attr-defined]
+
     def pause(waiting: Waiting | None = None) -> str:
         assert waiting is not None
-        waiting.tell("pausing: waiting for rank 1")
+        show("pausing: waiting for rank 1")
         give_up = time.monotonic() + 30
         while not waiting.is_cancelled() and time.monotonic() < give_up:
             time.sleep(0.01)
+        show("")
         raise Cancelled("cancelled; the run goes on")
 
     app = dashboard(fleet, names[0])
@@ -232,8 +237,23 @@ async def test_what_waits_is_cancelled_in_the_list_too(place: int) -> None:
         assert isinstance(app.screen, Question)
         await until(pilot, lambda: f"Freeze {names[place]}?" in seen(app), "the question")
         await pilot.press("escape", "space")
-        await until(pilot, lambda: app.acting.awaited() == "", "it waits no more")
         await until(pilot, lambda: "Pause" in footer_keys(app), "it can be paused again")
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_what_another_dashboard_has_begun_is_cancelled_in_the_list(place: int) -> None:
+    """What an observer says that its run waits for is enough to offer it; a resume cancels it there."""
+    frames = [frame("stalled", run="shown-0001"), frame("stalled", run="other-0002")]
+    frames[place] = replace(frames[place], waiting="checkpoint: waiting for rank 1", action="checkpoint by ada")
+    fleet = StillFleet(tuple(frames))
+    app = dashboard(fleet, frames[0].run)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        listed = await listing(pilot, *["down"] * place)
+        assert marked(listed) == frames[place].run
+        await until(pilot, lambda: "Cancel" in footer_keys(app), "it is offered")
+        await pilot.press("space")
+        control = app.source if place == 0 else fleet.control(frames[place].run)
+        await until(pilot, lambda: control.asked == ["resume"], "it is asked for")  # type: ignore[attr-defined]
 
 
 async def test_an_ended_run_is_removed_after_one_question() -> None:
