@@ -32,7 +32,7 @@ HOLD = """
 import signal, sys
 from support.cluster import Cluster
 with Cluster() as cluster:
-    cluster.hosts[1].popen(["setsid", "sleep", "1000"])
+    cluster.hosts[1].popen(["setsid", "tail", "-f", "/dev/null"])
     print(cluster._folder, *(host.pid for host in cluster.hosts), flush=True)
     signal.pause()
 """
@@ -46,8 +46,8 @@ def test_each_host_has_its_own_names_files_and_processes(cluster: Cluster, hosts
     assert (cluster.shared / "shared").exists()
     assert (node1.root / "tmp/here").exists()
     assert not (node2.root / "tmp/here").exists()
-    node1.popen(["sleep", "1000"])
-    until(lambda: "sleep 1000" in node1.processes().values(), "it runs")
+    node1.popen(["tail", "-f", "/dev/null"])
+    until(lambda: "tail -f /dev/null" in node1.processes().values(), "it runs")
     assert not node2.processes()
     assert node2.run(["touch", REPOSITORY / "never"]).returncode != 0
 
@@ -78,7 +78,7 @@ def test_a_cut_cable_loses_nothing_that_comes_later(hosts: tuple[Host, ...]) -> 
 
 def test_a_signal_reaches_the_command_alone(hosts: tuple[Host, ...]) -> None:
     """`signal` is received by the command, whose exit code comes back."""
-    script = "import signal, time; signal.signal(signal.SIGINT, lambda *_: exit(7)); print(flush=True); time.sleep(99)"
+    script = "import signal; signal.signal(signal.SIGINT, lambda *_: exit(7)); print(flush=True); signal.pause()"
     process = hosts[0].popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()

@@ -28,6 +28,16 @@ _FORKED_VERBS: Final = frozenset(
 )
 _Found = TypeVar("_Found")
 
+WAIT: Final = f"import os, select; select.select([os.pidfd_open({os.getpid()})], [], [])"
+"""A line of Python that waits for the end of these tests: what one starts and cannot end does not outlive them."""
+WAIT_LOCKED: Final = (
+    "import ctypes, os, struct; ctypes.PyDLL(None).poll("
+    f"ctypes.create_string_buffer(struct.pack('ihh', os.pidfd_open({os.getpid()}), 1, 0)), 1, -1)"
+)
+"""The same, in a C function that does not let go of the interpreter lock."""
+WAITING: Final = ("tail", f"--pid={os.getpid()}", "-f", "/dev/null")
+"""The same as a command that starts at once."""
+
 DEADLINE_S: Final = 60.0
 """How long to wait for what is sure to come: on a busy machine a process may take half a minute to start."""
 

@@ -8,8 +8,6 @@ from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import RunDir, is_alive
 from support.harness import until
 
-SLEEP = "import time; time.sleep(100)"
-
 
 def over(directory: RunDir) -> survey.Survey:
     """Wait until the observer has written the end and has gone, and return what is true then."""

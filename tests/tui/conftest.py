@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from support.harness import WAITING
 from textual.css import stylesheet
 from textual.css.model import RuleSet
 from textual.css.parse import parse
@@ -77,7 +78,7 @@ def settled_dialogs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quiet_run() -> Iterator[str]:
     """A run that is alive as far as anybody can tell: a process that sleeps stands for its torchrun."""
-    sleeper = subprocess.Popen(["sleep", "600"])
+    sleeper = subprocess.Popen(WAITING)
     process = rundir.identify(sleeper.pid)
     name = f"quiet-{sleeper.pid}"
     directory = rundir.create(

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 import zmq
-from support.harness import DEADLINE_S, carriers, until
-from support.supervised import SLEEP, events, over, running
+from support.harness import DEADLINE_S, WAIT, carriers, until
+from support.supervised import events, over, running
 
 from ddptop.agent import wire
 from ddptop.agent.observer.launcher import launcher
@@ -107,7 +107,7 @@ def test_real_torchrun_names_the_signal_that_killed_a_rank(launch: Launch, tmp_p
 
 def test_failing_script(launch: Launch) -> None:
     """The rank that raised first is named with its error."""
-    directory = launch("import os, time\nif os.environ['RANK'] == '1': raise ValueError('bad lr')\ntime.sleep(100)")
+    directory = launch(f"import os\nif os.environ['RANK'] == '1': raise ValueError('bad lr')\n{WAIT}")
     end = over(directory)
     assert (end.state, end.exit_code) == ("failed", 1)
     assert (end.cause_rank, end.cause) == (1, "rank 1: ValueError: bad lr")
@@ -121,7 +121,7 @@ def test_a_failure_is_told_before_the_other_ranks_have_ended(launch: Launch) -> 
         "if os.environ['RANK'] == '1':\n"
         "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "    open('ready', 'w').close()\n"
-        "    time.sleep(60)\n"
+        f"    {WAIT}\n"
         "while not os.path.exists('ready'): time.sleep(0.01)\n"
         "print('usage: script.py\\nscript.py: error: unrecognized arguments: 2', file=sys.stderr)\n"
         "sys.exit(2)"
@@ -138,7 +138,7 @@ def test_a_crash_is_told_before_the_other_ranks_have_ended(launch: Launch) -> No
         "if os.environ['RANK'] == '1':\n"
         "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "    open('ready', 'w').close()\n"
-        "    time.sleep(60)\n"
+        f"    {WAIT}\n"
         "while not os.path.exists('ready'): time.sleep(0.01)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -162,9 +162,9 @@ def test_kill_leaves_nothing(launch: Launch, context: zmq.Context[Any]) -> None:
     """Helpers that ignore TERM included: no process, socket or lock is left when the reply comes."""
     directory = launch(
         "import subprocess, sys, time\n"
-        "deaf = 'import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(100)'\n"
+        f"deaf = 'import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); {WAIT}'\n"
         "helper = subprocess.Popen([sys.executable, '-c', deaf], stdout=subprocess.PIPE, start_new_session=True)\n"
-        "helper.stdout.readline(); open('up-' + __import__('os').environ['RANK'], 'w').close(); time.sleep(100)"
+        f"helper.stdout.readline(); open('up-' + __import__('os').environ['RANK'], 'w').close(); {WAIT}"
     )
     run = directory.read()
     running(directory)
@@ -194,7 +194,7 @@ def test_kill_leaves_nothing(launch: Launch, context: zmq.Context[Any]) -> None:
 
 def test_killing_one_rank_says_who_did_it(launch: Launch, context: zmq.Context[Any]) -> None:
     """The end of one rank on request ends the run, and the cause is the request."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     running(directory)
     controller = Controller(context, directory)
     assert not controller.ask(wire.Kill(1, 1.0, rank=5)).done
@@ -208,7 +208,7 @@ def test_killing_one_rank_says_who_did_it(launch: Launch, context: zmq.Context[A
 
 def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, context: zmq.Context[Any]) -> None:
     """A thousand messages of noise change a number; then the observer still answers."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     running(directory)
     controller = Controller(context, directory)
     for number in range(1000):
@@ -233,7 +233,7 @@ def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, conte
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_end_of_the_observer_leaves_the_training(launch: Launch, number: int) -> None:
     """Told to go or killed, it takes nobody along; the run can still be counted and killed."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     running(directory)
     run = directory.read()
     assert run.observer
@@ -251,7 +251,7 @@ def test_end_of_the_observer_leaves_the_training(launch: Launch, number: int) ->
 
 def test_orphans_are_seen_and_ended(launch: Launch, context: zmq.Context[Any]) -> None:
     """After kill -9 of torchrun the ranks go on under observation, are called orphans, and a kill ends them."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     running(directory)
     run = directory.read()
     torchrun = run.torchrun
@@ -271,7 +271,7 @@ def test_orphans_are_seen_and_ended(launch: Launch, context: zmq.Context[Any]) -
 def test_what_outlives_the_run_is_ended(launch: Launch) -> None:
     """A child that a finished script has left behind goes with the run."""
     directory = launch(
-        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {WAIT!r}], start_new_session=True)"
     )
     run_id = directory.read().run_id
     assert over(directory).state == "finished"

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from support.harness import started, until
+from support.harness import WAIT, started, until
 
 from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.status import survey, takeover
@@ -21,7 +21,7 @@ from ddptop.agent.run import identity, rundir
 from ddptop.agent.run.identity import ELSEWHERE, Process, identify, is_alive, is_elsewhere, is_stopped, may_live
 from ddptop.agent.run.rundir import Member, Run, RunDir
 
-SLEEP = "import time; print('up', flush=True); time.sleep(100)"
+UP = f"print('up', flush=True); {WAIT}"
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
 
 
@@ -42,7 +42,7 @@ def test_the_namespace_is_the_one_the_number_counts_in(me: Process) -> None:
     """It is the inode that the kernel tells of this process, for whomever it looks at."""
     told = os.stat("/proc/self/ns/pid").st_ino
     assert me.namespace == str(told)
-    with started(sys.executable, "-c", SLEEP, stdout=subprocess.PIPE) as other:
+    with started(sys.executable, "-c", UP, stdout=subprocess.PIPE) as other:
         assert other.stdout
         other.stdout.readline()
         found = identify(other.pid)
@@ -63,7 +63,7 @@ def test_a_record_without_namespace_compares_as_before(me: Process) -> None:
 
 def test_a_number_of_another_namespace_is_never_signalled(me: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """Number, start and boot fit, and still it may be anybody: it is neither alive nor taken for dead."""
-    with started(sys.executable, "-c", SLEEP, stdout=subprocess.PIPE) as other:
+    with started(sys.executable, "-c", UP, stdout=subprocess.PIPE) as other:
         assert other.stdout
         other.stdout.readline()
         found = identify(other.pid)
@@ -85,7 +85,7 @@ def test_a_stopped_process_is_told_from_one_that_runs(me: Process) -> None:
     """As `/proc` says it, and back."""
     assert not is_stopped(me)
     assert not is_stopped(None)
-    with started(sys.executable, "-c", SLEEP, stdout=subprocess.PIPE) as other:
+    with started(sys.executable, "-c", UP, stdout=subprocess.PIPE) as other:
         assert other.stdout
         other.stdout.readline()
         found = identify(other.pid)
@@ -109,10 +109,10 @@ def test_a_run_of_another_container_is_left_alone(tmp_path: Path) -> None:
         "from ddptop.agent.run.files.private import Hold\n"
         "hold = Hold.acquire(pathlib.Path(sys.argv[1]))\n"
         "print(msgspec.json.encode(identify(os.getpid())).decode(), flush=True)\n"
-        "time.sleep(100)"
+        "sys.stdin.read()"
     )
     boxed = (*CONTAINER, "--kill-child", sys.executable, "-c", inside, directory.path)
-    with started(*boxed, stdout=subprocess.PIPE) as box:
+    with started(*boxed, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as box:
         assert box.stdout
         process = msgspec.convert(json.loads(box.stdout.readline()), Process)
         assert process.pid == 1
@@ -147,7 +147,7 @@ def refusal(directory: RunDir) -> str:
 
 def test_a_process_is_described_as_psutil_does() -> None:
     """What is read here without psutil says the same: relatives, status and command line."""
-    with subprocess.Popen([sys.executable, "-c", SLEEP, "two words", ""], stdout=subprocess.DEVNULL) as child:
+    with subprocess.Popen([sys.executable, "-c", UP, "two words", ""], stdout=subprocess.DEVNULL) as child:
         try:
             known = psutil.Process(child.pid)
             until(lambda: identity.command(child.pid)[-1:] == ("",), "the program runs")

@@ -6,13 +6,13 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.harness import WAITING
 from support.screens.frames import frame
 
 from ddptop.agent.run import rundir
@@ -20,7 +20,6 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.cli import view
 from ddptop.tui.cli.verbs import control, kill, options
 
-SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 Make = Callable[[str, str], RunDir]
 
 
@@ -111,7 +110,7 @@ def test_a_process_is_taken_for_the_run_that_it_belongs_to(make: Make, *, ours: 
     """By its pid; of one that was started without ddptop it is said how to start the next one."""
     run = make("toy-1a2b", "running")
     environment = {**os.environ, rundir.MARKER: run.read().run_id if ours else "other"}
-    with subprocess.Popen(SLEEPER, env=environment) as process:
+    with subprocess.Popen(WAITING, env=environment) as process:
         try:
             if ours:
                 assert options.chosen(str(process.pid), looks=True).name == "toy-1a2b"

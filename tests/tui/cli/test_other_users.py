@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.harness import DEADLINE_S, ddptop
+from support.harness import DEADLINE_S, WAITING, ddptop
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks
@@ -341,7 +341,7 @@ def test_looking_at_others_writes_nothing(place: Path) -> None:
 
 def test_a_live_run_of_another_user_is_heard(place: Path) -> None:
     """A user's own listing and root's agree on who lives, and root's says whose it is."""
-    with subprocess.Popen(["sleep", "600"], user=THEM, group=THEM, extra_groups=[]) as sleeper:
+    with subprocess.Popen(WAITING, user=THEM, group=THEM, extra_groups=[]) as sleeper:
         try:
             process = rundir.identify(sleeper.pid)
             add(place, "alive", torchrun=msgspec.to_builtins(process), observer=msgspec.to_builtins(process))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import zmq
-from support.harness import carriers, until
+from support.harness import WAIT, carriers, until
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline, journal
@@ -27,7 +27,6 @@ from ddptop.tui.link.source import Refused
 
 Launch = Callable[..., RunDir]
 
-SLEEP = "import time; time.sleep(100)"
 TOO_LATE = r"came too late: asked \d+ s ago; nothing was done"
 
 
@@ -58,7 +57,7 @@ def told(directory: RunDir) -> list[str]:
 
 def test_a_stopped_observer_keeps_nobody_from_ending_the_run(launch: Launch) -> None:
     """All its processes are gone, the record says killed and by whom, and nothing is called a failure."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     observer = observer_of(directory)
     run = directory.read()
     lines: list[str] = []
@@ -77,7 +76,7 @@ def test_a_stopped_observer_keeps_nobody_from_ending_the_run(launch: Launch) -> 
 
 def test_an_observer_that_stays_silent_goes_last(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it does not go on even then it is ended, too: what a kill leaves behind is nothing."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     observer = observer_of(directory)
     monkeypatch.setattr("ddptop.agent.observer.status.survey._CONCLUDES_S", 0.2)
     # It cannot be seen that it stands still, as with one that hangs in a call.
@@ -96,7 +95,7 @@ def test_an_observer_that_stays_silent_goes_last(launch: Launch, monkeypatch: py
 
 def test_an_observer_stopped_at_it_is_noticed_at_once(launch: Launch) -> None:
     """Stopped within the grace period, the observer is not waited for."""
-    directory = launch("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
+    directory = launch(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAIT}")
     observer = observer_of(directory)
     ended, consent = threading.Event(), Consent()
     lines: list[str] = []
@@ -119,7 +118,7 @@ def test_an_observer_stopped_at_it_is_noticed_at_once(launch: Launch) -> None:
 
 def test_a_command_that_is_read_late_is_refused_and_told(launch: Launch) -> None:
     """After SIGCONT the observer reads what waited for it, does none of it, and says who had asked."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     observer = observer_of(directory)
     run = directory.read()
     with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
@@ -154,7 +153,7 @@ def test_a_command_that_is_read_late_is_refused_and_told(launch: Launch) -> None
 
 def test_what_is_cancelled_before_it_began_ends_nothing(launch: Launch) -> None:
     """Cancelled while the silent observer is waited for: refused, told, and not done later either."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     observer = observer_of(directory)
     consent = Consent()
     with stopped(observer):
@@ -174,7 +173,7 @@ def test_what_is_cancelled_before_it_began_ends_nothing(launch: Launch) -> None:
 
 def test_each_kill_of_a_part_leaves_its_outcome(launch: Launch) -> None:
     """Who asked for the end of one rank and what came of it is an event, also where it was refused."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     observer_of(directory)
     with pytest.raises(Refused, match="not in this run"):
         Ending(directory, "ada").kill(1.0, 7, lambda line: None)

@@ -9,7 +9,7 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
-from support.harness import started, until
+from support.harness import WAITING, started, until
 
 from ddptop.agent.observer.end.exits import Exits, exit_status
 from ddptop.agent.run.rundir import identify
@@ -18,8 +18,7 @@ from ddptop.agent.run.rundir import identify
 def test_deaths_seen_in_one_look_have_one_time() -> None:
     """Their order is not known, so none is claimed; a death of an earlier look has an earlier time."""
     exits = Exits()
-    sleep = (sys.executable, "-c", "import time; time.sleep(100)")
-    with started(*sleep) as first, started(*sleep) as second, started(*sleep) as third:
+    with started(*WAITING) as first, started(*WAITING) as second, started(*WAITING) as third:
         for rank, process in enumerate((first, second, third)):
             identity = identify(process.pid)
             assert identity is not None
@@ -36,8 +35,7 @@ def test_deaths_seen_in_one_look_have_one_time() -> None:
 def test_whoever_waits_for_an_end_is_woken_by_it() -> None:
     """The end of a rank, or of what starts the ranks, makes a handle readable, and only until it has been noted."""
     exits = Exits()
-    sleep = (sys.executable, "-c", "import time; time.sleep(100)")
-    with started(*sleep) as leader, started(*sleep) as rank:
+    with started(*WAITING) as leader, started(*WAITING) as rank:
         exits.watch_leader(identify(leader.pid))
         identity = identify(rank.pid)
         assert identity is not None
@@ -65,7 +63,7 @@ def test_without_descriptors_somebody_has_to_look(what: tuple[Any, str], monkeyp
 
     monkeypatch.setattr(*what, refuse, raising=False)
     exits = Exits()
-    with started(sys.executable, "-c", "import time; time.sleep(100)") as process:
+    with started(*WAITING) as process:
         identity = identify(process.pid)
         assert identity is not None
         exits.watch(0, identity)

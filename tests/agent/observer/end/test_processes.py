@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.harness import DEADLINE_S, carriers, until
+from support.harness import DEADLINE_S, WAIT, WAIT_LOCKED, WAITING, carriers, until
 
 from ddptop.agent.observer.end import escalation, processes
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 
 Start = Callable[..., subprocess.Popen[str]]
 
-SLEEP = "import time; print('up', flush=True); time.sleep(100)"
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(100)"
+UP = f"print('up', flush=True); {WAIT}"
+DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {UP}"
 
 
 def ready(process: subprocess.Popen[str]) -> Process:
@@ -45,7 +46,7 @@ def test_the_marker_decides(new_run: Callable[..., RunDir], python: Start) -> No
     """A process of the run is ended; its look-alikes without the marker, or with that of another run, are not."""
     directory = new_run()
     run_id = directory.read().run_id
-    ours, bare, other = python(SLEEP, run_id), python(SLEEP), python(SLEEP, run_id + "0")
+    ours, bare, other = python(UP, run_id), python(UP), python(UP, run_id + "0")
     for process in (ours, bare, other):
         ready(process)
     outcome, _ = end(directory)
@@ -74,7 +75,7 @@ def test_the_deaf_are_killed_and_the_stopped_may_end_in_order(new_run: Callable[
     """SIGKILL reaches what ignores SIGTERM, once the grace period is over; what is stopped is let go to take it."""
     directory = new_run()
     run_id = directory.read().run_id
-    deaf, stopped = python(DEAF, run_id), python(SLEEP, run_id)
+    deaf, stopped = python(DEAF, run_id), python(UP, run_id)
     for rank, process in enumerate((deaf, stopped)):
         enlist(directory, rank, ready(process))
     os.kill(stopped.pid, signal.SIGSTOP)
@@ -114,7 +115,7 @@ def test_new_sessions_new_parents_and_scrubbed_environments_do_not_hide(
     parent = python(
         f"""
 import os, signal, subprocess, sys
-scrubbed = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], env={{}}, stdout=subprocess.PIPE, text=True)
+scrubbed = subprocess.Popen([sys.executable, "-c", {UP!r}], env={{}}, stdout=subprocess.PIPE, text=True)
 scrubbed.stdout.readline()
 read, write = os.pipe()
 middle = os.fork()
@@ -173,7 +174,7 @@ def test_a_reused_number_is_never_signalled(
 ) -> None:
     """A process whose start time differs from the record is a stranger, with pidfds and without."""
     directory = new_run()
-    stranger = python(SLEEP)
+    stranger = python(UP)
     process = ready(stranger)
     past = Process(process.pid, process.started - 5)
     enlist(directory, 0, past)
@@ -198,8 +199,8 @@ def test_one_rank_only(new_run: Callable[..., RunDir], python: Start) -> None:
     """Ending a rank takes its helpers along and leaves the other ranks; a rank that is not there is refused."""
     directory = new_run()
     run_id = directory.read().run_id
-    worker = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {SLEEP!r}]); p.wait()"
-    first, second = python(worker, run_id), python(SLEEP, run_id)
+    worker = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {UP!r}]); p.wait()"
+    first, second = python(worker, run_id), python(UP, run_id)
     enlist(directory, 0, ready(first))
     enlist(directory, 1, ready(second))
     outcome = escalation.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
@@ -215,7 +216,7 @@ def test_one_rank_only(new_run: Callable[..., RunDir], python: Start) -> None:
 def test_the_run_of_nobody_has_no_processes(new_run: Callable[..., RunDir], python: Start) -> None:
     """An empty run id is no marker that everything without one would match."""
     directory = new_run(run_id="")
-    ready(python(SLEEP))
+    ready(python(UP))
     assert processes.find(directory.read(), {}) == []
 
 
@@ -244,8 +245,8 @@ def nobody() -> Callable[[str], str]:
 def test_another_user_with_our_marker_is_a_stranger(new_run: Callable[..., RunDir], python: Start) -> None:
     """Whoever copies the environment of a run into a process of his own does not make it ours to end."""
     directory = new_run(owner=0)
-    theirs = python(f"import os; os.setuid({NOBODY}); {SLEEP}", directory.read().run_id)
-    ours = python(SLEEP, directory.read().run_id)
+    theirs = python(f"import os, select; os.setuid({NOBODY}); {UP}", directory.read().run_id)
+    ours = python(UP, directory.read().run_id)
     process = ready(theirs)
     ready(ours)
     # /proc shows the process as the other user's only once that user has started it; ours has changed hands since.
@@ -258,7 +259,7 @@ def test_another_user_with_our_marker_is_a_stranger(new_run: Callable[..., RunDi
 @needs_root
 def test_another_user_ends_nobody_and_is_told_why(python: Start, nobody: Callable[[str], str]) -> None:
     """A rank of root's, named in a record of nobody's, survives nobody's kill; the outcome says whose it is."""
-    process = ready(python(SLEEP))
+    process = ready(python(UP))
     said = nobody(
         f"rank = Member(0, 0, 1, Process({process.pid}, {process.started}), 'h', 0, '', '', None)\n"
         "run = Run('r', 'id', 'x', (), 1, None, None, 1, True)\n"
@@ -277,7 +278,7 @@ def test_what_waits_in_the_kernel_is_killed_all_the_same(new_run: Callable[..., 
     waiting = python(
         "import ctypes, os, signal; signal.signal(signal.SIGTERM, lambda *_: None)\n"
         "libc = ctypes.PyDLL(None); print('up', flush=True)\n"
-        "if libc.vfork() == 0: libc.sleep(100); os._exit(0)",
+        f"if libc.vfork() == 0: {WAIT_LOCKED}; os._exit(0)",
         directory.read().run_id,
     )
     enlist(directory, 0, ready(waiting))
@@ -299,7 +300,7 @@ def test_what_cannot_die_is_named_with_the_reason(
         pytest.skip("needs a cgroup freezer of version 1")
     monkeypatch.setattr(escalation, "_KILL_PATIENCE_S", 0.3)
     directory = new_run()
-    frozen = python(SLEEP, directory.read().run_id)
+    frozen = python(UP, directory.read().run_id)
     enlist(directory, 0, ready(frozen))
     try:
         (group / "cgroup.procs").write_text(str(frozen.pid))
@@ -319,7 +320,7 @@ def test_one_process_only_and_only_of_this_run(new_run: Callable[..., RunDir], p
     """One process is ended and its siblings are not; one that is none of the run's is refused."""
     directory = new_run()
     run_id = directory.read().run_id
-    first, second, stranger = python(SLEEP, run_id), python(SLEEP, run_id), python(SLEEP)
+    first, second, stranger = python(UP, run_id), python(UP, run_id), python(UP)
     victim, _, outside = ready(first), ready(second), ready(stranger)
     assert escalation.end_process(directory, directory.read(), victim, 0.3, lambda line: None) == escalation.Outcome(
         0, 1
@@ -343,7 +344,7 @@ def test_a_signal_goes_to_ranks_and_what_cannot_be_handled_to_all(
     handling = (
         "import signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGUSR1, lambda *_: print('usr1', flush=True))\n"
-        f"worker = subprocess.Popen([sys.executable, '-c', {SLEEP!r}], stdout=subprocess.PIPE)\n"
+        f"worker = subprocess.Popen([sys.executable, '-c', {UP!r}], stdout=subprocess.PIPE)\n"
         "worker.stdout.readline(); print(worker.pid, flush=True)\n"
         "while True: time.sleep(0.05)"
     )
@@ -376,10 +377,11 @@ def test_a_session_of_a_rank_is_the_runs(new_run: Callable[..., RunDir], python:
     directory = new_run()
     leader = python(
         "import os, subprocess, sys, time; os.setsid()\n"
-        'code = \'import subprocess; p = subprocess.Popen(["sleep", "100"], env={}, stdout=subprocess.DEVNULL); \'\n'
+        f"code = 'import subprocess; p = subprocess.Popen({json.dumps(WAITING)}, env={{}}, '\n"
+        "code += 'stdout=subprocess.DEVNULL); '\n"
         "code += 'print(p.pid)'\n"
         "out = subprocess.run([sys.executable, '-c', code], env={}, stdout=subprocess.PIPE, text=True).stdout\n"
-        "print(out, flush=True); time.sleep(100)",
+        f"print(out, flush=True); {WAIT}",
         directory.read().run_id,
     )
     assert leader.stdout

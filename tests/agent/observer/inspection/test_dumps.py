@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.harness import WAITING
 
 from ddptop.agent.observer.inspection import dumps
 from ddptop.agent.observer.inspection.dumps import Dump, Frame, Thread
@@ -97,7 +99,8 @@ def test_one_that_hangs_is_ended(spy: Stand, tmp_path: Path, monkeypatch: pytest
     """Others have their stacks all the same; that of many more than are started at a time too."""
     folder = tmp_path / "came"
     folder.mkdir()
-    spy(f'echo $$ > {folder}/$5; case "$5" in 5) exec sleep 600;; esac; echo "[]"; touch {folder}/$5-over')
+    hangs = f'case "$5" in 5) exec {shlex.join(WAITING)};; esac'
+    spy(f'echo $$ > {folder}/$5; {hangs}; echo "[]"; touch {folder}/$5-over')
 
     class Clock:
         """Stands still until all but one are over."""

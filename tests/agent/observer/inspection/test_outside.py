@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from support.harness import until
+from support.harness import WAIT, WAIT_LOCKED, until
 
 from ddptop.agent.observer.inspection import dumps, outside
 from ddptop.agent.observer.inspection.dumps import Dump, Frame, Thread
@@ -22,7 +22,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import Inspection
 
-SCRIPT = """
+SCRIPT = f"""
 import ctypes, sys, threading, time
 
 
@@ -32,7 +32,7 @@ def spin():
 
 
 def hold():
-    ctypes.PyDLL(None).sleep(600)  # the lock is held
+    {WAIT_LOCKED}  # the lock is held
 
 
 def read():
@@ -41,11 +41,15 @@ def read():
         with open("/dev/zero", "rb") as file:
             held.append(file.read(1 << 20))
         time.sleep(0.02)
-    threading.Event().wait()
+    sleep()
+
+
+def sleep():
+    {WAIT}
 
 
 print("ready", flush=True)
-{"spin": spin, "hold": hold, "read": read, "sleep": lambda: time.sleep(600)}[sys.argv[1]]()
+{{"spin": spin, "hold": hold, "read": read, "sleep": sleep}}[sys.argv[1]]()
 """
 Start = Callable[[str], Member]
 
@@ -164,7 +168,7 @@ def test_the_line_that_holds_the_interpreter_lock_is_found(start: Start, tmp_pat
     frame = main.frames[0]
     assert (told.by, told.problem, main.holds_gil) == ("py-spy", "", True)
     assert (frame.function, frame.file, frame.library) == ("hold", "script.py", False)
-    assert frame.source == "ctypes.PyDLL(None).sleep(600)  # the lock is held"
+    assert frame.source == f"{WAIT_LOCKED}  # the lock is held"
     os.kill(member.process.pid, signal.SIGSTOP)
     until(lambda: psutil.Process(member.process.pid).status() == psutil.STATUS_STOPPED, "it to stop")
     told = look(member, stacks=True, native=True)

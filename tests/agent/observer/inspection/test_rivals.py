@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import psutil
-from support.harness import until
+from support.harness import WAIT, until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.inspection import rivals
@@ -24,7 +24,7 @@ def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
     # Others of the machine may take the core, too, and more of it.
     monkeypatch.setattr(rivals, "_MOST_NAMED", 1_000)
     core = min(os.sched_getaffinity(0))
-    sleeps = BUSY.replace("while True: pass", "import time; time.sleep(600)")
+    sleeps = BUSY.replace("while True: pass", WAIT)
     codes = [BUSY % core] * 3 + [sleeps % core]
     started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for code in codes]
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.harness import carriers, ddptop, until
+from support.harness import WAIT, WAITING, carriers, ddptop, until
 from support.supervised import events
 
 from ddptop.agent.observer.launcher.attached import Attached
@@ -191,7 +191,7 @@ def test_its_observer_is_replaced_and_the_ranks_do_not_notice(by_hand: ByHand, t
 
 def test_each_generation_is_followed_and_the_first_cause_told(by_hand: ByHand, tmp_path: Path) -> None:
     """While its torchrun lives the run is not over though no rank does; the last generation decides."""
-    failing = "if os.environ['RANK'] == '1': raise ValueError('bad lr')\ntime.sleep(100)\n"
+    failing = f"if os.environ['RANK'] == '1': raise ValueError('bad lr')\n{WAIT}\n"
     process, directory = by_hand(UNTIL_GO + failing, RESTARTS="1")
     watching = observed(directory)
     until(lambda: directory.read().state == "running", "both ranks are up")
@@ -238,7 +238,7 @@ def test_ranks_that_are_killed_without_a_word_are_the_cause(by_hand: ByHand, tmp
     )
     process, directory = by_hand(lingers + UNTIL_GO)
     stray = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(100)"],
+        WAITING,
         env=os.environ | {rundir.MARKER: directory.read().run_id},
     )
     try:
@@ -341,7 +341,7 @@ def test_a_job_of_many_hosts_runs_and_ends_by_the_ranks_of_this_one(
     told = new_run(launched=False, world=8, local_world=1)
     untold = new_run(launched=False, world=8, created_at_ns=1)
     for directory in (told, untold):
-        process = identify(python("import time; time.sleep(100)").pid)
+        process = identify(python(WAIT).pid)
         assert process is not None
         directory.write_member(rundir.Member(5, 0, 8, process, "host", 0, "", "", None))
         assert survey.look(directory).state == "running"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.harness import until
+from support.harness import WAITING, until
 from support.values.reports import RUN
 
 from ddptop.agent import wire
@@ -74,7 +75,7 @@ def test_a_newer_slurm_tells_the_end_itself(squeue: Path) -> None:
 
 def test_a_squeue_that_hangs_holds_nobody_up(squeue: Path) -> None:
     """It is ended after a while, and asked three times at most."""
-    (squeue / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
+    (squeue / "squeue").write_text(f"#!/bin/sh\nexec {shlex.join(WAITING)}\n")
     clock = [0.0]
     allocation = Allocation(lambda: clock[0])
     began = time.monotonic()

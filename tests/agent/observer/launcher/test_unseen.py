@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from support.harness import until
+from support.harness import WAIT, until
 from support.values.reports import RUN
 
 from ddptop.agent.observer.end import processes
@@ -31,7 +31,7 @@ print(*(worker.pid for worker in workers), flush=True)
 for worker in workers:
     worker.wait()
 '''
-TRAIN, WAIT = "while True: pass", "import time; time.sleep(600)"
+TRAIN = "while True: pass"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.fakes.hosts import Net, Side
-from support.harness import until
+from support.harness import WAIT, until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.orders import ending
@@ -24,8 +24,7 @@ from ddptop.agent.run.base import BASE_VARIABLE
 from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import MARKER, Member, Run, RunDir, identify
 
-SLEEP = "import time; time.sleep(1000)"
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); {WAIT}"
 
 
 @dataclass
@@ -76,7 +75,7 @@ def two(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
     """Make two hosts of two ranks each, which run a line of Python."""
     net, made = Net(), []
 
-    def make(code: str = SLEEP) -> tuple[Place, Place]:
+    def make(code: str = WAIT) -> tuple[Place, Place]:
         for number, ranks in ((1, (0, 1)), (2, (2, 3))):
             (runtime / str(number)).mkdir(mode=0o700)
             monkeypatch.setenv(BASE_VARIABLE, str(runtime / str(number)))

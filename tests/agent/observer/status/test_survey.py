@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.harness import until
+from support.harness import WAIT, until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import escalation, processes
@@ -28,9 +28,6 @@ GONE = Process(2**22 + 1, 1.0)
 """No process: beyond the largest number that Linux gives."""
 
 
-SLEEP = "import time; time.sleep(100)"
-
-
 def enlist(directory: RunDir, rank: int, process: Process = GONE, code: int | None = None) -> None:
     """Write a rank's record."""
     ended = None if code is None else Ended(5, code, None if code == 0 else "ValueError: bad lr")
@@ -41,7 +38,7 @@ def test_job_started_by_hand(new_run: Callable[..., RunDir], python: Callable[..
     """It starts, runs while a rank lives, and ends as its ranks say; the end is written once, sockets go."""
     directory = new_run(launched=False)
     assert survey.settle(directory).state == "starting"
-    first, second = python(SLEEP), python(SLEEP)
+    first, second = python(WAIT), python(WAIT)
     enlist(directory, 0, identify(first.pid) or GONE)
     assert survey.settle(directory).state == "starting"
     enlist(directory, 1, identify(second.pid) or GONE)
@@ -69,9 +66,9 @@ def test_a_job_by_hand_is_over_when_it_has_returned(
     new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]], code: int, state: str
 ) -> None:
     """Also while its observer still writes down the end, but not before its launcher is gone."""
-    launcher = python(SLEEP)
+    launcher = python(WAIT)
     directory = new_run(
-        launched=False, state="running", observer=identify(python(SLEEP).pid), torchrun=identify(launcher.pid)
+        launched=False, state="running", observer=identify(python(WAIT).pid), torchrun=identify(launcher.pid)
     )
     enlist(directory, 0, code=0)
     enlist(directory, 1, code=code)
@@ -101,7 +98,7 @@ def test_an_observer_that_comes_between_two_looks_is_seen(
     """A run whose record names nobody at first, and its observer a moment later, goes on."""
     directory = new_run()
     before = directory.read()
-    directory.update(observer=identify(python(SLEEP).pid))
+    directory.update(observer=identify(python(WAIT).pid))
     records = [before]
     read = RunDir.read
     monkeypatch.setattr(RunDir, "read", lambda self: records.pop() if records else read(self))
@@ -149,7 +146,7 @@ def test_a_kill_with_survivors_does_not_call_the_run_killed(
     helper is left, until that is gone too.
     """
     directory = new_run(observer=GONE, torchrun=GONE)
-    rank, helper = (python(SLEEP, directory.read().run_id) for _ in range(2))
+    rank, helper = (python(WAIT, directory.read().run_id) for _ in range(2))
     until(lambda: len(processes.find(directory.read(), {})) == 2, "both carry the marker")
     enlist(directory, 0, identify(rank.pid) or GONE)
     enlist(directory, 1, identify(rank.pid) or GONE)
@@ -180,7 +177,7 @@ def test_what_a_kill_cannot_reach_is_a_survivor(
 ) -> None:
     """A rank that another container holds, and the process that the command was started from."""
     directory = new_run(observer=GONE, torchrun=identify(os.getpid()))
-    enlist(directory, 0, identify(python(SLEEP).pid) or GONE)
+    enlist(directory, 0, identify(python(WAIT).pid) or GONE)
     enlist(directory, 1, Process(7, 1.0, boot(), namespace() + "0"))
     hold = Hold.acquire(directory.path)
     with pytest.raises(escalation.Survived) as left:
@@ -203,7 +200,7 @@ def test_a_live_run_whose_folder_was_removed_can_be_ended(
     for run in (name, f"{name}-too"):
         monkeypatch.setenv(rundir.DIRECTORY_VARIABLE, str(base / run))
         monkeypatch.setenv(rundir.MARKER, f"id-of-{run}")
-        processes[run] = python(SLEEP)
+        processes[run] = python(WAIT)
     for variable in (rundir.DIRECTORY_VARIABLE, rundir.MARKER):
         monkeypatch.delenv(variable)
     monkeypatch.setattr("sys.argv", ["ddptop", "kill", name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -16,8 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from support.harness import carriers, until
-from support.supervised import SLEEP, events, over, running
+from support.harness import WAIT, WAITING, carriers, until
+from support.supervised import events, over, running
 
 from ddptop.agent import wire
 from ddptop.agent.observer import observer
@@ -66,7 +67,7 @@ def takeovers(directory: RunDir) -> int:
 
 def test_another_takes_over_and_obeys(launch: Launch) -> None:
     """After kill -9 of the observer the next one adopts torchrun, says so, records on, and can be told to kill."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     running(directory)
     run = directory.read()
     until(lambda: "rank 1 is up" in "".join(events(directory)), "the first batch of the recording")
@@ -91,7 +92,7 @@ def test_another_takes_over_and_obeys(launch: Launch) -> None:
 
 def test_of_many_that_want_to_take_over_one_does(launch: Launch) -> None:
     """Eight successors started at once: one looks after the run, the others leave; and none comes in later."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     running(directory)
     lose_observer(directory)
     command = [sys.executable, "-m", "ddptop.agent.observer.observer", str(directory.path)]
@@ -123,7 +124,7 @@ def test_an_adopted_run_ends_as_its_ranks_say(launch: Launch, tmp_path: Path) ->
 
 def test_a_kill_goes_on_where_the_observer_was_killed_at_it(launch: Launch) -> None:
     """The successor finds in the record that the run was being killed, ends it, and does not call that a failure."""
-    directory = launch("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
+    directory = launch(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAIT}")
     running(directory)
     with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
         asking.linger = 0
@@ -138,7 +139,7 @@ def test_a_kill_goes_on_where_the_observer_was_killed_at_it(launch: Launch) -> N
 
 def test_torchrun_is_found_though_nobody_wrote_down_who_it_is(launch: Launch) -> None:
     """An observer killed between the start of torchrun and its note of it leaves a run, not an orphan."""
-    directory = launch(SLEEP)
+    directory = launch(WAIT)
     running(directory)
     torchrun = directory.read().torchrun
     lost = lose_observer(directory)
@@ -152,7 +153,7 @@ def test_what_an_unseen_end_has_left_behind_is_ended(launch: Launch, tmp_path: P
     """Ranks that finish without an observer leave a child behind: the run's end is written only once it is gone."""
     directory = launch(
         "import os, subprocess, sys, time\n"
-        f"subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)\n"
+        f"subprocess.Popen([sys.executable, '-c', {WAIT!r}], start_new_session=True)\n"
         "while not os.path.exists('go'): time.sleep(0.05)"
     )
     running(directory)
@@ -169,11 +170,12 @@ def test_ranks_of_an_orphaned_child_fall_to_the_observer(launch: Launch, tmp_pat
     """A grandchild without marker, session and parent is still found: the observer has become its parent."""
     directory = launch(
         "import os, subprocess, sys, time\n"
-        'middle = \'import subprocess; print(subprocess.Popen(["sleep", "100"], env={}, start_new_session=True, \'\n'
+        f"middle = 'import subprocess; print(subprocess.Popen({json.dumps(WAITING)}, env={{}}, '\n"
+        "middle += 'start_new_session=True, '\n"
         "middle += 'stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)'\n"
         "found = subprocess.run([sys.executable, '-c', middle], env={}, capture_output=True, text=True).stdout\n"
         "open('pid-' + os.environ['RANK'], 'w').write(found)\n"
-        "time.sleep(100)"
+        f"{WAIT}"
     )
     files = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
     until(lambda: all(file.exists() and file.read_text().strip() for file in files), "the grandchildren are up")
@@ -248,7 +250,7 @@ def test_each_generation_has_its_cause(launch: Launch, tmp_path: Path) -> None:
         "    while not os.path.exists(file): time.sleep(0.02)\n"
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
         f"    if os.environ['RANK'] == '1': wait({str(tmp_path / '0')!r}); raise ValueError('bad lr')\n"
-        "    time.sleep(100)\n"
+        f"    {WAIT}\n"
         f"wait({str(tmp_path / '1')!r})",
         max_restarts=2,
         environment={"RESTARTS": "2"},
@@ -342,7 +344,7 @@ def test_an_observer_has_the_limit_that_its_caller_had_before_it_took_a_lower_on
             started.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", Noted)
-    monkeypatch.setattr(launcher, "isolated", lambda module: [sys.executable, "-c", "import time; time.sleep(100)"])
+    monkeypatch.setattr(launcher, "isolated", lambda module: [*WAITING])
     soft, most = resource.getrlimit(resource.RLIMIT_DATA)
     room = 7 << 40 if most == resource.RLIM_INFINITY else most // 2
     for given, expected in ((str(room), room), ("no number", soft), (None, soft)):
@@ -354,7 +356,7 @@ def test_an_observer_has_the_limit_that_its_caller_had_before_it_took_a_lower_on
         child = started.pop()
         try:
             assert resource.prlimit(child.pid, resource.RLIMIT_DATA) == (expected, most)
-            until(lambda: b"sleep" in Path(f"/proc/{child.pid}/cmdline").read_bytes(), "it runs")  # noqa: B023 # at once
+            until(lambda: b"tail" in Path(f"/proc/{child.pid}/cmdline").read_bytes(), "it runs")  # noqa: B023 # at once
             assert observer.DATA_ROOM_VARIABLE.encode() not in Path(f"/proc/{child.pid}/environ").read_bytes()
         finally:
             child.kill()

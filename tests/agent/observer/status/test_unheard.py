@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zmq
 from support.fakes.relay import relayed
-from support.harness import until
+from support.harness import WAIT, WAIT_LOCKED, until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
@@ -26,9 +26,9 @@ from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
 from ddptop.tui.settings import Thresholds
 
-SCRIPT = '''
+SCRIPT = f'''
 """Counts 60 steps without torch, as the hooks would; then rank 1 does what it is told to."""
-import ctypes, os, pathlib, sys, time
+import atexit, os, pathlib, time
 from ddptop import agent
 
 rank = os.environ["RANK"]
@@ -42,12 +42,13 @@ while time.monotonic() < deadline:
     time.sleep(0.05)
     if rank == "1" and pathlib.Path("lock").exists():
         # A foreign function that does not let go of the interpreter lock, as a long regular expression.
-        ctypes.PyDLL(None).usleep(100_000_000)
+        {WAIT_LOCKED}
     if pathlib.Path("end").exists():
         # Whoever starts the ranks has not noticed yet.
-        import atexit
-        if rank == "1":
-            atexit.register(time.sleep, 100)
+        @atexit.register
+        def wait():
+            if rank == "1":
+                {WAIT}
         break
 '''
 
@@ -107,7 +108,7 @@ def test_a_rank_that_cannot_speak(
 def test_an_end_that_its_rank_denies(new_run: Callable[..., RunDir], python: Callable[..., Popen[str]]) -> None:
     """A record of an end that somebody else wrote in a rank's name is not believed while the rank says it goes on."""
     directory = new_run(world=1, launched=False)
-    process = identify(python("import time; time.sleep(100)").pid)
+    process = identify(python(WAIT).pid)
     assert process is not None
     pub, cmd = directory.address(0, "pub"), directory.address(0, "cmd")
     ended = Ended(time.time_ns() - 5 * 10**9, 0)

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from support.harness import started
+from support.harness import WAITING, started
 
 from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.rank.process import ancestry
@@ -62,7 +62,7 @@ def test_who_is_above() -> None:
         found = ancestry.rank_above({RANK_VARIABLE: text})
         return None if found is None else found.pid
 
-    with started("sleep", "100") as other:
+    with started(*WAITING) as other:
         there = identify(other.pid)
         assert there is not None
         told = f"{there.pid} {there.started!r} {there.namespace}"

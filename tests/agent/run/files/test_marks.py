@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.harness import ddptop, started, until
+from support.harness import WAIT, WAITING, ddptop, started, until
 
 from ddptop.agent.control import journal
 from ddptop.agent.observer.end import freezer
@@ -194,7 +194,7 @@ def test_a_claimed_run_is_not_removed() -> None:
     assert not directory.path.exists()
 
 
-SLEEP = "import sys, time; print('there', flush=True); time.sleep(600)"
+UP = f"print('there', flush=True); {WAIT}"
 HOLDER = (
     "import sys\n"
     "from pathlib import Path\n"
@@ -208,7 +208,7 @@ HOLDER = (
 def test_a_run_in_which_a_rank_lives_is_not_removed() -> None:
     """A job started by hand has no observer: its ranks' agents hold the directory, and their end lets go of it."""
     directory = rundir.create(a_run("a"))
-    with started(sys.executable, "-c", HOLDER + SLEEP, directory.path, stdout=subprocess.PIPE) as process:
+    with started(sys.executable, "-c", HOLDER + UP, directory.path, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         (directory.path / "run.json").rename(directory.path / "kept")
@@ -226,7 +226,7 @@ def test_a_run_in_which_a_rank_lives_is_not_removed() -> None:
 def test_a_living_rank_of_an_older_agent_keeps_its_run() -> None:
     """Older agents hold nothing; their processes are known by their records."""
     directory = rundir.create(a_run("a"))
-    with started("sleep", "600") as process:
+    with started(*WAITING) as process:
         identity = rundir.identify(process.pid)
         assert identity is not None
         directory.write_member(Member(1, 1, 2, identity, "h", 0, "", "", None))

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.harness import started, until
+from support.harness import WAIT, started, until
 
 from ddptop.agent.observer import observer
 from ddptop.agent.observer.end import processes
@@ -122,7 +122,7 @@ def test_a_restart_without_that_file(launched: RunDir) -> None:
 
 def test_what_is_started_gets_the_secrets(launched: RunDir, tmp_path: Path) -> None:
     """Environment and command line are whole; the process list and the search for the process work with the mask."""
-    code = "import os, sys, time; open('told', 'w').write(os.environ['MY_TOKEN'] + sys.argv[2]); time.sleep(100)"
+    code = f"import os, sys; open('told', 'w').write(os.environ['MY_TOKEN'] + sys.argv[2]); {WAIT}"
     run = launched.read()
     given = masking.whole(launched.path, run)
     run = Run(
@@ -202,7 +202,7 @@ def test_the_dialog_neither_shows_nor_keeps_secrets(tmp_path: Path, monkeypatch:
 
 def test_the_process_list_of_another_program_is_masked() -> None:
     """What is printed of a command line has no secret, however it is written there."""
-    with started(sys.executable, "-c", "import time; time.sleep(100)", f"--api-key={SECRET}") as process:
+    with started(sys.executable, "-c", WAIT, f"--api-key={SECRET}") as process:
         identity = rundir.identify(process.pid)
         assert identity is not None
         assert SECRET not in membership._command(identity)
