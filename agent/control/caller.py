@@ -159,11 +159,6 @@ class _Request:
                 self._waits(self._line)
 
 
-def silence(rank: int) -> str:
-    """Return the refusal with which the observer answers in place of a rank that does not."""
-    return f"rank {rank} does not answer"
-
-
 def of_rank(frames: list[bytes]) -> tuple[int, wire.Answer | None]:
     """Return the number of the rank that has answered, -1 for none, and its answer, None where it is unreadable."""
     if len(frames) != 2 or not frames[0].isdigit() or len(frames[0]) > 5:

@@ -13,7 +13,8 @@ from typing import Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.control.caller import connect, of_rank, silence
+from ddptop.agent.control.caller import connect, of_rank
+from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import may_live
@@ -138,7 +139,8 @@ class _Asking:
             self._found[rank] = answer.inspection
         else:
             # The observer answers in the place of a rank that does not.
-            self._missing[rank] = _SILENT if answer.text in ("", silence(rank)) else clean_line(answer.text)
+            is_silent = answer.refusal == Unheard.kind or not answer.text
+            self._missing[rank] = _SILENT if is_silent else clean_line(answer.text)
         return True
 
     def _give_up(self, now: float) -> None:

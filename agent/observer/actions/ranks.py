@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control import caller, deadline
-from ddptop.agent.control.refusals import Refused
+from ddptop.agent.control import deadline
+from ddptop.agent.control.refusals import Refused, Unheard
 from ddptop.agent.observer.actions.polled import named
 from ddptop.agent.run import hosts
 from ddptop.agent.run.identity import may_live
@@ -58,7 +58,7 @@ class LiveRanks:
         with contextlib.suppress(queue.Empty):
             for _ in commands:
                 rank, reply = found.get(timeout=max(0.0, give_up - time.monotonic()))
-                if reply.done or reply.text != caller.silence(rank):
+                if reply.refusal != Unheard.kind:
                     replies[rank] = reply
         # In one order, so that what is said of the same refusals is the same text.
         return dict(sorted(replies.items()))

@@ -20,6 +20,7 @@ from support.harness import until
 from support.values.inspections import absent, inspection
 
 from ddptop.agent import wire
+from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Run
@@ -114,7 +115,7 @@ def test_a_rank_of_which_nothing_comes_is_told_with_the_reason(monkeypatch: pyte
     """The observer's word, a refusal, an answer without a place or of another rank, silence; an escape in none."""
     monkeypatch.setattr(asking, "PATIENCE_S", 0.3)
     replies: dict[int, Callable[[int], wire.Reply | None]] = {
-        0: lambda number: wire.Reply(number, False, "rank 0 does not answer"),
+        0: lambda number: wire.Reply(number, False, "rank 0 does not answer", refusal=Unheard.kind),
         1: lambda number: wire.Reply(number, False, "no stacks: \x1b[31mptrace_scope is 1\n"),
         2: lambda number: wire.Reply(number, True),
         3: lambda number: wire.Reply(number, True, inspection=absent(7)),

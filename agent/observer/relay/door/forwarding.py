@@ -18,7 +18,8 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.control import caller, deadline
+from ddptop.agent.control import deadline
+from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.inspection import inspections
 from ddptop.agent.observer.relay.door import askers
 from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
@@ -235,7 +236,7 @@ class Forwarding:
 
 def silence(number: int, rank: int) -> wire.Reply:
     """Return the reply in place of a rank that does not answer."""
-    return wire.Reply(number, False, caller.silence(rank))
+    return wire.Reply(number, False, f"rank {rank} does not answer", refusal=Unheard.kind)
 
 
 def patience_s(command: wire.Command) -> float:

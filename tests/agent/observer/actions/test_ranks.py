@@ -10,8 +10,7 @@ import pytest
 from support.fakes.observers import observed
 
 from ddptop.agent import wire
-from ddptop.agent.control.caller import silence
-from ddptop.agent.control.refusals import Refused
+from ddptop.agent.control.refusals import Refused, Unheard
 from ddptop.agent.observer.actions.ranks import LiveRanks
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import FarRanks
@@ -30,7 +29,7 @@ def test_replies_count_that_come_in_time_and_are_a_ranks_own() -> None:
 
     def relay(commands, answer):
         asked.update(commands)
-        answer(2, wire.Reply(12, False, silence(2)))
+        answer(2, wire.Reply(12, False, "rank 2 does not answer", refusal=Unheard.kind))
         answer(1, wire.Reply(11, True, step=4))
         answer(0, wire.Reply(10, False, "the training runs"))
 

@@ -18,6 +18,7 @@ from support.values.messages import read_reply
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
+from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.relay import relay as relay_module
@@ -222,10 +223,12 @@ def test_the_observer_answers_for_a_rank_that_does_not(
         for command in (wire.Query(3), wire.Fill(4)):
             looker.ask(2, command)
             number, payload = looker.answered()
-            assert (number, read_reply(payload)) == (2, wire.Reply(command.id, False, "rank 2 does not answer"))
+            silence = wire.Reply(command.id, False, "rank 2 does not answer", refusal=Unheard.kind)
+            assert (number, read_reply(payload)) == (2, silence)
         looker.ask(0, deadline.limited(wire.Hold(5, "x"), 0.2))
         number, payload = looker.answered()
-        assert (number, read_reply(payload)) == (0, wire.Reply(5, False, "rank 0 does not answer"))
+        silence = wire.Reply(5, False, "rank 0 does not answer", refusal=Unheard.kind)
+        assert (number, read_reply(payload)) == (0, silence)
         peer, asked = rank.asked()
         rank.answer(peer, wire.Reply(asked.id, True, "late"))
         looker.ask(0, wire.Query(6))

@@ -19,6 +19,7 @@ from support.values.messages import read_reply
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
+from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.orders import far
 from ddptop.agent.observer.record.recording import read_events, read_history, read_verdicts
 from ddptop.agent.observer.relay.hosts import head as head_side
@@ -325,7 +326,10 @@ def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path,
         looker = look(one)
         looker.ask(1, wire.Query(5))
         number, payload = looker.answered()
-        assert (number, read_reply(payload)) == (1, wire.Reply(5, False, "rank 1 does not answer"))
+        assert (number, read_reply(payload)) == (
+            1,
+            wire.Reply(5, False, "rank 1 does not answer", refusal=Unheard.kind),
+        )
         with two.observed() as branch:
             _linked(branch)
             until(lambda: not head._hanging.unheard, "its ranks to be heard again")
