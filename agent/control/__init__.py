@@ -4,5 +4,6 @@ caller      sockets to the observer, and the request for an action
 refusals    why an action was not carried out
 deadline    the age at which a command is refused
 listening   a socket that receives telemetry, bounded for each sender
+wakeup      a wake-up between threads
 journal     actions, their authors and outcomes, recorded with the run
 """

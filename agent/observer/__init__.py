@@ -7,8 +7,9 @@ orders      what is asked of the observer
 actions     what all ranks do together: pause, step, resume, checkpoint, stop
 model       what the run and its ranks are like: messages in, frames out
 relay       the messages of the ranks: received once, repeated, recorded and judged
+service     the topics and answers of an observer, for onlookers and the observers of other hosts
 inspection  the places at which ranks stand, by their agents or from outside
-hosts       the link between the observers of a run on several hosts
+hosts       the other hosts of a run, and the link between their observers
 judge       verdicts: the rank that holds the group back, and other faults
 record      the recording of the run, and its history over steps and time
 end         the ending of a run, and the cause of its end

@@ -18,6 +18,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.end import cause, escalation, exits, processes
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.rank_ends import RankEnds
+from ddptop.agent.observer.hosts.others import Others
 from ddptop.agent.observer.launcher import resizing
 from ddptop.agent.observer.launcher.attached import Attached
 from ddptop.agent.observer.launcher.launcher import Torchrun
@@ -25,7 +26,6 @@ from ddptop.agent.observer.launcher.rendezvous import Awaited
 from ddptop.agent.observer.launcher.scheduler import Scheduler
 from ddptop.agent.observer.launcher.unseen import Unseen
 from ddptop.agent.observer.orders.orders import Orders
-from ddptop.agent.observer.orders.others import Others
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import states
 from ddptop.agent.run.files.presence import Presence

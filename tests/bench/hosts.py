@@ -41,8 +41,8 @@ import zmq
 from observer.heard import Heard
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts import frames
-from ddptop.agent.observer.hosts.branch import HEAD, Branch
+from ddptop.agent.observer.hosts.link import frames
+from ddptop.agent.observer.hosts.link.branch import HEAD, Branch
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import observing
 from ddptop.agent.rank.records.history import History

@@ -24,9 +24,9 @@ from ddptop.agent.observer.actions.parameters import compared
 from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.end.hung import ageless
-from ddptop.agent.observer.orders import far
-from ddptop.agent.observer.orders.far import FarHosts
-from ddptop.agent.observer.relay.door.requests import TOO_LATE, Requests
+from ddptop.agent.observer.hosts import far
+from ddptop.agent.observer.hosts.far import FarHosts
+from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.text import clean_line
 

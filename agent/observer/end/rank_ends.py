@@ -18,9 +18,9 @@ from typing import Final
 from ddptop.agent.observer.end import cause, kernel
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.kernel import Found, MemoryKills
-from ddptop.agent.observer.orders.far import FarHosts, Nobody
+from ddptop.agent.observer.hosts.ends import Parts
+from ddptop.agent.observer.hosts.far import FarHosts, Nobody
 from ddptop.agent.observer.orders.orders import Orders, Say
-from ddptop.agent.observer.orders.parts import Parts
 from ddptop.agent.run import ends, states
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import tail

@@ -1,244 +1,302 @@
-"""The side of a link that connects: the observer on any host but that of rank 0."""
+"""The side of a branch: as long as it is linked to the head, the door here shows what the head publishes.
+
+Not linked, this host is served by itself, as a run on one host is, and it is said which ranks are not heard.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-import zmq
+import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts import admission, frames
-from ddptop.agent.observer.hosts.link import LINGER_MS, SOONEST_S, Arrived, Changed, Say, Side, prepare
-from ddptop.agent.observer.hosts.peer import Peer
-from ddptop.agent.run.hosts import Listen
-from ddptop.agent.text import clean_line
+from ddptop.agent.control import deadline
+from ddptop.agent.observer.end import last_words
+from ddptop.agent.observer.hosts import askers
+from ddptop.agent.observer.hosts.asking import Asking
+from ddptop.agent.observer.hosts.elsewhere import Elsewhere
+from ddptop.agent.observer.hosts.far import HEAD, LINKED, SILENT
+from ddptop.agent.observer.hosts.link.frames import (
+    ANSWER,
+    COMMAND,
+    MEMBERS,
+    PUBLICATION,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+)
+from ddptop.agent.observer.hosts.link.peer import Peer
+from ddptop.agent.observer.hosts.link.side import Link
+from ddptop.agent.observer.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
+from ddptop.agent.observer.hosts.subscribers import WATCHED
+from ddptop.agent.observer.service.fills import is_reply
+from ddptop.agent.run.records import Member
+from ddptop.agent.version import VERSION
+from ddptop.agent.wire import HostState
 
-HEAD: Final = b"head"
-"""Name of the only peer."""
-ANSWER_S: Final = 3.0
-"""Seconds in which the head has to answer at an address before the next one is tried."""
-LOST_S: Final = 8.0
-"""Seconds after which a head that was heard is looked for at its other addresses: ZeroMQ connects again before."""
-REFUSED_S: Final = 30.0
-"""Seconds without an attempt after the head has refused this host."""
-_OWN_PING_S: Final = 5.0
-"""Seconds between two pings by a branch: the head pings as well, which is a sign of life."""
-_FIRST_PINGS: Final = 3
-_CONNECT_S: Final = 2.0
-_AGAIN_MS: Final = (100, 1_000)
-_MOST_EVENTS: Final = 1_000
+FIRST_S: Final = 10.0
+"""Seconds after the start in which the link may be made before it is said that there is none."""
+ALONE: Final = "alone"
+"""The state of a host without a link; see `wire.HostState`."""
+_ALWAYS: Final = frozenset({wire.TOPIC_HOSTS, wire.TOPIC_STATE, wire.TOPIC_VERDICTS})
+"""What is wanted of the head also where nobody looks on here."""
+_ONLOOKER: Final = b"a"
+"""Beginning of the asker of a command of an onlooker here, before the onlooker's name."""
+_LONGEST_NAME: Final = 31
+"""Bytes of an onlooker's name."""
+_MOST: Final = 65_536
+"""Commands of onlookers here that the head may have to answer at a time."""
 
 
-class Branch(Side):
-    """The DEALER; for use from one thread."""
+class Branch:
+    """The way to the head; for use from the relay's thread."""
+
+    role: Final = "branch"
 
     def __init__(
-        self,
-        context: zmq.Context[Any],
-        listen: Listen,
-        hello: wire.HostHello,
-        *,
-        arrived: Arrived,
-        changed: Changed,
-        say: Say = lambda text, level: None,
-        clock: Callable[[], float] = time.monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
+        self, parts: Parts, local: Local, elsewhere: Elsewhere, link: Link, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin to connect.
-
-        Args:
-            context: of the socket.
-            listen: where the head is, and the keys; its addresses are tried in turn.
-            hello: this host.
-            arrived: takes each message of the head, whose name is `HEAD`.
-            changed: is told of each change of the head.
-            say: takes the text and level of events.
-            clock: in place of `time.monotonic`, for tests.
-            wall_ns: in place of `time.time_ns`, for tests.
-
-        Raises:
-            zmq.ZMQError: there cannot be a socket, or a key is none.
-            ValueError: there is no address.
-        """
-        super().__init__(hello, arrived, changed, say, clock, wall_ns)
-        if not listen.addresses:
-            raise ValueError("no address of the head")
-        self.listen = listen
-        """Where it looks for the head."""
-        self._context = context
-        # With it the head knows this host again after another connection; others cannot guess it.
-        self._identity = b"b" + secrets.token_bytes(15)
-        self._session = 0
-        """Number of the newest connection."""
-        self._owes_hello = False
-        self._tried = -1
-        self._address: str | None = None
-        self._next_at = 0.0
-        self._pinged = 0
-        self._pinged_at = 0.0
-        self._socket: zmq.Socket[Any] = context.socket(zmq.DEALER)
-        try:
-            prepare(self._socket)
-            self._socket.setsockopt(zmq.ROUTING_ID, self._identity)
-            self._socket.setsockopt(zmq.IPV6, int(any("[" in address for address in listen.addresses)))
-            # Nothing waits for a connection that is not there: the first message of each is the hello.
-            self._socket.setsockopt(zmq.IMMEDIATE, 1)
-            self._socket.setsockopt(zmq.CONNECT_TIMEOUT, int(1000 * _CONNECT_S))
-            self._socket.setsockopt(zmq.RECONNECT_IVL, _AGAIN_MS[0])
-            self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _AGAIN_MS[1])
-            self._socket.curve_serverkey = listen.server.encode()
-            self._socket.curve_publickey = listen.client_public.encode()
-            self._socket.curve_secretkey = listen.client_secret.encode()
-            self._monitor = admission.watch(
-                self._socket,
-                zmq.EVENT_DISCONNECTED
-                | zmq.EVENT_HANDSHAKE_SUCCEEDED
-                | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-                | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-                | zmq.EVENT_HANDSHAKE_FAILED_AUTH,
-            )
-        except BaseException:
-            self._socket.close(linger=0)
-            raise
-
-    @property
-    def head(self) -> Peer | None:
-        """The head, once it has greeted."""
-        return self.peers.get(HEAD)
+        """Know nothing of the head yet, on a link that connects."""
+        self.is_over = False
+        """The run is over, and the head may leave."""
+        self.refused = 0
+        """Messages of the head that could not be read."""
+        self._parts = parts
+        self._local = local
+        self._elsewhere = elsewhere
+        self._link = link
+        self._clock = clock
+        self._head: bytes | None = None
+        """The peer, while linked."""
+        self._session = -1
+        self.host = ""
+        """The host of the head, once it was heard."""
+        self._members: dict[int, Member] = {}
+        self._hosts: tuple[HostState, ...] = ()
+        self.verdicts: tuple[wire.Verdict, ...] = ()
+        """What the head has told to be wrong last."""
+        self.cause: str | None = None
+        """The first cause of the run's end, as the head has told it last."""
+        self._subscriptions: Subscriptions | None = None
+        self._mirror: Mirror | None = None
+        self._under_way: dict[tuple[bytes, int, int], None] = {}
+        """Commands of onlookers that the head has: asker, rank or -1, and number."""
+        self._was_linked = False
+        self.asking = Asking(parts.wake, self._peer_of, link.send, parts.send_events)
+        elsewhere.link = link
+        self._each: Final = {
+            PUBLICATION: self._take_publication,
+            COMMAND: self._take_command,
+            ANSWER: self._take_answer,
+            SUBSCRIBE: self._subscribe,
+            UNSUBSCRIBE: self._unsubscribe,
+            MEMBERS: self._take_members,
+        }
 
     @property
     def is_linked(self) -> bool:
-        """Whether the head is there."""
-        return (head := self.head) is not None and head.is_linked
+        """True while the head is heard."""
+        return self._head is not None
 
     @property
-    def sockets(self) -> list[zmq.Socket[Any]]:
-        """What to wait for now; it may be others at the next time."""
-        reads = [self._socket] if self._clock() >= self._read_at else []
-        return [*reads, self._monitor]
+    def was_linked(self) -> bool:
+        """True once the head was heard."""
+        return self._was_linked
 
-    @property
-    def pause_s(self) -> float:
-        """Seconds until the next turn is due, if nothing arrives."""
-        return max(0.0, min(super().pause_s, self._next_at - self._clock()))
+    def arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
+        """Take in a message of the head."""
+        take = self._each.get(kind)
+        if self._head is None or take is None:
+            self.refused += 1
+            return
+        try:
+            take(frames)
+        except (ValueError, wire.Unreadable):
+            self.refused += 1
 
-    def update(self, hello: wire.HostHello) -> None:
-        """Tell the head what has changed on this host."""
-        self._hello = hello
-        if (head := self.head) is not None and head.is_connected:
-            self._greet(head)
+    def changed(self, name: bytes) -> None:
+        """Take note that the head is heard, silent or gone, or another process."""
+        peer = self._link.peers.get(name)
+        is_heard = peer is not None and peer.is_linked
+        if self._head is not None and (not is_heard or peer is None or peer.session != self._session):
+            self._end()
+        if is_heard and peer is not None and self._head is None:
+            self._begin(peer)
+
+    def _begin(self, peer: Peer) -> None:
+        """Show what the head publishes."""
+        parts = self._parts
+        if self._session != peer.session:
+            # Over the same connection the head, which may have noticed nothing, subscribes to nothing anew.
+            parts.door.subscribers.forget(peer.name)
+        again, self._was_linked, self._session, self.host = self._was_linked, True, peer.session, peer.host
+        self._head = peer.name
+        self._subscriptions, self._mirror = Subscriptions(self._link, peer.name), Mirror(self._link, peer.name)
+        self._mirror.send(self._local.members)
+        parts.judge_here(False)
+        parts.hanging.unheard = frozenset()
+        parts.door.show_head(True)
+        self.want()
+        verb = "is heard again" if again else "is linked"
+        parts.say(f"{self.host}, the host of rank 0, {verb}: {self._local.host} shows the ranks of all hosts")
+
+    def _end(self) -> None:
+        """Serve this host by itself."""
+        peer, self._head = self._head, None
+        assert peer is not None
+        parts = self._parts
+        parts.door.show_head(False)
+        self.asking.lose(peer)
+        parts.judge_here(True)
+        parts.hanging.unheard = frozenset(self._members)
+        host = self.host
+        here = f"this is the view of {self._local.host} alone, {last_words.ranks(self._local.members)}"
+        if not self.is_over:
+            parts.say(f"{host}, the host of rank 0, is not heard: {here}", "warning")
+        under_way, self._under_way = self._under_way, {}
+        for asker, rank, number in under_way:
+            text = f"{host}, the host of rank 0, is not heard: it may have been done"
+            reply = wire.encode(wire.Reply(number, False, text))
+            parts.door.send(asker, *([] if rank < 0 else [b"%d" % rank]), reply)
+        # Who looks on is told what this host knows.
+        parts.greet(parts.door.subscribed)
+
+    def want(self, new: frozenset[bytes] | set[bytes] = frozenset()) -> None:
+        """Subscribe at the head to what onlookers here do, anew to what is new to one of them."""
+        if self._subscriptions is not None:
+            subscribed = self._parts.door.subscribed
+            record = {wire.TOPIC_RECORD} if self._parts.common.is_ready else set()
+            self._subscriptions.want({*subscribed, *_ALWAYS, *record, *({WATCHED} if subscribed else ())}, again=new)
+
+    def pass_up(self, asker: bytes, rank: int | None, command: wire.Command) -> bool:
+        """Hand a question of an onlooker here to the head; return False where it is to be answered here."""
+        if self._head is None:
+            return False
+        key = asker, -1 if rank is None else rank, command.id
+        to = [] if rank is None else [b"%d" % rank]
+        payload = wire.encode(deadline.departing(command))
+        if len(asker) > _LONGEST_NAME:
+            problem = f"the name of this connection has more than {_LONGEST_NAME} bytes"
+        elif len(self._under_way) >= _MOST:
+            problem = "too many commands wait; ask again"
+        elif self._link.send(self._head, COMMAND, _ONLOOKER + asker, *to, payload):
+            self._under_way[key] = None
+            return True
+        else:
+            problem = "there is no room on the way to the host of rank 0; ask again"
+        self._parts.door.send(asker, *to, wire.encode(wire.Reply(command.id, False, problem)))
+        return True
+
+    def turn(self) -> None:
+        """Do what was asked for by the main thread."""
+        self.asking.turn()
+
+    def each_second(self) -> None:
+        """Send what has changed here."""
+        if self._mirror is not None and self._head is not None:
+            self._mirror.send(self._local.members)
+            self.want()
+
+    def members(self) -> dict[int, Member]:
+        """Return the records of the ranks on other hosts, as the head has sent them."""
+        newest = max((each.generation for each in self._members.values()), default=0)
+        return {
+            rank: each
+            for rank, each in self._members.items()
+            if each.generation == newest and rank not in self._local.members
+        }
+
+    def look_at(self, ranks: frozenset[int]) -> None:
+        """The head subscribes to the records of ranks in sight by itself."""
+
+    def states(self) -> tuple[HostState, ...]:
+        """Return what is known of all hosts: by the head, or by this one alone."""
+        if self._head is not None:
+            return self._hosts
+        own = self._local
+        here = HostState(
+            own.host, ALONE, tuple(own.members), time.time_ns(), agent_version=VERSION, node=self._parts.run.node,
+            gone=tuple(sorted(own.gone)),
+        )  # fmt: skip
+        others = [each for each in self._hosts if set(each.ranks).isdisjoint(own.members)]
+        return here, *(_silent(each) for each in others)
+
+    def _take_publication(self, frames: list[bytes]) -> None:
+        topic, payload = frames
+        if topic == wire.TOPIC_HOSTS:
+            told = wire.read_telemetry(payload)
+            if isinstance(told, wire.Hosts):
+                self._hosts = told.hosts
+        elif topic == wire.TOPIC_VERDICTS:
+            told = wire.read_telemetry(payload)
+            if isinstance(told, wire.Verdicts):
+                self.verdicts = told.verdicts
+        elif topic == wire.TOPIC_STATE:
+            told = wire.read_telemetry(payload)
+            if isinstance(told, wire.RunState):
+                self.cause = told.cause
+        elif topic == wire.TOPIC_RECORD:
+            self._parts.common.take(wire.read_recorded(payload), self._local.host)
+            return
+        self._parts.door.show(topic, payload)
+
+    def _take_command(self, frames: list[bytes]) -> None:
+        assert self._head is not None
+        asker, *rest = frames
+        ahead_s = self._link.peers[self._head].offset_s
+        self._parts.commands.carry_out(askers.named(self._head, asker), rest, ahead_s)
+
+    def _take_answer(self, frames: list[bytes]) -> None:
+        assert self._head is not None
+        asker, *to, payload = frames
+        if self.asking.is_own(asker):
+            if not self.asking.answered(self._head, payload):
+                self.refused += 1
+            return
+        if asker[:1] != _ONLOOKER:
+            self.refused += 1
+            return
+        if is_reply(payload):
+            with contextlib.suppress(ValueError, wire.Unreadable):
+                reply = wire.read_history(payload)
+                rank = int(to[0]) if to else -1
+                self._under_way.pop((asker[1:], rank, getattr(reply, "id", 0)), None)
+        self._parts.door.send(asker[1:], *to, payload)
+
+    def _subscribe(self, frames: list[bytes]) -> None:
+        assert self._head is not None
+        (topic,) = frames
+        if self._parts.door.may_subscribe(topic) and self._parts.door.subscribers.subscribe(self._head, topic):
+            if topic == wire.TOPIC_RECORD:
+                for payload in self._parts.common.all():
+                    self._elsewhere.publish(self._head, topic, payload)
+            else:
+                self._parts.greet({topic})
+        else:
+            self.refused += 1
+
+    def _unsubscribe(self, frames: list[bytes]) -> None:
+        assert self._head is not None
+        self._parts.door.subscribers.unsubscribe(self._head, frames[0])
+
+    def _take_members(self, frames: list[bytes]) -> None:
+        found = read_members(frames[0], self._parts.run.world)
+        self._members.update((member.rank, member) for member in found)
+
+    def _peer_of(self, host: str) -> bytes | None:
+        if host in (HEAD, self.host):
+            return self._head
+        return None
 
     def close(self) -> None:
-        """Close the sockets; what was sent leaves within a second, or is lost."""
-        self._socket.monitor(None, 0)  # None takes the monitor away
-        self._monitor.close(linger=0)
-        self._socket.close(linger=LINGER_MS if self.is_linked else 0)
+        """Leave the head."""
+        self.asking.close()
+        for peer in self._link.peers:
+            self._parts.door.subscribers.forget(peer)
+        self._parts.door.show_head(False)
 
-    def _look(self) -> None:
-        for event, _ in admission.events(self._monitor, _MOST_EVENTS):
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._begin()
-            elif event == zmq.EVENT_DISCONNECTED:
-                if self.head is not None:
-                    self._lose(self.head)
-            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                self.refused["key"] += 1
-                self._say_once(f"the head on {self.listen.host} does not know the key that this host has for the run")
-            else:
-                self.refused["handshake"] += 1
-        now = self._clock()
-        if self.is_linked:
-            self._next_at = now + LOST_S
-        elif now >= self._next_at:
-            self._try_next(now)
-        if self._owes_hello:
-            self._introduce()
 
-    def _try_next(self, now: float) -> None:
-        self._leave()
-        self._tried += 1
-        self._next_at = now + ANSWER_S
-        address = self.listen.addresses[self._tried % len(self.listen.addresses)]
-        try:
-            self._socket.connect(address)
-        except zmq.ZMQError as problem:
-            # A name that cannot be resolved, or no address at all.
-            self._say_once(f"the head at {address} cannot be reached: {problem.strerror}")
-            return
-        self._address = address
-
-    def _leave(self) -> None:
-        if self._address is not None:
-            # ZeroMQ has given up an address itself where it met no head there.
-            with contextlib.suppress(zmq.ZMQError):
-                self._socket.disconnect(self._address)
-            self._address = None
-        self._owes_hello = False
-        if self.head is not None:
-            self._lose(self.head)
-
-    def _begin(self) -> None:
-        """Greet the head over a connection that has just been made."""
-        if self.head is not None:
-            self._lose(self.head)
-        self._session += 1
-        self._pinged = 0
-        self._owes_hello = True
-
-    def _introduce(self) -> None:
-        try:
-            self._socket.send_multipart((frames.HELLO, self._introduction(self._session)), zmq.NOBLOCK)
-            self._owes_hello = False
-        except zmq.ZMQError:
-            # ZeroMQ's thread has told of the connection before it hands it over.
-            self._retry_at = min(self._retry_at, self._clock() + SOONEST_S)
-
-    def _read(self) -> tuple[bytes, list[bytes]]:
-        return HEAD, self._socket.recv_multipart(zmq.NOBLOCK)
-
-    def _transmit(self, to: Peer, message: tuple[bytes, ...]) -> None:
-        self._socket.send_multipart(message, zmq.NOBLOCK)
-
-    def _meet(self, name: bytes, payload: bytes) -> None:
-        try:
-            hello = wire.read_host_hello(payload)
-        except wire.Unreadable:
-            self._refuse("hello", self.head)
-            return
-        if hello.protocol != self._hello.protocol or hello.run_id != self._hello.run_id:
-            self._refuse("run", self.head)
-            what = f"run {hello.run}" if hello.run_id != self._hello.run_id else f"protocol {hello.protocol}"
-            self._rest(f"{hello.host} is the head of {what}")
-            return
-        if hello.session != self._session:
-            # Of a connection that has ended meanwhile.
-            return
-        head = self.peers.get(HEAD)
-        if head is None:
-            head = self.peers[HEAD] = Peer(HEAD, hello, self._clock, self._wall_ns)
-        head.hello = hello
-        if not head.is_connected or head.session != self._session:
-            head.begin(self._session, self._clock())
-        head.heard_at, head.heard_at_ns = self._clock(), self._wall_ns()
-        self._changed(HEAD)
-
-    def _turned_away(self, text: bytes) -> None:
-        self._refuse("run", self.head)
-        self._rest(clean_line(text.decode("utf-8", "replace")))
-
-    def _rest(self, why: str) -> None:
-        self._say_once(f"the head on {self.listen.host} does not take this host into the run: {why}")
-        self._leave()
-        self._next_at = self._clock() + REFUSED_S
-
-    def _is_to_ping(self, peer: Peer) -> bool:
-        now = self._clock()
-        if self._pinged >= _FIRST_PINGS and now - self._pinged_at < _OWN_PING_S:
-            return False
-        self._pinged += 1
-        self._pinged_at = now
-        return True
+def _silent(host: HostState) -> HostState:
+    return msgspec.structs.replace(host, state=SILENT) if host.state == LINKED else host

@@ -1,233 +1,391 @@
-"""The side of a link that listens: the observer on the host of rank 0."""
+"""The side of the head: the ranks of all other hosts come in by their observers, and its door is theirs, too.
+
+What a branch says is taken for its own ranks only, as far as it can be true, and no faster than ranks speak.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-import zmq
+import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts import addresses, frames
-from ddptop.agent.observer.hosts.addresses import Place
-from ddptop.agent.observer.hosts.admission import Admission
-from ddptop.agent.observer.hosts.keys import Pair
-from ddptop.agent.observer.hosts.link import Arrived, Changed, Say, Side, prepare
-from ddptop.agent.observer.hosts.listening import Port
-from ddptop.agent.observer.hosts.peer import Peer
-from ddptop.agent.run.hosts import Listen
-from ddptop.agent.text import clean_line
+from ddptop.agent.observer.hosts import askers
+from ddptop.agent.observer.hosts.asking import Asking
+from ddptop.agent.observer.hosts.connected import Connected
+from ddptop.agent.observer.hosts.elsewhere import Elsewhere
+from ddptop.agent.observer.hosts.far import GONE, LINKED, SILENT
+from ddptop.agent.observer.hosts.link.frames import (
+    ANSWER,
+    COMMAND,
+    MEMBERS,
+    PUBLICATION,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+)
+from ddptop.agent.observer.hosts.link.side import Link
+from ddptop.agent.observer.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
+from ddptop.agent.observer.hosts.subscribers import WATCHED
+from ddptop.agent.run.identity import Process
+from ddptop.agent.run.records import Member
+from ddptop.agent.version import VERSION
+from ddptop.agent.wire import EACH_RECORD, HostState
 
-_LONGEST_NAME: Final = 32
-_TELL_S: Final = 60.0
-"""Seconds between two events about strangers."""
+_SMALL: Final = (
+    wire.TOPIC_NEWEST, wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT,
+    wire.TOPIC_CHECKSUMS,
+)  # fmt: skip
+_LARGE: Final = (wire.TOPIC_NEWEST, wire.TOPIC_EVENT, wire.TOPIC_CHECKSUMS)
+"""In a large group the newest of all ranks of a host comes together, once a second."""
+_OF_SETTLED: Final = frozenset((PUBLICATION, COMMAND, ANSWER))
+"""What can be taken in only once it is known which ranks are where."""
+GONE_S: Final = 10.0
+"""Seconds after the end of its connection in which a host may come back before it counts as gone."""
+_SETTLES_S: Final = 30.0
+"""Seconds within which all hosts have seen a restart of the group."""
 
 
-_THROW_AWAY_S: Final = 0.5
-_QUIET_MS: Final = 20
+class Head:
+    """All branches; for use from the relay's thread."""
 
-
-class Head(Side):
-    """The ROUTER; for use from one thread.
-
-    It has a context of its own: a thread of ZeroMQ's for the network, which no flood of strangers shares with the
-    sockets of this host.  Who holds the run's key can end the training as well: a message of such a one is bounded in
-    its parts, but not in their number before the last has arrived.
-    """
+    role: Final = "head"
 
     def __init__(
-        self,
-        keys: tuple[Pair, Pair],
-        place: Place,
-        hello: wire.HostHello,
-        *,
-        arrived: Arrived,
-        changed: Changed,
-        say: Say = lambda text, level: None,
-        clock: Callable[[], float] = time.monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
+        self, parts: Parts, local: Local, elsewhere: Elsewhere, link: Link, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Listen.
-
-        Args:
-            keys: those of `keys.generate` or `keys.derive`.
-            place: where to listen, see `addresses.choose`.
-            hello: this host; its ranks are those that no other host may claim.
-            arrived: takes each message of a branch.
-            changed: is told of each change of a peer.
-            say: takes the text and level of events.
-            clock: in place of `time.monotonic`, for tests.
-            wall_ns: in place of `time.time_ns`, for tests.
-
-        Raises:
-            Complaint: nobody can listen there.
-            zmq.ZMQError: there cannot be a socket.
-        """
-        super().__init__(hello, arrived, changed, say, clock, wall_ns)
-        self._port = Port(place)
-        self._context = zmq.Context()
-        self._strangers = 0
-        self._told_at = -_TELL_S
-        try:
-            server, client = keys
-            self._admission = Admission(self._context, client.public, self.refused, clock)
-            self._socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
-            prepare(self._socket)
-            self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            # A branch that comes back is the same one, also before its former connection is known to have ended.
-            self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-            self._socket.curve_server = True
-            self._socket.curve_secretkey = server.secret.encode()
-            self._admission.guard(self._socket)
-            self._port.bind(self._socket)
-        except BaseException:
-            self._context.destroy(linger=0)
-            self._port.close()
-            raise
-        self.listen = Listen(
-            run=hello.run,
-            run_id=hello.run_id,
-            host=hello.host,
-            addresses=addresses.told_to_others(self._port.place),
-            server=server.public,
-            client_public=client.public,
-            client_secret=client.secret,
-        )
-        """What a branch has to know to come here."""
+        """Know no branch yet, on a link that listens."""
+        self.refused = 0
+        """Messages of branches that cannot be true, or are too many."""
+        self._parts = parts
+        self._local = local
+        self._elsewhere = elsewhere
+        self._link = link
+        self._clock = clock
+        self._world = parts.run.world
+        self._branches: dict[bytes, Connected] = {}
+        self._followed: dict[int, tuple[int, Process]] = {}
+        self._in_sight: frozenset[int] = frozenset()
+        """Ranks of a large group whose records are wanted at once."""
+        self._known: dict[int, Member] = {}
+        """The records of all ranks, as the branches were sent them last."""
+        self._lost: set[int] = set()
+        """Ranks on other hosts whose process is gone."""
+        self._changes: dict[bytes, bool] = {}
+        """Branches with a change that has no consequence yet, and whether they were away. A thousand hosts may come, or
+        fall silent, in one moment, and to settle takes as long as there are ranks."""
+        self.asking = Asking(parts.wake, self._peer_of, link.send, parts.send_events)
+        elsewhere.link = link
+        self._each: Final = {
+            PUBLICATION: self._take_publication,
+            COMMAND: self._take_command,
+            ANSWER: self._take_answer,
+            SUBSCRIBE: self._subscribe,
+            UNSUBSCRIBE: self._unsubscribe,
+            MEMBERS: self._take_members,
+        }
 
     @property
-    def sockets(self) -> list[zmq.Socket[Any]]:
-        """What to wait for now; it may be others at the next time."""
-        reads = [self._socket] if self._clock() >= self._read_at else []
-        return [*reads, *self._admission.sockets]
-
-    @property
-    def connections(self) -> int:
-        """Connections that are open, of anybody."""
-        return self._admission.connections
-
-    def update(self, hello: wire.HostHello) -> None:
-        """Tell all branches what has changed on this host."""
-        self._hello = hello
-        for peer in tuple(self.peers.values()):
-            if peer.is_connected:
-                self._greet(peer)
-
-    def forget(self, name: bytes) -> None:
-        """Forget a peer whose connection has ended."""
-        peer = self.peers.get(name)
-        if peer is not None and not peer.is_connected:
-            del self.peers[name]
-
-    def close(self) -> None:
-        """Close the sockets, after what was sent has left or a second is over."""
-        self._socket.monitor(None, 0)  # None takes the monitor away
-        self._throw_away()
-        self._socket.close()
-        self._port.close()
-        self._admission.close()
-        self._context.term()
-
-    def _throw_away(self) -> None:
-        """Read what is left, for a moment: libzmq 4.3.5 aborts the process where a connection that has ended is closed
-        while what came by it fills its queue (`!_io_error` in `stream_engine_base.cpp`).
-        """
-        until = self._clock() + _THROW_AWAY_S
-        while self._clock() < until:
-            try:
-                self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.ZMQError:
-                if not self._socket.poll(_QUIET_MS):
-                    return
-
-    def _look(self) -> None:
-        self._admission.turn(self._port, len(self.peers))
-        strangers = self.refused["key"] + self.refused["handshake"]
-        now = self._clock()
-        if strangers > self._strangers and now - self._told_at >= _TELL_S:
-            new, self._strangers, self._told_at = strangers - self._strangers, strangers, now
-            whence = f", one with a wrong key from {self._admission.last_stranger}" if self.refused["key"] else ""
-            self._say(
-                f"{new} connections to port {self._port.place.port} of this observer were refused{whence}", "info"
-            )
-
-    def _read(self) -> tuple[bytes, list[bytes]]:
-        name, *message = self._socket.recv_multipart(zmq.NOBLOCK)
-        return name, message
-
-    def _transmit(self, to: Peer, message: tuple[bytes, ...]) -> None:
-        self._socket.send_multipart([to.name, *message], zmq.NOBLOCK)
-
-    def _meet(self, name: bytes, payload: bytes) -> None:
-        try:
-            hello = wire.read_host_hello(payload)
-        except wire.Unreadable:
-            self._refuse("hello", self.peers.get(name))
-            return
-        peer = self.peers.get(name)
-        problem = self._objection(name, hello)
-        if problem is not None:
-            self._refuse("run", peer)
-            self._send_away(name, hello, problem)
-            if peer is not None:
-                self._lose(peer)
-            return
-        if peer is None:
-            peer = self.peers[name] = Peer(name, hello, self._clock, self._wall_ns)
-        peer.hello = hello
-        is_new = not peer.is_connected or peer.session != hello.session
-        if is_new:
-            peer.begin(hello.session, self._clock())
-        peer.heard_at, peer.heard_at_ns = self._clock(), self._wall_ns()
-        for other in self._claimants(name, hello):
-            # The observer of that host was replaced, or its ranks were started on another one.
-            self._lose(other)
-            del self.peers[other.name]
-            self._changed(other.name)
-        if is_new:
-            self._greet(peer)
-            self._ping(peer)
-        self._changed(name)
-
-    def _objection(self, name: bytes, hello: wire.HostHello) -> str | None:
-        """Return why a host is not one of this run's."""
-        own = self._hello
-        if hello.protocol != own.protocol:
-            return f"it speaks protocol {hello.protocol} (ddptop {hello.agent_version}), the head {own.protocol}"
-        if hello.run_id != own.run_id:
-            return f"it belongs to another run, {hello.run}"
-        if hello.generation == own.generation and hello.world != own.world:
-            return f"its world is {hello.world}, that of the head {own.world}"
-        if any(rank >= hello.world for rank in hello.ranks):
-            return f"it claims ranks beyond its world of {hello.world}"
-        if hello.generation == own.generation and (both := set(hello.ranks) & set(own.ranks)):
-            return f"it claims rank {min(both)}, which is on {own.host}"
-        for other in self._claimants(name, hello):
-            if other.host != hello.host and other.is_linked and other.hello.generation >= hello.generation:
-                return f"it claims rank {min(set(hello.ranks) & set(other.ranks))}, which is on {other.host}"
-        if name not in self.peers and (len(name) > _LONGEST_NAME or not self._has_place()):
-            return f"there are {len(self.peers)} hosts already"
-        return None
-
-    def _claimants(self, name: bytes, hello: wire.HostHello) -> list[Peer]:
-        """Return the other peers that have one of these ranks."""
-        ranks = set(hello.ranks)
-        return [peer for peer in self.peers.values() if peer.name != name and not ranks.isdisjoint(peer.ranks)]
-
-    def _has_place(self) -> bool:
-        if len(self.peers) >= wire.MOST_HOSTS:
-            gone = next((name for name, peer in self.peers.items() if not peer.is_connected), None)
-            if gone is None:
-                return False
-            del self.peers[gone]
+    def judges(self) -> bool:
+        """The head judges."""
         return True
 
-    def _send_away(self, name: bytes, hello: wire.HostHello, problem: str) -> None:
-        self._say_once(f"{hello.host} was refused as a host of this run: {problem}")
-        message = [name, frames.REFUSED, clean_line(problem).encode()]
-        try:
-            self._socket.send_multipart(message, zmq.NOBLOCK)
-        except zmq.ZMQError:
-            # It has left, or does not read.
+    def arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
+        """Take in a message of a branch."""
+        branch, take = self._branches.get(peer), self._each.get(kind)
+        if branch is None or take is None:
+            self.refused += 1
             return
+        if peer in self._changes and kind in _OF_SETTLED:
+            self._settle_changes()
+        try:
+            take(branch, frames)
+        except (ValueError, wire.Unreadable):
+            self._refuse(branch)
+
+    def _refuse(self, branch: Connected) -> None:
+        self.refused += 1
+        branch.refused += 1
+        if branch.refused == 1:
+            self._parts.say(f"{branch.peer.host} sends what cannot be true, or too much: it is left out", "warning")
+
+    def changed(self, name: bytes) -> None:
+        """Take note that a branch came, fell silent, is heard again, has other ranks, or is gone."""
+        peer, branch = self._link.peers.get(name), self._branches.get(name)
+        if peer is None:
+            if branch is not None:
+                self._forget(branch)
+                del self._branches[name]
+        elif branch is None:
+            branch = self._branches[name] = Connected(peer, Subscriptions(self._link, name), Mirror(self._link, name))
+        elif branch.session != peer.session:
+            # It may be another process, and knows nothing.
+            self._forget(branch)
+            branch.subscriptions, branch.mirror = Subscriptions(self._link, name), Mirror(self._link, name)
+        elif not peer.is_connected:
+            self._forget(branch)
+        was_away = self._changes.get(name, False)
+        if peer is not None and branch is not None:
+            was_away = was_away or not peer.is_linked or branch.state != LINKED or branch.session != peer.session
+            branch.session = peer.session
+            branch.allow(max(1, min(len(peer.ranks), self._world)))
+        self._changes[name] = was_away
+
+    def _settle_changes(self) -> None:
+        """Draw the consequences of what has changed at branches."""
+        changes, self._changes = self._changes, {}
+        self._settle()
+        for name, was_away in changes.items():
+            branch = self._branches.get(name)
+            if branch is None or branch.state != LINKED:
+                continue
+            self._subscribe_at(branch, again=was_away)
+            if was_away:
+                # What was published meanwhile did not arrive.
+                for rank in branch.ranks:
+                    self._parts.intake.look_for_gap(rank)
+
+    def _forget(self, branch: Connected) -> None:
+        """Forget what a branch has asked for."""
+        self.asking.lose(branch.peer.name)
+        self._parts.door.subscribers.forget(branch.peer.name)
+
+    def _settle(self) -> None:
+        """Find out which ranks are on which host, and take in those that are new."""
+        generation, here = self._parts.intake.generation, self._local.members
+        owners: dict[int, Connected] = {}
+        order = sorted(self._branches.values(), key=lambda each: (not each.peer.is_linked, -each.peer.hello.generation))
+        for branch in order:
+            claimed = {rank for rank in branch.peer.ranks if rank < self._world and rank not in here}
+            # `set - dict.keys()` goes through all the keys.
+            branch.ranks = frozenset([rank for rank in claimed if rank not in owners])
+            owners |= dict.fromkeys(branch.ranks, branch)
+        self._elsewhere.owners = {rank: branch.peer.name for rank, branch in owners.items()}
+        for rank, branch in owners.items():
+            member = branch.members.get(rank)
+            # Of the next generation once this host has seen it itself: one host may claim anything.
+            if member is None or member.generation != generation:
+                continue
+            if self._followed.get(rank) != (generation, member.process):
+                self._followed[rank] = generation, member.process
+                self._lost.discard(rank)
+                self._parts.follow_elsewhere(member)
+        for branch in self._branches.values():
+            for rank in branch.ranks.intersection(branch.peer.hello.gone) - self._lost:
+                if self._followed.get(rank, (-1,))[0] == generation == branch.peer.hello.generation:
+                    self._lost.add(rank)
+                    self._parts.lose_elsewhere(rank)
+        self._note_states()
+
+    def _note_states(self) -> None:
+        unheard: set[int] = set()
+        for branch in self._branches.values():
+            peer = branch.peer
+            branch.state = LINKED if peer.is_linked else SILENT if peer.is_connected else self._state_of_lost(branch)
+            if branch.state != LINKED:
+                unheard |= branch.ranks
+        silent = frozenset(unheard)
+        unheard -= self._lost
+        newly = unheard - set(self._parts.hanging.unheard)
+        self._parts.hanging.unheard = frozenset(unheard)
+        self._elsewhere.absent, self._elsewhere.unheard = frozenset(unheard | self._lost), silent
+        if newly:
+            self._elsewhere.lose(newly)
+            for rank in newly:
+                self._parts.forwarding.lose_elsewhere(rank)
+
+    def _state_of_lost(self, branch: Connected) -> str:
+        """Return the state of a host whose connection has ended: it may come back within seconds."""
+        is_over = bool(branch.ranks) and branch.ranks <= self._lost
+        return GONE if is_over or self._clock() - branch.peer.since > GONE_S else SILENT
+
+    def _topics(self, branch: Connected) -> set[bytes]:
+        topics = set(_SMALL if self._world <= EACH_RECORD else _LARGE)
+        if self._parts.common.is_ready:
+            topics.add(wire.TOPIC_RECORD)
+        if self._parts.door.is_watched:
+            topics.add(WATCHED)
+        if self._world > EACH_RECORD:
+            topics |= {wire.topic_of(wire.TOPIC_STEPS, rank) for rank in self._in_sight & branch.ranks}
+        return topics
+
+    def look_at(self, ranks: frozenset[int]) -> None:
+        """Have the records of these ranks of a large group at once, as far as they are on other hosts."""
+        self._in_sight = ranks
+
+    def _subscribe_at(self, branch: Connected, *, again: bool = False) -> None:
+        branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_NEWEST, wire.TOPIC_RECORD) if again else ())
+
+    def turn(self) -> None:
+        """Do what was left for want of room, and what was asked for by the main thread."""
+        if self._changes:
+            self._settle_changes()
+        self.asking.turn()
+
+    def each_second(self) -> None:
+        """Mirror the records of ranks, and follow what has changed here."""
+        self._settle()
+        known = {**self.members(), **self._local.members}
+        has_changed, self._known = known != self._known, known
+        for branch in self._branches.values():
+            if branch.state == LINKED:
+                self._note_count(branch)
+                self._subscribe_at(branch)
+                # To compare all records for each of many branches takes a part of a core.
+                if has_changed or not branch.mirror.is_whole:
+                    branch.mirror.send({rank: each for rank, each in known.items() if rank not in branch.ranks})
+
+    def _note_count(self, branch: Connected) -> None:
+        """Tell once that a host counts the starts of the group otherwise: what its ranks say cannot be told apart then.
+
+        It has joined an elastic training after its start, or was made anew, and knows nothing of earlier starts.
+        """
+        own, other, now = self._parts.intake.generation, branch.peer.hello.generation, self._clock()
+        if own == other or not branch.ranks:
+            branch.otherwise_since = None
+        elif branch.otherwise_since is None:
+            branch.otherwise_since = now
+        elif now - branch.otherwise_since > _SETTLES_S and not branch.told_otherwise:
+            branch.told_otherwise = True
+            self._parts.say(
+                f"{branch.peer.host} counts {other} restarts of the group and this host {own}, as where one of them "
+                "has joined the training later: the ranks there are not shown here",
+                "warning",
+            )
+
+    def members(self) -> dict[int, Member]:
+        """Return the records of the ranks on other hosts."""
+        generation = self._parts.intake.generation
+        return {
+            rank: member
+            for branch in self._branches.values()
+            for rank, member in branch.members.items()
+            if rank in branch.ranks and member.generation == generation
+        }
+
+    def _take_publication(self, branch: Connected, frames: list[bytes]) -> None:
+        topic, payload = frames
+        now = self._clock()
+        if not (branch.messages.take(1, now) and branch.bytes.take(len(payload), now)):
+            self._refuse(branch)
+            return
+        intake = self._parts.intake
+        before = intake.refused
+        if topic == wire.TOPIC_NEWEST:
+            for part in wire.read_newest(payload).messages:
+                self._take_each(branch, bytes(part))
+        elif topic == wire.TOPIC_RECORD:
+            # Its verdicts are those of a host that was alone.
+            for event in wire.read_recorded(payload).events:
+                self._take_event(branch, event)
+        else:
+            self._take_each(branch, payload)
+        if intake.refused != before:
+            # They are counted there.
+            self.refused -= 1
+            self._refuse(branch)
+
+    def _take_each(self, branch: Connected, payload: bytes) -> None:
+        message = wire.read_telemetry(payload)
+        if isinstance(message, wire.Event):
+            self._take_event(branch, message)
+            return
+        if isinstance(message, wire.Summary):
+            # The newest of all come again with each new link.
+            newest = message.generation, message.number
+            if newest <= branch.summaries.get(message.rank, (-1, -1)):
+                return
+            if message.rank in branch.ranks:
+                branch.summaries[message.rank] = newest
+        self._parts.intake.take_from_elsewhere(message, payload, branch.ranks)
+
+    def _take_event(self, branch: Connected, event: wire.Event) -> None:
+        named = _named(event, branch.peer.host)
+        # What was told without a link comes again with it.
+        if self._parts.common.is_new(named):
+            self._parts.intake.take_from_elsewhere(named, wire.encode(named), branch.ranks)
+
+    def _take_command(self, branch: Connected, frames: list[bytes]) -> None:
+        asker, *rest = frames
+        if not branch.commands.take(1, self._clock()):
+            # Whoever asks gets no answer in time, as of one that is overloaded.
+            self._refuse(branch)
+            return
+        self._parts.commands.carry_out(askers.named(branch.peer.name, asker), rest, branch.peer.offset_s)
+
+    def _take_answer(self, branch: Connected, frames: list[bytes]) -> None:
+        if len(frames) == 2:
+            if not (self.asking.is_own(frames[0]) and self.asking.answered(branch.peer.name, frames[1])):
+                self._refuse(branch)
+            return
+        reply = self._elsewhere.answered(branch.peer.name, frames)
+        if reply is not None:
+            self._parts.forwarding.take_from_elsewhere(int(frames[1]), reply)
+
+    def _subscribe(self, branch: Connected, frames: list[bytes]) -> None:
+        (topic,) = frames
+        if not (
+            self._parts.door.may_subscribe(topic) and self._parts.door.subscribers.subscribe(branch.peer.name, topic)
+        ):
+            self._refuse(branch)
+            return
+        if topic == wire.TOPIC_RECORD:
+            for payload in self._parts.common.all():
+                self._elsewhere.publish(branch.peer.name, topic, payload)
+        else:
+            self._parts.greet({topic})
+
+    def _unsubscribe(self, branch: Connected, frames: list[bytes]) -> None:
+        self._parts.door.subscribers.unsubscribe(branch.peer.name, frames[0])
+
+    def _take_members(self, branch: Connected, frames: list[bytes]) -> None:
+        if not branch.bytes.take(len(frames[0]), self._clock()):
+            self._refuse(branch)
+            return
+        found = read_members(frames[0], self._world)
+        claimed = set(branch.peer.ranks)
+        if any(member.rank not in claimed for member in found):
+            self._refuse(branch)
+        branch.members.update((member.rank, member) for member in found if member.rank in claimed)
+        self._changes.setdefault(branch.peer.name, False)
+
+    def _peer_of(self, host: str) -> bytes | None:
+        for name, branch in self._branches.items():
+            if branch.peer.host == host and branch.state == LINKED:
+                return name
+        return None
+
+    def states(self) -> tuple[HostState, ...]:
+        """Return what is known of all hosts, this one first."""
+        own = self._local
+        here = HostState(
+            own.host, LINKED, tuple(own.members), time.time_ns(), 0.0, 0.0, 0.0, VERSION,
+            gone=tuple(sorted(own.gone)), node=self._parts.run.node,
+        )  # fmt: skip
+        return here, *(self._state_of(branch) for branch in self._branches.values() if branch.ranks)
+
+    def _state_of(self, branch: Connected) -> HostState:
+        peer = branch.peer
+        return HostState(
+            peer.host, branch.state, tuple(sorted(branch.ranks)), peer.heard_at_ns, _ms(peer.offset_s),
+            _ms(peer.offset_error_s), _ms(peer.rtt_s), peer.hello.agent_version,
+            gone=tuple(sorted(branch.ranks & self._lost)),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Take no more questions."""
+        self.asking.close()
+        for peer in self._branches:
+            self._parts.door.subscribers.forget(peer)
+
+
+def _named(event: wire.Event, host: str) -> wire.Event:
+    """Return an event with the name of its host, where it is of no rank."""
+    if event.rank is not None or event.action or host in event.text:
+        return event
+    return msgspec.structs.replace(event, text=f"{host}: {event.text}")
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds

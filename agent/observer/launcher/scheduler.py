@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.orders.far import EACH_HOST
-from ddptop.agent.observer.relay.door.requests import Requests
+from ddptop.agent.observer.hosts.far import EACH_HOST
+from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.run.identity import Process, is_alive
 from ddptop.agent.run.records import Member, Run
 

@@ -34,7 +34,7 @@ ASKER: Final = b"budget"
 
 
 class Forward(Protocol):
-    """Passes a command on to a rank; see `relay.door.forwarding.Forwarding.forward`."""
+    """Passes a command on to a rank; see `service.forwarding.Forwarding.forward`."""
 
     def __call__(
         self, asker: bytes, rank: int, command: wire.Command, answer: Callable[[bytes, int, wire.Reply], object]

@@ -20,10 +20,10 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.end import escalation, processes
-from ddptop.agent.observer.orders import far
-from ddptop.agent.observer.orders.far import FarHosts, is_from_elsewhere
-from ddptop.agent.observer.orders.spread import Spread, Total
-from ddptop.agent.observer.relay.door.requests import Requests
+from ddptop.agent.observer.hosts import far
+from ddptop.agent.observer.hosts.far import FarHosts, is_from_elsewhere
+from ddptop.agent.observer.hosts.spread import Spread, Total
+from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.run import states
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 from ddptop.agent.text import clean_line

@@ -27,11 +27,11 @@ from ddptop.agent.control.deadline import lateness
 from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.actions.ranks import Ask
 from ddptop.agent.observer.end import escalation
-from ddptop.agent.observer.orders import far
+from ddptop.agent.observer.hosts import far
+from ddptop.agent.observer.hosts.far import FarHosts, Nobody, is_from_elsewhere
+from ddptop.agent.observer.hosts.spread import Spread, unheard
 from ddptop.agent.observer.orders.ending import LADDER_S, READ_S, RunEnding, who
-from ddptop.agent.observer.orders.far import FarHosts, Nobody, is_from_elsewhere
-from ddptop.agent.observer.orders.spread import Spread, unheard
-from ddptop.agent.observer.relay.door.requests import TOO_LATE, Requests
+from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run import states
 from ddptop.agent.run.identity import boot
 from ddptop.agent.run.rundir import Process, Run, RunDir

@@ -5,12 +5,7 @@ following     which ranks are listened to, and whose sockets are tried again
 intake        what the ranks publish, in order and without gaps, for the record and for the judge
 repeating     what a rank has published, handed to the model and the judge
 frames        the frames of the model, published while somebody looks on
-fills         questions for earlier records, read as fast as there is room for the answers
 verdicts      the verdicts of the run, and their intervals
 hanging       what the ranks are asked of a run that makes no steps, and the record of their answers
 suspects      the records of ranks that may be slow, asked for where they would decide
-looking_back  questions about the history of the run, which the recorder answers
-door          what onlookers have of it: two sockets, commands, the newest of each rank
-wakeup        wakes a thread that waits for sockets
-hosts         the other hosts of the run: the links to their observers
 """

@@ -12,7 +12,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.run_model import RunModel
-from ddptop.agent.observer.relay.door.door import Door
+from ddptop.agent.observer.service.service import Door
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import EACH_RECORD
 

@@ -20,8 +20,8 @@ from ddptop.agent import wire
 from ddptop.agent.control.listening import Listener
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import NOTHING
-from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.repeating import Repeating
+from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.run import generations
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import Member

@@ -20,6 +20,13 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.control.wakeup import WakeUp
+from ddptop.agent.observer.hosts.common import CommonRecord
+from ddptop.agent.observer.hosts.elsewhere import Elsewhere
+from ddptop.agent.observer.hosts.hosts import OtherHosts
+from ddptop.agent.observer.hosts.links import OPENING, Opening
+from ddptop.agent.observer.hosts.newest import Newest
+from ddptop.agent.observer.hosts.parts import Parts
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.inspection.rivals import Rivals
 from ddptop.agent.observer.model import thresholds
@@ -28,27 +35,20 @@ from ddptop.agent.observer.orders.budget import Budget
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.relay import frames
-from ddptop.agent.observer.relay.door import door
-from ddptop.agent.observer.relay.door.commands import Commands
-from ddptop.agent.observer.relay.door.door import Door
-from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
-from ddptop.agent.observer.relay.door.forwarding import Forwarding
-from ddptop.agent.observer.relay.door.newest import Newest
-from ddptop.agent.observer.relay.door.requests import Requests
-from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.frames import Frames
 from ddptop.agent.observer.relay.hanging import Hanging
-from ddptop.agent.observer.relay.hosts.common import CommonRecord
-from ddptop.agent.observer.relay.hosts.hosts import OtherHosts
-from ddptop.agent.observer.relay.hosts.links import OPENING, Opening
-from ddptop.agent.observer.relay.hosts.parts import Parts
 from ddptop.agent.observer.relay.intake import Intake
-from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.verdicts import Make, RunVerdicts, judge_of
-from ddptop.agent.observer.relay.wakeup import WakeUp
+from ddptop.agent.observer.service import service as door
+from ddptop.agent.observer.service.commands import Commands
+from ddptop.agent.observer.service.fills import Fills
+from ddptop.agent.observer.service.forwarding import Forwarding
+from ddptop.agent.observer.service.looking_back import LookingBack
+from ddptop.agent.observer.service.requests import Requests
+from ddptop.agent.observer.service.service import Door
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.wire import EACH_RECORD

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 from ddptop.agent import wire
+from ddptop.agent.observer.hosts.common import CommonRecord
+from ddptop.agent.observer.hosts.newest import Newest
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.orders.budget import Budget
-from ddptop.agent.observer.relay.door.door import Door
-from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.hanging import Hanging
-from ddptop.agent.observer.relay.hosts.common import CommonRecord
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.verdicts import RunVerdicts
+from ddptop.agent.observer.service.service import Door
 from ddptop.agent.wire import EACH_RECORD
 
 _TOPICS: Final[dict[type, bytes]] = {

@@ -9,9 +9,9 @@ import contextlib
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.relay.door.forwarding import Forwarding
-from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.verdicts import RunVerdicts
+from ddptop.agent.observer.service.fills import Fills
+from ddptop.agent.observer.service.forwarding import Forwarding
 from ddptop.agent.run.rundir import RunDir
 
 DETAIL: Final = 300

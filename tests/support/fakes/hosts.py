@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.orders import far
-from ddptop.agent.observer.relay.door.requests import Requests
+from ddptop.agent.observer.hosts import far
+from ddptop.agent.observer.service.requests import Requests
 
 
 @dataclass

@@ -14,12 +14,12 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts import keys
-from ddptop.agent.observer.hosts.addresses import Place
-from ddptop.agent.observer.hosts.branch import Branch
-from ddptop.agent.observer.hosts.head import Head
-from ddptop.agent.observer.hosts.keys import Pair
-from ddptop.agent.observer.hosts.link import Side
+from ddptop.agent.observer.hosts.link import keys
+from ddptop.agent.observer.hosts.link.addresses import Place
+from ddptop.agent.observer.hosts.link.branch import Branch
+from ddptop.agent.observer.hosts.link.head import Head
+from ddptop.agent.observer.hosts.link.keys import Pair
+from ddptop.agent.observer.hosts.link.side import Side
 from ddptop.agent.run.hosts import Listen
 
 DEADLINE_S: Final = 30.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import zmq
 
-from ddptop.agent.observer.relay.hosts.links import OPENING, Opening
+from ddptop.agent.observer.hosts.links import OPENING, Opening
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.relay.verdicts import Make, judge_of
 from ddptop.agent.run.rundir import Member, Run, RunDir

@@ -16,12 +16,12 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts import branch, head, keys
-from ddptop.agent.observer.hosts.addresses import Place
-from ddptop.agent.observer.hosts.branch import HEAD, Branch
-from ddptop.agent.observer.hosts.link import Link
+from ddptop.agent.observer.hosts.link import branch, head, keys
+from ddptop.agent.observer.hosts.link.addresses import Place
+from ddptop.agent.observer.hosts.link.branch import HEAD, Branch
+from ddptop.agent.observer.hosts.link.side import Link
+from ddptop.agent.observer.hosts.links import Calls, Opening
 from ddptop.agent.observer.judge.judge import Judge
-from ddptop.agent.observer.relay.hosts.links import Calls, Opening
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.relay.verdicts import Make, judge_of
 from ddptop.agent.run import hosts, rundir

@@ -19,10 +19,10 @@ from support.values.reports import RUN
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import exits
+from ddptop.agent.observer.hosts.far import is_from_elsewhere
 from ddptop.agent.observer.launcher import scheduler
 from ddptop.agent.observer.launcher.scheduler import Allocation, Scheduler
-from ddptop.agent.observer.orders.far import is_from_elsewhere
-from ddptop.agent.observer.relay.door.requests import Requests
+from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.run.identity import Process, identify
 
 

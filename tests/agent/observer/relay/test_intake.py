@@ -14,12 +14,13 @@ from support.fakes.relay import relayed
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.observer.hosts.elsewhere import Elsewhere
 from ddptop.agent.observer.record import inbox, recorder
 from ddptop.agent.observer.record.recording import read_events, read_history
-from ddptop.agent.observer.relay import fills, intake
-from ddptop.agent.observer.relay.door.elsewhere import Elsewhere
-from ddptop.agent.observer.relay.fills import Fills
+from ddptop.agent.observer.relay import intake
 from ddptop.agent.observer.relay.relay import Relay
+from ddptop.agent.observer.service import fills
+from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.run.rundir import RunDir
 
 

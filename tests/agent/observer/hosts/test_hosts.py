@@ -1,0 +1,473 @@
+"""The relays of several hosts, over real links: every door shows all ranks, and each rank is within reach of each."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+from support.fakes.onlookers import Onlooker
+from support.fakes.ranks import beat, steps, summary
+from support.fakes.relay import relayed
+from support.fakes.relays import Host, NoJudge, hostile, several
+from support.harness import until
+from support.values.messages import read_reply
+
+from ddptop.agent import wire
+from ddptop.agent.control import deadline
+from ddptop.agent.control.refusals import Unheard
+from ddptop.agent.observer.hosts import far
+from ddptop.agent.observer.hosts import head as head_side
+from ddptop.agent.observer.hosts.links import OPENING
+from ddptop.agent.observer.record.recording import read_events, read_history, read_verdicts
+from ddptop.agent.observer.relay.relay import Relay
+from ddptop.agent.observer.relay.verdicts import judge_of
+from ddptop.agent.run import hosts
+from ddptop.agent.run.hosts import Rendezvous
+from ddptop.agent.run.rundir import RunDir
+
+Look = Callable[..., Onlooker]
+
+
+@pytest.fixture
+def look() -> Iterator[Look]:
+    """Make onlookers, in a context of their own."""
+    made: list[Onlooker] = []
+    with zmq.Context() as context:
+
+        def make(host: Host, *topics: bytes) -> Onlooker:
+            looker = Onlooker(context, host.directory, *topics)
+            made.append(looker)
+            if topics and b"" not in topics:
+                # The greeting says that the door knows what is subscribed to.
+                looker.sub.subscribe(wire.TOPIC_VERDICTS)
+                until(lambda: wire.TOPIC_VERDICTS in dict(looker.listen()), "the greeting")
+            return looker
+
+        yield make
+        for each in made:
+            each.sub.close()
+            each.cmd.close()
+
+
+def _records(directory: RunDir, rank: int) -> list[int]:
+    return [
+        each.seq
+        for message in read_history(directory.database)
+        if isinstance(message, wire.Steps) and message.rank == rank
+        for each in message.steps
+    ]
+
+
+def _events(host: Host) -> list[str]:
+    return [each.text for each in read_events(host.directory.database) if isinstance(each, wire.Event)]
+
+
+def _until_wanted(topic: bytes, *relays: Relay) -> None:
+    """Wait until another observer has subscribed at the doors of these, for who looks on there."""
+    for relay in relays:
+        until(lambda relay=relay: topic in relay._door.subscribers.topics, f"a subscriber to {topic!r}")  # type: ignore[misc]
+
+
+def test_both_doors_show_all_ranks(runtime: Path, look: Look) -> None:
+    """What any rank publishes comes out of both doors, byte for byte, and the head records it."""
+    with several(runtime, 2, 2) as (one, two), one.observed() as head, two.observed() as branch:
+        two.find(one)
+        until(lambda: branch.far.role == "branch", "the link")
+        _met(one, two)
+        lookers = [look(each, b"") for each in (one, two)]
+        for looker in lookers:
+            until(lambda looker=looker: b"hosts" in {topic for topic, _ in looker.listen()}, "a door")  # type: ignore[misc]
+        _until_wanted(b"", head)
+        _until_wanted(wire.TOPIC_BEAT, branch)
+        expected = []
+        for rank in (*one.ranks, *two.ranks):
+            number = rank.rank
+            for topic, message in (
+                (wire.TOPIC_BEAT, beat(number, 3)),
+                (wire.TOPIC_STEPS, steps(number, 0, 1)),
+            ):
+                expected.append((wire.topic_of(topic, number), rank.publish(topic, message)[0]))
+        for looker in lookers:
+            looker.await_all(*expected)
+        until(lambda: all(_records(one.directory, rank) == [0, 1] for rank in range(4)), "the record of the head")
+        branch.say("its own word")
+        until(lambda: "node2: its own word" in _events(one), "the event of the branch in the record of the head")
+        assert head.far.role == "head"
+        assert {each.host: each.ranks for each in hosts.read_hosts(one.directory.path)} == {
+            "node1": (0, 1), "node2": (2, 3)
+        }  # fmt: skip
+        for host in (one, two):
+            until(lambda host=host: set(host.directory.everyone()) == {0, 1, 2, 3}, "all records")  # type: ignore[misc]
+        assert head.refused == branch.refused == 0
+
+
+def _linked(*others: Relay) -> None:
+    until(lambda: all(each.far.role == "branch" for each in others), "the links")
+
+
+def _met(head: Host, *branches: Host) -> None:
+    """Let each rank be listened to, and answer that it has nothing earlier: those of branches to both observers."""
+    for host in (head, *branches):
+        for rank in host.ranks:
+            rank.meet()
+            for _ in range(1 if host is head else 2):
+                rank.fill()
+
+
+def test_hosts_that_count_restarts_otherwise_are_told(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torchrun that was started again counts from 0: once it is said why the ranks there are not shown."""
+    monkeypatch.setattr(head_side, "_SETTLES_S", 0.5)
+    with several(runtime, 1, 1) as (one, two):
+        for member in one.directory.members().values():
+            one.directory.write_member(msgspec.structs.replace(member, generation=1))
+        with one.observed(), two.observed() as branch:
+            two.find(one)
+            _linked(branch)
+            said = "node2 counts 0 restarts of the group and this host 1"
+            until(lambda: any(text.startswith(said) for text in _events(one)), "it is told")
+            branch.say("its own word")
+            until(lambda: "node2: its own word" in _events(one), "a later event")
+            assert len([text for text in _events(one) if "counts" in text]) == 1
+
+
+@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize(
+    ("size", "mode", "reason"),
+    [(48, 0o644, "others can read it"), (16, 0o600, "16 bytes are too few"), (None, 0o600, "cannot be read")],
+)
+def test_a_key_file_that_cannot_be_used_is_told_once_and_noted(
+    runtime: Path, tmp_path: Path, node: int, size: int | None, mode: int, reason: str
+) -> None:
+    """On either side, as an event and for those who read the directory, until the file is in order."""
+    key = tmp_path / "key"
+    if size is not None:
+        key.write_bytes(bytes(size))
+        key.chmod(mode)
+    with several(runtime, 1, 1) as found:
+        path = found[node].directory.path
+        hosts.write_rendezvous(path, Rendezvous("127.0.0.1", "127.0.0.1:1" if node else "127.0.0.1", str(key)))
+
+        def why() -> str:
+            rendezvous = hosts.read_rendezvous(path)
+            return "" if rendezvous is None else rendezvous.why
+
+        with relayed(found[node].directory, judge=judge_of, opening=OPENING) as relay:
+            until(lambda: reason in why(), "the reason in the directory")
+            relay.say("a later event")
+            until(lambda: "a later event" in _events(found[node]), "a later event")
+            key.write_bytes(bytes(48))
+            key.chmod(0o600)
+            until(lambda: not why(), "the reason is gone with the fault")
+        assert len([text for text in _events(found[node]) if reason in text]) == 1
+
+
+def test_a_command_to_any_rank_from_either_door_is_answered(runtime: Path, look: Look) -> None:
+    """The rank gets the command once, with its deadline, and whoever asked gets the answer under the own number."""
+    with several(runtime, 1, 1) as (one, two), one.observed(), two.observed() as branch:
+        two.find(one)
+        _linked(branch)
+        _met(one, two)
+        for door in (one, two):
+            looker = look(door)
+            for host in (one, two):
+                (rank,) = host.ranks
+                before = deadline.now_ns()
+                looker.ask(rank.rank, deadline.limited(wire.Hold(7, "token"), 30.0))
+                peer, command = rank.asked()
+                assert isinstance(command, wire.Hold)
+                assert command.until_ns is not None
+                assert abs(command.until_ns - before - 30 * 10**9) < 5 * 10**9
+                rank.answer(peer, wire.Reply(command.id, True, f"by {rank.rank}", step=3))
+                number, payload = looker.answered()
+                assert (number, read_reply(payload)) == (rank.rank, wire.Reply(7, True, f"by {rank.rank}", step=3))
+                looker.ask(rank.rank, wire.Fill(9))
+                peer, command = rank.asked()
+                rank.answer(peer, steps(rank.rank, 0), steps(rank.rank, 1), wire.Reply(command.id, True))
+                answers = [wire.read_answer(looker.answered()[1]) for _ in range(3)]
+                assert answers == [steps(rank.rank, 0), steps(rank.rank, 1), wire.Reply(9, True)]
+
+
+def test_verdicts_are_the_head_s_at_both_doors(runtime: Path, look: Look) -> None:
+    """The judge of the head alone judges, with the records of all hosts; the bytes of its verdicts are the same."""
+    judged: dict[str, set[int]] = {}
+
+    class Judge(NoJudge):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.heard = judged.setdefault(name, set())
+
+        def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
+            self.heard.add(rank)
+
+        def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
+            return (wire.Verdict(1, "slow_rank", f"by {len(self.heard)}", 1, rank=1),) if self.heard else ()
+
+    with (
+        several(runtime, 1, 1) as (one, two),
+        one.observed(judge=lambda *_: Judge("one")),
+        two.observed(judge=lambda *_: Judge("two")) as branch,
+    ):
+        two.find(one)
+        _linked(branch)
+        _met(one, two)
+        lookers = [look(each, wire.TOPIC_VERDICTS) for each in (one, two)]
+        for host in (one, two):
+            host.ranks[0].publish(wire.TOPIC_STEPS, steps(host.ranks[0].rank, 0))
+        until(lambda: judged.get("one") == {0, 1}, "the judge of the head to hear all")
+
+        def last(looker: Onlooker) -> bytes | None:
+            found = [payload for _, payload in looker.listen() if b"by 2" in payload]
+            return found[-1] if found else None
+
+        until(lambda: all(map(last, lookers)), "the verdict at both doors")
+        told = [{payload for _, payload in looker.heard if b"by 2" in payload} for looker in lookers]
+        assert told[0] & told[1]
+    assert "two" not in judged
+
+
+def test_what_was_published_into_a_cut_is_recorded_once_and_in_order(runtime: Path) -> None:
+    """The head asks for the gap when the cable is mended; meanwhile the host is silent, and its ranks are not asked."""
+    with (
+        several(runtime, 1, 1) as (one, two),
+        one.observed() as head,
+        two.cable(one) as cable,
+        two.observed() as branch,
+    ):
+        _linked(branch)
+        _met(one, two)
+        (rank,) = two.ranks
+        rank.publish(wire.TOPIC_STEPS, steps(1, 0, 1))
+        until(lambda: _records(one.directory, 1) == [0, 1], "the first steps")
+        cable.cut()
+        until(lambda: branch.far.role == "alone", "the branch to notice")
+        until(lambda: head.far.hosts()[0].state == "silent", "the head to notice")
+        rank.publish(wire.TOPIC_STEPS, steps(1, 2, 3))
+        until(lambda: _records(two.directory, 1)[-2:] == [2, 3], "the record of the branch")
+        cable.mend()
+        _linked(branch)
+        fill = rank.fill(2, 3)
+        assert fill.first_seq == 2
+        rank.publish(wire.TOPIC_STEPS, steps(1, 4))
+        until(lambda: _records(one.directory, 1)[-1] == 4, "the last step")
+        assert _records(one.directory, 1) == [0, 1, 2, 3, 4]
+        assert any("is not heard: this is the view of node2 alone, rank 1" in each for each in _events(two))
+
+
+def test_a_question_that_a_connection_took_along_is_put_again(runtime: Path) -> None:
+    """Where the link is made anew before the rank has answered, nothing else would show the head what it misses."""
+    with (
+        several(runtime, 1, 1) as (one, two),
+        one.observed() as head,
+        two.cable(one) as cable,
+        two.observed() as branch,
+    ):
+        _linked(branch)
+        _met(one, two)
+        (rank,) = two.ranks
+        rank.publish(wire.TOPIC_STEPS, steps(1, 0, 1))
+        until(lambda: _records(one.directory, 1) == [0, 1], "the first steps")
+        for _ in range(2):
+            before = cable.connections
+            cable.drop()
+            until(lambda before=before: cable.connections > before, "another connection")  # type: ignore[misc]
+            _, command = rank.asked()
+            assert isinstance(command, wire.Fill)
+            assert command.first_seq == 2
+        until(lambda: head.far.hosts()[0].state == "linked", "the link")
+        cable.drop()
+        rank.fill(2, 3)
+        until(lambda: _records(one.directory, 1) == [0, 1, 2, 3], "all steps")
+
+
+def test_a_branch_serves_its_ranks_while_the_head_is_away_and_finds_the_next_head(runtime: Path, look: Look) -> None:
+    """A head with another port and other keys, as an observer that takes over is one, becomes the head again."""
+    with several(runtime, 1, 1) as (one, two), two.observed() as branch:
+        with one.observed() as head:
+            two.find(one)
+            _linked(branch)
+            _met(one, two)
+            looker = look(two, wire.TOPIC_BEAT)
+            _until_wanted(wire.TOPIC_BEAT, head)
+            first = one.ranks[0].publish(wire.TOPIC_BEAT, beat(0, 1))[0]
+            until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 0), first) in looker.listen(), "the rank of the head")
+        until(lambda: branch.far.role == "alone", "the branch to be alone")
+        own = two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 2))[0]
+        until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 1), own) in looker.listen(), "its own rank")
+        looker.ask(1, wire.Query(3))
+        peer, command = two.ranks[0].asked()
+        two.ranks[0].answer(peer, wire.Reply(command.id, True))
+        assert read_reply(looker.answered()[1]).done
+        looker.ask(0, wire.Query(4))
+        assert not read_reply(looker.answered()[1]).done
+        (one.directory.path / "hosts" / hosts.LISTEN).unlink(missing_ok=True)
+        with one.observed() as head:
+            two.find(one)
+            _linked(branch)
+            _met(one)
+            _until_wanted(wire.TOPIC_BEAT, head)
+            again = one.ranks[0].publish(wire.TOPIC_BEAT, beat(0, 9))[0]
+            until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 0), again) in looker.listen(), "the rank of the head")
+
+
+def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path, look: Look) -> None:
+    """Its ranks are told to be unheard within seconds, and a command to them is answered at once."""
+    with several(runtime, 1, 1) as (one, two), one.observed() as head:
+        with two.observed() as branch:
+            two.find(one)
+            _linked(branch)
+            _met(one, two)
+        until(lambda: [each.state for each in head.far.hosts()] in (["silent"], ["gone"]), "the host to be missed")
+        assert head._hanging.unheard == {1}
+        looker = look(one)
+        looker.ask(1, wire.Query(5))
+        number, payload = looker.answered()
+        assert (number, read_reply(payload)) == (
+            1,
+            wire.Reply(5, False, "rank 1 does not answer", refusal=Unheard.kind),
+        )
+        with two.observed() as branch:
+            _linked(branch)
+            until(lambda: not head._hanging.unheard, "its ranks to be heard again")
+
+
+def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
+    """It may speak for its own ranks alone, and no faster than they could; the others are heard as before."""
+    with several(runtime, 1, 1, 1) as (one, two, _), one.observed() as head, two.observed() as branch:
+        two.find(one)
+        _linked(branch)
+        _met(one, two)
+        looker = look(one, wire.TOPIC_BEAT, wire.TOPIC_STEPS)
+        with hostile(one.listen, one.directory.read(), ranks=(2,), host="node3") as foe:
+            foe.publish(wire.TOPIC_BEAT, beat(0, 666))
+            foe.publish(wire.TOPIC_BEAT, beat(1, 666))
+            foe.publish(wire.TOPIC_NEWEST, wire.encode(wire.Newest((msgspec.Raw(wire.encode(beat(1, 666))),))))
+            foe.publish(wire.TOPIC_STATE, wire.RunState(1, "killed"))
+            foe.publish(wire.TOPIC_EVENT, b"noise")
+            foe.send(b"M", b'{"members": [{"rank": 1}]}')
+            foe.send(b"K", b"-1", b"")
+            foe.send(b"A", b"f", b"1", wire.encode(wire.Reply(1, True)))
+            foe.publish(wire.TOPIC_BEAT, beat(2, 1))
+            mine = wire.topic_of(wire.TOPIC_BEAT, 2), wire.encode(beat(2, 1))
+            until(lambda: mine in looker.listen(), "its own rank")
+            refused = head.refused
+            assert refused >= 7
+            assert not any(getattr(wire.read_telemetry(payload), "step", 0) == 666 for _, payload in looker.heard)
+            foe.flood(wire.TOPIC_BEAT, beat(2, 2), 20_000)
+            other = wire.topic_of(wire.TOPIC_BEAT, 1), wire.encode(beat(1, 5))
+
+            def hears_the_other() -> bool:
+                # One that did not read during the flood may have lost the first of them.
+                two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 5))
+                return other in looker.listen()
+
+            until(hears_the_other, "the other branch")
+            until(lambda: head.refused > refused + 5_000, "most of the flood to be refused")
+            # libzmq 4.3.5 may abort the process of the head where one leaves whose messages fill its queue.
+            counts: deque[int] = deque(maxlen=20)
+
+            def is_read() -> bool:
+                counts.append(head.refused)
+                return len(counts) == 20 and counts[0] == counts[-1]
+
+            until(is_read, "the rest of the flood to be read")
+
+
+def test_the_main_threads_ask_each_other(runtime: Path) -> None:
+    """A question of one observer is a command at the other, and its reply comes back once; without a link None does."""
+    with several(runtime, 1, 1) as (one, two), one.observed() as head, two.observed() as branch:
+        answers: queue.SimpleQueue[wire.Reply | None] = queue.SimpleQueue()
+        branch.far.ask("", wire.Note(1, wire.Event(1, "x")), 5.0, answers.put)
+        assert answers.get(timeout=10) is None
+        two.find(one)
+        _linked(branch)
+        until(lambda: head.far.hosts(), "node2")
+        for asking, host, asked in ((branch, "", head), (head, "node2", branch)):
+            asking.far.ask(host, wire.Note(41, wire.Event(1, "x")), 30.0, answers.put)
+            found: list[tuple[bytes, wire.Command]] = []
+            until(lambda asked=asked, found=found: found.extend(asked.requests.received()) or found, "the command")  # type: ignore[misc]
+            ((sender, command),) = found
+            assert far.is_from_elsewhere(sender)
+            asked.requests.reply(sender, wire.Reply(command.id, True, "told"))
+            assert answers.get(timeout=10) == wire.Reply(41, True, "told")
+        head.far.ask("node2", wire.Note(42, wire.Event(1, "x")), 0.2, answers.put)
+        assert answers.get(timeout=10) is None
+        head.far.ask("nobody", wire.Note(43, wire.Event(1, "x")), 5.0, answers.put)
+        assert answers.get(timeout=10) is None
+
+
+def test_of_a_large_group_the_newest_comes_together_and_steps_of_ranks_in_sight(runtime: Path, look: Look) -> None:
+    """Nobody is sent all records of a large group; those of a rank that somebody looks at come as they are made."""
+    with several(runtime, 1, 1, world=70) as (one, two), one.observed(), two.observed() as branch:
+        two.find(one)
+        _linked(branch)
+        looker = look(one, wire.TOPIC_NEWEST, wire.topic_of(wire.TOPIC_STEPS, 1))
+        near, afar = one.ranks[0], two.ranks[0]
+        afar.meet(wire.TOPIC_BATCH)
+        afar.fill()
+        afar.publish(wire.TOPIC_SUMMARY, summary(1, 1))
+        afar.publish(wire.TOPIC_BEAT, beat(1, 4))
+
+        def newest() -> set[int]:
+            told = [wire.read_newest(payload) for topic, payload in looker.listen() if topic == wire.TOPIC_NEWEST]
+            each = [wire.read_telemetry(bytes(part)) for parts in told for part in parts.messages]
+            return {part.rank for part in each if isinstance(part, wire.Summary)}
+
+        until(lambda: 1 in newest(), "the summary of the far rank")
+        assert near.rank == 0
+        afar.meet(wire.TOPIC_STEPS)
+        sent = afar.publish(wire.TOPIC_STEPS, steps(1, 7))[0]
+        until(lambda: (wire.topic_of(wire.TOPIC_STEPS, 1), sent) in looker.listen(), "the records in sight")
+
+
+def _all_events(host: Host) -> list[wire.Event]:
+    return [each for each in read_events(host.directory.database) if isinstance(each, wire.Event)]
+
+
+def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Path) -> None:
+    """Also what was told before the link and while it was cut, each once, in the same words and with its time."""
+
+    class Judge(NoJudge):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps_of: set[int] = set()
+
+        def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
+            self.steps_of.add(rank)
+
+        def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
+            return (wire.Verdict(1, "slow_rank", "rank 1 is slow", 1, rank=1),) if self.steps_of else ()
+
+    with several(runtime, 1, 1) as (one, two), one.observed(judge=lambda *_: Judge(), finish=True) as head:
+        head.say("said before the link by the head", rank=0)
+        with two.cable(one) as cable, two.observed() as branch:
+            branch.say("said before the link by the branch")
+            _linked(branch)
+            _met(one, two)
+            head.say("said by the head")
+            branch.say("said by the branch", rank=1)
+            two.ranks[0].publish(wire.TOPIC_EVENT, wire.Event(5, "of a rank", 1))
+            two.ranks[0].publish(wire.TOPIC_STEPS, steps(1, 0))
+            until(lambda: [each.text for each in read_verdicts(two.directory.database)], "the verdict of the head")
+            cable.cut()
+            until(lambda: branch.far.role == "alone", "the branch to notice")
+            until(lambda: head.far.hosts()[0].state == "silent", "the head to notice")
+            head.say("said in the cut by the head")
+            branch.say("said in the cut by the branch")
+            cable.mend()
+            _linked(branch)
+            head.say("the last word")
+            said = [
+                "said before the link by the head", "node2: said before the link by the branch", "said by the head",
+                "said by the branch", "of a rank", "said in the cut by the head",
+                "node2: said in the cut by the branch", "the last word",
+            ]  # fmt: skip
+            until(lambda: set(said) <= set(_events(one)) & set(_events(two)), "all of it in both records")
+            until(lambda: sorted(map(repr, _all_events(one))) == sorted(map(repr, _all_events(two))), "the same list")
+            assert [_events(two).count(text) for text in said] == [1] * len(said)
+            found = [[(each.number, each.text) for each in read_verdicts(h.directory.database)] for h in (one, two)]
+            assert found == [[(1, "rank 1 is slow")]] * 2
