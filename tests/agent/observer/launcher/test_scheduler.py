@@ -7,7 +7,6 @@ import resource
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -78,11 +77,10 @@ def test_a_squeue_that_hangs_holds_nobody_up(squeue: Path) -> None:
     (squeue / "squeue").write_text(f"#!/bin/sh\nexec {shlex.join(WAITING)}\n")
     clock = [0.0]
     allocation = Allocation(lambda: clock[0])
-    began = time.monotonic()
     for _ in range(40):
         clock[0] += 10
+        # A turn that waited for it would wait for ever.
         allocation.turn(lambda: {"SLURM_JOB_ID": "1"})
-    assert time.monotonic() - began < 5
     assert allocation.ends_at_ns is None
     assert allocation._question is None
     assert allocation._failures == 3

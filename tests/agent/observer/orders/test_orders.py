@@ -143,23 +143,11 @@ def test_a_kill_at_either_door_ends_both_hosts(two: Two, door: int) -> None:
     assert {place.directory.read().killed_by for place in places} == {"ada"}
 
 
-def test_the_ladders_of_both_hosts_run_at_the_same_time(two: Two) -> None:
-    """Ranks that ignore SIGTERM: the grace period passes once, not once for each host."""
-    places = two(STUBBORN)
-    began = time.monotonic()
-    places[1].ask(wire.Kill(7, 5.0, who="ada"))
-    places[1].turn()
-    _turn_until(places, lambda: not any(place.alive or place.orders.ending for place in places), "both hosts to end")
-    assert 5.0 <= time.monotonic() - began < 9.9
-    for place in places:
-        assert any("SIGKILL" in line and place.side.state.host in line for line in place.said)
-
-
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_who_is_in_a_hurry_waits_for_nobody(two: Two, first: int, second: int) -> None:
     """A second kill with less grace ends all hosts within that, is told, and both askers get the sum.
 
-    One with more grace changes nothing.
+    One with more grace changes nothing. Meanwhile the grace of the first passes on both hosts at the same time.
     """
     places = two(STUBBORN)
     places[first].ask(wire.Kill(7, 600.0, who="ada"))
@@ -172,6 +160,8 @@ def test_who_is_in_a_hurry_waits_for_nobody(two: Two, first: int, second: int) -
         assert places[door].answers[asker].text == "4 ranks on 2 hosts ended, 0 left"
     told = [event.text for place in places for event in place.events]
     assert told == ["kill requested · ada", "kill within 0.5 s requested · bob"]
+    for place in places:
+        assert any("SIGKILL" in line and place.side.state.host in line for line in place.said)
 
 
 def test_a_branch_whose_head_does_not_answer_ends_its_own_host_and_says_so(two: Two) -> None:
