@@ -83,7 +83,7 @@ class Observer:
         host, hosts = socket.gethostname(), relay.far
         self._others = Others(host, hosts, self._say)
         self._orders = Orders(
-            directory, relay.requests, self._say, relay.ask, lambda: relay.hang, relay.add, hosts,
+            directory, relay.requests, self._say, relay.ask, relay.add, hosts,
             self._take_from_host, host,
         )  # fmt: skip
         self._orders.know_ended(self._others.ended)
@@ -129,7 +129,7 @@ class Observer:
             self._note_exits()
             self._ends.turn()
             self._scheduler.turn(self._members.values())
-            self._orders.turn(self._run, uneven=self._relay.is_uneven)
+            self._orders.turn(self._run, uneven=self._relay.is_uneven, hang=self._relay.hang)
             self._look_at_hosts()
             self._presence.tick()
             if self._orders.ending:

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,6 +21,7 @@ from ddptop.agent.observer.actions import checksums
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
 from ddptop.agent.observer.actions.parameters import compared
 from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
+from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.end.hung import ageless
 from ddptop.agent.observer.hosts import far
@@ -56,10 +56,7 @@ class _Action:
         self.began = time.monotonic()
         self.askers: list[tuple[bytes, int]] = []
         """Whoever has asked for it, each with the number of the request."""
-        self.waiting = ""
-        """The ranks that it waits for, in one line; empty where it waits for none, or for a moment only."""
-        self.cancelled = threading.Event()
-        self.controller: Controller | None = None
+        self.wait = Wait()
         self.thread: threading.Thread | None = None
         self.outcome: str | wire.Parameters | Refused | None = None
         """None until it has ended."""
@@ -70,11 +67,11 @@ class _Action:
 
     @property
     def can_be_cancelled(self) -> bool:
-        return self.outcome is None and not (self.controller is not None and self.controller.is_decided)
+        return self.outcome is None and not self.wait.is_decided
 
     def is_the_same(self, other: _Action) -> bool:
         """Say whether one outcome serves both; two steps are two, whoever asks."""
-        if self.command.action == "step" or other.cancelled.is_set():
+        if self.command.action == "step" or other.wait.is_cancelled:
             return False
         return (self.said, self.command.checkpoint) == (other.said, other.command.checkpoint)
 
@@ -89,7 +86,6 @@ class Actions:
         requests: Requests,
         publish: Callable[[wire.Event], None],
         hosts: FarHosts,
-        hang: Callable[[], wire.Verdict | None],
     ) -> None:
         """Prepare.
 
@@ -99,14 +95,12 @@ class Actions:
             requests: the way back for replies.
             publish: publishes and records an event, on any thread.
             hosts: the observers of other hosts.
-            hang: returns the hang that was judged last, on any thread.
         """
         self._directory = directory
         self._ask = ask
         self._requests = requests
         self._publish = publish
         self._hosts = hosts
-        self._hang = hang
         self._present: _Action | None = None
         """The action that is under way, or has ended and is not answered yet."""
         self._next: _Action | None = None
@@ -123,7 +117,7 @@ class Actions:
     @property
     def waiting(self) -> str:
         """What that action waits for, for `RunState.waiting`."""
-        return "" if self._shown is None else self._shown.waiting
+        return "" if self._shown is None else self._shown.wait.line
 
     @property
     def _shown(self) -> _Action | None:
@@ -163,11 +157,11 @@ class Actions:
         elif before.command.action == _SETTLE and self._next is None:
             self._next = action
         elif command.action == "resume" and before.can_be_cancelled and self._next is None:
-            before.cancelled.set()
+            before.wait.is_cancelled = True
             self._next = action
         else:
             doing = f"{before.said} is under way for {time.monotonic() - before.began:.0f} s"
-            line = before.waiting.rpartition(": ")[2]
+            line = before.wait.line.rpartition(": ")[2]
             if not before.can_be_cancelled:
                 self._answer(action, Refused(f"{doing}, and can no longer be cancelled"))
             else:
@@ -204,21 +198,17 @@ class Actions:
             # Whoever is stopped answers nobody: that is the reason, whatever the ranks did not do.
             if (freeze := freezer.frozen(self._directory)) is not None:
                 raise Refused(f"frozen meanwhile by {freeze.who}") from refusal
-            if isinstance(refusal, Unheard) and (said := self._how_it_hangs()):
-                raise Hung(said) from refusal
+            if isinstance(refusal, Unheard) and action.wait.hang:
+                raise Hung(action.wait.hang) from refusal
             raise
         except RunDirError as problem:
             raise Refused(str(problem)) from problem
 
     def _act(self, action: _Action, ranks: LiveRanks) -> str | wire.Parameters:
-        command, cancelled = action.command, action.cancelled.is_set
-        waits = partial(setattr, action, "waiting")
-        controller = action.controller = Controller(
-            ranks, action.author, waits=waits, cancelled=cancelled, hangs=self._how_it_hangs
-        )
+        command, controller = action.command, Controller(ranks, action.author, action.wait)
         match command.action:
             case "checksum":
-                return compared(checksums.gather(ranks, waits=waits, cancelled=cancelled, hangs=self._how_it_hangs))
+                return compared(checksums.gather(ranks, action.wait))
             case "pause":
                 return controller.pause()
             case "step":
@@ -231,10 +221,6 @@ class Actions:
                 return controller.stop(checkpoint=command.checkpoint)
             case _:
                 return controller.settle(ranks.stopped_by)
-
-    def _how_it_hangs(self) -> str:
-        verdict = self._hang()
-        return ageless(verdict) if verdict is not None and verdict.until_at_ns is None else ""
 
     def _answer(self, action: _Action, outcome: str | wire.Parameters | Refused) -> None:
         """Record what came of an action, and answer whoever has asked for it."""
@@ -283,16 +269,19 @@ class Actions:
         """Cancel the action that waits; return False where there is none, or it saves already."""
         if self._present is None or not self._present.can_be_cancelled:
             return False
-        self._present.cancelled.set()
+        self._present.wait.is_cancelled = True
         return True
 
-    def turn(self, *, uneven: bool) -> None:
+    def turn(self, *, uneven: bool, hang: wire.Verdict | None) -> None:
         """Answer what has ended, and put right what was left half done; to be called from time to time.
 
         Args:
             uneven: some ranks of the run are held, and others are not.
+            hang: the hang that was judged last.
         """
         self._take_outcome()
+        if self._present is not None:
+            self._present.wait.hang = "" if hang is None or hang.until_at_ns is not None else ageless(hang)
         now = time.monotonic()
         if not uneven:
             self._is_settled = False

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unholdable, Unsavable
+from ddptop.agent.control.refusals import Refused, Unholdable, Unsavable
 from ddptop.agent.observer.actions.polled import AllEnded, Group, PolledRanks, awaited, named
+from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.text import plural
 from ddptop.agent.wire import Reply
 
@@ -32,8 +32,6 @@ LEAVE_S: Final = 30.0
 """Seconds that a stopped script may take to clean up."""
 FARTHEST: Final = 64
 """Ranks of one group are a step apart, or a few where the device lags; a larger distance means no common count."""
-SOON_S: Final = 0.2
-"""Seconds of waiting for ranks after which it is told; most pauses take less."""
 _LEASE_MS: Final = int(LEASE_S * 1000)
 
 
@@ -50,40 +48,17 @@ class _Held:
 class Controller:
     """Carries out one action on one group."""
 
-    def __init__(
-        self,
-        group: Group,
-        who: str = "somebody",
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        waits: Callable[[str], None] = lambda line: None,
-        cancelled: Callable[[], bool] = lambda: False,
-        hangs: Callable[[], str] = lambda: "",
-    ) -> None:
+    def __init__(self, group: Group, who: str, wait: Wait) -> None:
         """Prepare to act.
 
         Args:
             group: the ranks.
             who: the author of the action.
-            clock: a monotonic clock.
-            sleep: waits for so many seconds.
-            waits: takes one line on the ranks that a pause, step, checkpoint or stop waits for, again and again while
-                it waits longer than a moment; an empty line once it waits no more.
-            cancelled: asked while the action waits for ranks; True ends it, and the group goes on: after a step that
-                was begun, to the end of that step.
-            hangs: asked once it waits longer than a moment, and then once a second; returns how the run hangs, empty
-                where it does not. Ranks of a run that hangs are not waited for.
+            wait: where the action says what it waits for, and is cancelled.
         """
         self._polled = PolledRanks(group)
         self._who = who
-        self._clock = clock
-        self._sleep = sleep
-        self._waits = waits
-        self._cancelled = cancelled
-        self._hangs = hangs
-        self.is_decided = False
-        """True once the scripts save, or end: an action that has come so far cannot be cancelled."""
+        self._wait = wait
 
     def pause(self, patience_s: float = PATIENCE_S) -> str:
         """Pause all ranks at the same step boundary, with no collective outstanding.
@@ -92,10 +67,10 @@ class Controller:
             Refused: some rank cannot be held; all ranks go on.
             Hung: the same, because the run hangs.
         """
-        started = self._clock()
+        started = self._wait.clock()
         held = self._lease("pause", patience_s)
         self._keep(held)
-        return f"held at step {held.step:,} in {(self._clock() - started) * 1e3:,.0f} ms"
+        return f"held at step {held.step:,} in {(self._wait.clock() - started) * 1e3:,.0f} ms"
 
     def advance(self, steps: int, patience_s: float = PATIENCE_S) -> str:
         """Let all ranks of a paused group do exactly this many more steps.
@@ -104,7 +79,7 @@ class Controller:
             Refused: the group is not paused, or a rank does not reach the step.
             Cancelled: the wait was cancelled; the ranks are held at the step all the same.
         """
-        started = self._clock()
+        started = self._wait.clock()
         standing = self._polled.standing()
         if not _is_paused(standing):
             under_way = any(reply.kept for reply in standing.values())
@@ -116,7 +91,8 @@ class Controller:
         target = (steps_held.pop() or 0) + steps
         self._polled.insist(lambda id: wire.Advance(id, target))
         self._await_target(target, patience_s)
-        return f"held at step {target:,} after {plural(steps, 'step')} in {(self._clock() - started) * 1e3:,.0f} ms"
+        took_ms = (self._wait.clock() - started) * 1e3
+        return f"held at step {target:,} after {plural(steps, 'step')} in {took_ms:,.0f} ms"
 
     def resume(self) -> str:
         """Resume all ranks.
@@ -154,18 +130,18 @@ class Controller:
         checkpoint = checkpoint and self._can_save()
         held = self._hold("stop")
         saved = self._save(held) if checkpoint else "without a checkpoint"
-        self.is_decided = True
+        self._wait.decide()
         # Of ranks that end at once the answers may be lost.
         with contextlib.suppress(AllEnded):
             self._polled.insist(lambda id: wire.End(id, self._who))
-        deadline = self._clock() + LEAVE_S
+        deadline = self._wait.clock() + LEAVE_S
         while left := self._polled.remaining():
-            if self._clock() > deadline:
+            if self._wait.clock() > deadline:
                 raise Refused(
                     f"{named(left)} did not end within {LEAVE_S:.0f} s at step {held.step:,} ({saved}); "
                     f"`ddptop kill` ends what is left"
                 )
-            self._sleep(0.05)
+            self._wait.sleep(0.05)
         return f"stopped at step {held.step:,}, {saved}"
 
     def settle(self, stopped_by: str) -> str:
@@ -211,13 +187,13 @@ class Controller:
 
     def _lease(self, action: str, patience_s: float) -> _Held:
         """Hold a running group at the next common step, under a lease."""
-        started, token = self._clock(), os.urandom(8).hex()
+        token = os.urandom(8).hex()
         promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS))
         try:
             self._polled.check(promises)
             step = _common(promises)
             self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
-            self._await_held(action, token, step, started + patience_s, patience_s)
+            self._await_held(action, token, step, patience_s)
         except Refused:
             self._release(token, _furthest(promises))
             raise
@@ -238,46 +214,30 @@ class Controller:
         """Let the ranks go that are held under this token, up to that step; others may hold them since."""
         self._polled.release(token, step, _LEASE_MS)
 
-    def _await_held(self, action: str, token: str, step: int, deadline: float, patience_s: float) -> None:
-        began = self._clock()
-        nap, renew_at, told = 0.002, began + RENEW_S, False
-        first_deadline = self._clock() + min(FIRST_S, patience_s)
-        look_at = began + SOON_S
-        while True:
+    def _await_held(self, action: str, token: str, step: int, patience_s: float) -> None:
+        wait, renew_at = self._wait, RENEW_S
+        for _ in wait.rounds():
             standing = self._polled.standing()
             behind = {rank: reply for rank, reply in standing.items() if not reply.done}
             if not behind:
-                # What follows, such as a checkpoint, may take long, and can no longer be cancelled.
-                self.is_decided = True
+                # What follows, such as a checkpoint, may take long.
+                wait.decide()
                 self._renew(token, step)
-                if told:
-                    self._waits("")
                 return
-            pending = list(behind)
-            if self._cancelled():
-                raise Cancelled("cancelled; the run goes on")
-            if self._clock() > look_at:
-                if told_of := self._hangs():
-                    raise Hung(told_of)
-                look_at = self._clock() + RENEW_S
-            if self._clock() > began + SOON_S:
-                self._waits(f"{_DOING.get(action, action)}: waiting for {_awaited(behind)}")
-                told = True
-            if self._clock() > first_deadline and not any(reply.step for reply in standing.values()):
+            wait.tell(f"{_DOING.get(action, action)}: waiting for {_awaited(behind)}")
+            if wait.waited_s > min(FIRST_S, patience_s) and not any(reply.step for reply in standing.values()):
                 raise Unholdable(
                     "no rank has completed an optimizer step yet, and there is nothing else to hold them at; "
                     "try again after the first, if there is one in this program"
                 )
-            if self._clock() > deadline:
+            if wait.waited_s > patience_s:
                 raise Unholdable(
-                    f"{named(pending)} did not finish step {step:,} within {patience_s:.0f} s, "
+                    f"{named(behind)} did not finish step {step:,} within {patience_s:.0f} s, "
                     f"so the run goes on; does its loop call an optimizer step?"
                 )
-            if self._clock() >= renew_at:
+            if wait.waited_s >= renew_at:
                 self._renew(token, step)
-                renew_at = self._clock() + RENEW_S
-            self._sleep(nap)
-            nap = min(2 * nap, 0.1)
+                renew_at = wait.waited_s + RENEW_S
 
     def _renew(self, token: str, step: int) -> None:
         replies = self._polled.ask(lambda id: wire.Commit(id, token, step, _LEASE_MS))
@@ -285,34 +245,20 @@ class Controller:
             raise Refused(_OUT_OF_REACH)
 
     def _await_target(self, target: int, patience_s: float) -> None:
-        began = self._clock()
-        nap, best, deadline, look_at = 0.002, -1, began + patience_s, began + SOON_S
-        while True:
+        for _ in self._wait.rounds(after := f"all ranks are held at step {target:,} when they come there"):
             replies = self._polled.standing()
             behind = {rank: reply for rank, reply in replies.items() if not reply.done}
-            pending = {rank: reply.step or 0 for rank, reply in behind.items()}
-            if not pending:
+            if not behind:
                 return
             if not all(reply.kept for reply in replies.values()):
                 raise Refused(f"somebody resumed the run before step {target:,}")
-            if self._cancelled():
-                raise Cancelled(f"cancelled; all ranks are held at step {target:,} when they come there")
-            if self._clock() > look_at:
-                if told_of := self._hangs():
-                    raise Hung(f"{told_of}; all are held at step {target:,} when they come there")
-                look_at = self._clock() + RENEW_S
-            if self._clock() > began + SOON_S:
-                self._waits(f"stepping to {target:,}, then paused: waiting for {_awaited(behind)}")
-            if sum(pending.values()) > best:
-                best, deadline = sum(pending.values()), self._clock() + patience_s
-            if self._clock() > deadline:
-                rank, step = min(pending.items(), key=lambda item: item[1])
+            self._wait.tell(f"stepping to {target:,}, then paused: waiting for {_awaited(behind)}")
+            steps = {rank: reply.step or 0 for rank, reply in behind.items()}
+            if self._wait.stuck_s(sum(steps.values())) > patience_s:
+                rank, step = min(steps.items(), key=lambda item: item[1])
                 raise Refused(
-                    f"rank {rank} has completed step {step:,} and none in the last {patience_s:.0f} s; "
-                    f"all are held at step {target:,} when they come there"
+                    f"rank {rank} has completed step {step:,} and none in the last {patience_s:.0f} s; {after}"
                 )
-            self._sleep(nap)
-            nap = min(2 * nap, 0.1)
 
     # Checkpoints
 
@@ -331,11 +277,11 @@ class Controller:
     def _save(self, held: _Held) -> str:
         """Have all held ranks save, and return the line on it; raises `Refused`, with an unpaused group resumed."""
         nap = 0.01
-        self.is_decided = True
+        self._wait.decide()
         try:
             replies = self._ask_to_save(held.token)
             while any(reply.pending for reply in replies.values()):
-                self._sleep(nap)
+                self._wait.sleep(nap)
                 nap = min(2 * nap, 0.25)
                 replies = self._ask_to_save(held.token)
         except Refused:

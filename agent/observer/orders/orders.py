@@ -67,7 +67,6 @@ class Orders:
         requests: Requests,
         say: Say,
         ask: Ask,
-        hang: Callable[[], wire.Verdict | None] = lambda: None,
         publish: Callable[[wire.Event], None] = lambda event: None,
         hosts: FarHosts | None = None,
         between: Between = lambda message: None,
@@ -80,7 +79,6 @@ class Orders:
             requests: the commands, and the way back for replies.
             say: publishes an event of this moment.
             ask: sends each rank its command.
-            hang: returns the hang that was judged last.
             publish: publishes an event.
             hosts: the observers of other hosts; none where there are none.
             between: takes what another observer tells of the end of the run, or returns why not.
@@ -95,7 +93,7 @@ class Orders:
         self._hosts: FarHosts = hosts or Nobody()
         self._between = between
         self._host = host or socket.gethostname()
-        self.actions = Actions(directory, ask, requests, publish, self._hosts, hang)
+        self.actions = Actions(directory, ask, requests, publish, self._hosts)
         """What all ranks do at a common step."""
         self._ending = RunEnding(directory, requests, self._hosts, self._host, self._progress, self._warn)
         self._signals: list[_Signalled] = []
@@ -153,8 +151,8 @@ class Orders:
         """Take a function that returns the ranks on other hosts whose end is known."""
         self._ending.ranks_ended = ranks
 
-    def turn(self, run: Run, *, uneven: bool = False) -> None:
-        """Carry out the commands that have arrived; `uneven`: some ranks are held, and others are not."""
+    def turn(self, run: Run, *, uneven: bool = False, hang: wire.Verdict | None = None) -> None:
+        """Carry out the commands that have arrived; `uneven` and `hang` are those of `Actions.turn`."""
         for sender, command in self._requests.received():
             refusal = lateness(command) or self._obey(sender, command, run)
             if refusal is not None:
@@ -162,7 +160,7 @@ class Orders:
                 self._requests.reply(sender, wire.Reply(command.id, False, refusal))
         self._ending.turn(run)
         self._answer_signals()
-        self.actions.turn(uneven=uneven and self.killed_by is None)
+        self.actions.turn(uneven=uneven and self.killed_by is None, hang=hang)
 
     def await_parts(self) -> None:
         """Wait for the outcomes of the endings of single ranks and processes, and of an action."""

@@ -95,9 +95,7 @@ class Observer:
         self.replies: dict[bytes, wire.Reply] = {}
         self.now = 0.0
         monkeypatch.setattr(actions, "time", self)
-        self.actions = Actions(
-            self.directory, self.ranks.ask, self.side.requests, self.events.append, self.side, lambda: self.hang
-        )
+        self.actions = Actions(self.directory, self.ranks.ask, self.side.requests, self.events.append, self.side)
 
     def monotonic(self) -> float:
         """Return the time that the requests are told, which is moved by hand."""
@@ -107,7 +105,7 @@ class Observer:
 
     def turn(self, *, uneven: bool = False) -> bool:
         """Have a turn of the main thread."""
-        self.actions.turn(uneven=uneven)
+        self.actions.turn(uneven=uneven, hang=self.hang)
         self.replies |= dict(self.side.requests.replies())
         return True
 
@@ -349,7 +347,7 @@ def test_what_waits_behind_the_observers_own_work_can_be_cancelled(observer: Obs
     half_paused(observer)
     # The observer's own work goes on until it has waited for this rank.
     observer.ranks.deaf.add(1)
-    observer.actions.turn(uneven=True)
+    observer.turn(uneven=True)
     assert observer.actions.under_way == ""
     asker = observer.ask("pause")
     observer.actions.obey(asker, wire.Cancel(8, "ada"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -10,6 +10,7 @@ from ddptop.agent import wire
 from ddptop.agent.control.refusals import Hung, Refused
 from ddptop.agent.observer.actions.checksums import AHEAD, gather
 from ddptop.agent.observer.actions.polled import named
+from ddptop.agent.observer.actions.wait import Wait
 
 
 class Ranks:
@@ -21,7 +22,6 @@ class Ranks:
         self.asked: list[set[int]] = [set() for _ in steps]
         self.held = False
         self.now = 0.0
-        self.lines: list[str] = []
         self.commands: set[type] = set()
         self.ended: set[int] = set()
 
@@ -57,13 +57,10 @@ class Ranks:
     def unheard(self, ranks: Collection[int]) -> str:
         return ""
 
-    def gather(
-        self, cancelled: Callable[[], bool] = lambda: False, hangs: Callable[[], str] = lambda: ""
-    ) -> dict[int, wire.Checksums]:
-        return gather(
-            self, clock=lambda: self.now, sleep=self.move, waits=self.lines.append, cancelled=cancelled,
-            patience_s=60, hangs=hangs,
-        )  # fmt: skip
+    def gather(self, *, cancelled: bool = False, hang: str = "", patience_s: float = 60) -> dict[int, wire.Checksums]:
+        self.wait = Wait(lambda: self.now, self.move)
+        self.wait.is_cancelled, self.wait.hang = cancelled, hang
+        return gather(self, self.wait, patience_s)
 
 
 def test_all_ranks_tell_of_the_same_step() -> None:
@@ -95,17 +92,25 @@ def test_what_is_waited_for_is_told_and_can_be_cancelled() -> None:
     group = Ranks(10, 10, of={1: 0})
     with pytest.raises(Refused, match="rank 1 made no step within 60 s"):
         group.gather()
-    assert group.lines[-1] == f"waiting for rank 1 to make step {11 + AHEAD[0]}"
+    assert group.wait.line == f"waiting for rank 1 to make step {11 + AHEAD[0]}"
     assert named([7, 3]) == named([3, 7]) == "ranks 3, 7"
     with pytest.raises(Refused, match="cancelled; the run goes on"):
-        Ranks(10, 10, of={1: 0}).gather(lambda: True)
+        Ranks(10, 10, of={1: 0}).gather(cancelled=True)
+
+
+def test_a_rank_that_goes_on_is_waited_for_longer_than_the_patience() -> None:
+    """However far behind it is: the patience is that for its next step."""
+    group = Ranks(10, 60)
+    found = group.gather(patience_s=1.0)
+    assert {message.step for message in found.values()} == {61 + AHEAD[0]}
+    assert group.now > 2.0
 
 
 def test_ranks_of_a_run_that_hangs_are_not_waited_for() -> None:
     """How it hangs is told within a second."""
     group = Ranks(10, 10, of={0: 0, 1: 0})
     with pytest.raises(Hung, match=r"^rank 1 hangs: it sleeps$"):
-        group.gather(hangs=lambda: "rank 1 hangs: it sleeps")
+        group.gather(hang="rank 1 hangs: it sleeps")
     assert group.now < 1.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.agent.observer.actions.controller import Controller
+from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 
 
@@ -89,6 +91,20 @@ class Rank:
             return wire.Reply(command.id, False, str(refusal), gate.completed)
 
 
+class Watched(Wait):
+    """Notes what it waits for, and is cancelled after some lines."""
+
+    def __init__(self, clock: Clock, most: float = math.inf) -> None:
+        super().__init__(clock, self._sleep)
+        self._clock, self._most = clock, most
+        self.told: list[str] = []
+
+    def _sleep(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+        self.told += [self.line] if self.line else []
+        self.is_cancelled = len(self.told) > self._most
+
+
 class Group:
     """Ranks behind a connection that loses what it is told to lose."""
 
@@ -129,8 +145,8 @@ class Group:
             member.advance()
         return {rank for rank, member in enumerate(self.members) if member.ended}
 
-    def controller(self, who: str = "ada", **options) -> Controller:
-        return Controller(self, who, clock=self.clock, sleep=self.clock.sleep, **options)
+    def controller(self, wait: Wait | None = None) -> Controller:
+        return Controller(self, "ada", wait or Watched(self.clock))
 
     def goes_on(self, steps: int = 20) -> None:
         """Let the training threads make steps, as far as they may, and leases run out that nobody renews."""
@@ -296,19 +312,20 @@ def test_a_pause_names_the_rank_that_the_others_wait_for(group_of):
     """Of the ranks that are not held it is those outside of a collective, and all of them where there is none such."""
     for outstanding, named in (([1, 0, 1], "rank 1"), ([1, 1, 1], "ranks 0, 1, 2"), ([0, 0, 1], "ranks 0, 1")):
         group = group_of(4, 4, 4)
-        told: list[str] = []
+        wait = Watched(group.clock)
         for member, open_ones in zip(group.members, outstanding, strict=True):
             member.moving, member.outstanding = False, open_ones
         with pytest.raises(Unholdable):
-            group.controller(waits=told.append).pause(patience_s=2.0)
-        assert set(told) == {f"pausing: waiting for {named}"}
+            group.controller(wait).pause(patience_s=2.0)
+        assert set(wait.told) == {f"pausing: waiting for {named}"}
 
 
 def test_a_pause_of_a_moment_tells_of_no_wait(group_of):
     """What is over before it could be read is not shown."""
-    told: list[str] = []
-    group_of(4, 5, 4).controller(waits=told.append).pause()
-    assert told == []
+    group = group_of(4, 5, 4)
+    wait = Watched(group.clock)
+    group.controller(wait).pause()
+    assert wait.told == []
 
 
 @pytest.mark.parametrize("act", [Controller.pause, Controller.stop, Controller.checkpoint])
@@ -318,11 +335,11 @@ def test_an_action_that_waits_can_be_cancelled(group_of, act):
     group.members[1].moving = False
     for member in group.members:
         member.checkpoint = saves("/data/c.pt")
-    told: list[str] = []
+    wait = Watched(group.clock, most=3)
     with pytest.raises(Cancelled, match="cancelled; the run goes on"):
-        act(group.controller(waits=told.append, cancelled=lambda: len(told) > 3))
+        act(group.controller(wait))
     assert [gate.limit for gate in group.gates] == [None, None]
-    assert "waiting for rank 1" in told[0]
+    assert "waiting for rank 1" in wait.told[0]
 
 
 @pytest.mark.parametrize("act", [Controller.pause, Controller.stop, Controller.checkpoint])
@@ -333,26 +350,15 @@ def test_ranks_of_a_run_that_hangs_are_not_waited_for(group_of, act):
     for member in group.members:
         member.checkpoint = saves("/data/c.pt")
     with pytest.raises(Hung, match=r"^rank 1 hangs: it sleeps$"):
-        act(group.controller(hangs=lambda: "rank 1 hangs: it sleeps"))
+        act(group.controller(hanging(group, "rank 1 hangs: it sleeps")))
     assert group.clock.now < 1.0
     assert [gate.limit for gate in group.gates] == [None, None]
 
 
-def test_a_run_that_comes_to_the_step_is_not_asked_whether_it_hangs(group_of):
-    """A verdict may be older than the step that is being made; a wait that goes on asks about once a second."""
-    group, asked = group_of(4, 5), []
-
-    def hangs() -> str:
-        asked.append(True)
-        return ""
-
-    group.controller(hangs=hangs).pause()
-    assert asked == []
-    group = group_of(4, 4)
-    group.members[1].moving = False
-    with pytest.raises(Unholdable):
-        group.controller(hangs=hangs).pause(patience_s=5.0)
-    assert 4 <= len(asked) <= 6
+def test_a_run_that_comes_to_the_step_is_held_whatever_is_said_of_it(group_of):
+    """A verdict may be older than the step that is being made."""
+    group = group_of(4, 5)
+    assert "held at step" in group.controller(hanging(group, "rank 1 hangs")).pause()
 
 
 def test_a_step_of_a_run_that_hangs_is_not_waited_for(group_of):
@@ -361,40 +367,41 @@ def test_a_step_of_a_run_that_hangs_is_not_waited_for(group_of):
     group.controller().pause()
     held = group.gates[0].limit
     group.members[1].moving = False
-    with pytest.raises(Hung, match=f"rank 1 hangs; all are held at step {held + 2} when they come there"):
-        group.controller(hangs=lambda: "rank 1 hangs").advance(2)
+    with pytest.raises(Hung, match=f"rank 1 hangs; all ranks are held at step {held + 2} when they come there"):
+        group.controller(hanging(group, "rank 1 hangs")).advance(2)
 
 
 def test_what_waits_for_ranks_says_so_no_longer_once_they_are_held(group_of):
     """A checkpoint that comes after may take minutes: it waits for no rank, and cannot be cancelled."""
-    group, told = group_of(4, 4), []
+    group = group_of(4, 4)
+    wait = Watched(group.clock)
     group.members[1].moving = False
 
-    def tell(line: str) -> None:
-        told.append(line)
-        group.members[1].moving = True
+    def move(seconds: float) -> None:
+        wait._sleep(seconds)
+        group.members[1].moving = bool(wait.told)
 
     def save() -> Saved:
-        assert told[-1] == ""
+        assert (wait.line, wait.is_decided) == ("", True)
         return Saved(True, "/data/c.pt", 1)
 
+    wait.sleep = move
     for member in group.members:
         member.checkpoint = save
-    group.controller(waits=tell).checkpoint()
-    assert set(told[:-1]) == {"checkpoint: waiting for rank 1"}
-    assert told[-1] == ""
+    group.controller(wait).checkpoint()
+    assert set(wait.told) == {"checkpoint: waiting for rank 1"}
 
 
 def test_a_step_that_waits_can_be_cancelled(group_of):
     """It names the rank that it waits for; the ranks are held at the step when they come there."""
     group = group_of(4, 4)
-    told: list[str] = []
+    wait = Watched(group.clock, most=3)
     group.controller().pause()
     held = group.gates[0].limit
     group.members[1].moving = False
     with pytest.raises(Cancelled, match=f"cancelled; all ranks are held at step {held + 2} when they come there"):
-        group.controller(waits=told.append, cancelled=lambda: len(told) > 3).advance(2)
-    assert set(told) == {f"stepping to {held + 2}, then paused: waiting for rank 1"}
+        group.controller(wait).advance(2)
+    assert set(wait.told) == {f"stepping to {held + 2}, then paused: waiting for rank 1"}
     assert [gate.limit for gate in group.gates] == [held + 2, held + 2]
 
 
@@ -472,6 +479,13 @@ def test_a_rank_that_ends_does_not_hold_up_the_others(group_of):
     assert group.controller().pause().startswith("held at step 7 ")
     assert [gate.held for gate in group.gates] == [True, True, False]
     assert group.controller().advance(2).startswith("held at step 9 ")
+
+
+def hanging(group: Group, line: str) -> Wait:
+    """Return the wait of an action on a run of which a hang was judged."""
+    wait = Watched(group.clock)
+    wait.hang = line
+    return wait
 
 
 def saves(where: str | None, error: str = ""):
