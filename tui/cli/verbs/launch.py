@@ -19,6 +19,7 @@ from ddptop.tui.cli.verbs.options import (
     add_view,
     chosen,
     configured,
+    detach,
     on_terminal,
     show,
     typed,
@@ -26,9 +27,8 @@ from ddptop.tui.cli.verbs.options import (
 from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request, whole
 
 if TYPE_CHECKING:
-    from ddptop.agent.run.rundir import Process, RunDir
+    from ddptop.agent.run.rundir import Process
     from ddptop.tui.cli.parsing import Parser
-    from ddptop.tui.settings import Settings
 
 
 def add(verbs: Verbs) -> None:
@@ -153,6 +153,7 @@ def requested(options: argparse.Namespace, who: str) -> Request:
 def _run(options: argparse.Namespace) -> int:
     from ddptop.agent.observer.launcher import launcher
     from ddptop.trainers import CATALOGUE
+    from ddptop.tui.cli.verbs import slurm
     from ddptop.tui.control.actor import who
     from ddptop.tui.control.launch.launch import RequestError, checked, command, launch
 
@@ -166,8 +167,6 @@ def _run(options: argparse.Namespace) -> int:
     request = requested(options, who("shell"))
     try:
         if options.slurm:
-            from ddptop.tui.cli.verbs import slurm
-
             return slurm.launch(options, request, settings)
         if options.nodes is not None or options.ntasks_per_node is not None:
             return complain("launch: --nodes and --ntasks-per-node need --slurm; else: --nnodes, --nproc-per-node", 2)
@@ -175,7 +174,7 @@ def _run(options: argparse.Namespace) -> int:
             print(shlex.join(command(request, *checked(request))))
             return 0
         holder = _holder(options)
-        asked = request if holder is None else after_requeue(request)
+        asked = request if holder is None else slurm.after_requeue(request)
         directory = launch(asked, _tell if options.verbose else _be_quiet, holder=holder)
     except RequestError as problem:
         return complain(problem, 2)
@@ -190,18 +189,6 @@ def _holder(options: argparse.Namespace) -> Process | None:
     watched = options.detach or on_terminal(options) or sys.stdin.isatty()
     # The first process of a container takes all others with it.
     return identify(os.getpid()) if not watched and (is_task(os.environ) or os.getpid() == 1) else None
-
-
-def after_requeue(request: Request) -> Request:
-    """Return a request that goes on from its checkpoint, where Slurm has requeued the job and the program can."""
-    from ddptop.tui.control.launch.launch import resumed
-    from ddptop.tui.control.launch.slurm import restarts
-
-    count = restarts(os.environ)
-    again = resumed(request) if count else request
-    if again is not request:
-        _tell(f"Slurm has requeued this job (restart {count}): the program goes on from its checkpoint, by --resume")
-    return again
 
 
 def _restart(options: argparse.Namespace) -> int:
@@ -224,17 +211,3 @@ def _be_quiet(_: str) -> None:
 
 def _tell(line: str) -> None:
     print(f"ddptop: {line}", file=sys.stderr)
-
-
-def detach(directory: RunDir, settings: Settings) -> int:
-    """Wait until the ranks have begun to work, then print the run's name alone; the exit code shows a failure."""
-    from ddptop.tui.cli import view
-
-    if sys.stderr.isatty():
-        # To import torch takes a while.
-        print(f"ddptop: starting {directory.name} …", file=sys.stderr)
-    failure = view.await_start(directory, settings)
-    if failure is not None:
-        return complain(f"run {directory.name}: {failure}; `ddptop logs {directory.name}` shows more", 1)
-    print(directory.name)
-    return 0

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptop.tui.cli.complaint import complain
+
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
     from ddptop.tui.cli.parsing import Parser
@@ -155,6 +157,20 @@ def show(options: argparse.Namespace, directory: RunDir, settings: Settings, *, 
     if not on_terminal(options):
         return view.follow_plainly(directory, settings, launched_here=options.verb in ("launch", "restart"))
     return view.show_dashboard(directory, settings, listed=listed)
+
+
+def detach(directory: RunDir, settings: Settings) -> int:
+    """Wait until the ranks have begun to work, then print the run's name alone; the exit code shows a failure."""
+    from ddptop.tui.cli import view
+
+    if sys.stderr.isatty():
+        # To import torch takes a while.
+        print(f"ddptop: starting {directory.name} …", file=sys.stderr)
+    failure = view.await_start(directory, settings)
+    if failure is not None:
+        return complain(f"run {directory.name}: {failure}; `ddptop logs {directory.name}` shows more", 1)
+    print(directory.name)
+    return 0
 
 
 def live_runs() -> list[RunDir]:

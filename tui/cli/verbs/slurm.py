@@ -15,10 +15,9 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.text import plural
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.launch import after_requeue, detach
-from ddptop.tui.cli.verbs.options import on_terminal, show
+from ddptop.tui.cli.verbs.options import detach, on_terminal, show
 from ddptop.tui.control.launch import hosts, slurm
-from ddptop.tui.control.launch.launch import command
+from ddptop.tui.control.launch.launch import command, resumed
 from ddptop.tui.control.launch.options import Request
 from ddptop.tui.control.launch.target import target
 
@@ -66,6 +65,16 @@ def launch(options: argparse.Namespace, request: Request, settings: Settings) ->
             complain(line, _REFUSED)
         return complain(complaints[-1], _REFUSED)
     return detach(directory, settings) if options.detach else show(options, directory, settings)
+
+
+def after_requeue(request: Request) -> Request:
+    """Return a request that goes on from its checkpoint, where Slurm has requeued the job and the program can."""
+    count = slurm.restarts(os.environ)
+    again = resumed(request) if count else request
+    if again is not request:
+        how = f"Slurm has requeued this job (restart {count}): the program goes on from its checkpoint, by --resume"
+        print(f"ddptop: {how}", file=sys.stderr)
+    return again
 
 
 def _await_directory(step: slurm.Step, name: str, since_ns: int) -> RunDir | None:

@@ -22,7 +22,7 @@ from ddptop.agent.observer.record.history.columns import stride_of
 from ddptop.agent.observer.record.history.numbers import WIDTHS_S, columns_for
 from ddptop.agent.observer.record.history.recorded import Recorded
 from ddptop.agent.observer.record.history.series import Cells, Series, joined
-from ddptop.tui.model.history.history import ALL_RANKS, COLUMNS, first_question
+from ddptop.tui.model.history.first import ALL_RANKS, COLUMNS, first_question
 from ddptop.tui.model.history.stretches import MOST_CELLS, Stretch, stretch_of
 
 EDGE_S: Final = 0.5

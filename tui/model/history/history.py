@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ddptop.agent import wire
 from ddptop.agent.wire import Step
+from ddptop.tui.model.history.first import first_question
 
 if TYPE_CHECKING:
     from ddptop.tui.model.history.asked import Asked, AskedSteps, AskedTime
@@ -20,12 +21,6 @@ RECORDS: Final = 65_536
 """Step records held of all ranks together; the store holds most of them anyway."""
 MOST_STEPS: Final = 240
 LEAST_STEPS: Final = 16
-COLUMNS: Final = 512
-"""Columns that are asked for: a plot has no more."""
-ALL_RANKS: Final = 64
-"""Of so many ranks all are asked for together; of more, those in sight, or all where these are many."""
-FIRST: Final = "loss"
-"""What a plot shows at first, asked for before it does."""
 EARLY_BYTES: Final = 8 << 20
 """Answers that wait for the first look; after more, none is waited for."""
 
@@ -153,8 +148,3 @@ class History:
             known = self._began.setdefault(message.rank, message.started_at_ns)
             if known != message.started_at_ns:
                 self._began[message.rank], self.steps = message.started_at_ns, NewestSteps(self.world)
-
-
-def first_question(world: int) -> wire.History:
-    """Return the first question about a run of so many ranks."""
-    return wire.History(-1, FIRST, None, most=COLUMNS) if world <= ALL_RANKS else wire.History(-1, ranks=())

@@ -12,7 +12,7 @@ from support.values.histories import Kept
 from ddptop.agent import wire
 from ddptop.agent.observer.record.history.columns import fold, stride_of
 from ddptop.tui.model.history.asked import ANSWER_S, EDGE_S, HELD, SIGHT_S, Asked
-from ddptop.tui.model.history.history import COLUMNS
+from ddptop.tui.model.history.first import COLUMNS
 from ddptop.tui.model.history.stretches import stretch_of
 
 BASE_S = 1_800_000_000
