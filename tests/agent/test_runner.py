@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.agent.run import rundir
+from ddptop.agent.run.switches import checking, recording
 
 PROBE = """
 import json, sys
@@ -117,6 +118,25 @@ def test_bad_input_gives_one_line(tmp_path, arguments):
     under = run("-m", "ddptop.agent", *arguments, cwd=tmp_path)
     assert under.returncode == 2
     assert len(under.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "right"),
+    [
+        ("DDPTOP_INJECT", "rank=0,phase=sideways,ms=3", "sideways"),
+        (checking.VARIABLE, "often", "say a number of steps"),
+        (recording.VARIABLE, "7", "say one of 1, 2, 4"),
+        (recording.MEMORY_VARIABLE, "much", "say a number of MiB"),
+    ],
+)
+def test_a_variable_that_makes_no_sense_is_refused_before_the_script(tmp_path, monkeypatch, variable, text, right):
+    """One line that names it and what would be right, and exit code 2."""
+    (tmp_path / "ok.py").write_text("print('trained')")
+    monkeypatch.setenv(variable, text)
+    done = run("-m", "ddptop.agent", "ok.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert variable in done.stderr
+    assert right in done.stderr
 
 
 def test_without_a_place_for_the_run_the_script_still_runs(tmp_path):

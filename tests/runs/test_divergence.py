@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -99,15 +96,3 @@ def test_one_value_that_differs_is_told_with_its_step_and_name(tmp_path: Path, k
     (tmp_path / "enough").unlink()
     with plain(script) as without:
         assert printed(without) == found
-
-
-def test_a_job_started_by_hand_refuses_nonsense(tmp_path: Path) -> None:
-    """The variable is checked by the runner, before the script: one line that names it, and exit code 2."""
-    (tmp_path / "train.py").write_text("print('trained')")
-    told = {**os.environ, checking.VARIABLE: "often"}
-    done = subprocess.run(
-        [sys.executable, "-m", "ddptop.agent", "train.py"], capture_output=True, text=True, cwd=tmp_path, env=told,
-        check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert f"{checking.VARIABLE}: 'often': say a number of steps" in done.stderr

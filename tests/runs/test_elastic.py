@@ -68,18 +68,13 @@ def test_it_is_looked_after_as_what_it_is(start: Start, tmp_path: Path) -> None:
     assert not [text for text in texts if "takes over" in text or "left out" in text]
 
 
-def test_its_observer_is_still_the_parent_of_torchrun(start: Start) -> None:
-    """Only a parent learns what has ended it."""
+def test_a_kill_ends_all_of_it_and_says_so(start: Start) -> None:
+    """No rank is missed that never was; torchrun was lost before, and the observer, its parent, has told its signal."""
     directory = start()
     torchrun = directory.read().torchrun
     assert torchrun is not None
     os.kill(torchrun.pid, signal.SIGKILL)
     until(lambda: [text for text in events(directory) if "torchrun is gone (signal 9)" in text], "how it has ended")
-
-
-def test_a_kill_ends_all_of_it_and_says_so(start: Start) -> None:
-    """No rank is missed that never was."""
-    directory = start()
     done = subprocess.run([*DDPTOP, "kill", directory.name], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "2 ranks ended, 0 left" in done.stdout

@@ -69,35 +69,3 @@ def test_ps_and_status_agree(tmp_path: Path) -> None:
     directory = rundir.find(name)
     assert ddptop("kill", name).returncode == 0
     until(lambda: directory.read().state == "killed", "the run is over")
-
-
-SPAWN = """
-import os, signal, sys, time, torch, torch.multiprocessing as mp, torch.distributed as dist
-
-def main(rank):
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{os.getcwd()}/store")
-    net = torch.nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    while True:
-        net(torch.ones(4, 4)).sum().backward()
-        optimizer.step()
-        time.sleep(0.01)
-
-if __name__ == "__main__":
-    mp.spawn(main, nprocs=2)
-"""
-
-
-def test_ranks_that_exit_with_0_on_a_kill_were_killed(tmp_path: Path) -> None:
-    """A script may handle SIGTERM, as Lightning does: its ranks have not finished."""
-    path = write_script(tmp_path, SPAWN)
-    launched = ddptop("launch", "--start", "spawn", "--detach", "--world", "2", str(path), cwd=tmp_path)
-    assert launched.returncode == 0, launched.stderr
-    name = launched.stdout.strip()
-    assert ddptop("kill", name).returncode == 0
-    until(lambda: rundir.find(name).read().state == "killed", "the run is over")
-    ranks = json.loads(ddptop("status", name, "--json").stdout)["ranks"]
-    assert [rank["state"] for rank in ranks] == ["killed", "killed"]
-    told = json.loads(ddptop("report", name, "--json").stdout)["ranks"]
-    assert [rank["state"] for rank in told] == ["killed", "killed"]

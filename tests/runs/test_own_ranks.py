@@ -13,12 +13,12 @@ from support.harness import DEADLINE_S, ddptop, until, write_script
 from ddptop.agent.run import rundir
 
 SPAWN = """
-import os, time, torch, torch.multiprocessing as mp, torch.distributed as dist
+import os, time, light, torch, torch.multiprocessing as mp, torch.distributed as dist
 
 def main(rank):
     dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{os.getcwd()}/store")
     net = torch.nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    optimizer = light.Descent(net)
     with open(f"pid-{rank}", "w") as told:
         told.write(str(os.getpid()))
     while not os.path.exists("end"):

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.harness import DEADLINE_S, ddptop, status, until, write_script
-from support.ranks import observed, plain
+from support.ranks import observed
 from support.scripts import TRAIN
 
-from ddptop.agent.run import rundir
-from ddptop.agent.run.switches.recording import MEMORY_VARIABLE, VARIABLE
+from ddptop.agent.run.switches.recording import VARIABLE
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +53,6 @@ def test_a_loss_that_is_no_number_is_told_with_its_step(eighth):
     assert status("eighth")["step"] == 700
 
 
-def test_parameters_are_those_of_a_run_without_the_agent(eighth, folder):
-    """Bit for bit on each rank after 20 steps, of which three were recorded."""
-    with plain(folder / "train.py", "20") as without:
-        without.wait()
-    logs = [rundir.find("eighth").rank_log(rank).read_text() for rank in (0, 1)]
-    # Not its exit code: gloo may abort in a rank that has trained to its end.
-    assert len(digests(without.said)) == 2, without.said
-    assert sorted(digests(without.said)) == [digest for log in logs for digest in digests(log)]
-
-
 NUMBERED = """
 import os
 import sys
@@ -96,13 +84,9 @@ def test_the_last_loss_is_that_of_the_last_step(tmp_path, ending):
     assert [(rank["step"], rank["loss"]) for rank in status(name)["ranks"]] == [(203, 203.0)] * 2
 
 
-def test_each_single_step_of_a_paused_run_tells_its_own_loss(tmp_path, monkeypatch):
+def test_each_single_step_of_a_paused_run_tells_its_own_loss(tmp_path):
     """That of the step at which it is held first, and of three single steps, most of which would not be recorded."""
-    monkeypatch.setenv(VARIABLE, "64")
-    write_script(tmp_path, NUMBERED)
-    endless = ("train.py", "--", "100000000", "usual")
-    ddptop("launch", "--detach", "--world", "2", "--name", "single", *endless, cwd=tmp_path)
-    try:
+    with observed("single", write_script(tmp_path, NUMBERED), "100000000", "usual", env={VARIABLE: "64"}):
         until(lambda: status("single")["step"], "the first steps")
         found = []
         for command in ("pause", "step", "step", "step"):
@@ -111,26 +95,10 @@ def test_each_single_step_of_a_paused_run_tells_its_own_loss(tmp_path, monkeypat
             found.append([told["step"], *(rank["loss"] for rank in told["ranks"])])
         first = found[0][0]
         assert found == [[number] * 3 for number in range(first, first + 4)]
-    finally:
-        ddptop("kill", "single")
+        assert ddptop("kill", "single").returncode == 0
 
 
 def _held_alike() -> Any:
     told = status("single")
     alike = {number for rank in told["ranks"] for number in (rank["step"], rank["loss"])} == {told["step"]}
     return told if alike else None
-
-
-def digests(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("digest ")]
-
-
-def test_what_cannot_be_is_refused_before_the_script(folder):
-    """One line that names the variable, and exit code 2."""
-    for variable, text, right in ((VARIABLE, "7", "one of 1, 2, 4"), (MEMORY_VARIABLE, "much", "a number of MiB")):
-        done = subprocess.run(
-            [sys.executable, "-m", "ddptop.agent", "train.py", "5"], capture_output=True, text=True, cwd=folder,
-            env={**os.environ, variable: text}, check=False,
-        )  # fmt: skip
-        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-        assert f"{variable}: '{text}': say {right}" in done.stderr

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import zmq
-from support.harness import WAIT, carriers, until
+from support.harness import WAIT, carriers, ddptop, until
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline, journal
@@ -91,6 +93,21 @@ def test_an_observer_that_stays_silent_goes_last(launch: Launch, monkeypatch: py
     assert "the observer does not answer; going on without it" in lines
     assert directory.read().state == "killed"
     assert carriers(directory.read().run_id) == []
+
+
+def test_ranks_that_exit_with_0_on_a_kill_were_killed(launch: Launch, tmp_path: Path) -> None:
+    """A script may handle SIGTERM, as Lightning does: its ranks have not finished."""
+    directory = launch(
+        "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"open('up-' + os.environ['RANK'], 'w').close(); {WAIT}"
+    )
+    until(lambda: all((tmp_path / f"up-{rank}").exists() for rank in (0, 1)), "both ranks have begun")
+    assert Ending(directory, "ada").kill(60.0, None, lambda line: None) == "2 ranks ended, 0 left"
+    until(lambda: directory.read().state == "killed", "the run is over")
+    assert [member.ended and member.ended.exit_code for member in directory.members().values()] == [0, 0]
+    for verb in ("status", "report"):
+        ranks = json.loads(ddptop(verb, directory.name, "--json").stdout)["ranks"]
+        assert [rank["state"] for rank in ranks] == ["killed", "killed"]
 
 
 def test_an_observer_stopped_at_it_is_noticed_at_once(launch: Launch) -> None:
