@@ -11,6 +11,7 @@ from support.screens.dashboards import SIZES, rests, seen, settled, still_app
 from support.screens.frames import NOW, StillSource, frame, history_of, rank_frame, recorded, verdict_frame
 from support.values.histories import RecordedHistory
 from textual.app import App
+from textual.geometry import Size
 
 from ddptop.agent.wire import Collective, Step
 from ddptop.tui.app.app import DdptopApp
@@ -66,6 +67,24 @@ def timeline_of(app: App[None]) -> TimelineView:
     view = view_of(app)
     assert isinstance(view, TimelineView)
     return view
+
+
+@pytest.mark.parametrize("width", [1, 5, 30])
+async def test_a_map_that_has_just_become_narrow_is_painted(
+    few: Frame, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line of the new width is there, although what is drawn is still that of the wide terminal."""
+    app = still_app(few)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("3")
+        await settled(pilot)
+        view = heatmap_of(app)
+        # As between a resize and its message.
+        monkeypatch.setattr(Heatmap, "size", Size(width, view.size.height))
+        view._drawn.clear()
+        lines = [view.render_line(y) for y in range(view.size.height)]
+        monkeypatch.undo()
+    assert {line.cell_length for line in lines} == {width}
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,8 @@ def _pointed(heat: HeatCells, sight: Sight, line: int, shades: tuple[int, int], 
 def _axis(heat: HeatCells, sight: Sight, ink: Ink) -> Row:
     """Return the times below the columns, and a mark below the cursor."""
     cells, column = [" "] * sight.width, sight.column
-    for back in range(0, heat.columns, _TICK):
+    # A resize can paint once before its message comes: the map has another width then.
+    for back in range(0, min(heat.columns, sight.width), _TICK):
         text = _ago((sight.newest - sight.edge + back) * sight.seconds, "end" if sight.ended else "now")
         tick = sight.width - back - 1
         cells[tick] = "│"
