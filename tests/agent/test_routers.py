@@ -15,6 +15,7 @@ import zmq
 from msgspec import inspect
 from support.harness import DEADLINE_S, until
 from support.hostile import announce, foreign, marks, texts_in, value_of
+from support.values.messages import replies_of
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import escalation
@@ -133,7 +134,7 @@ def requests() -> Iterator[Requests]:
     """Return the commands that wait for an observer's main thread."""
     made = Requests()
     yield made
-    made.arrived.close()
+    made.close()
 
 
 def put(requests: Requests, *commands: wire.Command) -> None:
@@ -167,7 +168,7 @@ def test_an_observer_that_has_let_go_of_the_run_refuses(directory: RunDir, reque
     orders = Orders(directory, requests, lambda *_: None, lambda *_: None, publish=told.append)
     orders.close()
     requests.put(b"later", wire.Kill(5, 0.0, who="ada"))
-    assert [(reply.id, reply.done) for _, reply in requests.replies()] == [
+    assert [(reply.id, reply.done) for _, reply in replies_of(requests)] == [
         (number, False) for number in (1, 2, 3, 4, 5)
     ]
     assert (told, orders.killed_by, directory.read()) == ([], None, record)
@@ -182,7 +183,7 @@ def test_who_asks_for_the_kill_that_was_just_done_is_told_what_came_of_it(
     orders = Orders(directory, requests, lambda *_: None, lambda *_: None)
     orders._ending.outcome = escalation.Outcome(2, 0, survivors)
     orders.close()
-    replies = {reply.id: reply for _, reply in requests.replies()}
+    replies = {reply.id: reply for _, reply in replies_of(requests)}
     whole, part = replies[1], replies[2]
     assert (whole.done, whole.text) == (done, escalation.Outcome(2, 0, survivors).text)
     assert not part.done

@@ -79,8 +79,8 @@ class Asked:
     """A question about the history."""
 
     query: wire.History
-    answered: Callable[[list[wire.HistoryAnswer]], None]
-    """Called with the whole answer, in the recorder's thread."""
+    answered: Callable[[wire.HistoryAnswer], None]
+    """Called with each part of the answer, in the recorder's thread."""
 
 
 Item = Begin | Own | Renamed | Told | Judged | Looked | Asked

@@ -162,15 +162,16 @@ class Recorder:
         self.inbox.put(Looked(tuple(inspections)))
         self._wake.set()
 
-    def ask(self, query: wire.History, answered: Callable[[list[wire.HistoryAnswer]], None]) -> None:
-        """Answer a question about the history, after all that has been put before; `answered` is called in the
-        recorder's thread, or at once while the file cannot be read.
+    def ask(self, query: wire.History, answered: Callable[[wire.HistoryAnswer], None]) -> None:
+        """Answer a question about the history, after all that has been put before; `answered` is called with each part
+        in the recorder's thread, or at once while the file cannot be read.
         """
         if self.recorded_before is None:
-            answered([wire.Extent(query.id, complete=False), wire.Reply(query.id, True)])
+            answered(wire.Extent(query.id, complete=False))
+            answered(wire.Reply(query.id, True))
             return
         if self._stop.is_set() or not self.inbox.put(Asked(query, answered)):
-            answered([wire.Reply(query.id, False, "no answer now; ask again")])
+            answered(wire.Reply(query.id, False, "no answer now; ask again"))
         self._wake.set()
 
     def close(self, timeout_s: float = 3.0) -> bool:
@@ -231,7 +232,8 @@ class Recorder:
             if self._settle() or rows or self._owed:
                 self._write(rows)
             for each in questions:
-                each.answered(self._answer(each.query))
+                for part in self._answer(each.query):
+                    each.answered(part)
             rest = bool(self.inbox)
 
     def _fault(self, error: Exception) -> None:

@@ -20,7 +20,6 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.control.wakeup import WakeUp
 from ddptop.agent.observer.hosts.common import CommonRecord
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere
 from ddptop.agent.observer.hosts.hosts import OtherHosts
@@ -46,7 +45,6 @@ from ddptop.agent.observer.service import service as door
 from ddptop.agent.observer.service.commands import Commands
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding
-from ddptop.agent.observer.service.looking_back import LookingBack
 from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.observer.service.service import Door
 from ddptop.agent.run.files.private import is_plain
@@ -84,8 +82,9 @@ class Relay:
         opening: Opening = OPENING,
     ) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
-        self._wake = WakeUp()
-        self.requests = Requests(self._wake.set)
+        self.requests = Requests()
+        self._wake = self.requests.answered
+        """Set for all that other threads hand over."""
         self.faults = 0
         self._world = run.world
         self._following = Following(self._follow, self._connect, self._lose, self.say)
@@ -122,10 +121,9 @@ class Relay:
         self._rivals = Rivals()
         self._judges = False
         self._suspects = Suspects(directory, self._verdicts, self._fills, self._forwarding)
-        self._looking_back = LookingBack(self._recorder, self._door, self._wake)
         self._commands = Commands(
             directory, self._door, self.requests, self._forwarding, self._inspections, self._fills,
-            self._looking_back, self._take_in, lambda *question: self.far.pass_up(*question),
+            self._recorder, self._take_in, lambda *question: self.far.pass_up(*question),
         )  # fmt: skip
         self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect)
         self._newcomers: set[bytes] = set()
@@ -248,8 +246,7 @@ class Relay:
         if self.is_stuck:
             _log.warning("the relay did not end within %.0f s", _CLOSE_S)
         else:
-            self.requests.arrived.close()
-            self._wake.close()
+            self.requests.close()
 
     @property
     def is_stuck(self) -> bool:
@@ -297,7 +294,6 @@ class Relay:
             ("publishing events", self._send_events),
             ("other hosts", self.far.turn),
             ("replies", self._commands.send_replies),
-            ("answers about the history", self._looking_back.send),
             ("commands", self._commands.obey),
             ("actions", self._ask_ranks),
             ("answers of ranks", self._forwarding.take),
@@ -543,7 +539,7 @@ class Relay:
     def _close(self) -> None:
         # The other hosts after the last replies, which may be for askers there.
         frame = partial(self._frames.turn, at_once=True)
-        replies = self._commands.send_replies, self._looking_back.send, self._door.send_more
+        replies = self._commands.send_replies, self._door.send_more
         last = (self._send_events, frame, *replies, self.far.close)
         sockets = self._intake.close, self._forwarding.close, self._door.close
         for part in (self._fills.close, *last, *sockets):

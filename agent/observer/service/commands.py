@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ddptop.agent import wire
@@ -16,9 +17,9 @@ from ddptop.agent.control import deadline
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.observer.hosts import askers
 from ddptop.agent.observer.inspection.inspections import Inspections
+from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding, silence
-from ddptop.agent.observer.service.looking_back import LookingBack
 from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.observer.service.service import Door
 from ddptop.agent.run.files.growth import grown
@@ -61,7 +62,7 @@ class Commands:
         forwarding: Forwarding,
         inspections: Inspections,
         fills: Fills,
-        looking_back: LookingBack,
+        recorder: Recorder,
         take_in: Callable[[], None],
         pass_up: Callable[[bytes, int | None, wire.Command], bool] = lambda asker, rank, command: False,
     ) -> None:
@@ -74,7 +75,7 @@ class Commands:
             forwarding: the commands to single ranks.
             inspections: asks the ranks where they stand.
             fills: asks them for their earlier records.
-            looking_back: the history.
+            recorder: answers questions about the history.
             take_in: called before a question about the history is answered, for what has just come.
             pass_up: hands a question of an onlooker here to the head, on another host; returns False where it is to be
                 answered here.
@@ -85,7 +86,7 @@ class Commands:
         self._forwarding = forwarding
         self._inspections = inspections
         self._fills = fills
-        self._looking_back = looking_back
+        self._recorder = recorder
         self._take_in = take_in
         self._pass_up = pass_up
 
@@ -99,12 +100,12 @@ class Commands:
                 return
 
     def send_replies(self) -> None:
-        """Send what the observer's main thread has replied."""
-        for asker, reply in self._requests.replies():
+        """Send what the observer's main thread and the recorder have answered."""
+        for asker, answer in self._requests.replies():
             if askers.is_elsewhere(asker):
                 # A host that has ended its ranks, or is told of the end, sends what they have published last first.
                 self._take_in()
-            self._door.send(asker, wire.encode(reply))
+            self._door.send(asker, wire.encode(answer))
 
     def carry_out(self, asker: bytes, frames: list[bytes], ahead_s: float | None = None) -> None:
         """Carry out a command of an onlooker, or of one at another host.
@@ -137,7 +138,8 @@ class Commands:
             self._door.send(asker, wire.encode(wire.Reply(query.id, False, "earlier answers wait; ask again")))
             return
         self._take_in()
-        self._looking_back.ask(asker, query)
+        # On its own thread, so that no slow disk holds up the relay.
+        self._recorder.ask(query, partial(self._requests.reply, asker))
 
     def _pass_on(self, asker: bytes, rank: int, command: wire.Command, payload: bytes) -> None:
         if (late := lateness(command)) is not None:

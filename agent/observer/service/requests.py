@@ -1,5 +1,7 @@
 """Commands to the observer itself, from the thread that receives them to the one that carries them out, and back.
 
+What the recorder answers takes the same way back.
+
 This module knows no socket.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from ddptop.agent import wire
@@ -21,15 +23,16 @@ _TOO_MANY: Final = "not done: too many others wait; ask again"
 
 
 class Requests:
-    """Two queues: the commands that have arrived, and the replies to them."""
+    """Two queues: the commands that have arrived, and the answers of other threads than the relay's."""
 
-    def __init__(self, answered: Callable[[], None] = lambda: None) -> None:
-        """Prepare the queues; `answered` is called at each reply, in any thread."""
+    def __init__(self) -> None:
+        """Prepare the queues."""
         self.arrived = WakeUp()
         """Set at each command."""
-        self._answered = answered
+        self.answered = WakeUp()
+        """Set at each answer."""
         self._commands: queue.SimpleQueue[tuple[bytes, wire.Command]] = queue.SimpleQueue()
-        self._replies: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[tuple[bytes, wire.HistoryAnswer]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._refusal: str | None = None
 
@@ -51,12 +54,12 @@ class Requests:
             for _ in range(MOST):
                 yield self._commands.get_nowait()
 
-    def reply(self, sender: bytes, reply: wire.Reply) -> None:
-        """Answer a command; may be called from any thread."""
+    def reply(self, sender: bytes, reply: wire.HistoryAnswer) -> None:
+        """Answer a command, or a part of a question about the history; may be called from any thread."""
         self._replies.put((sender, reply))
-        self._answered()
+        self.answered.set()
 
-    def replies(self) -> Iterator[tuple[bytes, wire.Reply]]:
+    def replies(self) -> Iterator[tuple[bytes, wire.HistoryAnswer]]:
         """Yield the replies that are ready, each with the sender of the command."""
         with contextlib.suppress(queue.Empty):
             while True:
@@ -66,3 +69,8 @@ class Requests:
         """Refuse all further commands: nobody will carry them out."""
         with self._lock:
             self._refusal = TOO_LATE
+
+    def close(self) -> None:
+        """Close the wake-ups of both threads."""
+        self.arrived.close()
+        self.answered.close()

@@ -10,6 +10,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts import far
 from ddptop.agent.observer.service.requests import Requests
+from support.values.messages import replies_of
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Net:
     def close(self) -> None:
         """Close what the hosts wake each other with."""
         for each in self.hosts.values():
-            each.requests.arrived.close()
+            each.requests.close()
 
     @property
     def head(self) -> str:
@@ -82,7 +83,7 @@ class Side:
     def replies(self) -> list[tuple[bytes, wire.Reply]]:
         """Send the replies for other hosts, and return those for askers of this one."""
         own = []
-        for sender, reply in self.requests.replies():
+        for sender, reply in replies_of(self.requests):
             if far.is_from_elsewhere(sender):
                 self.waiting[int(sender.removeprefix(far.LINK))](wire.read_answer(wire.encode(reply)))  # type: ignore[arg-type]
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.agent import wire
+from ddptop.agent.observer.service.requests import Requests
 
 
 def read_steps(payload: bytes) -> tuple[wire.Step, ...]:
@@ -17,6 +18,11 @@ def read_reply(payload: bytes) -> wire.Reply:
     answer = wire.read_answer(payload)
     assert isinstance(answer, wire.Reply), answer
     return answer
+
+
+def replies_of(requests: Requests) -> list[tuple[bytes, wire.Reply]]:
+    """Return the replies that are ready, each with the sender of the command."""
+    return [(sender, reply) for sender, reply in requests.replies() if isinstance(reply, wire.Reply)]
 
 
 def read_answered_steps(payload: bytes) -> tuple[wire.Step, ...]:

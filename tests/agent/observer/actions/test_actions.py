@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from support.fakes.hosts import Net, Side
 from support.harness import until
+from support.values.messages import replies_of
 
 from ddptop.agent import wire
 from ddptop.agent.observer.actions import actions
@@ -106,7 +107,7 @@ class Observer:
     def turn(self, *, uneven: bool = False) -> bool:
         """Have a turn of the main thread."""
         self.actions.turn(uneven=uneven, hang=self.hang)
-        self.replies |= dict(self.side.requests.replies())
+        self.replies |= dict(replies_of(self.side.requests))
         return True
 
     def ask(self, action: str, who: str = "ada", **more: Any) -> bytes:

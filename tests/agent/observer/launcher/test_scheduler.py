@@ -206,7 +206,7 @@ def test_a_run_ends_with_its_task() -> None:
     assert not free.end()
     free.turn(())
     assert not list(requests.received())
-    requests.arrived.close()
+    requests.close()
 
 
 def test_the_environment_of_a_rank_tells_the_job() -> None:

@@ -122,9 +122,9 @@ def test_another_process_of_a_rank_counts_from_one_again(runtime: Path) -> None:
 
 def newest(recording: Recorder) -> int | None:
     """Return the last step of the history, by the answer to a question; None while the file is not read."""
-    answered: queue.SimpleQueue[list[wire.HistoryAnswer]] = queue.SimpleQueue()
+    answered: queue.SimpleQueue[wire.HistoryAnswer] = queue.SimpleQueue()
     recording.ask(wire.History(1), answered.put)
-    extent, *_ = answered.get(timeout=DEADLINE_S)
+    extent = answered.get(timeout=DEADLINE_S)
     return extent.newest if isinstance(extent, wire.Extent) and extent.complete else None
 
 
