@@ -83,7 +83,8 @@ class Branch:
         self._mirror: Mirror | None = None
         self._under_way: dict[tuple[bytes, int, int], None] = {}
         """Commands of onlookers that the head has: asker, rank or -1, and number."""
-        self._was_linked = False
+        self.was_linked = False
+        """True once the head was heard."""
         self.asking = Asking(parts.wake, self._peer_of, link.send, parts.send_events)
         elsewhere.link = link
         self._each: Final = {
@@ -99,11 +100,6 @@ class Branch:
     def is_linked(self) -> bool:
         """True while the head is heard."""
         return self._head is not None
-
-    @property
-    def was_linked(self) -> bool:
-        """True once the head was heard."""
-        return self._was_linked
 
     def arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
         """Take in a message of the head."""
@@ -131,7 +127,7 @@ class Branch:
         if self._session != peer.session:
             # Over the same connection the head, which may have noticed nothing, subscribes to nothing anew.
             parts.door.subscribers.forget(peer.name)
-        again, self._was_linked, self._session, self.host = self._was_linked, True, peer.session, peer.host
+        again, self.was_linked, self._session, self.host = self.was_linked, True, peer.session, peer.host
         self._head = peer.name
         self._subscriptions, self._mirror = Subscriptions(self._link, peer.name), Mirror(self._link, peer.name)
         self._mirror.send(self._local.members)

@@ -106,8 +106,8 @@ class RunVerdicts:
             with self._guarded():
                 self._judge.restart(generation)
 
-    def turn(self, now_ns: int) -> bool:
-        """Judge, and note changes for the record; return whether the verdicts are others than before."""
+    def turn(self, now_ns: int) -> None:
+        """Judge, and note changes for the record."""
         present: tuple[wire.Verdict, ...] = ()
         if self._judge is not None:
             with self._guarded():
@@ -120,8 +120,7 @@ class RunVerdicts:
             self._write(verdict)
             if verdict.kind == "hang":
                 self.hang = verdict
-        changed, self.now = present != self.now, present
-        return changed
+        self.now = present
 
     def _ask(self, judge: Judge, now_ns: int) -> tuple[wire.Verdict, ...]:
         judge.hosts(self.hosts)

@@ -249,9 +249,9 @@ def test_a_run_of_which_a_rank_has_failed_is_not_looked_at(
             looks.append(1)
             return False
 
-        def turn(now_ns: int) -> bool:
+        def turn(now_ns: int) -> None:
             seconds.append(len(looks))
-            return judge(now_ns)
+            judge(now_ns)
 
         monkeypatch.setattr(relay._hanging, "turn", look)
         monkeypatch.setattr(relay._verdicts, "turn", turn)
