@@ -69,10 +69,12 @@ class Repeating:
             self._model.store.apply(message, time.time())
             if self.judges:
                 self._verdicts.take(message)
-                self.budget.note(message)
             self._hanging.note(message)
-            if type(message) is wire.Beat and message.state == "ended":
-                self._ended()
+            if type(message) is wire.Beat:
+                if self.judges:
+                    self.budget.note(message)
+                if message.state == "ended":
+                    self._ended()
         elif type(message) is wire.Checksums:
             if self.judges:
                 self._verdicts.take(message)

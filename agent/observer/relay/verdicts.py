@@ -95,8 +95,11 @@ class RunVerdicts:
         if self._early is not None and type(message) is wire.Checksums:
             self._early.append(message)
         if self._judge is not None:
-            with self._guarded():
+            # Not within `_guarded`: of a large group thousands of messages come in a second.
+            try:
                 self._judge.take(message)
+            except Exception as error:  # it costs a verdict
+                self._fail(error)
 
     def restart(self, generation: int) -> None:
         """Begin anew with other processes."""
@@ -174,11 +177,14 @@ class RunVerdicts:
         try:
             yield
         except Exception as error:  # it costs a verdict
-            self.faults += 1
-            if (kind := type(error).__name__) not in self._reported:
-                self._reported.add(kind)
-                self._to_say.append((f"judging: {error!r:.200}", "warning"))
-            if self.faults == MOST_FAULTS:
-                self._judge = None
-                stopped = "judging has stopped: too many errors; the run and its record are not affected"
-                self._to_say.append((stopped, "error"))
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.faults += 1
+        if (kind := type(error).__name__) not in self._reported:
+            self._reported.add(kind)
+            self._to_say.append((f"judging: {error!r:.200}", "warning"))
+        if self.faults == MOST_FAULTS:
+            self._judge = None
+            stopped = "judging has stopped: too many errors; the run and its record are not affected"
+            self._to_say.append((stopped, "error"))
