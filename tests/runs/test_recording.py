@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,31 +14,19 @@ from ddptop.agent.run.switches.recording import VARIABLE
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the script."""
-    path = tmp_path_factory.mktemp("scripts")
-    write_script(path, TRAIN)
-    return path
-
-
-@pytest.fixture(scope="module")
-def eighth(folder: Path) -> subprocess.CompletedProcess[str]:
-    """A run with a slow rank, and with a loss that is no number from a step that is not recorded."""
-    os.environ[VARIABLE] = "8"
-    try:
-        return ddptop(
-            "launch", "--world", "2", "--name", "eighth", "--inject", "rank=1,phase=backward,ms=30,from=160",
-            "--inject", "rank=0,nan,from=683", "train.py", "--", "700", cwd=folder, timeout=4 * DEADLINE_S,
-        )  # fmt: skip
-    finally:
-        del os.environ[VARIABLE]
+def eighth(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The events of a run with a slow rank, and with a loss that is no number from a step that is not recorded."""
+    script = write_script(tmp_path_factory.mktemp("scripts"), TRAIN)
+    faults = "rank=1,phase=backward,ms=30,from=160;rank=0,nan,from=683"
+    with observed("eighth", script, "700", env={VARIABLE: "8", "DDPTOP_INJECT": faults}) as (_, ranks):
+        assert ranks.wait(4 * DEADLINE_S) == 0, ranks.said
+    return ddptop("events", "eighth").stdout
 
 
 def test_a_slow_rank_is_named_as_ever(eighth):
-    """By rank and phase, from records of one step in eight; and the screen and `status` say so."""
-    assert eighth.returncode == 0, eighth.stdout
+    """By rank and phase, from records of one step in eight; and `status` says so."""
     said = r"rank 1 holds the group back by [\d.]+ ms a step \(\d+%\): backward pass, since step [\d,]+"
-    assert re.search(said, eighth.stdout), eighth.stdout
+    assert re.search(said, eighth), eighth
     told = status("eighth")
     assert told["recorded_every"] == 8
     assert "one step in 8 recorded" in ddptop("status", "eighth").stdout
@@ -49,7 +34,7 @@ def test_a_slow_rank_is_named_as_ever(eighth):
 
 def test_a_loss_that_is_no_number_is_told_with_its_step(eighth):
     """Although that step is only counted."""
-    assert "loss is nan since step 683" in ddptop("events", "eighth").stdout
+    assert "loss is nan since step 683" in eighth
     assert status("eighth")["step"] == 700
 
 
