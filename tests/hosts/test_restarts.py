@@ -150,7 +150,7 @@ def test_an_elastic_training_that_loses_a_host_goes_on_as_the_same_run(
 def test_a_launch_over_as_many_hosts_as_come_is_as_large_as_its_group(
     cluster: Cluster, hosts: tuple[Host, ...]
 ) -> None:
-    """Of three hosts two come, and one of these is lost: seen, paused and ended are the ranks that are there."""
+    """Of three hosts two come: seen, paused and ended are the ranks that are there."""
     job = Job(cluster, 1)
     job.prepare()
     meeting = ["--nnodes", "1:3", "--nproc-per-node", "1", "--rdzv-endpoint", "node1:29400", "--max-restarts", "3"]
@@ -164,17 +164,12 @@ def test_a_launch_over_as_many_hosts_as_come_is_as_large_as_its_group(
     assert len(set(job.counts())) == 1, paused.stdout
     resumed = hosts[0].ddptop("resume")
     assert not resumed.returncode, resumed.stderr
-    before = _firsts(job)
-    hosts[1].kill_all()
-    _started_again(job, (0,), before)
-    _all_show(hosts[:1], {0: "node1"}, restarts=1)
     told = [each["text"] for each in events(hosts[0])]
     assert "the group begins with 2 ranks, of 3 at most" in told
-    assert "the group was started again: its world is 1, and was 2" in told
     assert not [text for text in told if "left out" in text or "takes over" in text]
     killed = hosts[0].ddptop("kill", run_of(hosts[0]))
     assert not killed.returncode, killed.stderr
-    assert "1 rank ended, 0 left" in killed.stdout
+    assert "2 ranks on 2 hosts ended, 0 left" in killed.stdout
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -64,11 +65,21 @@ def content(copies: CopiedLogs, rank: int) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-@pytest.fixture
-def three(runtime: Path) -> Iterator[list[Host]]:
+@pytest.fixture(scope="module")
+def kept(runtime: Path) -> Iterator[list[Host]]:
     """Three hosts of a rank each."""
-    with linked(runtime, 1, 1, 1) as (hosts, _):
+    base = runtime / "three"
+    base.mkdir()
+    with linked(base, 1, 1, 1) as (hosts, _):
         yield hosts
+
+
+@pytest.fixture
+def three(kept: list[Host]) -> Iterator[list[Host]]:
+    """The same, without a log of any rank."""
+    yield kept
+    for rank, host in enumerate(kept):
+        log_of(host, rank).unlink(missing_ok=True)
 
 
 def test_every_host_has_the_logs_of_all_others(three: list[Host]) -> None:
@@ -127,7 +138,9 @@ def test_a_log_is_read_on_only_while_somebody_wants_it(three: list[Host]) -> Non
         log_of(three[2], 2).write_bytes(b"x\n")
         until(lambda: copies.fetch([2], 20.0) == {}, "the log")
         assert copies.has(2)
-        until(lambda: copies._clock() > copies._copies[2].wanted_until + 0.5, "nobody wants it any more")
+        # Nobody wants it any more.
+        later = copies._copies[2].wanted_until + 0.5 - time.monotonic()
+        copies._clock = lambda: time.monotonic() + later
         log_of(three[2], 2).write_bytes(b"x\ny\n")
         # While the other one is asked for some times, this one would have its turn.
         for lines in range(1, 5):
