@@ -17,13 +17,6 @@ LEFT: Final = {
     "app/app.py": {"_handle_exception", "_exit_renderables"},
     "app/keys/palette.py": {"_action_command_list"},
     "app/several.py": {"_result_callbacks", "_push_result_callback"},
-    "drawing/lines.py": {"_set_dirty", "_repaint_required"},
-    "drawing/painting.py": {"textual._compositor", "_regions_to_spans", "_dirty_regions"},
-    "screens/dialogs/dialog.py": {"textual._compositor", "_compositor", "_dirty_regions"},
-    "screens/dialogs/transient.py": {
-        "_compositor_refresh", "_compositor", "_dirty_regions", "_dirty_widgets", "_set_dirty",
-    },
-    "screens/live.py": {"_compositor", "_dirty_widgets", "_on_timer_update"},
 }  # fmt: skip
 """By file, the private names that are still in use."""
 

@@ -260,6 +260,9 @@ class DdptopApp(App[None]):
                 self.source.watch(screen.in_sight, screen.logs_in_sight)
             if not screen.is_modal:
                 break
+            if screen is not self.screen:
+                # Textual keeps what a dialog between two screens has shown of the lower one.
+                screen.refresh()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer what the run's state allows, and other runs where there can be any."""

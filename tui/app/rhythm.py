@@ -1,7 +1,8 @@
 """When messages are taken in, and when frames are painted.
 
 A poll comes with each frame.  Between two frames there are more only while more messages come than the turn of a frame
-takes in, or while the history that is looked at is not whole.
+takes in, or while the history that is looked at is not whole.  Behind a dialog the run goes on once a second: Textual
+paints the whole screen for any change there.
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ class Rhythm:
         self._poll = poll
         self._frame = frame
         self._repaint = repaint
+        self._turn = 0
         self.between = app.set_interval(1 / POLL_HZ, self._take_in)
         """The clock of the polls between frames."""
         app.set_interval(1 / PAINT_HZ, self.next_frame)
 
     def next_frame(self) -> None:
         """Take in new messages and show them."""
+        self._turn += 1
         if not self._has_more():
-            self._repaint()
+            behind = any(screen.is_modal for screen in self._app.screen_stack[-1:])
+            if self._turn % PAINT_HZ == 0 or not behind:
+                self._repaint()
             return
         self.between.resume()
         # A key that has come meanwhile is done before.

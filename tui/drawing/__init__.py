@@ -1,7 +1,6 @@
 """Cells, colors and numbers: every view draws with these.
 
 lines     rows of cells, and the page that shows them
-painting  the screen of Textual, painted only where lines have changed
 bars      bars and sparklines
 units     numbers as text
 ticks     even steps and labels of an axis, which plot, timeline and heatmap share

@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
-from textual.color import TRANSPARENT
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -78,24 +77,13 @@ def packed(pieces: Iterable[Row], width: int, gap: int = 2) -> Row:
 
 
 class Drawn(ScrollView):
-    """A widget that draws its own cells in the theme's ink.
-
-    Textual asks each widget for all of its lines whenever anything on the screen has changed: here, lines that were
-    not refreshed since are those of before.
-    """
+    """A widget that draws its own cells in the theme's ink."""
 
     _based: Style | None = None
     _grounds: dict[Style | None, Style]
     """By style of a segment, that style on the widget's own ground."""
-    _painted: tuple[Region, list[Strip]] | None = None
-    """The part that was asked for last, and its lines; None where all have to be drawn."""
-    _plain: bool | None = None
-    """True where a line is no more than the drawing in it; None where the styles may have changed since."""
-
-    def __init__(self, **options: Any) -> None:
-        self._refreshed: set[int] = set()
-        """Lines that were refreshed since, counted from the upper edge of the widget."""
-        super().__init__(**options)
+    _rendered: tuple[object, list[Strip]] | None = None
+    """The part that was asked for last, and its lines; None where something has changed since."""
 
     @property
     def base(self) -> Style:
@@ -104,71 +92,24 @@ class Drawn(ScrollView):
             self._based, self._grounds = self.rich_style, {}
         return self._based
 
-    def _set_dirty(self, *regions: Region) -> None:
-        # Textual has no public way to learn which lines are to be drawn again.
-        super()._set_dirty(*regions)
-        if not regions:
-            self._painted = self._based = self._plain = None
-        offset = self.content_offset.y
-        for region in regions:
-            self._refreshed.update(range(region.y + offset, region.bottom + offset))
-
     def notify_style_update(self) -> None:
         """Draw all again, in the colors of another theme."""
-        self._painted = self._based = self._plain = None
+        self._based = self._rendered = None
         super().notify_style_update()
 
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Drawn:
+        """Draw again, all of it where no part is named."""
+        self._rendered = None
+        if not regions:
+            self._based = None
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the lines of a part, of which those are drawn that were refreshed."""
-        if self._painted is None or self._painted[0] != crop:
-            strips = super().render_lines(crop)
-        elif not self._refreshed:
-            return self._painted[1]
-        else:
-            strips = list(self._painted[1])
-            lines = [line for line in self._refreshed if crop.y <= line < crop.bottom]
-            framed = self._draw_plain(strips, lines, crop)
-            for begin, end in _stretches(framed):
-                part = Region(crop.x, begin, crop.width, end - begin)
-                strips[begin - crop.y : end - crop.y] = super().render_lines(part)
-        self._refreshed.clear()
-        self._painted = crop, strips
-        return strips
-
-    def _draw_plain(self, strips: list[Strip], lines: Sequence[int], crop: Region) -> Sequence[int]:
-        """Draw lines that have no frame, and return the others.
-
-        Textual works out the frame of each line anew, and before that the colors of all that the widget is in.
-        """
-        if self._plain is None:
-            self._plain = self._is_plain()
-        width, height = self.line_width, self.size.height
-        if not self._plain or crop.x or crop.width < width:
-            # What it is in may cut the widget off at a side.
-            return lines
-        top = self.content_offset.y
-        framed: list[int] = []
-        filters = self.get_line_filters()
-        ground = self.background_colors[1] if filters else TRANSPARENT
-        for line in lines:
-            if not 0 <= line - top < height:
-                framed.append(line)
-                continue
-            # Where the part is wider, a scrollbar stands in the rest, and whatever is drawn there has to be cut off.
-            strip = self.render_line(line - top).adjust_cell_length(width, self.base)
-            for each in filters:
-                strip = strip.apply_filter(each, ground)
-            strips[line - crop.y] = strip
-        return framed
-
-    def _is_plain(self) -> bool:
-        styles = self.styles
-        sides = (styles.border_left, styles.border_right, styles.outline_left, styles.outline_right)
-        return (
-            self.opacity == styles.text_opacity == 1
-            and not (styles.padding.width or styles.tint.a or styles.has_rule("hatch"))
-            and not (styles.outline_top[0] or styles.outline_bottom[0] or any(kind for kind, _ in sides))
-        )
+        """Return the lines of a part; Textual asks for them whenever anything on the screen has changed."""
+        part = crop, self.size, self.scroll_offset
+        if self._rendered is None or self._rendered[0] != part:
+            self._rendered = part, super().render_lines(crop)
+        return self._rendered[1]
 
     @property
     def line_width(self) -> int:
@@ -184,15 +125,6 @@ class Drawn(ScrollView):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Leave out the one for the colors of the terminal's own palette: ink and style sheet have none."""
         return [each for each in super().get_line_filters() if not isinstance(each, ANSIToTruecolor)]
-
-    def take_repaint(self) -> bool:
-        """Return whether there is something to paint, which the caller has painted.
-
-        By itself each widget would send the screen a message when its own turn comes, and the screen would paint
-        several times for a frame.
-        """
-        waits, self._repaint_required = self._repaint_required and self.display, False
-        return waits
 
     @property
     def ink(self) -> Ink:

@@ -11,8 +11,6 @@ from textual.binding import ActiveBinding, Binding, BindingType
 from textual.widgets import Input
 
 from ddptop.tui.control.actions import is_offered
-from ddptop.tui.drawing.lines import Drawn
-from ddptop.tui.drawing.painting import LineCompositor
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.views.runs import RunList
@@ -97,7 +95,6 @@ class LiveScreen(Transient[int]):
 
     def __init__(self, frame: Frame, rank: int = 0) -> None:
         super().__init__()
-        self._compositor = LineCompositor()
         self.frame = frame
         self.rank = rank
         """The rank that keys act on."""
@@ -122,20 +119,8 @@ class LiveScreen(Transient[int]):
         if self.typed and (other or not is_offered("step", frame.state, launched=frame.launched)):
             self.action_forget_count()
         self.show(frame)
-        self.paint()
         if changed:
             self.refresh_bindings()
-
-    def paint(self) -> None:
-        """Paint what has changed in the widgets that draw their own cells."""
-        # All at once: messages of the widgets would be read one by one, and a painting may come between two of them.
-        seen = self._compositor.visible_widgets
-        self._dirty_widgets.update(each for each in seen if isinstance(each, Drawn) and each.take_repaint())
-        if self.is_current:
-            # At once: Textual would wait for the screen's own messages, and then for a timer.
-            self._on_timer_update()
-        else:
-            self.check_idle()
 
     def lacks(self, action: str) -> bool:
         """Say whether an action is offered although the run lacks what it needs, which its key then says."""

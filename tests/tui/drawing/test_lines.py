@@ -1,24 +1,20 @@
-"""Widgets that draw lines: no more of them than have changed, and all of a frame in one painting."""
+"""Widgets that draw lines: no more of them than have changed."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.segment import Segment
 from rich.style import Style
-from support.screens.frames import NOW, MovingSource
 from textual.app import App, ComposeResult
 from textual.containers import Container
 from textual.geometry import Region
 from textual.strip import Strip
 
-from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.drawing.theme import THEMES
-from ddptop.tui.views.panels import PanelGrid
 
 STYLES = (None, Style(color="#112233"), Style(color="#445566", bold=True), Style(bgcolor="#778899"))
 CELLS = st.tuples(st.text("ab ─é█", max_size=6), st.sampled_from(STYLES))
@@ -146,34 +142,3 @@ def test_a_row_is_put_on_its_ground_as_a_strip_is(row: list[tuple[str, Style | N
 
 def cells_of(strip: Strip) -> list[tuple[str, Style | None]]:
     return [(character, segment.style) for segment in strip for character in segment.text]
-
-
-async def test_a_frame_is_painted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Header and panels change in the same painting: nothing of a frame is seen before the rest of it."""
-    # Frames come when the test says so: of one in between the header may be the same.
-    monkeypatch.setattr("ddptop.tui.app.rhythm.PAINT_HZ", 1e-3)
-    paintings: list[set[str]] = []
-    source = MovingSource()
-    clock = [NOW]
-    async with DdptopApp(source, clock=lambda: clock[0]).run_test(size=(120, 40)) as pilot:
-        app = pilot.app
-        assert isinstance(app, DdptopApp)
-        await pilot.pause(0.5)
-        painted = app.screen._compositor.update_widgets
-
-        def update(widgets: set[Any]) -> None:
-            painted(widgets)
-            # Of each changed line, the part of the screen that it is in.
-            lines = [region.y for region in app.screen._compositor._dirty_regions]
-            grid = app.query_one(PanelGrid).region
-            paintings.append({"panels" if grid.y <= y < grid.bottom else "header" if y < 4 else "below" for y in lines})
-
-        app.screen._compositor.update_widgets = update  # type: ignore[method-assign]
-        for _ in range(3):
-            paintings.clear()
-            clock[0] += 0.25
-            app.repaint()
-            await pilot.pause(0.1)
-            frames = [each - {"below"} for each in paintings if each & {"header", "panels"}]
-            assert frames
-            assert all(each == {"header", "panels"} for each in frames)

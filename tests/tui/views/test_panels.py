@@ -6,14 +6,12 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from support.screens.dashboards import INK, dashboard, text_of
-from support.screens.frames import StillSource, frame, rank_frame
-from textual.strip import Strip
+from support.screens.dashboards import INK, text_of
+from support.screens.frames import frame, rank_frame
 
-from ddptop.tui.drawing.painting import Painting
 from ddptop.tui.drawing.theme import letters_of
 from ddptop.tui.drawing.units import short_milliseconds
-from ddptop.tui.views.panels import PanelGrid, Shape, draw_panel
+from ddptop.tui.views.panels import Shape, draw_panel
 
 
 @pytest.mark.parametrize("height", [7, 10])
@@ -51,45 +49,3 @@ def test_no_phase_touches_its_neighbor(times: tuple[float, ...], width: int) -> 
     assert told == [
         (letter, short_milliseconds(time).strip()) for letter, time in zip(letters.values(), times, strict=True)
     ]
-
-
-async def test_beside_a_scrollbar_no_line_is_cut_and_no_bar_painted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More panels than there is room for: a frame paints their lines as they were drawn, and leaves the bar alone."""
-    source = StillSource(frame(world=64))
-    app = dashboard(source)
-    app.set_interval = lambda *_, **__: None  # type: ignore[assignment,method-assign]
-    async with app.run_test(size=(200, 50)) as pilot:
-        for step in (1285, 1286):
-            ranks = tuple(replace(rank, step=step) for rank in source.current.ranks)
-            source.current = replace(source.current, step=step, ranks=ranks)
-            app.repaint()
-            await pilot.pause()
-        grid = app.screen.query_one(PanelGrid)
-        assert grid.show_vertical_scrollbar
-        paintings: list[Painting] = []
-        paint = app.screen._compositor.render_partial_update
-
-        def painted() -> Painting | None:
-            painting: Painting | None = paint()  # type: ignore[assignment]
-            if painting is not None:
-                paintings.append(painting)
-            return painting
-
-        cut: list[str] = []
-        crop = Strip.crop
-
-        def cut_and_noted(self: Strip, start: int, end: int | None = None) -> Strip:
-            cut.append(self.text)
-            return crop(self, start, end)
-
-        monkeypatch.setattr(app.screen._compositor, "render_partial_update", painted)
-        monkeypatch.setattr(Strip, "crop", cut_and_noted)
-        ranks = tuple(replace(rank, step=1287) for rank in source.current.ranks)
-        source.current = replace(source.current, ranks=ranks)
-        app.repaint()
-        titles = [(x, strip) for each in paintings for _, x, strip in each.strips if "1,287" in strip.text]
-        assert len(titles) > 3
-        assert {(x, strip.cell_length) for x, strip in titles} == {(0, grid.size.width - 1)}
-        assert not [text for text in cut if "1,287" in text]
-        bar = grid.vertical_scrollbar.region.x
-        assert all(x + strip.cell_length <= bar or x > bar for each in paintings for _, x, strip in each.strips)

@@ -17,14 +17,12 @@ from support.values.histories import RecordedHistory
 from textual.app import App
 from textual.content import Content
 from textual.pilot import Pilot
-from textual.strip import Strip
 from textual.widgets import OptionList
 
 from ddptop.agent.wire import Step
 from ddptop.agent.wire.incoming import clean_name
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import Drawn
-from ddptop.tui.drawing.painting import LineCompositor, Painting
 from ddptop.tui.model.frame import ENDED, STATES, EventLine, Frame
 from ddptop.tui.model.metrics import CUSTOM
 from ddptop.tui.screens.dialogs.pickers import MetricPicker
@@ -327,48 +325,6 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
             app.repaint()
             await pilot.pause()
         assert painted == []
-
-
-async def test_new_steps_paint_each_line_that_they_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Curves that go on are drawn over the old ones: no line twice, none that is as before, and the axes stay."""
-    # A history that is asked in this process makes a drawing dear on a busy machine, and long its rest.
-    monkeypatch.setattr("ddptop.tui.views.plot.plot._REST", 1)
-    history = history_of(4)
-    app = DdptopApp(StillSource(frame(history=history)), clock=lambda: NOW)
-    painted: list[tuple[int, int, Strip]] = []
-    partial_update = LineCompositor.render_partial_update
-
-    def counted(self: LineCompositor) -> Painting | None:
-        painting = partial_update(self)
-        painted.extend([] if painting is None else painting.strips)
-        return painting
-
-    def lines() -> list[Strip]:
-        return [strip.simplify() for strip in app.screen._compositor.render_strips()]
-
-    async with app.run_test(size=(140, 40)) as pilot:
-        placeholder = await plotted(pilot)
-        await rests(pilot)
-        plot, drawn = plot_of(placeholder), contents_of(placeholder)
-        left, top, right, bottom = plot.region.corners
-        before = lines()
-        monkeypatch.setattr(LineCompositor, "render_partial_update", counted)
-        for rank in range(4):
-            history.take(rank, recorded(1200, int(NOW * 1e9), 60, 80, 0.9))
-        history.catch_up()
-        app.repaint()
-        await until(pilot, lambda: plot.contents is not drawn, "the new step")
-        await rests(pilot)
-        inside = [(y, x, strip) for y, x, strip in painted if left <= x < right and top < y < bottom]
-        assert inside, "the curves have gone on"
-        assert len({(y, x) for y, x, _ in inside}) == len(inside)
-        now = lines()
-        for y, x, strip in inside:
-            end = x + strip.cell_length
-            assert now[y].crop(x, end).simplify() == strip.simplify()
-            assert now[y].crop(x, end).simplify() != before[y].crop(x, end).simplify(), (y, x)
-        changed = {y for y in range(top + 1, bottom) if now[y].crop(left, right) != before[y].crop(left, right)}
-        assert {y for y, _, _ in inside} == changed
 
 
 async def test_a_drawing_that_waited_for_a_core_does_not_put_off_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
