@@ -1,4 +1,4 @@
-"""The actions on a group: pause, step, checkpoint, stop, resume. Pure: they reach the ranks through `Group`.
+"""The actions on a group: pause, step, checkpoint, stop, resume. Pure: `PolledRanks` reach the ranks.
 
 An action returns one line on its outcome, or raises `Refused` with the reason.  The group is held under a lease, which
 is renewed until every rank has acknowledged that it is to be held for good: so it goes on by itself if this process
@@ -16,7 +16,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused, Unholdable, Unsavable
-from ddptop.agent.observer.actions.polled import AllEnded, Group, PolledRanks, awaited, named
+from ddptop.agent.observer.actions.polled import AllEnded, PolledRanks, awaited, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.text import plural
 from ddptop.agent.wire import Reply
@@ -48,15 +48,15 @@ class _Held:
 class Controller:
     """Carries out one action on one group."""
 
-    def __init__(self, group: Group, who: str, wait: Wait) -> None:
+    def __init__(self, ranks: PolledRanks, who: str, wait: Wait) -> None:
         """Prepare to act.
 
         Args:
-            group: the ranks.
+            ranks: of the run.
             who: the author of the action.
             wait: where the action says what it waits for, and is cancelled.
         """
-        self._polled = PolledRanks(group)
+        self._ranks = ranks
         self._who = who
         self._wait = wait
 
@@ -80,7 +80,7 @@ class Controller:
             Cancelled: the wait was cancelled; the ranks are held at the step all the same.
         """
         started = self._wait.clock()
-        standing = self._polled.standing()
+        standing = self._ranks.standing()
         if not _is_paused(standing):
             under_way = any(reply.kept for reply in standing.values())
             raise Refused("the steps before are still being made" if under_way else "not paused; pause it first")
@@ -89,7 +89,7 @@ class Controller:
             where = ", ".join(f"rank {rank} at {reply.step}" for rank, reply in standing.items())
             raise Unholdable(f"the ranks are held at different steps ({where}): there is no common step to go on to")
         target = (steps_held.pop() or 0) + steps
-        self._polled.insist(lambda id: wire.Advance(id, target))
+        self._ranks.insist(wire.Advance(0, target))
         self._await_target(target, patience_s)
         took_ms = (self._wait.clock() - started) * 1e3
         return f"held at step {target:,} after {plural(steps, 'step')} in {took_ms:,.0f} ms"
@@ -101,8 +101,8 @@ class Controller:
             Refused: some rank does not answer, or none was held.
         """
         # First whether all can be told: none goes on alone, into a collective that waits for the others.
-        self._polled.standing()
-        replies = self._polled.insist(wire.Resume)
+        self._ranks.standing()
+        replies = self._ranks.insist(wire.Resume(0))
         if all(reply.text == "was not paused" for reply in replies.values()):
             raise Refused("not paused")
         return f"resumed at step {max(reply.step or 0 for reply in replies.values()):,}"
@@ -118,7 +118,7 @@ class Controller:
         held = self._hold("checkpoint")
         saved = self._save(held)
         if not held.was_paused:
-            self._polled.insist(wire.Resume)
+            self._ranks.insist(wire.Resume(0))
         return f"step {held.step:,} {saved}"
 
     def stop(self, *, checkpoint: bool = True) -> str:
@@ -133,9 +133,9 @@ class Controller:
         self._wait.decide()
         # Of ranks that end at once the answers may be lost.
         with contextlib.suppress(AllEnded):
-            self._polled.insist(lambda id: wire.End(id, self._who))
+            self._ranks.insist(wire.End(0, self._who))
         deadline = self._wait.clock() + LEAVE_S
-        while left := self._polled.remaining():
+        while left := self._ranks.remaining():
             if self._wait.clock() > deadline:
                 raise Refused(
                     f"{named(left)} did not end within {LEAVE_S:.0f} s at step {held.step:,} ({saved}); "
@@ -159,19 +159,19 @@ class Controller:
         Raises:
             Refused: a rank does not answer.
         """
-        standing = self._polled.standing()
+        standing = self._ranks.standing()
         kept = {rank: reply for rank, reply in standing.items() if reply.kept}
         if kept and stopped_by:
             with contextlib.suppress(AllEnded):
-                self._polled.insist(lambda id: wire.End(id, stopped_by))
+                self._ranks.insist(wire.End(0, stopped_by))
             return f"a stop by {stopped_by} was left half done: {named(standing)} ended, too"
         if kept and len(kept) < len(standing):
-            self._polled.insist(wire.Resume)
+            self._ranks.insist(wire.Resume(0))
             return f"an action was left half done, with only {named(kept)} held: all ranks go on"
         limits = {reply.limit for reply in kept.values() if reply.limit is not None}
         if len(limits) > 1:
             furthest = max(limits)
-            self._polled.insist(lambda id: wire.Advance(id, furthest))
+            self._ranks.insist(wire.Advance(0, furthest))
             return f"a step was left half done: all ranks go on to step {furthest:,}, and are paused there"
         return ""
 
@@ -179,7 +179,7 @@ class Controller:
 
     def _hold(self, action: str) -> _Held:
         """Hold the group under a lease, unless it is paused already."""
-        standing = self._polled.standing()
+        standing = self._ranks.standing()
         if not _is_paused(standing):
             return self._lease(action, PATIENCE_S)
         step = max(reply.step or 0 for reply in standing.values())
@@ -188,11 +188,11 @@ class Controller:
     def _lease(self, action: str, patience_s: float) -> _Held:
         """Hold a running group at the next common step, under a lease."""
         token = os.urandom(8).hex()
-        promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS))
+        promises = self._ranks.gather(wire.Hold(0, token, _LEASE_MS))
         try:
-            self._polled.check(promises)
+            self._ranks.check(promises)
             step = _common(promises)
-            self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
+            self._ranks.demand(wire.Commit(0, token, step, _LEASE_MS))
             self._await_held(action, token, step, patience_s)
         except Refused:
             self._release(token, _furthest(promises))
@@ -202,22 +202,22 @@ class Controller:
     def _keep(self, held: _Held) -> None:
         """End the lease: the ranks are held until somebody resumes them, whatever becomes of this process."""
         try:
-            replies = self._polled.insist(lambda id: wire.Commit(id, held.token, held.step))
+            replies = self._ranks.insist(wire.Commit(0, held.token, held.step))
         except Refused:
-            self._polled.let_go()
+            self._ranks.let_go()
             raise
         if not all(reply.done for reply in replies.values()):
-            self._polled.let_go()
+            self._ranks.let_go()
             raise Refused(_OUT_OF_REACH)
 
     def _release(self, token: str, step: int) -> None:
         """Let the ranks go that are held under this token, up to that step; others may hold them since."""
-        self._polled.release(token, step, _LEASE_MS)
+        self._ranks.release(token, step, _LEASE_MS)
 
     def _await_held(self, action: str, token: str, step: int, patience_s: float) -> None:
         wait, renew_at = self._wait, RENEW_S
         for _ in wait.rounds():
-            standing = self._polled.standing()
+            standing = self._ranks.standing()
             behind = {rank: reply for rank, reply in standing.items() if not reply.done}
             if not behind:
                 # What follows, such as a checkpoint, may take long.
@@ -240,13 +240,13 @@ class Controller:
                 renew_at = wait.waited_s + RENEW_S
 
     def _renew(self, token: str, step: int) -> None:
-        replies = self._polled.ask(lambda id: wire.Commit(id, token, step, _LEASE_MS))
+        replies = self._ranks.ask(wire.Commit(0, token, step, _LEASE_MS))
         if not all(reply.done for reply in replies.values()):
             raise Refused(_OUT_OF_REACH)
 
     def _await_target(self, target: int, patience_s: float) -> None:
         for _ in self._wait.rounds(after := f"all ranks are held at step {target:,} when they come there"):
-            replies = self._polled.standing()
+            replies = self._ranks.standing()
             behind = {rank: reply for rank, reply in replies.items() if not reply.done}
             if not behind:
                 return
@@ -268,7 +268,7 @@ class Controller:
         Raises:
             Refused: only some ranks have: the ranks would wait for each other.
         """
-        told = {rank: reply.checkpoints for rank, reply in self._polled.standing().items()}
+        told = {rank: reply.checkpoints for rank, reply in self._ranks.standing().items()}
         if any(told.values()) and not all(told.values()):
             without = named([rank for rank, can in told.items() if not can])
             raise Refused(f"no checkpoint function on {without}; every rank must register one")
@@ -298,7 +298,7 @@ class Controller:
         return f"saved in {_paths(reply.text for reply in replies.values())} ({took:.1f} s)"
 
     def _ask_to_save(self, token: str) -> Mapping[int, Reply]:
-        return self._polled.ask(lambda id: wire.Save(id, token))
+        return self._ranks.ask(wire.Save(0, token))
 
 
 _OUT_OF_REACH: Final = "the ranks were out of reach for too long; the run goes on"

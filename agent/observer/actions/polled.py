@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import count
-from typing import Final, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused, Unheard
@@ -16,90 +16,73 @@ ANSWER_S: Final = 2.0
 INSIST_S: Final = 6.0
 """Seconds in which every rank has to acknowledge what some of them may have done already."""
 
-_ids = count(1)
-
 
 class AllEnded(Refused):
     """No rank is left to be asked."""
 
 
-class Group(Protocol):
-    """The live ranks of a run."""
+class PolledRanks(ABC):
+    """The ranks of a run that have not ended; a subclass reaches them."""
 
-    @property
-    def ranks(self) -> list[int]:
-        """The ranks that were alive when the action began."""
-        ...
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self.ranks = list(ranks)
 
-    def ask(self, commands: Mapping[int, Command], timeout_s: float) -> Mapping[int, Reply]:
-        """Send each rank its command and return the replies that came in time."""
-        ...
+    @abstractmethod
+    def send(self, command: Command, ranks: Collection[int], timeout_s: float) -> Mapping[int, Reply]:
+        """Send these ranks a command and return the replies that came in time."""
 
+    @abstractmethod
     def departed(self) -> set[int]:
         """Return the ranks whose script has ended or whose process is gone."""
-        ...
 
+    @abstractmethod
     def unheard(self, ranks: Collection[int]) -> str:
         """Say that nothing is heard of the hosts of these ranks; empty where that is not so of all of them."""
-        ...
-
-
-class PolledRanks:
-    """The ranks of a group that have not ended."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._ranks = list(group.ranks)
 
     def standing(self) -> Mapping[int, Reply]:
         """Return the state of each rank; raises `Refused` where one does not answer."""
-        return self.ask(wire.Query)
+        return self.ask(wire.Query(0))
 
-    def ask(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
+    def ask(self, command: Command) -> Mapping[int, Reply]:
         """Ask all ranks and return their replies, refusals included.
-
-        Args:
-            make: returns the command with the given id.
 
         Raises:
             Refused: a rank that has not ended does not answer.
         """
-        replies = self.gather(make)
+        replies = self.gather(command)
         self._check_heard(replies)
         return replies
 
-    def demand(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
+    def demand(self, command: Command) -> Mapping[int, Reply]:
         """Ask all ranks and return their replies; raises `Refused` where one refuses or does not answer."""
-        replies = self.gather(make)
+        replies = self.gather(command)
         self.check(replies)
         return replies
 
-    def insist(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
+    def insist(self, command: Command) -> Mapping[int, Reply]:
         """Ask all ranks, those again that do not answer, or refuse; return their replies, the last refusals included.
 
         Raises:
             Unheard: a rank that has not ended does not answer within `INSIST_S`.
         """
-        replies = dict(self.gather(make))
+        replies = dict(self.gather(command))
         for _ in range(int(INSIST_S / ANSWER_S) - 1):
             # A refusal may be one of a command that came too late.
-            left = [rank for rank in self._ranks if rank not in replies or not replies[rank].done]
+            left = [rank for rank in self.ranks if rank not in replies or not replies[rank].done]
             if not left:
                 break
-            replies |= self._ask(left, make)
+            replies |= self.gather(command, left)
         self._check_heard(replies)
         return replies
 
-    def gather(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
-        """Ask all ranks and return the replies that came in time; ranks that have ended meanwhile drop out."""
-        return self._ask(self._ranks, make)
-
-    def _ask(self, ranks: Collection[int], make: Callable[[int], Command]) -> Mapping[int, Reply]:
-        replies = self._group.ask({rank: make(next(_ids)) for rank in ranks}, ANSWER_S)
-        if len(replies) < len(ranks):
-            gone = self._group.departed()
-            self._ranks = [rank for rank in self._ranks if rank in replies or rank not in gone]
-        if not self._ranks:
+    def gather(self, command: Command, ranks: Collection[int] | None = None) -> Mapping[int, Reply]:
+        """Ask these ranks, or all, and return the replies that came in time; ranks that have ended since drop out."""
+        asked = self.ranks if ranks is None else ranks
+        replies = self.send(command, asked, ANSWER_S)
+        if len(replies) < len(asked):
+            gone = self.departed()
+            self.ranks = [rank for rank in self.ranks if rank in replies or rank not in gone]
+        if not self.ranks:
             raise AllEnded("every rank has ended meanwhile")
         return replies
 
@@ -116,26 +99,24 @@ class PolledRanks:
 
         A rank that refuses to renew the lease is free.
         """
-        renewed = self._group.ask(
-            {rank: wire.Commit(next(_ids), token, step, lease_ms) for rank in self._ranks}, ANSWER_S
-        )
+        renewed = self.send(wire.Commit(0, token, step, lease_ms), self.ranks, ANSWER_S)
         ranks = [rank for rank, reply in renewed.items() if reply.done]
         if ranks:
-            self._group.ask({rank: wire.Resume(next(_ids)) for rank in ranks}, ANSWER_S)
+            self.send(wire.Resume(0), ranks, ANSWER_S)
 
     def let_go(self) -> None:
         """Open all gates, whoever has closed them; a rank that does not answer is not waited for."""
-        self._group.ask({rank: wire.Resume(next(_ids)) for rank in self._ranks}, ANSWER_S)
+        self.send(wire.Resume(0), self.ranks, ANSWER_S)
 
     def remaining(self) -> list[int]:
         """Return the ranks whose script has not ended."""
-        departed = self._group.departed()
-        return [rank for rank in self._ranks if rank not in departed]
+        departed = self.departed()
+        return [rank for rank in self.ranks if rank not in departed]
 
     def _check_heard(self, replies: Mapping[int, Reply]) -> None:
-        silent = [rank for rank in self._ranks if rank not in replies]
+        silent = [rank for rank in self.ranks if rank not in replies]
         if silent:
-            if hosts := self._group.unheard(silent):
+            if hosts := self.unheard(silent):
                 raise Unheard(f"{hosts}; an action is for all ranks or none: try again when it is heard")
             raise Unheard(f"{named(silent)} did not answer within {ANSWER_S:.0f} s; `ddptop ps` tells who is alive")
 

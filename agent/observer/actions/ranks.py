@@ -11,7 +11,8 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Refused, Unheard
-from ddptop.agent.observer.actions.polled import named
+from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.run import hosts
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
@@ -20,12 +21,12 @@ from ddptop.agent.text import clean_line
 _RECORDED_S: Final = 2.0
 """Seconds to wait for the record of a rank on a linked host: it is written once a second."""
 
-Ask = Callable[[Mapping[int, wire.Command], Callable[[int, wire.Reply], object]], None]
-"""Sends each rank its command; each reply goes to the function, from another thread."""
+Ask = Callable[[wire.Command, Collection[int], Replies], None]
+"""Sends these ranks a command; each reply comes into the queue."""
 
 
-class LiveRanks:
-    """The live ranks of a run, for one action; a `polled.Group`."""
+class LiveRanks(PolledRanks):
+    """The live ranks of a run, for one action."""
 
     def __init__(self, directory: RunDir, ask: Ask) -> None:
         """Find them.
@@ -39,24 +40,23 @@ class LiveRanks:
         here, members = _records(directory, run)
         self._directory = directory
         self._ask = ask
-        self.ranks = sorted(members.keys() - _departed(directory, members, here))
+        super().__init__(sorted(members.keys() - _departed(directory, members, here)))
         self.stopped_by = next((by for each in members.values() if each.ended and (by := each.ended.stopped_by)), "")
         """The author of a stop by which a rank has ended; empty where none has."""
         if not self.ranks:
             raise Refused(f"no rank of run {run.run} is alive; `ddptop status {run.run}` tells how it ended")
 
-    def ask(self, commands: Mapping[int, wire.Command], timeout_s: float) -> Mapping[int, wire.Reply]:
-        """Send each rank its command and return the replies that come in time; ranks refuse commands after that.
+    def send(self, command: wire.Command, ranks: Collection[int], timeout_s: float) -> Mapping[int, wire.Reply]:
+        """Send these ranks a command and return the replies that come in time; ranks refuse the command after that.
 
         A rank that does not answer is left out, also where the relay says so in its place.
         """
-        found: queue.SimpleQueue[tuple[int, wire.Reply]] = queue.SimpleQueue()
+        found: Replies = queue.SimpleQueue()
         give_up = time.monotonic() + timeout_s
-        limited = {rank: deadline.limited(command, timeout_s) for rank, command in commands.items()}
-        self._ask(limited, lambda rank, reply: found.put((rank, reply)))
+        self._ask(deadline.limited(command, timeout_s), ranks, found)
         replies: dict[int, wire.Reply] = {}
         with contextlib.suppress(queue.Empty):
-            for _ in commands:
+            for _ in ranks:
                 rank, reply = found.get(timeout=max(0.0, give_up - time.monotonic()))
                 if reply.refusal != Unheard.kind:
                     replies[rank] = reply

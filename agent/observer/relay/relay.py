@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from functools import partial
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ from ddptop.agent.observer.service import service as door
 from ddptop.agent.observer.service.commands import Commands
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding
-from ddptop.agent.observer.service.requests import Requests
+from ddptop.agent.observer.service.requests import Replies, Requests
 from ddptop.agent.observer.service.service import Door
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, Run, RunDir
@@ -89,8 +89,7 @@ class Relay:
         self._world = run.world
         self._following = Following(self._follow, self._connect, self._lose, self.say)
         self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
-        self._asked: queue.SimpleQueue[tuple[Mapping[int, wire.Command], Callable[[int, wire.Reply], object]]]
-        self._asked = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[wire.Command, Collection[int], Replies]] = queue.SimpleQueue()
         self.is_uneven = False
         """Some ranks are held, and others are not; looked at once a second."""
         self._state: wire.RunState | None = None
@@ -207,9 +206,9 @@ class Relay:
             self._recorder.add(event)
             self._common.know(event)
 
-    def ask(self, commands: Mapping[int, wire.Command], answer: Callable[[int, wire.Reply], object]) -> None:
-        """Send each rank its command; may be called from any thread, and `answer` is called in the relay's."""
-        self._asked.put((commands, answer))
+    def ask(self, command: wire.Command, ranks: Collection[int], replies: Replies) -> None:
+        """Send these ranks a command; may be called from any thread."""
+        self._asked.put((command, ranks, replies))
         self._wake.set()
 
     def publish(self, state: wire.RunState) -> None:
@@ -356,9 +355,9 @@ class Relay:
     def _ask_ranks(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                commands, answer = self._asked.get_nowait()
-                for rank, command in commands.items():
-                    self._forwarding.forward(_ASKER, rank, command, partial(_answered, answer))
+                command, ranks, replies = self._asked.get_nowait()
+                for rank in ranks:
+                    self._forwarding.forward(_ASKER, rank, command, lambda _, *answer, to=replies: to.put(answer))
 
     def greet(self, topics: Set[bytes]) -> None:
         """Publish soon what is known by now to those who subscribe to these topics anew."""
@@ -544,7 +543,3 @@ class Relay:
         sockets = self._intake.close, self._forwarding.close, self._door.close
         for part in (self._fills.close, *last, *sockets):
             self._guarded("closing", part)
-
-
-def _answered(answer: Callable[[int, wire.Reply], object], asker: bytes, rank: int, reply: wire.Reply) -> None:
-    answer(rank, reply)

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from support.values.messages import replies_of
 from ddptop.agent import wire
 from ddptop.agent.observer.actions import actions
 from ddptop.agent.observer.actions.actions import Actions
+from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.rank.commands.gate import Gate, GateError
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Member, Run
@@ -40,12 +41,12 @@ class Ranks:
         self.saves.set()
         self.is_saving = False
 
-    def ask(self, commands: Mapping[int, wire.Command], answer: Callable[[int, wire.Reply], object]) -> None:
+    def ask(self, command: wire.Command, ranks: Collection[int], replies: Replies) -> None:
         """Answer as the agents of the ranks do, through the relay."""
-        for rank, command in commands.items():
+        for rank in ranks:
             if rank not in self.deaf:
                 self._move(rank)
-                answer(rank, self._obey(self.gates[rank], command))
+                replies.put((rank, self._obey(self.gates[rank], command)))
 
     def _move(self, rank: int) -> None:
         gate = self.gates[rank]

@@ -9,14 +9,15 @@ import pytest
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Hung, Refused
 from ddptop.agent.observer.actions.checksums import AHEAD, gather
-from ddptop.agent.observer.actions.polled import named
+from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 
 
-class Ranks:
+class Ranks(PolledRanks):
     """Ranks that make some steps whenever somebody asks them or sleeps."""
 
     def __init__(self, *steps: int, pace: int = 1, of: Mapping[int, int] | None = None) -> None:
+        super().__init__(range(len(steps)))
         self.completed = list(steps)
         self.pace = dict.fromkeys(range(len(steps)), pace) | dict(of or {})
         self.asked: list[set[int]] = [set() for _ in steps]
@@ -25,19 +26,15 @@ class Ranks:
         self.commands: set[type] = set()
         self.ended: set[int] = set()
 
-    @property
-    def ranks(self) -> list[int]:
-        return list(range(len(self.completed)))
-
     def move(self, seconds: float = 0.0) -> None:
         self.now += seconds + 0.001
         for rank, pace in self.pace.items():
             self.completed[rank] += pace
 
-    def ask(self, commands: Mapping[int, wire.Command], timeout_s: float) -> Mapping[int, wire.Reply]:
+    def send(self, command: wire.Command, ranks: Collection[int], timeout_s: float) -> Mapping[int, wire.Reply]:
         self.move()
-        self.commands |= {type(command) for command in commands.values()}
-        return {rank: self._answer(rank, each) for rank, each in commands.items() if rank not in self.ended}
+        self.commands.add(type(command))
+        return {rank: self._answer(rank, command) for rank in ranks if rank not in self.ended}
 
     def _answer(self, rank: int, command: wire.Command) -> wire.Reply:
         completed = self.completed[rank]
@@ -57,7 +54,7 @@ class Ranks:
     def unheard(self, ranks: Collection[int]) -> str:
         return ""
 
-    def gather(self, *, cancelled: bool = False, hang: str = "", patience_s: float = 60) -> dict[int, wire.Checksums]:
+    def found(self, *, cancelled: bool = False, hang: str = "", patience_s: float = 60) -> dict[int, wire.Checksums]:
         self.wait = Wait(lambda: self.now, self.move)
         self.wait.is_cancelled, self.wait.hang = cancelled, hang
         return gather(self, self.wait, patience_s)
@@ -66,7 +63,7 @@ class Ranks:
 def test_all_ranks_tell_of_the_same_step() -> None:
     """A little ahead of the furthest; they are asked, and nothing else is done with them."""
     group = Ranks(10, 12, 11)
-    found = group.gather()
+    found = group.found()
     assert {message.step for message in found.values()} == {13 + AHEAD[0]}
     assert sorted(found) == [0, 1, 2]
     assert group.commands == {wire.Query, wire.Check}
@@ -76,7 +73,7 @@ def test_all_ranks_tell_of_the_same_step() -> None:
 def test_fast_ranks_are_asked_for_a_step_further_ahead(pace: int) -> None:
     """Those that have passed the step before they were asked; all tell of the same one in the end."""
     group = Ranks(10, 10, pace=pace)
-    (step,) = {message.step for message in group.gather().values()}
+    (step,) = {message.step for message in group.found().values()}
     assert step > 10 + pace
     assert all(step in asked for asked in group.asked)
 
@@ -84,24 +81,24 @@ def test_fast_ranks_are_asked_for_a_step_further_ahead(pace: int) -> None:
 def test_ranks_that_are_too_fast_for_any_step_are_refused_with_advice() -> None:
     """Rather than to ask for ever."""
     with pytest.raises(Refused, match="--check-parameters 100"):
-        Ranks(10, 10, pace=2000).gather()
+        Ranks(10, 10, pace=2000).found()
 
 
 def test_what_is_waited_for_is_told_and_can_be_cancelled() -> None:
     """A rank that makes no step is named; after the patience it is refused, sooner where somebody cancels it."""
     group = Ranks(10, 10, of={1: 0})
     with pytest.raises(Refused, match="rank 1 made no step within 60 s"):
-        group.gather()
+        group.found()
     assert group.wait.line == f"waiting for rank 1 to make step {11 + AHEAD[0]}"
     assert named([7, 3]) == named([3, 7]) == "ranks 3, 7"
     with pytest.raises(Refused, match="cancelled; the run goes on"):
-        Ranks(10, 10, of={1: 0}).gather(cancelled=True)
+        Ranks(10, 10, of={1: 0}).found(cancelled=True)
 
 
 def test_a_rank_that_goes_on_is_waited_for_longer_than_the_patience() -> None:
     """However far behind it is: the patience is that for its next step."""
     group = Ranks(10, 60)
-    found = group.gather(patience_s=1.0)
+    found = group.found(patience_s=1.0)
     assert {message.step for message in found.values()} == {61 + AHEAD[0]}
     assert group.now > 2.0
 
@@ -110,7 +107,7 @@ def test_ranks_of_a_run_that_hangs_are_not_waited_for() -> None:
     """How it hangs is told within a second."""
     group = Ranks(10, 10, of={0: 0, 1: 0})
     with pytest.raises(Hung, match=r"^rank 1 hangs: it sleeps$"):
-        group.gather(hang="rank 1 hangs: it sleeps")
+        group.found(hang="rank 1 hangs: it sleeps")
     assert group.now < 1.0
 
 
@@ -120,7 +117,7 @@ def test_ranks_that_come_to_no_common_step_are_not_asked(held: bool, steps: tupl
     group = Ranks(*steps)
     group.held = held
     with pytest.raises(Refused, match=why):
-        group.gather()
+        group.found()
     assert group.commands == {wire.Query}
 
 
@@ -128,4 +125,4 @@ def test_a_rank_that_ends_meanwhile_is_left_out() -> None:
     """The others tell theirs."""
     group = Ranks(10, 10, 10)
     group.ended = {2}
-    assert sorted(group.gather()) == [0, 1]
+    assert sorted(group.found()) == [0, 1]

@@ -11,6 +11,7 @@ import pytest
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.agent.observer.actions.controller import Controller
+from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 
@@ -125,17 +126,15 @@ class Group:
     def gates(self) -> list[Gate]:
         return [member.gate for member in self.members]
 
-    def ask(self, commands, timeout_s):
+    def send(self, command, ranks, timeout_s):
         for member in self.members:
             member.advance()
         unheard = self.deaf | self.lost
-        self.lost -= {(rank, type(command)) for rank, command in commands.items()}
-        heard = {rank: each for rank, each in commands.items() if (rank, type(each)) not in unheard}
-        if len(heard) < len(commands):
+        self.lost -= {(rank, type(command)) for rank in ranks}
+        heard = [rank for rank in ranks if (rank, type(command)) not in unheard]
+        if len(heard) < len(ranks):
             self.clock.sleep(timeout_s)
-        return {
-            rank: self.members[rank].answer(command) for rank, command in heard.items() if not self.members[rank].ended
-        }
+        return {rank: self.members[rank].answer(command) for rank in heard if not self.members[rank].ended}
 
     def unheard(self, ranks):
         return self.unheard_hosts
@@ -146,7 +145,7 @@ class Group:
         return {rank for rank, member in enumerate(self.members) if member.ended}
 
     def controller(self, wait: Wait | None = None) -> Controller:
-        return Controller(self, "ada", wait or Watched(self.clock))
+        return Controller(Connected(self), "ada", wait or Watched(self.clock))
 
     def goes_on(self, steps: int = 20) -> None:
         """Let the training threads make steps, as far as they may, and leases run out that nobody renews."""
@@ -198,18 +197,18 @@ def test_what_some_ranks_have_done_is_asked_of_the_others_again(group_of, kind):
     held = int(group.controller().pause().split()[3])
     if kind is wire.Commit:
         group.controller().resume()
-        ask = group.ask
+        send = group.send
 
-        def losing(commands, timeout_s):
-            if isinstance(commands[0], wire.Commit) and not commands[0].lease_ms:
+        def losing(command, ranks, timeout_s):
+            if isinstance(command, wire.Commit) and not command.lease_ms:
                 # The one that ends the lease.
-                group.ask = ask
+                group.send = send
                 group.lost.add((1, kind))
-            return ask(commands, timeout_s)
+            return send(command, ranks, timeout_s)
 
-        group.ask = losing
+        group.send = losing
         group.controller().pause()
-        assert group.ask is ask
+        assert group.send is send
         assert [gate.is_paused for gate in group.gates] == [True] * 3
     group.lost.add((1, kind))
     if kind is wire.Advance:
@@ -227,16 +226,16 @@ def test_what_some_ranks_have_done_is_asked_of_the_others_again(group_of, kind):
 def test_a_hold_that_lapses_first_cannot_be_kept(group_of, monkeypatch):
     """Where one rank has let go before the lease is ended on all, nobody is held."""
     group = group_of(1, 1)
-    ask = group.ask
+    send = group.send
 
-    def late(commands, timeout_s):
-        if isinstance(commands[0], wire.Commit) and not commands[0].lease_ms:
+    def late(command, ranks, timeout_s):
+        if isinstance(command, wire.Commit) and not command.lease_ms:
             group.clock.sleep(5.0)
             with group.gates[0].lock:
                 group.gates[0]._lapse()
-        return ask(commands, timeout_s)
+        return send(command, ranks, timeout_s)
 
-    monkeypatch.setattr(group, "ask", late)
+    monkeypatch.setattr(group, "send", late)
     with pytest.raises(Refused, match="the ranks were out of reach for too long; the run goes on"):
         group.controller().pause()
     assert [gate.limit for gate in group.gates] == [None, None]
@@ -244,18 +243,18 @@ def test_a_hold_that_lapses_first_cannot_be_kept(group_of, monkeypatch):
 
 def dies_after(group: Any, kind: type, act: Callable[[Controller], object]) -> None:
     """Have an action end, as with its process, when one rank of three has got a command, and the others not yet."""
-    ask = group.ask
+    send = group.send
 
-    def dying(commands, timeout_s):
-        if not isinstance(commands[0], kind) or getattr(commands[0], "lease_ms", None):
-            return ask(commands, timeout_s)
-        ask({0: commands[0]}, timeout_s)
+    def dying(command, ranks, timeout_s):
+        if not isinstance(command, kind) or getattr(command, "lease_ms", None):
+            return send(command, ranks, timeout_s)
+        send(command, [0], timeout_s)
         raise SystemExit
 
-    group.ask = dying
+    group.send = dying
     with pytest.raises(SystemExit):
         act(group.controller())
-    group.ask = ask
+    group.send = send
     group.goes_on(3)
 
 
@@ -479,6 +478,23 @@ def test_a_rank_that_ends_does_not_hold_up_the_others(group_of):
     assert group.controller().pause().startswith("held at step 7 ")
     assert [gate.held for gate in group.gates] == [True, True, False]
     assert group.controller().advance(2).startswith("held at step 9 ")
+
+
+class Connected(PolledRanks):
+    """The ranks of such a group, for one action."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group.ranks)
+        self._group = group
+
+    def send(self, command, ranks, timeout_s):
+        return self._group.send(command, ranks, timeout_s)
+
+    def departed(self):
+        return self._group.departed()
+
+    def unheard(self, ranks):
+        return self._group.unheard(ranks)
 
 
 def hanging(group: Group, line: str) -> Wait:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from support.fakes.observers import observed
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused, Unheard
 from ddptop.agent.observer.actions.ranks import LiveRanks
+from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import Run
@@ -27,21 +29,22 @@ def test_replies_count_that_come_in_time_and_are_a_ranks_own() -> None:
     """A rank in whose place the relay answers, and one that says nothing, are left out; each has a deadline."""
     asked: dict[int, wire.Command] = {}
 
-    def relay(commands, answer):
-        asked.update(commands)
-        answer(2, wire.Reply(12, False, "rank 2 does not answer", refusal=Unheard.kind))
-        answer(1, wire.Reply(11, True, step=4))
-        answer(0, wire.Reply(10, False, "the training runs"))
+    def relay(command: wire.Command, ranks: Collection[int], replies: Replies) -> None:
+        asked.update(dict.fromkeys(ranks, command))
+        replies.put((2, wire.Reply(0, False, "rank 2 does not answer", refusal=Unheard.kind)))
+        replies.put((1, wire.Reply(0, True, step=4)))
+        replies.put((0, wire.Reply(0, False, "the training runs")))
 
     with observed(run_of("calls", 4)) as observer:
         ranks = LiveRanks(observer.directory, relay)
         assert ranks.ranks == [0, 1, 2, 3]
-        found = ranks.ask({rank: wire.Hold(10 + rank, "t") for rank in range(4)}, 0.2)
+        found = ranks.send(wire.Hold(0, "t"), range(4), 0.2)
     assert [(rank, reply.done) for rank, reply in found.items()] == [(0, False), (1, True)]
+    assert sorted(asked) == [0, 1, 2, 3]
     assert all(isinstance(each, wire.Hold) and each.until_ns is not None for each in asked.values())
 
 
-def nothing(commands: object, answer: object) -> None:
+def nothing(*_: object) -> None:
     """Ask nobody."""
 
 

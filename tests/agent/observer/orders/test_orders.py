@@ -46,7 +46,7 @@ class Place:
             self.directory,
             self.side.requests,
             lambda text, level, rank: self.said.append(text),
-            lambda commands, answer: None,
+            lambda command, ranks, replies: None,
             publish=self.events.append,
             hosts=self.side,
             host=self.side.state.host,
