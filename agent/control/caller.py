@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 import zmq
@@ -13,6 +14,7 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Refused, Unheard, refusal
+from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.identity import Process, is_stopped, may_live
 from ddptop.agent.run.rundir import RunDir, RunDirError
@@ -25,19 +27,13 @@ _CANCEL_S: Final = 3.0
 """Seconds in which a cancelled action has to end."""
 
 
-def act(
-    directory: RunDir,
-    command: wire.Act,
-    waits: Callable[[str], None] = lambda line: None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> wire.Reply:
+def act(directory: RunDir, command: wire.Act, waiting: Waiting | None = None) -> wire.Reply:
     """Have the observer of a run carry out an action, and return its reply.
 
     Args:
         directory: of the run, which has an observer.
         command: the action.
-        waits: takes each new line on the ranks that the action waits for, and an empty one once it waits no more.
-        cancelled: asked while the action goes on; True has the observer cancel it.
+        waiting: takes the ranks that the action waits for, and has the observer cancel it.
 
     Raises:
         Refused: it was not carried out.
@@ -48,7 +44,7 @@ def act(
     with zmq.Context() as context:
         frames = connect(context, zmq.SUB, directory.address("observer", "pub"))
         asking = connect(context, zmq.DEALER, directory.address("observer", "cmd"))
-        request = _Request(observer, frames, asking, command, waits, cancelled)
+        request = _Request(observer, frames, asking, command, waiting or Waiting())
         try:
             frames.subscribe(wire.TOPIC_RUN)
             asking.send(wire.encode(deadline.limited(command, READ_S)))
@@ -90,30 +86,25 @@ class _Request:
         frames: zmq.Socket[bytes],
         asking: zmq.Socket[bytes],
         command: wire.Act,
-        waits: Callable[[str], None],
-        cancelled: Callable[[], bool],
+        waiting: Waiting,
     ) -> None:
         self._observer = observer
         self._frames = frames
         self._asking = asking
         self._command = command
-        self._waits = waits
-        self._cancelled = cancelled
-        self._line = ""
+        self._waiting = waiting
         self.is_cancelling = False
 
     def reply(self) -> wire.Reply:
         try:
-            reply = self._await(lambda: False)
+            reply = self._await()
         except KeyboardInterrupt:
             self._cancel()
-            give_up = time.monotonic() + _CANCEL_S
-            reply = self._await(lambda: time.monotonic() > give_up)
+            reply = self._await(until=time.monotonic() + _CANCEL_S)
             if reply is None or reply.done:
                 raise
         assert reply is not None
-        if self._line:
-            self._waits("")
+        self._waiting.tell("")
         if not reply.done:
             raise refusal(reply.refusal, reply.text)
         return reply
@@ -124,14 +115,14 @@ class _Request:
             number = self._command.id + 1
             self._asking.send(wire.encode(deadline.limited(wire.Cancel(number, self._command.who), READ_S)))
 
-    def _await(self, is_over: Callable[[], bool]) -> wire.Reply | None:
-        """Return the reply, None where the wait for it is over before."""
+    def _await(self, until: float = math.inf) -> wire.Reply | None:
+        """Return the reply, None where it has not come by then."""
         poller = zmq.Poller()
         for socket in (self._frames, self._asking):
             poller.register(socket, zmq.POLLIN)
         look_at, is_gone = time.monotonic() + _LOOK_S, False
-        while not is_over():
-            if self._cancelled():
+        while time.monotonic() <= until:
+            if self._waiting.is_cancelled():
                 self._cancel()
             ready = dict(poller.poll(50))
             if self._frames in ready:
@@ -154,9 +145,8 @@ class _Request:
     def _take(self, payload: bytes) -> None:
         with contextlib.suppress(wire.Unreadable):
             frame = wire.read_frame(payload)
-            if isinstance(frame, wire.RunFrame) and frame.waiting != self._line:
-                self._line = frame.waiting
-                self._waits(self._line)
+            if isinstance(frame, wire.RunFrame):
+                self._waiting.tell(frame.waiting)
 
 
 def of_rank(frames: list[bytes]) -> tuple[int, wire.Answer | None]:

@@ -16,10 +16,10 @@ from textual.app import App
 from textual.message import Message
 from textual.notifications import SeverityLevel
 
+from ddptop.agent.control.waiting import Waiting
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control import remedies
 from ddptop.tui.control.actions import is_offered, why_not
-from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine, line_of
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable

@@ -14,6 +14,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control import caller, journal
+from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.status import takeover
 from ddptop.agent.run import hosts, states
@@ -22,7 +23,6 @@ from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.tui.control import actor
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.ending import Ending
-from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import Refused
 
 OBSERVER_S: Final = 10.0
@@ -120,14 +120,13 @@ class RunControl:
     def _act(
         self, action: str, waiting: Waiting | None = None, *, steps: int = 1, checkpoint: bool = True
     ) -> wire.Reply:
-        turn = waiting or Waiting()
         self._check_run()
         with refusing():
             await_observer(self._directory)
             if (state := self._directory.read().state) in ENDED_STATES:
                 raise Refused(f"run {self._directory.name} is over ({state})")
             command = wire.Act(1, action, self._who, steps, checkpoint)
-            return caller.act(self._directory, command, turn.tell, turn.is_cancelled)
+            return caller.act(self._directory, command, waiting)
 
     def _noted(self, action: str, work: Callable[[], str]) -> str:
         """Act without the observer, and record with the run who did it and what came of it."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from msgspec.structs import replace
 
 from ddptop.agent.control.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
+from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
-from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ddptop.agent import wire
 from ddptop.agent.control import caller
 from ddptop.agent.control.refusals import Refused
+from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.rank.process.observing import replace_lost
 from ddptop.agent.run.rundir import RunDir, RunDirError
 
@@ -98,7 +99,7 @@ class _Preemption:
         time.sleep(min(self._session.rank, 10) * _APART_S)
         while time.monotonic() < deadline and gate.ended_by is None:
             try:
-                caller.act(self._directory, wire.Act(1, "stop", WHO), cancelled=lambda: time.monotonic() > deadline)
+                caller.act(self._directory, wire.Act(1, "stop", WHO), Waiting(until=deadline))
                 return
             except Exception as problem:
                 if not isinstance(problem, Refused | RunDirError):

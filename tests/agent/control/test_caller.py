@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from support.harness import until
 from ddptop.agent import wire
 from ddptop.agent.control import caller
 from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard, Unholdable, Unsavable
+from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 
@@ -34,10 +36,11 @@ def observer() -> Iterator[Observer]:
 class Request(threading.Thread):
     """A request in a thread of its own, and what came of it."""
 
-    def __init__(self, observer: Observer, cancelled: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, observer: Observer, until: float = math.inf) -> None:
         super().__init__()
-        self.observer, self.cancelled = observer, cancelled
+        self.observer = observer
         self.lines: list[str] = []
+        self.waiting = Waiting(self.lines.append, until)
         self.outcome: Any = None
         self.start()
 
@@ -45,7 +48,7 @@ class Request(threading.Thread):
         """Ask for a pause."""
         command = wire.Act(7, "pause", "ada")
         try:
-            self.outcome = caller.act(self.observer.directory, command, self.lines.append, self.cancelled)
+            self.outcome = caller.act(self.observer.directory, command, self.waiting)
         except Refused as refusal:
             self.outcome = refusal
 
@@ -103,7 +106,7 @@ def test_what_the_action_waits_for_comes_from_the_frames_of_the_run(observer: Ob
 
 def test_a_wish_to_cancel_is_sent_once(observer: Observer) -> None:
     """And the reply to the action says what came of it."""
-    request = Request(observer, cancelled=lambda: True)
+    request = Request(observer, until=0.0)
     assert [type(each) for each in request.asked(2)] == [wire.Act, wire.Cancel]
     outcome = request.reply(wire.Reply(7, False, "cancelled; the run goes on", refusal="cancelled"))
     assert isinstance(outcome, Cancelled)

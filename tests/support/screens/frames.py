@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.status.report import Report
@@ -23,7 +24,6 @@ from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
-from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import Refused, Unholdable
 from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, whole

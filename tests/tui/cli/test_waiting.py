@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from ddptop.agent.control.refusals import Cancelled, Hung
+from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.main import main
 from ddptop.tui.cli.verbs.control import _LiveLine
-from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.control import RunControl
 
 

@@ -20,6 +20,7 @@ from support.screens.frames import EVIL, NOW, frame, hung_frame
 from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
+from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire import Verdict
 from ddptop.trainers import CATALOGUE
@@ -33,7 +34,6 @@ from ddptop.tui.control.launch.form import Draft
 from ddptop.tui.control.launch.options import OPTIONS as LAUNCH_OPTIONS
 from ddptop.tui.control.launch.options import Request
 from ddptop.tui.control.launch.target import RequestError
-from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Cancelled, Refused
 from ddptop.tui.screens.dialogs.field import Field

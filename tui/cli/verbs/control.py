@@ -15,7 +15,7 @@ from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json
 
 if TYPE_CHECKING:
-    from ddptop.tui.control.waiting import Waiting
+    from ddptop.agent.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
 
 MOST_STEPS: Final = 1_000_000
@@ -112,9 +112,9 @@ def _take_number_as_steps(options: argparse.Namespace) -> None:
 
 
 def _control(options: argparse.Namespace) -> int:
+    from ddptop.agent.control.waiting import Waiting
     from ddptop.tui.control import remedies
     from ddptop.tui.control.actor import who
-    from ddptop.tui.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
     from ddptop.tui.link.source import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 

@@ -1,27 +1,36 @@
-"""An action that waits for ranks to come to a step: what it waits for, and whether the user has cancelled it.
+"""An action that waits for ranks to come to a step: what it waits for, and whether it is to be cancelled.
 
 The action runs in one thread; who shows it, and who cancels it, is in another.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 
 
 class Waiting:
     """What is told of an action while it waits, and the wish to end it."""
 
-    def __init__(self, told: Callable[[str], None] = lambda line: None) -> None:
-        """Prepare; `told` takes each new line, from the action's thread."""
+    def __init__(self, told: Callable[[str], None] = lambda line: None, until: float = math.inf) -> None:
+        """Prepare.
+
+        Args:
+            told: takes each new line, and an empty one once it waits no more, from the action's thread.
+            until: the time, by the monotonic clock, at which it is cancelled.
+        """
         self.line = ""
         """What the action waits for: `pausing: waiting for rank 1`. Empty: nothing that takes longer than a moment."""
         self.cancelled = False
         self._told = told
+        self._until = until
 
     def tell(self, line: str) -> None:
         """Take the line of this moment."""
-        self.line = line
-        self._told(line)
+        if line != self.line:
+            self.line = line
+            self._told(line)
 
     def cancel(self) -> None:
         """End the action where it still waits; one that is decided stays as it is."""
@@ -29,4 +38,4 @@ class Waiting:
 
     def is_cancelled(self) -> bool:
         """Say whether the action is to end."""
-        return self.cancelled
+        return self.cancelled or time.monotonic() > self._until
