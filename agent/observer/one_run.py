@@ -18,7 +18,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.end import cause, escalation, exits, processes
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.rank_ends import RankEnds
-from ddptop.agent.observer.hosts.others import Others
+from ddptop.agent.observer.hosts.ends import OtherEnds
 from ddptop.agent.observer.launcher import resizing
 from ddptop.agent.observer.launcher.attached import Attached
 from ddptop.agent.observer.launcher.launcher import Torchrun
@@ -80,16 +80,10 @@ class Observer:
         relay = self._relay = Relay(context, directory, run)
         self._scheduler = Scheduler(run, relay.requests)
         self._say = self._relay.say
-        host, hosts = socket.gethostname(), relay.far
-        self._others = Others(host, hosts, self._say)
-        self._orders = Orders(
-            directory, relay.requests, self._say, relay.ask, relay.add, hosts,
-            self._take_from_host, host,
-        )  # fmt: skip
-        self._orders.know_ended(self._others.ended)
-        self._ends = RankEnds(
-            directory, self._exits, self._orders, self._say, hosts, self._others.parts, lambda: relay.hang
-        )
+        host = socket.gethostname()
+        self._others = OtherEnds(host, relay.hosts)
+        self._orders = Orders(directory, relay.requests, self._say, relay.ask, relay.add, self._others, host)
+        self._ends = RankEnds(directory, self._exits, self._orders, self._say, self._others, lambda: relay.hang)
 
     def leave(self, *_: object) -> None:
         """Leave the run unobserved, as it is; end it where it is a scheduler's, who wants all of it to end."""
@@ -208,26 +202,25 @@ class Observer:
 
     def _look_at_hosts(self) -> None:
         """Notice which hosts are lost or heard again, and tell the head of the ends on this one."""
-        if (told := self._relay.far.cause) != self._told_cause:
+        if (told := self._relay.hosts.cause) != self._told_cause:
             # Who asks here is told so also when the head has left.
             self._cause = self._told_cause = told
         if self._cause != self._run.cause:
             # Who cannot wait for this process to answer reads it there.
             self._write(cause=self._cause)
-        if self._others.turn(self._generation, self._ends.seen, self._members) and self._cause is not None:
-            self._cause = self._ends.first_cause(self._run, self._members, None).cause
-
-    def _take_from_host(self, message: wire.HostEnd | wire.Conclude) -> str | None:
-        """Take what another observer tells of the end of the run, or return why not."""
-        refusal = self._others.take(message)
         if self._others.conclusion is not None:
-            self._relay.far.conclude()
-        if refusal is None and isinstance(message, wire.HostEnd) and self._orders.killed_by is None:
+            self._relay.hosts.conclude()
+        if self._others.take_changes() and self._orders.killed_by is None:
             self._ends.record()
             judgement = self._ends.first_cause(self._run, self._members, None)
             if judgement.state == "failed":
                 self._cause = judgement.cause
-        return refusal
+        said = self._others.turn(self._generation, self._ends.seen, self._members)
+        for each in said:
+            self._say(*each)
+        if self._cause is not None and any(each.level == "error" for each in said):
+            # A host was lost.
+            self._cause = self._ends.first_cause(self._run, self._members, None).cause
 
     def _is_over(self) -> bool:
         """Say whether the run is over: here, and as far as can be known on the other hosts."""
@@ -330,7 +323,7 @@ class Observer:
         # On several hosts there may be more than torchrun counts, and than it allows.
         most = f" of {self._run.max_restarts}" if self._run.max_restarts and not self._run.spans_hosts else ""
         # The head tells it for all hosts.
-        if self._relay.far.role != "branch" and not recounted:
+        if self._relay.hosts.role != "branch" and not recounted:
             self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
         self._generation = generation
         self._state, self._cause, self._failure = "starting", None, None
@@ -384,9 +377,9 @@ class Observer:
         self._note_exits()
         # What the head of a run on several hosts tells for all of them is only recorded here.
         told = self._others.conclusion is not None
-        publish = self._relay.record if told or self._relay.far.role == "branch" else self._relay.add
+        publish = self._relay.record if told or self._relay.hosts.role == "branch" else self._relay.add
         if self._orders.killed_by is not None:
-            self._relay.far.conclude()
+            self._relay.hosts.conclude()
             if not told:
                 publish(wire.Event(time.time_ns(), self._orders.summary, None, "warning"))
         elif self._run.launched:
@@ -395,7 +388,13 @@ class Observer:
         judgement = self._judge(problem)
         if judgement.warning and not told:
             publish(wire.Event(time.time_ns(), judgement.warning, None, "warning"))
-        at_ns = self._others.conclude(judgement, killed=self._orders.killed_by is not None)
+        if self._orders.killed_by is None:
+            # Before the branches leave, which record it as well.
+            for each in self._others.unknown():
+                self._say(*each)
+        at_ns = self._others.conclude(
+            wire.Conclude(0, judgement.state, judgement.exit_code, judgement.cause, judgement.rank, judgement.kind)
+        )
         text, level = states.describe_end(judgement.state, judgement.cause)
         publish(wire.Event(at_ns, text, None, level))
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause

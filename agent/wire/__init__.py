@@ -41,6 +41,7 @@ from ddptop.agent.wire.checksums import Checksums as Checksums
 from ddptop.agent.wire.checksums import ModuleSums as ModuleSums
 from ddptop.agent.wire.codec import Unreadable as Unreadable
 from ddptop.agent.wire.codec import encode as encode
+from ddptop.agent.wire.codec import is_reply as is_reply
 from ddptop.agent.wire.codec import read_answer as read_answer
 from ddptop.agent.wire.codec import read_command as read_command
 from ddptop.agent.wire.codec import read_frame as read_frame

@@ -50,6 +50,8 @@ MOST_NAMES: Final = 100
 
 Unreadable = msgspec.MsgspecError
 """Raised by the `read_*` functions for anything that is not a message of this protocol."""
+_REPLY: Final = b"\xa5reply"
+"""The tag of a `Reply`, after the one or the three bytes that begin it."""
 
 
 def encode(
@@ -125,6 +127,11 @@ def read_answer(payload: bytes) -> Answer:
     """Decode an answer of a ROUTER socket and clean its text; raises `Unreadable`."""
     answer = _typed(_answer, payload)
     return _cleaned_steps(answer) if isinstance(answer, Steps) else cleaned(answer)
+
+
+def is_reply(payload: bytes) -> bool:
+    """Say whether an answer is a `Reply`, its last part, without reading it."""
+    return payload[1:7] == _REPLY or payload[3:9] == _REPLY
 
 
 def read_host_hello(payload: bytes) -> HostHello:

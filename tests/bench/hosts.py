@@ -43,6 +43,7 @@ from observer.heard import Heard
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.link import frames
 from ddptop.agent.observer.hosts.link.branch import HEAD, Branch
+from ddptop.agent.observer.hosts.link.side import Arrived, Changed
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import observing
 from ddptop.agent.rank.records.history import History
@@ -222,7 +223,7 @@ class FakeHost:
         greeting = wire.HostHello(
             wire.PROTOCOL, "bench", run.run, run.run_id, host, run.world, 0, tuple(ranks), time.time_ns()
         )
-        self.branch = Branch(context, listen, greeting, arrived=self._arrived, changed=self._changed)
+        self.branch = Branch(context, listen, greeting)
 
     def wants(self, topic: bytes) -> bool:
         """Say whether the head subscribes to a topic."""
@@ -253,6 +254,14 @@ class FakeHost:
             self._looks = True
             for topic in (*_BRIEFLY, *(wire.topic_of(wire.TOPIC_STEPS, rank) for rank in range(IN_SIGHT))):
                 self.branch.send(HEAD, frames.SUBSCRIBE, topic)
+
+    def hear(self) -> None:
+        """Take in what the head has sent."""
+        for each in self.branch.turn():
+            if isinstance(each, Arrived):
+                self._arrived(*each)
+            elif isinstance(each, Changed):
+                self._changed(each.peer)
 
     def _changed(self, peer: bytes) -> None:
         head = self.branch.head
@@ -433,7 +442,7 @@ def be_far_hosts(directory: RunDir, first: int, given: Any) -> None:
         looked = now if is_due else looked
         for fake in fakes if is_due or ready else ():
             if is_due or any(each in ready for each in fake.branch.sockets):
-                fake.branch.turn()
+                fake.hear()
         if now > trained + _FAR_TURN_S:
             trained = now
             training.turn()

@@ -24,8 +24,8 @@ from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.end.hung import ageless
-from ddptop.agent.observer.hosts import far
-from ddptop.agent.observer.hosts.far import FarHosts
+from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
+from ddptop.agent.observer.hosts.questions import HEAD, Answer, OtherHosts
 from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.text import clean_line
@@ -85,7 +85,7 @@ class Actions:
         ask: Ask,
         requests: Requests,
         publish: Callable[[wire.Event], None],
-        hosts: FarHosts,
+        hosts: OtherHosts,
     ) -> None:
         """Prepare.
 
@@ -105,6 +105,8 @@ class Actions:
         """The action that is under way, or has ended and is not answered yet."""
         self._next: _Action | None = None
         """A resume that has cancelled it, or what was asked for while this observer acted by itself: it follows."""
+        self._passed_on: list[tuple[bytes, int, Answer]] = []
+        """What a branch has passed on to the head: whoever has asked, the number of the request, and the answer."""
         self._uneven_since: float | None = None
         self._is_settled = False
         """Ranks are as uneven as they are meant to be: one that has ended, or is on its way to a step."""
@@ -129,7 +131,7 @@ class Actions:
         """Begin what was asked for; the reply comes once it is done, or refused."""
         # What has ended since the last turn is not under way.
         self._take_outcome()
-        if self._hosts.role == "branch" and not far.is_from_elsewhere(sender):
+        if self._hosts.role == "branch" and not is_elsewhere(sender):
             self._pass_on(sender, command)
         elif isinstance(command, wire.Cancel):
             cancels = self._cancel_for(sender, _author(command))
@@ -138,11 +140,16 @@ class Actions:
             self._begin(sender, command)
 
     def _pass_on(self, sender: bytes, command: wire.Act | wire.Cancel) -> None:
-        def take(reply: wire.Reply | None) -> None:
-            answer = wire.Reply(command.id, False, _UNKNOWN, refusal=Unheard.kind) if reply is None else reply
-            self._requests.reply(sender, msgspec.structs.replace(answer, id=command.id))
+        # With its sender: at the head, somebody else here is somebody else.
+        answer = self._hosts.ask(HEAD, command, _WHOLE, sender)
+        self._passed_on.append((sender, command.id, answer))
 
-        self._hosts.ask(far.HEAD, command, _WHOLE, take)
+    def _answer_passed_on(self) -> None:
+        for each in [each for each in self._passed_on if each[2].done()]:
+            self._passed_on.remove(each)
+            sender, number, answer = each
+            reply = answer.result() or wire.Reply(number, False, _UNKNOWN, refusal=Unheard.kind)
+            self._requests.reply(sender, msgspec.structs.replace(reply, id=number))
 
     def _begin(self, sender: bytes, command: wire.Act) -> None:
         before, action = self._present, _Action(command)
@@ -279,6 +286,7 @@ class Actions:
             uneven: some ranks of the run are held, and others are not.
             hang: the hang that was judged last.
         """
+        self._answer_passed_on()
         self._take_outcome()
         if self._present is not None:
             self._present.wait.hang = "" if hang is None or hang.until_at_ns is not None else ageless(hang)

@@ -18,8 +18,7 @@ from typing import Final
 from ddptop.agent.observer.end import cause, kernel
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.kernel import Found, MemoryKills
-from ddptop.agent.observer.hosts.ends import Parts
-from ddptop.agent.observer.hosts.far import FarHosts, Nobody
+from ddptop.agent.observer.hosts.ends import OtherEnds, ReportedEnds
 from ddptop.agent.observer.orders.orders import Orders, Say
 from ddptop.agent.run import ends, states
 from ddptop.agent.run.ends import Death
@@ -42,8 +41,7 @@ class RankEnds:
         exits: Exits,
         orders: Orders,
         say: Say,
-        hosts: FarHosts | None = None,
-        parts: Parts | None = None,
+        others: OtherEnds,
         hang: Callable[[], Verdict | None] = lambda: None,
     ) -> None:
         """Know nothing yet.
@@ -53,12 +51,11 @@ class RankEnds:
             exits: watches the processes of the ranks.
             orders: knows which ends were asked for.
             say: publishes an event.
-            hosts: the observers of other hosts.
-            parts: the ends that those have reported.
+            others: the other hosts, and the ends that they have reported.
             hang: returns the newest hang of the present processes.
         """
-        self._hosts: FarHosts = hosts or Nobody()
-        self._parts = parts or Parts()
+        self._hosts = others.hosts
+        self._reported = others.reported
         self._directory = directory
         self._exits = exits
         self._orders = orders
@@ -100,7 +97,7 @@ class RankEnds:
         self._told.clear()
         self.lingering.clear()
         self._memory_kills.forget()
-        self._parts.forget()
+        self._reported.forget()
 
     def have_records_changed(self) -> bool:
         """Say whether a rank has written its record since the last call."""
@@ -183,7 +180,7 @@ class RankEnds:
         if self._orders.killed_by is not None:
             return
         try:
-            ends.write(self._directory.path, self._generation, {**self._parts.deaths, **self._seen}.values())
+            ends.write(self._directory.path, self._generation, {**self._reported.deaths, **self._seen}.values())
         except OSError as error:
             _log.warning("record of the ends of ranks: %s", error)
 
@@ -201,10 +198,10 @@ class RankEnds:
             exit_code: that of torchrun, None where it is not known.
         """
         # A branch and an observer without a link judge their own host.
-        parts = self._parts if self._hosts.role == "head" else Parts()
-        everyone = {**parts.members, **members}
-        at_ns = {**{rank: death.at_ns for rank, death in parts.deaths.items()}, **self._exits.at_ns}
-        lost = [cause.LostHost(*each) for each in parts.lost(self._hosts.hosts())]
+        reported = self._reported if self._hosts.role == "head" else ReportedEnds()
+        everyone = {**reported.members, **members}
+        at_ns = {**{rank: death.at_ns for rank, death in reported.deaths.items()}, **self._exits.at_ns}
+        lost = [cause.LostHost(*each) for each in reported.lost(self._hosts.hosts())]
         heard = {rank for each in self._hosts.hosts() for rank in each.ranks} if self._hosts.role == "head" else set()
         killed_by = self._orders.ranks_killed_by
         judgement = cause.judge(
@@ -216,9 +213,9 @@ class RankEnds:
             run.leader,
             killed_by,
             self._directory.rank_log,
-            {**parts.deaths, **self._seen},
+            {**reported.deaths, **self._seen},
             lost,
-            elsewhere=parts.members.keys() | parts.deaths.keys(),
+            elsewhere=reported.members.keys() | reported.deaths.keys(),
             hangs=[] if (hang := self._hang()) is None else [hang],
         )
         judgement = cause.with_host(judgement, everyone)

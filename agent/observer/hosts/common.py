@@ -1,5 +1,6 @@
-"""What is in the records of all hosts alike: the events of each, and the verdicts of the head.
+"""What other hosts are told: the newest of each rank, and what the records of all have alike.
 
+These are the events of each host, and the verdicts of the head.
 A branch tells the head its events, the head tells the branches what it records; what was told while there was no link
 comes again with the next one, and each event is recorded once.
 """
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.observer.hosts.elsewhere import Elsewhere
+from ddptop.agent.observer.record.recorder import Recorder
 
 MOST: Final = 500
 """Newest events, and verdicts, that another host is told again."""
@@ -22,32 +25,25 @@ _MOST_SEEN: Final = 8_192
 _PIECE: Final = 100
 """Events, or verdicts, in one message."""
 
+LARGEST_SUMMARY: Final = 64 << 10
+"""Bytes of a summary that is kept; larger ones are only repeated."""
+_ROOM: Final = wire.MAX_MESSAGE_BYTES - (4 << 10)
+"""Bytes of the parts of one `Newest` message."""
+_ORDER: Final[tuple[type, ...]] = (wire.Hello, wire.Beat, wire.Summary)
+
+_Newest = tuple[int, int]
+"""Rank, and the place of the kind of message in `_ORDER`: who a rank is comes before how it is."""
+
 _Key = tuple[int, int | None, str, str]
-
-
-class Recorder(Protocol):
-    """What writes the record of this host; see `agent.observer.record.recorder`."""
-
-    recorded_before: dict[int, tuple[int, int]] | None
-    events_before: list[wire.Event]
-
-    def add(self, message: wire.Event) -> None:
-        """Record an event."""
-
-    def rename(self, before: wire.Event, after: wire.Event) -> None:
-        """Write an event as other hosts have it."""
-
-    def judge(self, verdict: wire.Verdict) -> None:
-        """Record a verdict."""
 
 
 class CommonRecord:
     """The events and verdicts that this host has recorded; for use from the relay's thread, `know` from any."""
 
-    def __init__(self, recorder: Recorder, publish: Callable[[bytes, bytes], None]) -> None:
-        """Know nothing yet; `publish` sends a message to the observers of other hosts that subscribe to its topic."""
+    def __init__(self, recorder: Recorder, elsewhere: Elsewhere) -> None:
+        """Know nothing yet."""
         self._recorder = recorder
-        self._publish = publish
+        self._elsewhere = elsewhere
         self._events: deque[wire.Event] = deque(maxlen=MOST)
         """Those of this host, and at the head those of all."""
         self._verdicts: OrderedDict[int, wire.Verdict] = OrderedDict()
@@ -98,7 +94,7 @@ class CommonRecord:
         events, self._new = self._new, []
         judged, self._judged = self._judged, {}
         for payload in _messages(events, judged.values()):
-            self._publish(wire.TOPIC_RECORD, payload)
+            self._elsewhere.publish_all(wire.TOPIC_RECORD, payload)
 
     def all(self) -> Iterator[bytes]:
         """Return the messages for a host that has just been linked: the newest of all that is recorded here."""
@@ -138,3 +134,51 @@ def _messages(events: Iterable[wire.Event], verdicts: Iterable[wire.Verdict]) ->
     while left or judged:
         yield wire.encode(wire.Recorded(tuple(left[:_PIECE]), tuple(judged[:_PIECE])))
         left, judged = left[_PIECE:], judged[_PIECE:]
+
+
+class Newest:
+    """The newest messages of each rank of the present generation."""
+
+    def __init__(self) -> None:
+        self._kept: dict[_Newest, tuple[int, bytes]] = {}
+        """Generation and message."""
+        self._changed: set[_Newest] = set()
+        self._generation = 0
+
+    def note(self, message: wire.Hello | wire.Beat | wire.Summary, payload: bytes) -> None:
+        """Take in a message; one of a former generation is left out."""
+        if type(message) is wire.Summary and len(payload) > LARGEST_SUMMARY:
+            return
+        generation = self._generation if message.generation is None else message.generation
+        # That of the next generation may come before it is known that it has begun.
+        if self._generation <= generation <= self._generation + 1:
+            key = message.rank, _ORDER.index(type(message))
+            self._kept[key] = generation, payload
+            self._changed.add(key)
+
+    def begin(self, generation: int) -> None:
+        """Forget the former generations."""
+        self._generation = generation
+        self._kept = {key: kept for key, kept in self._kept.items() if kept[0] >= generation}
+
+    def all(self) -> Iterator[bytes]:
+        """Yield `Newest` messages with all that is known; none where nothing is."""
+        return self._messages(self._kept)
+
+    def changes(self) -> Iterator[bytes]:
+        """Yield `Newest` messages with what has come since the last call."""
+        changed, self._changed = self._changed, set()
+        return self._messages(changed & self._kept.keys())
+
+    def _messages(self, keys: Iterable[_Newest]) -> Iterator[bytes]:
+        parts: list[msgspec.Raw] = []
+        size = 0
+        for key in sorted(keys):
+            payload = self._kept[key][1]
+            if size + len(payload) > _ROOM:
+                yield wire.encode(wire.Newest(tuple(parts)))
+                parts, size = [], 0
+            parts.append(msgspec.Raw(payload))
+            size += len(payload)
+        if parts:
+            yield wire.encode(wire.Newest(tuple(parts)))

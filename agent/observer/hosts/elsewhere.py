@@ -1,12 +1,13 @@
-"""What goes to other hosts and comes back: commands to ranks there, publications and answers to observers there.
+"""Ranks, requesters and observers on other hosts, in the place of sockets: who is there, and what goes to them.
 
-Forwarding, fills and door take it for a socket. It is empty as long as there is no link.
+Forwarding, fills and the service take it for a socket. It is empty as long as there is no link.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Set
 from functools import lru_cache
 from typing import Final
 
@@ -14,24 +15,62 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.observer.hosts import askers
 from ddptop.agent.observer.hosts.link.frames import ANSWER, COMMAND, PUBLICATION
-from ddptop.agent.observer.hosts.link.side import Link
+from ddptop.agent.observer.hosts.link.side import Side
 
+LINK: Final = b"link:"
+"""Beginning of the name of a requester at another host, `link:<peer>:<name there>`.
+
+Nobody here is called so: the service refuses that, and names that ZeroMQ makes up begin with a zero byte."""
+EACH_HOST: Final = LINK + b"00:each"
+"""Sender of a kill that every host is told by itself, as by its scheduler: this one does not wait for the head."""
+WATCHED: Final = b"watched"
+"""A topic without messages: as long as another observer subscribes to it, somebody looks on there, and what the ranks
+publish is handed on ten times a second."""
 _FORWARDED: Final = b"f"
-"""Asker of the commands to single ranks, whose numbers tell them apart."""
+"""Requester of the commands to single ranks, whose numbers tell them apart."""
 _FILL: Final = b"q"
-"""Beginning of the asker of a question for records."""
+"""Beginning of the requester of a question for records."""
 _MOST_WAITING_BYTES: Final = 8 << 20
 """Bytes of an answer for which there is no room yet; beyond them it is given up, and asked for anew later."""
+_MOST_TOPICS: Final = 8_192
+"""Topics of one observer: a few, and the records of ranks in sight one by one."""
+_TOPIC: Final = re.compile(rb"(?:hello|beat|steps|summary|rank)(?:/[0-9]{0,5})?|[a-z]{0,9}")
+
+
+def is_topic(topic: bytes) -> bool:
+    """Say whether somebody may subscribe to this: a topic, or the beginning of one."""
+    return _TOPIC.fullmatch(topic) is not None
+
+
+def is_elsewhere(requester: bytes) -> bool:
+    """Say whether a command has come from another observer."""
+    return requester.startswith(LINK)
+
+
+def named(peer: bytes, requester: bytes) -> bytes:
+    """Return the name here of a requester at another host."""
+    return LINK + peer.hex().encode() + b":" + requester
+
+
+def host_of(requester: bytes) -> bytes:
+    """Return under which name a command is counted: all requesters at another host are one."""
+    return requester[: requester.index(b":", len(LINK))] if is_elsewhere(requester) else requester
+
+
+@lru_cache(1024)
+def _parts(requester: bytes) -> tuple[bytes, bytes]:
+    """Return the peer of a requester at another host, and its name there."""
+    peer, _, name = requester[len(LINK) :].partition(b":")
+    return bytes.fromhex(peer.decode()), name
 
 
 class Conversation:
     """A question for the records of a rank."""
 
-    def __init__(self, rank: int, forget: Callable[[], object]) -> None:
+    def __init__(self, rank: int, name: bytes) -> None:
         self.rank = rank
-        self._forget = forget
+        self.name = name
         self._parts: deque[bytes] = deque()
         self._bytes = 0
         self._over = False
@@ -53,16 +92,13 @@ class Conversation:
     def end(self) -> None:
         self._over = True
 
-    def close(self) -> None:
-        self._forget()
-
 
 class Elsewhere:
     """The ranks and the observers of other hosts; for use from one thread."""
 
     def __init__(self) -> None:
         """Know nobody."""
-        self.link: Link | None = None
+        self.link: Side | None = None
         self.owners: dict[int, bytes] = {}
         """By rank on another host, the peer by which it is reached."""
         self.absent: Set[int] = frozenset()
@@ -72,6 +108,13 @@ class Elsewhere:
         self.refused = 0
         self._number = 0
         self._conversations: dict[bytes, Conversation] = {}
+        self._replies: list[tuple[int, wire.Reply]] = []
+        self._lost: set[int] = set()
+        self._topics: dict[bytes, set[bytes]] = {}
+        """By peer, what its observer subscribes to: at a branch the head's, at the head those of branches."""
+        self._shows_head = False
+        self.version = 0
+        """Another number after each change of who gets what is published."""
 
     def has(self, rank: int) -> bool:
         """Say whether a rank is on another host."""
@@ -96,55 +139,115 @@ class Elsewhere:
         name = b"%s%d" % (_FILL, self._number)
         if not (self.is_there(rank) and self._ask(rank, name, payload)):
             return None
-        conversation = Conversation(rank, lambda: self._conversations.pop(name, None))
-        self._conversations[name] = conversation
+        conversation = self._conversations[name] = Conversation(rank, name)
         return conversation
 
-    def _ask(self, rank: int, asker: bytes, payload: bytes) -> bool:
-        return self._send(self.owners[rank], COMMAND, asker, b"%d" % rank, payload)
+    def close(self, conversation: Conversation) -> None:
+        """Take no more of an answer."""
+        self._conversations.pop(conversation.name, None)
 
-    def answered(self, peer: bytes, frames: list[bytes]) -> wire.Reply | None:
-        """Take in an answer of a rank; return the reply to a command that was forwarded, None where it is none.
+    def _ask(self, rank: int, requester: bytes, payload: bytes) -> bool:
+        return self._send(self.owners[rank], COMMAND, requester, b"%d" % rank, payload)
 
-        An answer in the name of a rank of another host is refused.
-        """
-        asker, number, payload = frames
+    def answered(self, peer: bytes, frames: list[bytes]) -> None:
+        """Take in an answer of a rank; one in the name of a rank of another host is refused."""
+        requester, number, payload = frames
         rank = int(number) if number.isdigit() else -1
         if self.owners.get(rank) != peer:
             self.refused += 1
-            return None
-        if asker == _FORWARDED:
+        elif requester == _FORWARDED:
             try:
                 reply = wire.read_answer(payload)
             except wire.Unreadable:
                 self.refused += 1
-                return None
-            return reply if isinstance(reply, wire.Reply) else None
-        conversation = self._conversations.get(asker)
-        # Of one that was given up the rest may be under way.
-        if conversation is not None and conversation.rank == rank:
-            conversation.take(payload)
-        return None
+                return
+            if isinstance(reply, wire.Reply):
+                self._replies.append((rank, reply))
+        else:
+            conversation = self._conversations.get(requester)
+            # Of one that was given up the rest may be under way.
+            if conversation is not None and conversation.rank == rank:
+                conversation.take(payload)
 
     def lose(self, ranks: Set[int]) -> None:
         """End the questions to ranks that cannot be reached any more."""
-        for conversation in list(self._conversations.values()):
+        self._lost |= ranks
+        for conversation in self._conversations.values():
             if conversation.rank in ranks:
                 conversation.end()
+
+    def take_replies(self) -> tuple[list[tuple[int, wire.Reply]], set[int]]:
+        """Return, once each, the replies to commands that were forwarded, and ranks that will not answer."""
+        found = self._replies, self._lost
+        self._replies, self._lost = [], set()
+        return found
 
     def forget(self) -> None:
         """Forget everybody: there is no link any more."""
         self.lose(set(self.owners))
         self.link, self.owners = None, {}
         self.absent = self.unheard = frozenset()
+        self._topics.clear()
+        self.show_head(False)
 
-    def publish(self, peer: bytes, topic: bytes, payload: bytes) -> bool:
+    @property
+    def shows_head(self) -> bool:
+        """True at a branch while its onlookers get what the head publishes."""
+        return self._shows_head
+
+    def show_head(self, shows_head: bool) -> None:
+        """Let onlookers here have what the head publishes, or again what this host knows."""
+        self._shows_head = shows_head
+        self.version += 1
+
+    def subscribe(self, peer: bytes, topic: bytes) -> bool:
+        """Take note of a subscription; return False where there are too many, or there is no such topic."""
+        topics = self._topics.setdefault(peer, set())
+        if not is_topic(topic) or (len(topics) >= _MOST_TOPICS and topic not in topics):
+            return False
+        topics.add(topic)
+        self.version += 1
+        return True
+
+    def unsubscribe(self, peer: bytes, topic: bytes) -> None:
+        """Take note of the end of a subscription."""
+        self._topics.get(peer, set()).discard(topic)
+        self.version += 1
+
+    def leave(self, peer: bytes) -> None:
+        """Take note that nobody is there any more."""
+        self._topics.pop(peer, None)
+        self.version += 1
+
+    def takers(self, topic: bytes) -> tuple[bytes, ...]:
+        """Return those who subscribe to a topic or to its beginning."""
+        if not self._topics:
+            return ()
+        beginnings = [topic[:length] for length in range(len(topic) + 1)]
+        return tuple(peer for peer, topics in self._topics.items() if not topics.isdisjoint(beginnings))
+
+    @property
+    def topics(self) -> set[bytes]:
+        """What anybody at another host subscribes to."""
+        return set().union(*self._topics.values())
+
+    @property
+    def is_watched(self) -> bool:
+        """Say whether anybody looks on at another host."""
+        return any(WATCHED in topics for topics in self._topics.values())
+
+    def publish(self, peer: bytes, topic: bytes, payload: bytes) -> None:
         """Send the observer of another host a publication; one that does not read loses it."""
-        return self._send(peer, PUBLICATION, topic, payload)
+        self._send(peer, PUBLICATION, topic, payload)
 
-    def answer(self, asker: bytes, frames: tuple[bytes, ...]) -> bool | None:
+    def publish_all(self, topic: bytes, payload: bytes) -> None:
+        """Send it to each that subscribes to it."""
+        for peer in self.takers(topic):
+            self.publish(peer, topic, payload)
+
+    def answer(self, requester: bytes, frames: tuple[bytes, ...]) -> bool | None:
         """Answer somebody at another host: True once sent, None where there is no room now, False without a link."""
-        peer, name = _parts(asker)
+        peer, name = _parts(requester)
         to = None if self.link is None else self.link.peers.get(peer)
         if to is None or not to.is_connected:
             return False
@@ -152,6 +255,3 @@ class Elsewhere:
 
     def _send(self, peer: bytes, kind: bytes, *frames: bytes) -> bool:
         return self.link is not None and self.link.send(peer, kind, *frames)
-
-
-_parts = lru_cache(1024)(askers.parts)

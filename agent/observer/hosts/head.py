@@ -1,4 +1,4 @@
-"""The side of the head: the ranks of all other hosts come in by their observers, and its door is theirs, too.
+"""The side of the head: the ranks of all other hosts come in by their observers, which are onlookers of it.
 
 What a branch says is taken for its own ranks only, as far as it can be true, and no faster than ranks speak.
 """
@@ -6,31 +6,32 @@ What a branch says is taken for its own ranks only, as far as it can be true, an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts import askers
-from ddptop.agent.observer.hosts.asking import Asking
-from ddptop.agent.observer.hosts.connected import Connected
-from ddptop.agent.observer.hosts.elsewhere import Elsewhere
-from ddptop.agent.observer.hosts.far import GONE, LINKED, SILENT
-from ddptop.agent.observer.hosts.link.frames import (
-    ANSWER,
-    COMMAND,
-    MEMBERS,
-    PUBLICATION,
-    SUBSCRIBE,
-    UNSUBSCRIBE,
+from ddptop.agent.observer.hosts import elsewhere
+from ddptop.agent.observer.hosts.elsewhere import WATCHED
+from ddptop.agent.observer.hosts.link.frames import ANSWER, COMMAND, MEMBERS, PUBLICATION, SUBSCRIBE, UNSUBSCRIBE
+from ddptop.agent.observer.hosts.link.peer import Peer
+from ddptop.agent.observer.hosts.link.side import Side
+from ddptop.agent.observer.hosts.questions import GONE, LINKED, SILENT, Questions
+from ddptop.agent.observer.hosts.sides import (
+    Asked,
+    Come,
+    Heard,
+    Left,
+    Mirror,
+    Missed,
+    OneSide,
+    Subscriptions,
+    ThisHost,
+    read_members,
 )
-from ddptop.agent.observer.hosts.link.side import Link
-from ddptop.agent.observer.hosts.parts import Local, Mirror, Parts, Subscriptions, read_members
-from ddptop.agent.observer.hosts.subscribers import WATCHED
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import Member
-from ddptop.agent.version import VERSION
 from ddptop.agent.wire import EACH_RECORD, HostState
 
 _SMALL: Final = (
@@ -45,25 +46,75 @@ GONE_S: Final = 10.0
 """Seconds after the end of its connection in which a host may come back before it counts as gone."""
 _SETTLES_S: Final = 30.0
 """Seconds within which all hosts have seen a restart of the group."""
+_OF_RANKS: Final = (wire.Steps, wire.Beat, wire.Summary, wire.Hello, wire.Checksums)
+"""What a branch may repeat of its ranks; events come by themselves."""
+_RATE: Final = 50
+"""Messages of each rank in a second, which is more than it publishes."""
+_RATE_BYTES: Final = 1 << 20
+"""The same of their bytes."""
+_COMMANDS: Final = 2_000
+"""Commands of a branch in a second: to each of a thousand ranks two."""
+_BURST_S: Final = 10.0
+"""So much may come at once, after so many seconds without."""
 
 
-class Head:
+@dataclass
+class Allowance:
+    """What a branch may send: messages, bytes or commands, by the second."""
+
+    rate: float = 0.0
+    left: float = -1.0
+    at: float = 0.0
+
+    def take(self, amount: float, now: float) -> bool:
+        """Say whether so much may be taken in now, and count it if so."""
+        if self.left < 0:
+            self.left = self.rate * _BURST_S
+        else:
+            self.left = min(self.rate * _BURST_S, self.left + (now - self.at) * self.rate)
+        self.at = now
+        if amount > self.left:
+            return False
+        self.left -= amount
+        return True
+
+
+@dataclass
+class Connected:
+    """Another host of the run."""
+
+    peer: Peer
+    subscriptions: Subscriptions
+    mirror: Mirror
+    messages: Allowance = field(default_factory=Allowance)
+    bytes: Allowance = field(default_factory=Allowance)
+    commands: Allowance = field(default_factory=lambda: Allowance(_COMMANDS))
+    session: int = -1
+    members: dict[int, Member] = field(default_factory=dict)
+    ranks: frozenset[int] = frozenset()
+    """Those of its ranks that are taken for its own."""
+    summaries: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By rank, generation and number of its newest summary."""
+    state: str = ""
+    refused: int = 0
+    otherwise_since: float | None = None
+    """When it was first seen that it counts the restarts of the group otherwise than this host."""
+    told_otherwise: bool = False
+
+    def allow(self, ranks: int) -> None:
+        """Take so much of it as so many ranks may publish."""
+        self.messages.rate, self.bytes.rate = 200 + _RATE * ranks, (8 << 20) + _RATE_BYTES * ranks
+
+
+class Head(OneSide):
     """All branches; for use from the relay's thread."""
 
     role: Final = "head"
 
-    def __init__(
-        self, parts: Parts, local: Local, elsewhere: Elsewhere, link: Link, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, here: ThisHost, link: Side, questions: Questions) -> None:
         """Know no branch yet, on a link that listens."""
-        self.refused = 0
-        """Messages of branches that cannot be true, or are too many."""
-        self._parts = parts
-        self._local = local
-        self._elsewhere = elsewhere
-        self._link = link
-        self._clock = clock
-        self._world = parts.run.world
+        super().__init__(here, link, questions)
+        self._world = here.run.world
         self._branches: dict[bytes, Connected] = {}
         self._followed: dict[int, tuple[int, Process]] = {}
         self._in_sight: frozenset[int] = frozenset()
@@ -75,40 +126,49 @@ class Head:
         self._changes: dict[bytes, bool] = {}
         """Branches with a change that has no consequence yet, and whether they were away. A thousand hosts may come, or
         fall silent, in one moment, and to settle takes as long as there are ranks."""
-        self.asking = Asking(parts.wake, self._peer_of, link.send, parts.send_events)
-        elsewhere.link = link
-        self._each: Final = {
-            PUBLICATION: self._take_publication,
-            COMMAND: self._take_command,
-            ANSWER: self._take_answer,
-            SUBSCRIBE: self._subscribe,
-            UNSUBSCRIBE: self._unsubscribe,
-            MEMBERS: self._take_members,
-        }
-
-    @property
-    def judges(self) -> bool:
-        """The head judges."""
-        return True
 
     def arrived(self, peer: bytes, kind: bytes, frames: list[bytes]) -> None:
         """Take in a message of a branch."""
-        branch, take = self._branches.get(peer), self._each.get(kind)
-        if branch is None or take is None:
+        branch = self._branches.get(peer)
+        if branch is None:
             self.refused += 1
             return
         if peer in self._changes and kind in _OF_SETTLED:
             self._settle_changes()
         try:
-            take(branch, frames)
+            is_good = self._take(branch, kind, frames)
         except (ValueError, wire.Unreadable):
+            is_good = False
+        if not is_good:
             self._refuse(branch)
+
+    def _take(self, branch: Connected, kind: bytes, frames: list[bytes]) -> bool:
+        """Take in a message; return False where it cannot be true, or comes too often."""
+        name = branch.peer.name
+        if kind == PUBLICATION:
+            return self._take_publication(branch, *frames)
+        if kind == COMMAND:
+            # Of too many no requester gets an answer in time, as of one that is overloaded.
+            if not branch.commands.take(1, time.monotonic()):
+                return False
+            self._here.news.append(Asked(elsewhere.named(name, frames[0]), frames[1:], branch.peer.offset_s))
+        elif kind == ANSWER and len(frames) == 2:
+            return self.questions.is_own(frames[0]) and self.questions.answered(name, frames[1])
+        elif kind == ANSWER:
+            self._elsewhere.answered(name, frames)
+        elif kind == SUBSCRIBE:
+            return self._subscribe(name, frames[0])
+        elif kind == UNSUBSCRIBE:
+            self._elsewhere.unsubscribe(name, frames[0])
+        elif kind == MEMBERS:
+            return self._take_members(branch, frames[0])
+        return True
 
     def _refuse(self, branch: Connected) -> None:
         self.refused += 1
         branch.refused += 1
         if branch.refused == 1:
-            self._parts.say(f"{branch.peer.host} sends what cannot be true, or too much: it is left out", "warning")
+            self._here.say(f"{branch.peer.host} sends what cannot be true, or too much: it is left out", "warning")
 
     def changed(self, name: bytes) -> None:
         """Take note that a branch came, fell silent, is heard again, has other ranks, or is gone."""
@@ -143,17 +203,16 @@ class Head:
             self._subscribe_at(branch, again=was_away)
             if was_away:
                 # What was published meanwhile did not arrive.
-                for rank in branch.ranks:
-                    self._parts.intake.look_for_gap(rank)
+                self._here.news += map(Missed, branch.ranks)
 
     def _forget(self, branch: Connected) -> None:
         """Forget what a branch has asked for."""
-        self.asking.lose(branch.peer.name)
-        self._parts.door.subscribers.forget(branch.peer.name)
+        self.questions.lose(branch.peer.name)
+        self._elsewhere.leave(branch.peer.name)
 
     def _settle(self) -> None:
         """Find out which ranks are on which host, and take in those that are new."""
-        generation, here = self._parts.intake.generation, self._local.members
+        generation, here = self._here.generation, self._here.members
         owners: dict[int, Connected] = {}
         order = sorted(self._branches.values(), key=lambda each: (not each.peer.is_linked, -each.peer.hello.generation))
         for branch in order:
@@ -170,12 +229,12 @@ class Head:
             if self._followed.get(rank) != (generation, member.process):
                 self._followed[rank] = generation, member.process
                 self._lost.discard(rank)
-                self._parts.follow_elsewhere(member)
+                self._here.news.append(Come(member))
         for branch in self._branches.values():
             for rank in branch.ranks.intersection(branch.peer.hello.gone) - self._lost:
                 if self._followed.get(rank, (-1,))[0] == generation == branch.peer.hello.generation:
                     self._lost.add(rank)
-                    self._parts.lose_elsewhere(rank)
+                    self._here.news.append(Left(rank))
         self._note_states()
 
     def _note_states(self) -> None:
@@ -185,26 +244,21 @@ class Head:
             branch.state = LINKED if peer.is_linked else SILENT if peer.is_connected else self._state_of_lost(branch)
             if branch.state != LINKED:
                 unheard |= branch.ranks
-        silent = frozenset(unheard)
-        unheard -= self._lost
-        newly = unheard - set(self._parts.hanging.unheard)
-        self._parts.hanging.unheard = frozenset(unheard)
-        self._elsewhere.absent, self._elsewhere.unheard = frozenset(unheard | self._lost), silent
-        if newly:
+        before, self.unheard = self.unheard, frozenset(unheard - self._lost)
+        self._elsewhere.absent, self._elsewhere.unheard = self.unheard | self._lost, frozenset(unheard)
+        if newly := self.unheard - before:
             self._elsewhere.lose(newly)
-            for rank in newly:
-                self._parts.forwarding.lose_elsewhere(rank)
 
     def _state_of_lost(self, branch: Connected) -> str:
         """Return the state of a host whose connection has ended: it may come back within seconds."""
         is_over = bool(branch.ranks) and branch.ranks <= self._lost
-        return GONE if is_over or self._clock() - branch.peer.since > GONE_S else SILENT
+        return GONE if is_over or time.monotonic() - branch.peer.since > GONE_S else SILENT
 
     def _topics(self, branch: Connected) -> set[bytes]:
         topics = set(_SMALL if self._world <= EACH_RECORD else _LARGE)
-        if self._parts.common.is_ready:
+        if self._here.common.is_ready:
             topics.add(wire.TOPIC_RECORD)
-        if self._parts.door.is_watched:
+        if self._here.subscribed or self._elsewhere.is_watched:
             topics.add(WATCHED)
         if self._world > EACH_RECORD:
             topics |= {wire.topic_of(wire.TOPIC_STEPS, rank) for rank in self._in_sight & branch.ranks}
@@ -221,12 +275,13 @@ class Head:
         """Do what was left for want of room, and what was asked for by the main thread."""
         if self._changes:
             self._settle_changes()
-        self.asking.turn()
+        linked = {each.peer.host: name for name, each in self._branches.items() if each.state == LINKED}
+        self.questions.turn(self._link, linked)
 
     def each_second(self) -> None:
         """Mirror the records of ranks, and follow what has changed here."""
         self._settle()
-        known = {**self.members(), **self._local.members}
+        known = {**self.members(), **self._here.members}
         has_changed, self._known = known != self._known, known
         for branch in self._branches.values():
             if branch.state == LINKED:
@@ -241,14 +296,14 @@ class Head:
 
         It has joined an elastic training after its start, or was made anew, and knows nothing of earlier starts.
         """
-        own, other, now = self._parts.intake.generation, branch.peer.hello.generation, self._clock()
+        own, other, now = self._here.generation, branch.peer.hello.generation, time.monotonic()
         if own == other or not branch.ranks:
             branch.otherwise_since = None
         elif branch.otherwise_since is None:
             branch.otherwise_since = now
         elif now - branch.otherwise_since > _SETTLES_S and not branch.told_otherwise:
             branch.told_otherwise = True
-            self._parts.say(
+            self._here.say(
                 f"{branch.peer.host} counts {other} restarts of the group and this host {own}, as where one of them "
                 "has joined the training later: the ranks there are not shown here",
                 "warning",
@@ -256,7 +311,7 @@ class Head:
 
     def members(self) -> dict[int, Member]:
         """Return the records of the ranks on other hosts."""
-        generation = self._parts.intake.generation
+        generation = self._here.generation
         return {
             rank: member
             for branch in self._branches.values()
@@ -264,105 +319,52 @@ class Head:
             if rank in branch.ranks and member.generation == generation
         }
 
-    def _take_publication(self, branch: Connected, frames: list[bytes]) -> None:
-        topic, payload = frames
-        now = self._clock()
+    def _take_publication(self, branch: Connected, topic: bytes, payload: bytes) -> bool:
+        now = time.monotonic()
         if not (branch.messages.take(1, now) and branch.bytes.take(len(payload), now)):
-            self._refuse(branch)
-            return
-        intake = self._parts.intake
-        before = intake.refused
-        if topic == wire.TOPIC_NEWEST:
-            for part in wire.read_newest(payload).messages:
-                self._take_each(branch, bytes(part))
-        elif topic == wire.TOPIC_RECORD:
+            return False
+        if topic == wire.TOPIC_RECORD:
             # Its verdicts are those of a host that was alone.
-            for event in wire.read_recorded(payload).events:
-                self._take_event(branch, event)
-        else:
-            self._take_each(branch, payload)
-        if intake.refused != before:
-            # They are counted there.
-            self.refused -= 1
-            self._refuse(branch)
+            return False not in [self._take_event(branch, event) for event in wire.read_recorded(payload).events]
+        parts = [payload]
+        if topic == wire.TOPIC_NEWEST:
+            parts = [bytes(part) for part in wire.read_newest(payload).messages]
+        return False not in [self._take_telemetry(branch, part) for part in parts]
 
-    def _take_each(self, branch: Connected, payload: bytes) -> None:
+    def _take_event(self, branch: Connected, event: wire.Event) -> bool:
+        if event.rank is not None and event.rank not in branch.ranks:
+            return False
+        named = _named(event, branch.peer.host)
+        self._here.news.append(Heard(named, wire.encode(named)))
+        return True
+
+    def _take_telemetry(self, branch: Connected, payload: bytes) -> bool:
         message = wire.read_telemetry(payload)
         if isinstance(message, wire.Event):
-            self._take_event(branch, message)
-            return
+            return self._take_event(branch, message)
+        if not isinstance(message, _OF_RANKS) or message.rank not in branch.ranks:
+            return False
         if isinstance(message, wire.Summary):
             # The newest of all come again with each new link.
             newest = message.generation, message.number
             if newest <= branch.summaries.get(message.rank, (-1, -1)):
-                return
-            if message.rank in branch.ranks:
-                branch.summaries[message.rank] = newest
-        self._parts.intake.take_from_elsewhere(message, payload, branch.ranks)
+                return True
+            branch.summaries[message.rank] = newest
+        self._here.news.append(Heard(message, payload))
+        return True
 
-    def _take_event(self, branch: Connected, event: wire.Event) -> None:
-        named = _named(event, branch.peer.host)
-        # What was told without a link comes again with it.
-        if self._parts.common.is_new(named):
-            self._parts.intake.take_from_elsewhere(named, wire.encode(named), branch.ranks)
-
-    def _take_command(self, branch: Connected, frames: list[bytes]) -> None:
-        asker, *rest = frames
-        if not branch.commands.take(1, self._clock()):
-            # Whoever asks gets no answer in time, as of one that is overloaded.
-            self._refuse(branch)
-            return
-        self._parts.commands.carry_out(askers.named(branch.peer.name, asker), rest, branch.peer.offset_s)
-
-    def _take_answer(self, branch: Connected, frames: list[bytes]) -> None:
-        if len(frames) == 2:
-            if not (self.asking.is_own(frames[0]) and self.asking.answered(branch.peer.name, frames[1])):
-                self._refuse(branch)
-            return
-        reply = self._elsewhere.answered(branch.peer.name, frames)
-        if reply is not None:
-            self._parts.forwarding.take_from_elsewhere(int(frames[1]), reply)
-
-    def _subscribe(self, branch: Connected, frames: list[bytes]) -> None:
-        (topic,) = frames
-        if not (
-            self._parts.door.may_subscribe(topic) and self._parts.door.subscribers.subscribe(branch.peer.name, topic)
-        ):
-            self._refuse(branch)
-            return
-        if topic == wire.TOPIC_RECORD:
-            for payload in self._parts.common.all():
-                self._elsewhere.publish(branch.peer.name, topic, payload)
-        else:
-            self._parts.greet({topic})
-
-    def _unsubscribe(self, branch: Connected, frames: list[bytes]) -> None:
-        self._parts.door.subscribers.unsubscribe(branch.peer.name, frames[0])
-
-    def _take_members(self, branch: Connected, frames: list[bytes]) -> None:
-        if not branch.bytes.take(len(frames[0]), self._clock()):
-            self._refuse(branch)
-            return
-        found = read_members(frames[0], self._world)
+    def _take_members(self, branch: Connected, payload: bytes) -> bool:
+        if not branch.bytes.take(len(payload), time.monotonic()):
+            return False
         claimed = set(branch.peer.ranks)
-        if any(member.rank not in claimed for member in found):
-            self._refuse(branch)
+        found = read_members(payload, self._world)
         branch.members.update((member.rank, member) for member in found if member.rank in claimed)
         self._changes.setdefault(branch.peer.name, False)
-
-    def _peer_of(self, host: str) -> bytes | None:
-        for name, branch in self._branches.items():
-            if branch.peer.host == host and branch.state == LINKED:
-                return name
-        return None
+        return all(member.rank in claimed for member in found)
 
     def states(self) -> tuple[HostState, ...]:
         """Return what is known of all hosts, this one first."""
-        own = self._local
-        here = HostState(
-            own.host, LINKED, tuple(own.members), time.time_ns(), 0.0, 0.0, 0.0, VERSION,
-            gone=tuple(sorted(own.gone)), node=self._parts.run.node,
-        )  # fmt: skip
+        here = msgspec.structs.replace(self._here.state(LINKED), offset_ms=0.0, offset_error_ms=0.0, rtt_ms=0.0)
         return here, *(self._state_of(branch) for branch in self._branches.values() if branch.ranks)
 
     def _state_of(self, branch: Connected) -> HostState:
@@ -372,12 +374,6 @@ class Head:
             _ms(peer.offset_error_s), _ms(peer.rtt_s), peer.hello.agent_version,
             gone=tuple(sorted(branch.ranks & self._lost)),
         )  # fmt: skip
-
-    def close(self) -> None:
-        """Take no more questions."""
-        self.asking.close()
-        for peer in self._branches:
-            self._parts.door.subscribers.forget(peer)
 
 
 def _named(event: wire.Event, host: str) -> wire.Event:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts.far import EACH_HOST
+from ddptop.agent.observer.hosts.elsewhere import EACH_HOST
 from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.run.identity import Process, is_alive
 from ddptop.agent.run.records import Member, Run

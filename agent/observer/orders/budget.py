@@ -37,7 +37,7 @@ class Forward(Protocol):
     """Passes a command on to a rank; see `service.forwarding.Forwarding.forward`."""
 
     def __call__(
-        self, asker: bytes, rank: int, command: wire.Command, answer: Callable[[bytes, int, wire.Reply], object]
+        self, requester: bytes, rank: int, command: wire.Command, answer: Callable[[bytes, int, wire.Reply], object]
     ) -> None:
         """Pass it on; the reply goes to `answer`."""
 

@@ -1,7 +1,7 @@
 """The end of a run that was asked for: on this host, on all others at once, and the sum of what has ended.
 
 The head ends its own processes, has each branch do the same at the same time, so that no launcher starts again what
-another one has lost, and adds up.  A branch passes on what is asked at its door; where the head does not begin soon, it
+another one has lost, and adds up.  A branch passes on what is asked of it here; where the head does not begin soon, it
 ends its own host, and says so.
 """
 
@@ -11,8 +11,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -20,13 +20,14 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.end import escalation, processes
-from ddptop.agent.observer.hosts import far
-from ddptop.agent.observer.hosts.far import FarHosts, is_from_elsewhere
-from ddptop.agent.observer.hosts.spread import Spread, Total
+from ddptop.agent.observer.hosts import questions
+from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
+from ddptop.agent.observer.hosts.ends import OtherEnds
+from ddptop.agent.observer.hosts.questions import Answer, Spread, unheard
 from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.run import states
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
-from ddptop.agent.text import clean_line
+from ddptop.agent.text import clean_line, plural
 
 _log = logging.getLogger("ddptop.observer")
 
@@ -43,15 +44,71 @@ _MARGIN_S: Final = 2.0
 _MOST_LEFT: Final = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The result of an ending on all hosts."""
+
+    ranks: int
+    helpers: int
+    hosts: tuple[str, ...]
+    """The hosts that have answered, this one first."""
+    survivors: tuple[str, ...] = ()
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    """By host that did not answer, its ranks."""
+
+    @property
+    def text(self) -> str:
+        """The result in one line."""
+        ended = escalation.counted(self.ranks, self.helpers)
+        where = f" on {self.hosts[0]}" if len(self.hosts) == 1 else f" on {plural(len(self.hosts), 'host')}"
+        left = f"{len(self.survivors)} left" + "".join(f"; {survivor}" for survivor in self.survivors)
+        return f"{ended}{where} ended, {left}" + "".join(f"; {each}" for each in unheard(self.unknown))
+
+    @property
+    def done(self) -> bool:
+        """True where nothing is left, on any host."""
+        return not self.survivors and not self.unknown
+
+
+def add_up(spread: Spread, here: str, outcome: escalation.Outcome, missing: int = 0) -> Total:
+    """Return the sum of the answers and of what has ended on this host.
+
+    Args:
+        here: the name of this host.
+        outcome: of this host.
+        missing: ranks of the run that no known host has.
+    """
+    ranks, helpers, left = outcome.ranks, outcome.helpers, list(outcome.survivors)
+    unknown = dict(spread.unknown)
+    answered = [here]
+    for host, reply in spread.replies.items():
+        if reply.census is None:
+            # A refusal, or an observer of another version: it says in words what it has done.
+            left.append(f"{clean_line(host, 60)}: {clean_line(reply.text, 200)}")
+            continue
+        answered.append(host)
+        ranks += reply.census.ranks
+        helpers += reply.census.helpers
+        left += [f"{clean_line(host, 60)}: {clean_line(each, 200)}" for each in reply.census.left]
+    if missing > 0:
+        unknown[questions.ELSEWHERE] = missing
+    return Total(ranks, helpers, tuple(answered), tuple(left), unknown)
+
+
 @dataclass(slots=True)
 class _PassedOn:
     """A kill of the run that this branch has passed on to the head."""
 
     command: wire.Kill
     at: float
-    reply: wire.Reply | None = None
+    answer: Answer
     is_over: bool = False
     """The head has answered, or will not."""
+
+    @property
+    def reply(self) -> wire.Reply | None:
+        """The answer of the head; that there is none is noticed by the time that has passed."""
+        return self.answer.result() if self.answer.done() else None
 
 
 class RunEnding:
@@ -61,7 +118,7 @@ class RunEnding:
         self,
         directory: RunDir,
         requests: Requests,
-        hosts: FarHosts,
+        others: OtherEnds,
         host: str,
         progress: Callable[[str], None],
         warn: Callable[[str], None],
@@ -71,7 +128,7 @@ class RunEnding:
         Args:
             directory: of the run.
             requests: the way for replies.
-            hosts: the observers of other hosts.
+            others: the other hosts, and the ends of ranks there that are known.
             host: the name of this one.
             progress: receives a line at every stage.
             warn: receives a line on what is not as it was asked for.
@@ -84,14 +141,13 @@ class RunEnding:
         """What has ended on all hosts; None where this one is the only one, or the head adds up."""
         self.countdown = ""
         """While processes are being ended: those that are left, and the time of the next stage."""
-        self.ranks_ended: Callable[[], set[int]] = set
-        """Returns the ranks on other hosts whose end is known."""
         self._problem = "not carried out"
         self._others_until: float | None = None
         """While another process ends the run, because this one was stopped or slow: when to do it here instead."""
         self._directory = directory
         self._requests = requests
-        self._hosts = hosts
+        self._others = others
+        self._hosts = others.hosts
         self._host = host
         self._progress = progress
         self._warn = warn
@@ -126,11 +182,11 @@ class RunEnding:
         One that has begun ends sooner where that is asked for: who is in a hurry need not wait for who was not.
         """
         self._waiting.append((sender, command.id))
-        passes_on = self._hosts.role == "branch" and not is_from_elsewhere(sender)
+        passes_on = self._hosts.role == "branch" and not is_elsewhere(sender)
         if passes_on and self._passed_on is None:
             self._pass_on(command)
         elif passes_on and self._passed_on is not None and command.grace_s < self._passed_on.command.grace_s:
-            self._tell(far.HEAD, command)
+            self._tell(questions.HEAD, command)
         if self.killed_by is not None:
             return self._hurry(command)
         if passes_on:
@@ -143,24 +199,17 @@ class RunEnding:
             return ""
         if self._spread is not None:
             for each in self._hosts.hosts():
-                if each.state != far.GONE:
+                if each.state != questions.GONE:
                     self._tell(each.host, command)
         return f"kill within {command.grace_s:g} s requested"
 
-    def _tell(self, host: str, command: wire.Kill) -> None:
-        """Have another host hurry; it answers who has asked it first."""
-        self._hosts.ask(host, deadline.limited(command, READ_S), command.grace_s + LADDER_S, lambda reply: None)
+    def _tell(self, host: str, command: wire.Kill) -> Answer:
+        """Have another host end the run, or hurry; it answers who has asked it first."""
+        patience_s = command.grace_s + LADDER_S + (_MARGIN_S if host == questions.HEAD else 0.0)
+        return self._hosts.ask(host, deadline.limited(command, READ_S), patience_s)
 
     def _pass_on(self, command: wire.Kill) -> None:
-        passed = self._passed_on = _PassedOn(command, time.monotonic())
-
-        def take(reply: wire.Reply | None) -> None:
-            # That there is no reply is noticed by the time that has passed.
-            passed.reply = reply
-            self._requests.arrived.set()
-
-        patience_s = command.grace_s + LADDER_S + _MARGIN_S
-        self._hosts.ask(far.HEAD, deadline.limited(command, READ_S), patience_s, take)
+        self._passed_on = _PassedOn(command, time.monotonic(), self._tell(questions.HEAD, command))
 
     def begin(self, run: Run, grace_s: float, author: str, *, for_all: bool) -> None:
         """End the processes of this host, and have the branches end theirs where that is `for_all`."""
@@ -171,8 +220,7 @@ class RunEnding:
         self._adds_up = for_all and (states.has_other_hosts(run) or bool(self._hosts.hosts()))
         if for_all and self._hosts.role == "head":
             command = deadline.limited(wire.Kill(0, grace_s, who=author), READ_S)
-            wake, ended = self._requests.arrived.set, self.ranks_ended()
-            self._spread = Spread(self._hosts, command, grace_s + LADDER_S, wake, spared=ended)
+            self._spread = Spread(self._hosts, command, grace_s + LADDER_S, spared=self._others.ended())
         self._grace = escalation.Grace(grace_s)
         self._thread = threading.Thread(target=self._end, args=(run, self._grace), daemon=True)
         try:
@@ -217,7 +265,7 @@ class RunEnding:
             self._add_up(run)
         if not self._adds_up or self.total is not None:
             # The end of this process takes a moment more, and other observers wait.
-            self._answer([each for each in self._waiting if is_from_elsewhere(each[0])])
+            self._answer([each for each in self._waiting if is_elsewhere(each[0])])
 
     def _watch_others(self, run: Run) -> None:
         """End the run here where the other process that ends it takes too long."""
@@ -256,15 +304,15 @@ class RunEnding:
         spread = self._spread
         if spread is None:
             # Nobody has asked the other hosts, or the head, which did, has not said what came of it.
-            spread = Spread.unasked(known, spared=self.ranks_ended())
+            spread = Spread.unasked(known, spared=self._others.ended())
         here = run.local_world or len(self._directory.members())
-        self.total = spread.total(self._host, self.outcome, run.world - here - sum(len(each.ranks) for each in known))
+        self.total = add_up(spread, self._host, self.outcome, run.world - here - sum(len(each.ranks) for each in known))
 
     def _answer(self, waiting: list[tuple[bytes, int]]) -> None:
         reply = self._reply()
         for sender, number in waiting:
             # Only another observer adds up.
-            census = reply.census if is_from_elsewhere(sender) else None
+            census = reply.census if is_elsewhere(sender) else None
             self._requests.reply(sender, msgspec.structs.replace(reply, id=number, census=census))
         self._waiting = [each for each in self._waiting if each not in waiting]
 

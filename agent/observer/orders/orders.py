@@ -3,8 +3,8 @@
 Each command is one message and gets one reply: done, or refused with the reason.  An ending
 takes seconds and runs in a thread, so that the run's state is published meanwhile.
 
-Of a run on several hosts the head carries out what is for all of them, and a branch passes on what is asked at its
-door; what is for one rank or process is done by the observer of its host.
+Of a run on several hosts the head carries out what is for all of them, and a branch passes on what its onlookers
+ask; what is for one rank or process is done by the observer of its host.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from ddptop.agent.control.deadline import lateness
 from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.actions.ranks import Ask
 from ddptop.agent.observer.end import escalation
-from ddptop.agent.observer.hosts import far
-from ddptop.agent.observer.hosts.far import FarHosts, Nobody, is_from_elsewhere
-from ddptop.agent.observer.hosts.spread import Spread, unheard
+from ddptop.agent.observer.hosts import questions
+from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
+from ddptop.agent.observer.hosts.ends import OtherEnds
+from ddptop.agent.observer.hosts.questions import Answer, OtherHosts, Spread, unheard
 from ddptop.agent.observer.orders.ending import LADDER_S, READ_S, RunEnding, who
 from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run import states
@@ -44,7 +45,6 @@ _PATIENCE_S: Final = 2.0
 
 Say = Callable[[str, str, "int | None"], None]
 """Publishes an event of text, level and rank."""
-Between = Callable[["wire.HostEnd | wire.Conclude"], "str | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,16 @@ class _Signalled:
     spread: Spread
 
 
+@dataclass(frozen=True, slots=True)
+class _PassedOn:
+    """The kill of a part, or a signal, that another host carries out."""
+
+    sender: bytes
+    command: wire.Kill
+    host: str
+    answer: Answer
+
+
 class Orders:
     """Carries out what is asked of the observer, and publishes the event of a `wire.Note`."""
 
@@ -68,8 +78,7 @@ class Orders:
         say: Say,
         ask: Ask,
         publish: Callable[[wire.Event], None] = lambda event: None,
-        hosts: FarHosts | None = None,
-        between: Between = lambda message: None,
+        others: OtherEnds | None = None,
         host: str | None = None,
     ) -> None:
         """Prepare.
@@ -80,8 +89,7 @@ class Orders:
             say: publishes an event of this moment.
             ask: sends each rank its command.
             publish: publishes an event.
-            hosts: the observers of other hosts; none where there are none.
-            between: takes what another observer tells of the end of the run, or returns why not.
+            others: the other hosts, and what they tell of the end of the run.
             host: the name of this host.
         """
         self.ranks_killed_by: dict[int, str] = {}
@@ -90,13 +98,14 @@ class Orders:
         self._requests = requests
         self._say = say
         self._publish = publish
-        self._hosts: FarHosts = hosts or Nobody()
-        self._between = between
         self._host = host or socket.gethostname()
+        self._others = others or OtherEnds(self._host, OtherHosts())
+        self._hosts = self._others.hosts
         self.actions = Actions(directory, ask, requests, publish, self._hosts)
         """What all ranks do at a common step."""
-        self._ending = RunEnding(directory, requests, self._hosts, self._host, self._progress, self._warn)
+        self._ending = RunEnding(directory, requests, self._others, self._host, self._progress, self._warn)
         self._signals: list[_Signalled] = []
+        self._passed_on: list[_PassedOn] = []
         self._partial_endings: list[threading.Thread] = []
 
     @property
@@ -147,10 +156,6 @@ class Orders:
         """Note that another process ends the run, where the record says so: the deaths of its ranks are no failure."""
         self._ending.learn(run)
 
-    def know_ended(self, ranks: Callable[[], set[int]]) -> None:
-        """Take a function that returns the ranks on other hosts whose end is known."""
-        self._ending.ranks_ended = ranks
-
     def turn(self, run: Run, *, uneven: bool = False, hang: wire.Verdict | None = None) -> None:
         """Carry out the commands that have arrived; `uneven` and `hang` are those of `Actions.turn`."""
         for sender, command in self._requests.received():
@@ -160,6 +165,7 @@ class Orders:
                 self._requests.reply(sender, wire.Reply(command.id, False, refusal))
         self._ending.turn(run)
         self._answer_signals()
+        self._answer_passed_on()
         self.actions.turn(uneven=uneven and self.killed_by is None, hang=hang)
 
     def await_parts(self) -> None:
@@ -203,8 +209,8 @@ class Orders:
                     return "the run is being killed"
                 self.actions.obey(sender, command)
                 return None
-            case wire.HostEnd() | wire.Conclude() if is_from_elsewhere(sender):
-                refusal = self._between(command)
+            case wire.HostEnd() | wire.Conclude() if is_elsewhere(sender):
+                refusal = self._others.take(command)
                 self._requests.reply(sender, wire.Reply(command.id, refusal is None, refusal or "noted"))
                 return None
             case wire.Kill():
@@ -247,32 +253,36 @@ class Orders:
         if command.pid is not None:
             if command.host in ("", self._host):
                 return None
-            return far.HEAD if self._hosts.role == "branch" and not is_from_elsewhere(sender) else command.host
+            return questions.HEAD if self._hosts.role == "branch" and not is_elsewhere(sender) else command.host
         if self._hosts.role == "branch":
             # The head knows of it then, and does not take it for a failure.
-            passes = not is_from_elsewhere(sender) and not _ends_all(command)
-            return far.HEAD if passes else None
+            passes = not is_elsewhere(sender) and not _ends_all(command)
+            return questions.HEAD if passes else None
         if command.rank is None or command.rank in self._directory.members():
             return None
         return next((each.host for each in self._hosts.hosts() if command.rank in each.ranks), None)
 
     def _pass_on(self, sender: bytes, command: wire.Kill, host: str) -> str | None:
         """Have another host end or signal a part of the run, and pass its answer back."""
-        if host != far.HEAD and not any(each.host == host for each in self._hosts.hosts()):
+        if host != questions.HEAD and not any(each.host == host for each in self._hosts.hosts()):
             return f"host {clean_line(host, 60)}: not of this run, or not heard; `ddptop status` lists its hosts"
         if command.rank is not None and _ends_rank(command):
             self.ranks_killed_by.setdefault(command.rank, who(command))
-        named = "the host of rank 0" if host == far.HEAD else clean_line(host, 60)
-
-        def take(reply: wire.Reply | None) -> None:
-            text = f"{named} did not answer; whether it was done is not known"
-            answer = wire.Reply(command.id, False, text) if reply is None else reply
-            if command.rank is not None and not answer.done:
-                self.ranks_killed_by.pop(command.rank, None)
-            self._requests.reply(sender, msgspec.structs.replace(answer, id=command.id))
-
-        self._hosts.ask(host, deadline.limited(command, READ_S), command.grace_s + LADDER_S, take)
+        answer = self._hosts.ask(host, deadline.limited(command, READ_S), command.grace_s + LADDER_S)
+        self._passed_on.append(_PassedOn(sender, command, host, answer))
         return None
+
+    def _answer_passed_on(self) -> None:
+        for each in [each for each in self._passed_on if each.answer.done()]:
+            self._passed_on.remove(each)
+            reply, command = each.answer.result(), each.command
+            if reply is None:
+                named = "the host of rank 0" if each.host == questions.HEAD else clean_line(each.host, 60)
+                text = f"{named} did not answer; whether it was done is not known"
+                reply = wire.Reply(command.id, False, text)
+            if command.rank is not None and not reply.done:
+                self.ranks_killed_by.pop(command.rank, None)
+            self._requests.reply(each.sender, msgspec.structs.replace(reply, id=command.id))
 
     def _publish_refusal(self, command: wire.Command, refusal: str) -> None:
         if isinstance(command, wire.Kill):
@@ -290,7 +300,7 @@ class Orders:
         spread, text = None, ""
         if command.rank is None and command.pid is None and self._hosts.role == "head":
             every = deadline.limited(command, READ_S)
-            spread = Spread(self._hosts, every, READ_S, self._requests.arrived.set, spared=self._ending.ranks_ended())
+            spread = Spread(self._hosts, every, READ_S, spared=self._others.ended())
         try:
             targets = escalation.signal_targets(
                 run, self._directory.members(), command.signal, command.rank, _process(command)

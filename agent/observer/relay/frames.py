@@ -12,7 +12,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.run_model import RunModel
-from ddptop.agent.observer.service.service import Door
+from ddptop.agent.observer.service.service import Service
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import EACH_RECORD
 
@@ -31,11 +31,11 @@ _RECALL_S: Final = 0.03
 class Frames:
     """Publishes the frames of one model; for use from one thread."""
 
-    def __init__(self, model: RunModel, world: int, door: Door) -> None:
+    def __init__(self, model: RunModel, world: int, service: Service) -> None:
         """Publish nothing yet."""
         self._model = model
         self._world = world
-        self._door = door
+        self._service = service
         self._due = 0.0
         self._part = 0
         """The part of the ranks that the next rows are of."""
@@ -49,7 +49,7 @@ class Frames:
     @property
     def _is_watched(self) -> bool:
         topics = wire.TOPIC_RUN, wire.TOPIC_RANKS, wire.TOPIC_RANK + b"/"
-        return any(map(self._door.wants, topics)) or self._door.shows_ranks
+        return any(map(self._service.wants, topics)) or self._service.shows_ranks
 
     def greet(self, topics: Collection[bytes]) -> None:
         """Publish soon all that these new subscriptions are to."""
@@ -90,17 +90,17 @@ class Frames:
         while len(payload) > _MOST and run.events:
             run = msgspec.structs.replace(run, events=run.events[1 + len(run.events) // 2 :])
             payload = wire.encode(run)
-        self._door.publish(wire.TOPIC_RUN, payload)
+        self._service.publish(wire.TOPIC_RUN, payload)
 
     def _publish_ranks(self) -> None:
-        ranks = range(self._world) if self._world <= EACH_RECORD else sorted(self._door.ranks_wanted())
+        ranks = range(self._world) if self._world <= EACH_RECORD else sorted(self._service.ranks_wanted())
         for rank in ranks:
             topic = wire.topic_of(wire.TOPIC_RANK, rank)
-            if rank < self._world and self._door.wants(topic):
-                self._door.publish(topic, wire.encode(self._model.framer.rank(rank)))
+            if rank < self._world and self._service.wants(topic):
+                self._service.publish(topic, wire.encode(self._model.framer.rank(rank)))
 
     def _publish_rows(self) -> None:
-        if not self._door.wants(wire.TOPIC_RANKS):
+        if not self._service.wants(wire.TOPIC_RANKS):
             return
         ranks = range(self._part, self._world, _PARTS)
         self._part = (self._part + 1) % _PARTS
@@ -111,8 +111,8 @@ class Frames:
         for rank in ranks:
             payload = wire.encode(self._model.framer.rank(rank, short=True))
             if size + len(payload) > _MOST:
-                self._door.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))
+                self._service.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))
                 rows, size = [], 0
             rows.append(msgspec.Raw(payload))
             size += len(payload)
-        self._door.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))
+        self._service.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))

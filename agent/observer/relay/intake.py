@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import time
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,11 +53,8 @@ MOST_BEHIND: Final = 1000
 _MOST_BEHIND_BYTES: Final = 64 << 20
 """Bytes of the messages of all ranks that may wait so."""
 
-_AFAR: Final = "link:"
+_ELSEWHERE: Final = "link:"
 """In place of the address of a rank on another host."""
-_OF_RANKS: Final = (wire.Steps, wire.Beat, wire.Summary, wire.Hello, wire.Event, wire.Checksums)
-"""What the observer of another host may repeat."""
-
 Steps = wire.Steps | wire.NumberedSteps
 
 
@@ -151,7 +148,7 @@ class Intake:
             if member.rank in self._near_ranks:
                 self._near_ranks.discard(member.rank)
                 self._near.disconnect(self._addresses[member.rank][0])
-        self._addresses[member.rank] = "", _AFAR
+        self._addresses[member.rank] = "", _ELSEWHERE
         self._refills[member.rank] = _Refill(self, member.rank)
         return anew
 
@@ -160,7 +157,7 @@ class Intake:
 
         A question under way may have been lost with the connection: it is put again.
         """
-        if self._addresses.get(rank, ("", ""))[1] == _AFAR:
+        if self._addresses.get(rank, ("", ""))[1] == _ELSEWHERE:
             self._asked_at.pop(rank, None)
             before = self._refills.get(rank)
             self._refills[rank] = _Refill(self, rank, waiting=deque() if before is None else before.waiting)
@@ -265,11 +262,9 @@ class Intake:
         if self._is_sound(message, payload):
             self._hand_on(message, payload)
 
-    def take_from_elsewhere(self, message: wire.Telemetry, payload: bytes, ranks: Container[int]) -> None:
-        """Take in what the observer of another host repeats of its ranks: only of these."""
-        if not isinstance(message, _OF_RANKS) or not (message.rank in ranks or _is_of_nobody(message)):
-            self.refused += 1
-        elif self._is_sound(message, payload):
+    def take_from_elsewhere(self, message: wire.Telemetry, payload: bytes) -> None:
+        """Take in what the observer of another host repeats of one of its ranks."""
+        if self._is_sound(message, payload):
             self._hand_on(message, payload)
 
     def _hand_on(self, message: wire.Telemetry, payload: bytes) -> None:
@@ -400,7 +395,7 @@ class Intake:
         self._await_answers()
         for refill in list(self._refills.values()):
             self._release(refill)
-        self._fills.forget_asker(self)
+        self._fills.forget_requester(self)
 
     def _await_answers(self) -> None:
         """Take the answers of ranks until nothing more of them comes."""
@@ -441,10 +436,6 @@ def is_sound(message: wire.Telemetry | wire.NumberedSteps, size: int, world: int
     if type(message) is wire.Hello:
         return message.rank < world and message.generation <= generation + 1 and size <= LARGEST_LATEST
     return False  # for the observer to send
-
-
-def _is_of_nobody(message: wire.Telemetry) -> bool:
-    return type(message) is wire.Event and message.rank is None
 
 
 def _allow_files(world: int) -> None:

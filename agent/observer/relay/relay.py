@@ -13,19 +13,29 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
 
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts.common import CommonRecord
-from ddptop.agent.observer.hosts.elsewhere import Elsewhere
-from ddptop.agent.observer.hosts.hosts import OtherHosts
-from ddptop.agent.observer.hosts.links import OPENING, Opening
-from ddptop.agent.observer.hosts.newest import Newest
-from ddptop.agent.observer.hosts.parts import Parts
+from ddptop.agent.observer.hosts.common import CommonRecord, Newest
+from ddptop.agent.observer.hosts.elsewhere import Elsewhere, is_elsewhere
+from ddptop.agent.observer.hosts.link.side import Said
+from ddptop.agent.observer.hosts.role import LinkedHosts
+from ddptop.agent.observer.hosts.sides import (
+    Answered,
+    Asked,
+    Come,
+    Greeted,
+    Heard,
+    Left,
+    Missed,
+    News,
+    Shown,
+    ThisHost,
+)
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.inspection.rivals import Rivals
 from ddptop.agent.observer.model import thresholds
@@ -41,12 +51,12 @@ from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.verdicts import Make, RunVerdicts, judge_of
-from ddptop.agent.observer.service import service as door
+from ddptop.agent.observer.service import service
 from ddptop.agent.observer.service.commands import Commands
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding
 from ddptop.agent.observer.service.requests import Replies, Requests
-from ddptop.agent.observer.service.service import Door
+from ddptop.agent.observer.service.service import Service
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.wire import EACH_RECORD
@@ -79,7 +89,6 @@ class Relay:
         directory: RunDir,
         run: Run,
         judge: Make = judge_of,
-        opening: Opening = OPENING,
     ) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self.requests = Requests()
@@ -105,45 +114,40 @@ class Relay:
             began_at_ns=run.created_at_ns,
         )
         elsewhere = Elsewhere()
-        unread = door.UNREAD if run.world > EACH_RECORD else door.UNREAD_SMALL
-        self._door = Door(context, directory, elsewhere, unread)
+        self._common = CommonRecord(self._recorder, elsewhere)
+        here = ThisHost(directory, run, elsewhere, self._common)
+        self.hosts = LinkedHosts(context, here, self._wake, self.requests.arrived)
+        """The other hosts of the run."""
+        unread = service.UNREAD if run.world > EACH_RECORD else service.UNREAD_SMALL
+        self._service = Service(context, directory, elsewhere, unread)
         self._fills = Fills(context, directory.owner, elsewhere)
-        self._forwarding = Forwarding(context, directory.owner, self._door.answer, elsewhere)
+        self._forwarding = Forwarding(context, directory.owner, self._service, elsewhere)
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
-        self._common = CommonRecord(self._recorder, self._door.publish_elsewhere)
         self._model = RunModel(
             directory, run, thresholds.of_user(), directory.database if is_plain(directory.database) else None
         )
-        self._frames = Frames(self._model, run.world, self._door)
+        self._frames = Frames(self._model, run.world, self._service)
         self._verdicts = RunVerdicts(run.world, judge)
         self._rivals = Rivals()
         self._judges = False
         self._suspects = Suspects(directory, self._verdicts, self._fills, self._forwarding)
         self._commands = Commands(
-            directory, self._door, self.requests, self._forwarding, self._inspections, self._fills,
-            self._recorder, self._take_in, lambda *question: self.far.pass_up(*question),
+            directory, self._service, self.requests, self._forwarding, self._inspections, self._fills,
+            self._recorder, self.hosts,
         )  # fmt: skip
         self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect)
         self._newcomers: set[bytes] = set()
         """Topics to which somebody subscribes anew, and has not been sent what is known by now."""
         self._greeted_at = 0.0
         self._repeating = Repeating(
-            run.world, self._door, self._newest, self._verdicts, self._hanging, self._suspects,
+            run.world, self._service, self._newest, self._verdicts, self._hanging, self._suspects,
             Budget(run.world, self._forwarding.forward), self._model, self._common,
             ended=self.requests.arrived.set,
         )  # fmt: skip
         self._intake = Intake(
             context, run.world, directory.owner, self._recorder, self._fills, self._repeating, report=self.say
         )
-        parts = Parts(
-            context, directory, run, self._door, self.greet, self._commands, self._forwarding, self._intake,
-            self._hanging, self._common, self._send_events, self.say, self._wake.set,
-            follow_elsewhere=partial(self._follow, elsewhere=True), lose_elsewhere=self._lose,
-            know_hosts=self._know_hosts, judge_here=self._judge_here,
-        )  # fmt: skip
-        self.far = OtherHosts(parts, elsewhere, opening)
-        """The other hosts of the run."""
         self._looked_at = self._second_at = 0.0
         self._has_more = False
         """There is more than the last look has taken in."""
@@ -160,7 +164,7 @@ class Relay:
     @property
     def refused(self) -> int:
         """Messages of anybody that could not be read, or cannot be true."""
-        parts = (self._door, self._forwarding, self._intake, self._recorder, self.far)
+        parts = (self._service, self._forwarding, self._intake, self._recorder, self.hosts)
         return sum(part.refused for part in parts)
 
     @property
@@ -260,7 +264,7 @@ class Relay:
         # What an earlier observer has recorded comes before what the ranks say now, as far as that can wait.
         self._guarded("the recording", self._model.recall, time.monotonic() + _RECALL_S)
         poller = zmq.Poller()
-        for each in (self._door.pub, self._door.cmd, self._forwarding.socket, self._wake):
+        for each in (self._service.pub, self._service.cmd, self._forwarding.socket, self._wake):
             poller.register(each, zmq.POLLIN)
         while not self._closing.is_set():
             self._guarded("waiting", self._wait, poller)
@@ -270,7 +274,7 @@ class Relay:
 
     def _wait(self, poller: zmq.Poller) -> None:
         # Of an answer under way the parts are taken as they come, as far as there is room.
-        reading = [*self._fills.sockets(), *self.far.sockets()]
+        reading = [*self._fills.sockets(), *self.hosts.sockets()]
         for socket in reading:
             poller.register(socket, zmq.POLLIN)
         try:
@@ -280,20 +284,21 @@ class Relay:
                 poller.unregister(socket)
 
     def _pause_s(self) -> float:
-        parts = (self._door, self._forwarding, self._inspections, self.far)
+        parts = (self._service, self._forwarding, self._inspections, self.hosts)
         due = min(self._due(), self._greeted_at + PERIOD_S if self._newcomers else math.inf)
         pauses = [due - time.monotonic(), *(part.pause_s for part in parts)]
         return max(0.0, min(pause for pause in pauses if pause is not None))
 
     def _turn(self) -> None:
         self._wake.clear()
-        self._repeating.judges = self.far.judges
         for name, part in (
             ("following ranks", self._welcome),
+            ("questions to other hosts", self.hosts.take_questions),
             ("publishing events", self._send_events),
-            ("other hosts", self.far.turn),
-            ("replies", self._commands.send_replies),
+            ("other hosts", self._hear_hosts),
+            ("replies", self._send_replies),
             ("commands", self._commands.obey),
+            ("questions about the history", self._look_back),
             ("actions", self._ask_ranks),
             ("answers of ranks", self._forwarding.take),
             ("records of ranks", self._fills.take),
@@ -306,7 +311,7 @@ class Relay:
             self._guarded("receiving", self._look)
         self._guarded("silent ranks", self._forwarding.expire)
         self._guarded("looks at ranks", self._inspections.turn)
-        self._guarded("waiting answers", self._door.send_more)
+        self._guarded("waiting answers", self._service.send_more)
         if self._finishing.is_set() and not self._finished.is_set():
             self._guarded("the end", self._finish)
             self._finished.set()
@@ -330,6 +335,63 @@ class Relay:
             self._take_in()
             self._following.take()
 
+    def _hear_hosts(self) -> None:
+        """Take in what other hosts have sent, and find out what that makes of this one."""
+        for news in self.hosts.turn(self._intake.generation, self._service.subscribed):
+            self._guarded("news of other hosts", self._take_news, news)
+        self._hanging.unheard = self.hosts.unheard
+        self._repeating.repeats_newest = self.hosts.may_be_several
+        judged, self._repeating.judges = self._repeating.judges, self.hosts.judges
+        if judged and not self._repeating.judges:
+            # The head does.
+            self._verdicts.pause(self._intake.generation, time.time_ns())
+
+    def _take_news(self, news: News) -> None:
+        match news:
+            case Heard(message=wire.Event() as event) if not self._common.is_new(event):
+                # What was told without a link comes again with it.
+                return
+            case Heard():
+                self._intake.take_from_elsewhere(news.message, news.payload)
+            case Shown():
+                self._service.show(news.topic, news.payload)
+            case Answered():
+                self._service.send(news.requester, *news.frames)
+            case Asked():
+                self._commands.carry_out(news.requester, news.frames, news.ahead_s)
+            case Come():
+                self._follow(news.member, elsewhere=True)
+            case Left():
+                self._lose(news.rank)
+            case Missed():
+                self._intake.look_for_gap(news.rank)
+            case Greeted():
+                self._newcomers |= self._service.subscribed if news.topics is None else news.topics
+            case Said():
+                self.say(*news)
+            case wire.Hosts():
+                self._verdicts.hosts = news.hosts
+                self._model.store.apply(news, time.time())
+                self._send_hosts()
+
+    def _send_hosts(self) -> None:
+        if states := self.hosts.states:
+            self._service.publish(wire.TOPIC_HOSTS, wire.encode(wire.Hosts(time.time_ns(), states)))
+
+    def _send_replies(self) -> None:
+        """Send what the observer's main thread and the recorder have answered."""
+        replies = list(self.requests.replies())
+        if any(is_elsewhere(requester) for requester, _ in replies):
+            # A host that has ended its ranks, or is told of the end, sends what they have published last first.
+            self._take_in()
+        for requester, reply in replies:
+            self._service.send(requester, wire.encode(reply))
+
+    def _look_back(self) -> None:
+        if self._commands.has_queries:
+            self._take_in()
+            self._commands.look_back()
+
     def _follow(self, member: Member, *, elsewhere: bool = False) -> None:
         if self._intake.follow_elsewhere(member) if elsewhere else self._intake.follow(member):
             self._newest.begin(member.generation)
@@ -350,7 +412,7 @@ class Relay:
         self._fills.forget(rank)
         self._forwarding.lose(rank)
         self._hanging.lose(rank)
-        self.far.lose(rank)
+        self.hosts.lose(rank)
 
     def _ask_ranks(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -359,13 +421,9 @@ class Relay:
                 for rank in ranks:
                     self._forwarding.forward(_ASKER, rank, command, lambda _, *answer, to=replies: to.put(answer))
 
-    def greet(self, topics: Set[bytes]) -> None:
-        """Publish soon what is known by now to those who subscribe to these topics anew."""
-        self._newcomers |= topics
-
     def _greet(self) -> None:
-        new = self._door.read_subscriptions()
-        if not self.far.subscribe_up(new):
+        new = self._service.read_subscriptions()
+        if not self.hosts.subscribe_up(new):
             self._newcomers |= new
         now = time.monotonic()
         # Of many newcomers at the same moment each needs the same.
@@ -378,11 +436,11 @@ class Relay:
         # The others are for the observers of other hosts.
         if wire.TOPIC_NEWEST in new:
             for payload in self._newest.all():
-                self._door.publish(wire.TOPIC_NEWEST, payload)
+                self._service.publish(wire.TOPIC_NEWEST, payload)
         if wire.TOPIC_STATE in new:
             self._send_state()
         if wire.TOPIC_HOSTS in new:
-            self.far.publish()
+            self._send_hosts()
         if wire.TOPIC_VERDICTS in new and not self._send_verdicts():
             self._newcomers.add(wire.TOPIC_VERDICTS)
 
@@ -392,7 +450,7 @@ class Relay:
                 event = self._events.get_nowait()
                 self._common.note(event)
                 self._model.store.apply(event, time.time())
-                self._door.publish(wire.TOPIC_EVENT, wire.encode(event))
+                self._service.publish(wire.TOPIC_EVENT, wire.encode(event))
         self._common.tell()
         if self._is_news:
             self._send_state()
@@ -404,7 +462,7 @@ class Relay:
                 self._is_news = False
                 self._frames.hurry()
             self._model.store.apply(self._state, time.time())
-            self._door.publish(wire.TOPIC_STATE, wire.encode(self._state))
+            self._service.publish(wire.TOPIC_STATE, wire.encode(self._state))
 
     def _take_in(self) -> None:
         """Take in what has arrived before an answer: it may be newer than what is known."""
@@ -424,7 +482,7 @@ class Relay:
         asks = self._intake.is_asking or self._fills.busy
         if asks or self._hanging.is_looking or not self._judges:
             pause_s = PERIOD_S
-        elif frame == math.inf and self._door.is_watched:
+        elif frame == math.inf and self._service.is_watched:
             # The observer of another host hands on what the ranks here publish.
             pause_s = frames.EVERY_S
         else:
@@ -451,7 +509,7 @@ class Relay:
     def _look_for_hang(self) -> None:
         # In a kill the ranks may save what they have, or stand; where one has failed, the others wait for their end.
         ending = self._state is not None and (self._state.state == "killing" or self._state.cause is not None)
-        if self._judges and self.far.judges and not ending and self._hanging.turn():
+        if self._judges and self.hosts.judges and not ending and self._hanging.turn():
             # What is told of a hang is not to wait for the next second.
             self._second_at = 0.0
 
@@ -462,18 +520,18 @@ class Relay:
         self._send_state()
         held = [each.beat.held_at_ns is not None for each in self._model.store.ranks.values() if each.beat is not None]
         self.is_uneven = any(held) and not all(held)
-        if self.far.judges:
+        if self.hosts.judges:
             self._verdicts.standstill = self._hanging.finding()
             self._verdicts.turn(time.time_ns())
             self._guarded("rivals for cores", self._look_for_rivals)
             self._guarded("the budget", self._repeating.budget.turn)
         self._send_verdicts()
         if self._world > EACH_RECORD:
-            if self._door.wants(wire.TOPIC_NEWEST):
+            if self._service.wants(wire.TOPIC_NEWEST):
                 for payload in self._newest.changes():
-                    self._door.publish(wire.TOPIC_NEWEST, payload)
-            wanted = self._door.ranks_wanted() | (self._suspects.ask() if self.far.judges else frozenset())
-            self.far.look_at(wanted)
+                    self._service.publish(wire.TOPIC_NEWEST, payload)
+            wanted = self._service.ranks_wanted() | (self._suspects.ask() if self.hosts.judges else frozenset())
+            self.hosts.look_at(wanted)
             self._model.store.watch(wanted)
             self._guarded("ranks in sight", self._intake.look_at, wanted)
 
@@ -483,21 +541,12 @@ class Relay:
     def _begin_to_judge(self) -> None:
         """Begin once a rank was found, or the run is over, and the verdicts of earlier observers can be read."""
         found = self._intake.found or self._finishing.is_set()
-        judges = self.far.judges or self._finishing.is_set()
+        judges = self.hosts.judges or self._finishing.is_set()
         if not self._judges and found and judges and self._recorder.recorded_before is not None:
             self._judges = True
-            known = [*self._recorder.verdicts_before, *self.far.reserved]
+            known = [*self._recorder.verdicts_before, *self.hosts.reserved]
             self._verdicts.begin(self._intake.generation, known, time.time_ns())
             self._verdicts.turn(time.time_ns())
-
-    def _know_hosts(self, states: Sequence[wire.HostState]) -> None:
-        self._verdicts.hosts = states
-        self._model.store.apply(wire.Hosts(time.time_ns(), tuple(states)), time.time())
-
-    def _judge_here(self, is_here: bool) -> None:
-        """Judge the run here from now on, or leave that to the head on another host."""
-        if not is_here:
-            self._verdicts.pause(self._intake.generation, time.time_ns())
 
     def _send_verdicts(self) -> bool:
         """Record and publish the verdicts of this moment; return False where they are not known yet."""
@@ -510,7 +559,7 @@ class Relay:
             present = tuple(verdict for verdict in self._recorder.verdicts_before if verdict.until_at_ns is None)
         told = wire.Verdicts(time.time_ns(), present, self._verdicts.missing_steps)
         self._model.store.apply(told, time.time())
-        self._door.publish(wire.TOPIC_VERDICTS, wire.encode(told))
+        self._service.publish(wire.TOPIC_VERDICTS, wire.encode(told))
         return True
 
     def _record_verdicts(self) -> None:
@@ -522,7 +571,7 @@ class Relay:
 
     def _finish(self) -> None:
         self._intake.finish()
-        told, at_ns = self.far.last_verdicts, self._over_at_ns or time.time_ns()
+        told, at_ns = self.hosts.last_verdicts, self._over_at_ns or time.time_ns()
         if told is None:
             self._begin_to_judge()
         if self._over:
@@ -536,10 +585,10 @@ class Relay:
             self._send_verdicts()
 
     def _close(self) -> None:
-        # The other hosts after the last replies, which may be for askers there.
+        # The other hosts after the last replies, which may be for requesters there.
         frame = partial(self._frames.turn, at_once=True)
-        replies = self._commands.send_replies, self._door.send_more
-        last = (self._send_events, frame, *replies, self.far.close)
-        sockets = self._intake.close, self._forwarding.close, self._door.close
+        replies = self._send_replies, self._service.send_more
+        last = (self._send_events, frame, *replies, self.hosts.close)
+        sockets = self._intake.close, self._forwarding.close, self._service.close
         for part in (self._fills.close, *last, *sockets):
             self._guarded("closing", part)

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts.common import CommonRecord
-from ddptop.agent.observer.hosts.newest import Newest
+from ddptop.agent.observer.hosts.common import CommonRecord, Newest
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.orders.budget import Budget
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.verdicts import RunVerdicts
-from ddptop.agent.observer.service.service import Door
+from ddptop.agent.observer.service.service import Service
 from ddptop.agent.wire import EACH_RECORD
-
-_TOPICS: Final[dict[type, bytes]] = {
-    wire.Beat: wire.TOPIC_BEAT,
-    wire.Steps: wire.TOPIC_STEPS,
-    wire.Summary: wire.TOPIC_SUMMARY,
-    wire.Hello: wire.TOPIC_HELLO,
-}
 
 
 class Repeating:
@@ -31,7 +22,7 @@ class Repeating:
     def __init__(
         self,
         world: int,
-        door: Door,
+        service: Service,
         newest: Newest,
         verdicts: RunVerdicts,
         hanging: Hanging,
@@ -48,10 +39,12 @@ class Repeating:
         """
         self.judges = False
         """True while this host judges the run."""
+        self.repeats_newest = True
+        """True where the observers of other hosts may want the newest of each rank."""
         self.generation = 0
         """The newest generation of which a rank was found; one rank may claim that the next has begun."""
         self._is_large = world > EACH_RECORD
-        self._door = door
+        self._service = service
         self._newest = newest
         self._verdicts = verdicts
         self._hanging = hanging
@@ -65,7 +58,8 @@ class Repeating:
         """Hand a message of a rank to onlookers, as it was sent, and to the judge."""
         # By comparison: `isinstance` asks the metaclass of these classes, which takes ten times as long.
         if type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
-            self._newest.note(message, payload)
+            if self.repeats_newest:
+                self._newest.note(message, payload)
             self._model.store.apply(message, time.time())
             if self.judges:
                 self._verdicts.take(message)
@@ -78,17 +72,17 @@ class Repeating:
         elif type(message) is wire.Checksums:
             if self.judges:
                 self._verdicts.take(message)
-            self._door.publish(wire.TOPIC_CHECKSUMS, payload)
+            self._service.publish(wire.TOPIC_CHECKSUMS, payload)
             return
         elif type(message) is wire.Event:
             self._common.note(message)
             self._model.store.apply(message, time.time())
-            self._door.publish(wire.TOPIC_EVENT, payload)
+            self._service.publish(wire.TOPIC_EVENT, payload)
             return
         elif type(message) is not wire.Steps:
             return
-        if self._door.has_subscribers:
-            self._door.publish_of(_TOPICS[type(message)], message.rank, payload)
+        if self._service.repeats(type(message)):
+            self._service.repeat(message, payload)
 
     def take_in_order(self, message: wire.Steps) -> None:
         """Hand on records of a rank in order."""

@@ -7,7 +7,6 @@ of one that does not answer; the observer's main thread carries out the commands
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -15,13 +14,14 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.deadline import lateness
-from ddptop.agent.observer.hosts import askers
+from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
+from ddptop.agent.observer.hosts.role import LinkedHosts
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding, silence
 from ddptop.agent.observer.service.requests import Requests
-from ddptop.agent.observer.service.service import Door
+from ddptop.agent.observer.service.service import Service
 from ddptop.agent.run.files.growth import grown
 from ddptop.agent.run.rundir import RunDir
 
@@ -36,19 +36,19 @@ _BEHIND: Final = 4 << 20
 class _Answer:
     """The answer of a rank to an onlooker who asked for records."""
 
-    door: Door
-    asker: bytes
+    service: Service
+    requester: bytes
     rank: int
     number: int
 
     def has_room(self) -> bool:
-        return self.door.has_room(self.asker)
+        return self.service.has_room(self.requester)
 
     def take(self, payload: bytes) -> bool:
-        return self.door.send(self.asker, b"%d" % self.rank, payload)
+        return self.service.send(self.requester, b"%d" % self.rank, payload)
 
     def end(self, reply: bytes | None) -> None:
-        self.door.send(self.asker, b"%d" % self.rank, reply or wire.encode(silence(self.number, self.rank)))
+        self.service.send(self.requester, b"%d" % self.rank, reply or wire.encode(silence(self.number, self.rank)))
 
 
 class Commands:
@@ -57,116 +57,111 @@ class Commands:
     def __init__(
         self,
         directory: RunDir,
-        door: Door,
+        service: Service,
         requests: Requests,
         forwarding: Forwarding,
         inspections: Inspections,
         fills: Fills,
         recorder: Recorder,
-        take_in: Callable[[], None],
-        pass_up: Callable[[bytes, int | None, wire.Command], bool] = lambda asker, rank, command: False,
+        hosts: LinkedHosts,
     ) -> None:
         """Prepare.
 
         Args:
             directory: of the run.
-            door: through which the answers go.
+            service: through which the answers go.
             requests: the commands for the observer's main thread.
             forwarding: the commands to single ranks.
             inspections: asks the ranks where they stand.
             fills: asks them for their earlier records.
-            recorder: answers questions about the history.
-            take_in: called before a question about the history is answered, for what has just come.
-            pass_up: hands a question of an onlooker here to the head, on another host; returns False where it is to be
-                answered here.
+            recorder: answers questions for the history.
+            hosts: the other hosts; the head answers where this one is linked to it.
         """
         self._directory = directory
-        self._door = door
+        self._service = service
         self._requests = requests
         self._forwarding = forwarding
         self._inspections = inspections
         self._fills = fills
         self._recorder = recorder
-        self._take_in = take_in
-        self._pass_up = pass_up
+        self._hosts = hosts
+        self._queries: list[tuple[bytes, wire.History]] = []
 
     def obey(self) -> None:
         """Carry out the commands that have arrived, as far as there is time in one turn."""
         # A question for the history of a large group takes tens of milliseconds.
         until = time.monotonic() + _OBEY_S
-        for asker, frames in self._door.received():
-            self.carry_out(asker, frames)
+        for requester, frames in self._service.received():
+            self.carry_out(requester, frames)
             if time.monotonic() >= until:
                 return
 
-    def send_replies(self) -> None:
-        """Send what the observer's main thread and the recorder have answered."""
-        for asker, answer in self._requests.replies():
-            if askers.is_elsewhere(asker):
-                # A host that has ended its ranks, or is told of the end, sends what they have published last first.
-                self._take_in()
-            self._door.send(asker, wire.encode(answer))
-
-    def carry_out(self, asker: bytes, frames: list[bytes], ahead_s: float | None = None) -> None:
+    def carry_out(self, requester: bytes, frames: list[bytes], ahead_s: float | None = None) -> None:
         """Carry out a command of an onlooker, or of one at another host.
 
         Args:
-            asker: whoever asks.
+            requester: whoever asks.
             frames: the message.
-            ahead_s: of an asker at another host, by how much the wall clock there is ahead; None: not known.
+            ahead_s: of a requester at another host, by how much the wall clock there is ahead; None: not known.
         """
         try:
             *to, payload = frames
             command = wire.read_command(payload)
             rank = _rank(to)
         except (ValueError, wire.Unreadable):
-            self._door.refused += 1
+            self._service.refused += 1
             return
-        if askers.is_elsewhere(asker):
+        if is_elsewhere(requester):
             command = deadline.arriving(command, ahead_s)
-        elif (rank is not None or isinstance(command, wire.History)) and self._pass_up(asker, rank, command):
+        elif (rank is not None or isinstance(command, wire.History)) and self._hosts.pass_up(requester, rank, command):
             return
         if rank is not None:
-            self._pass_on(asker, rank, command, payload)
-        elif isinstance(command, wire.History):
-            self._look_back(asker, command)
+            self._pass_on(requester, rank, command, payload)
+        elif not isinstance(command, wire.History):
+            self._requests.put(requester, command)
+        elif self._service.has_room(requester):
+            self._queries.append((requester, command))
         else:
-            self._requests.put(asker, command)
+            reply = wire.Reply(command.id, False, "earlier answers wait; ask again")
+            self._service.send(requester, wire.encode(reply))
 
-    def _look_back(self, asker: bytes, query: wire.History) -> None:
-        if not self._door.has_room(asker):
-            self._door.send(asker, wire.encode(wire.Reply(query.id, False, "earlier answers wait; ask again")))
-            return
-        self._take_in()
-        # On its own thread, so that no slow disk holds up the relay.
-        self._recorder.ask(query, partial(self._requests.reply, asker))
+    @property
+    def has_queries(self) -> bool:
+        """Say whether somebody asks for the history: all that has come by now is to be recorded before that."""
+        return bool(self._queries)
 
-    def _pass_on(self, asker: bytes, rank: int, command: wire.Command, payload: bytes) -> None:
+    def look_back(self) -> None:
+        """Have the recorder answer these questions: no slow disk holds up the relay."""
+        queries, self._queries = self._queries, []
+        for requester, query in queries:
+            self._recorder.ask(query, partial(self._requests.reply, requester))
+
+    def _pass_on(self, requester: bytes, rank: int, command: wire.Command, payload: bytes) -> None:
         if (late := lateness(command)) is not None:
-            self._door.answer(asker, rank, wire.Reply(command.id, False, late))
+            self._service.answer(requester, rank, wire.Reply(command.id, False, late))
         elif isinstance(command, wire.Inspect):
-            self._inspect(asker, rank, command)
+            self._inspect(requester, rank, command)
         elif isinstance(command, wire.ReadLog) and not self._forwarding.is_elsewhere(rank):
-            self._door.answer(asker, rank, self._log_of(rank, command))
+            self._service.answer(requester, rank, self._log_of(rank, command))
         elif not isinstance(command, wire.Fill):
-            self._forwarding.forward(asker, rank, command)
+            self._forwarding.forward(requester, rank, command)
         else:
             address = self._directory.address(rank, "cmd")
-            answer = _Answer(self._door, asker, rank, command.id)
+            answer = _Answer(self._service, requester, rank, command.id)
             if not self._forwarding.is_there(rank):
                 answer.end(None)
-            elif not self._fills.ask(rank, address, payload, asker, answer):
+            elif not self._fills.ask(rank, address, payload, requester, answer):
                 reply = wire.Reply(command.id, False, "too many questions wait; ask again", pending=True)
-                self._door.answer(asker, rank, reply)
+                self._service.answer(requester, rank, reply)
 
-    def _inspect(self, asker: bytes, rank: int, command: wire.Inspect) -> None:
+    def _inspect(self, requester: bytes, rank: int, command: wire.Inspect) -> None:
         def answer(found: dict[int, wire.Inspection]) -> None:
             reply = silence(command.id, rank)
             if rank in found:
                 reply = wire.Reply(command.id, True, inspection=found[rank])
-            self._door.answer(asker, rank, reply)
+            self._service.answer(requester, rank, reply)
 
-        self._inspections.ask([rank], answer, stacks=command.stacks, native=command.native, asker=asker)
+        self._inspections.ask([rank], answer, stacks=command.stacks, native=command.native, asker=requester)
 
     def _log_of(self, rank: int, command: wire.ReadLog) -> wire.Reply:
         try:

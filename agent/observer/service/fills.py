@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -26,17 +26,15 @@ ROOM_S: Final = 60.0
 AT_ONCE: Final = 64
 """Questions that are under way."""
 EACH_AT_ONCE: Final = 32
-"""Those of one asker."""
+"""Those of one requester."""
 EACH_WAITING: Final = 8_192
-"""Questions of one asker that may wait; further ones are refused."""
+"""Questions of one requester that may wait; further ones are refused."""
 ONLOOKERS_AT_ONCE: Final = 32
 """Those of all onlookers together: the observer's own do not wait behind them."""
 MOST_WAITING: Final = 65_536
 """Questions of all onlookers that may wait."""
 _PARTS: Final = 32
 """Parts of one answer that are taken in a row."""
-_REPLY: Final = b"\xa5reply"
-"""The tag of a `Reply`, after the one or the three bytes that begin it."""
 
 
 class Taker(Protocol):
@@ -60,7 +58,7 @@ class _Question:
     rank: int
     address: str
     payload: bytes
-    asker: Hashable
+    requester: Hashable
     taker: Taker
     socket: zmq.Socket[bytes] | None = None
     conversation: Conversation | None = None
@@ -77,34 +75,32 @@ class Fills:
         context: zmq.Context[Any],
         owner: int,
         elsewhere: Elsewhere,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
         self._owner = owner
-        self._clock = clock
         self._elsewhere = elsewhere
         self._waiting: dict[Hashable, deque[_Question]] = {}
-        """By asker; those of each are asked in order, and askers take turns."""
+        """By requester; those of each are asked in order, and requesters take turns."""
         self._under_way: list[_Question] = []
 
-    def ask(self, rank: int, address: str, payload: bytes, asker: Hashable, taker: Taker) -> bool:
+    def ask(self, rank: int, address: str, payload: bytes, requester: Hashable, taker: Taker) -> bool:
         """Ask soon; return False where too many questions wait already."""
-        if len(self._waiting.get(asker, ())) >= EACH_WAITING:
+        if len(self._waiting.get(requester, ())) >= EACH_WAITING:
             return False
-        if _is_onlooker(asker) and self._waiting_of_onlookers() >= MOST_WAITING:
+        if _is_onlooker(requester) and self._waiting_of_onlookers() >= MOST_WAITING:
             return False
-        self._waiting.setdefault(asker, deque()).append(_Question(rank, address, payload, asker, taker))
+        self._waiting.setdefault(requester, deque()).append(_Question(rank, address, payload, requester, taker))
         self._begin()
         return True
 
     def _waiting_of_onlookers(self) -> int:
-        return sum(len(waiting) for asker, waiting in self._waiting.items() if _is_onlooker(asker))
+        return sum(len(waiting) for requester, waiting in self._waiting.items() if _is_onlooker(requester))
 
-    def forget(self, rank: int, asker: Hashable | None = None) -> None:
-        """Give up the questions to a rank whose process is another now, or only those of one asker."""
+    def forget(self, rank: int, requester: Hashable | None = None) -> None:
+        """Give up the questions to a rank whose process is another now, or only those of one requester."""
 
         def is_meant(question: _Question) -> bool:
-            return question.rank == rank and asker in (None, question.asker)
+            return question.rank == rank and requester in (None, question.requester)
 
         given_up = [each for each in self._under_way if is_meant(each)]
         for whose, waiting in list(self._waiting.items()):
@@ -114,30 +110,30 @@ class Fills:
         for question in given_up:
             self._finish(question, None)
 
-    def forget_asker(self, asker: Hashable) -> None:
-        """Give up the questions of one asker."""
-        self._waiting.pop(asker, None)
-        for question in [each for each in self._under_way if each.asker == asker]:
+    def forget_requester(self, requester: Hashable) -> None:
+        """Give up the questions of one requester."""
+        self._waiting.pop(requester, None)
+        for question in [each for each in self._under_way if each.requester == requester]:
             self._finish(question, None)
 
     def _begin(self) -> None:
         """Ask the next questions."""
         counts: dict[Hashable, int] = {}
         for question in self._under_way:
-            counts[question.asker] = counts.get(question.asker, 0) + 1
-        of_onlookers = sum(count for asker, count in counts.items() if _is_onlooker(asker))
+            counts[question.requester] = counts.get(question.requester, 0) + 1
+        of_onlookers = sum(count for requester, count in counts.items() if _is_onlooker(requester))
         moved = True
         while moved and len(self._under_way) < AT_ONCE:
             moved = False
-            for asker in list(self._waiting):
-                if not self._waiting[asker]:
-                    del self._waiting[asker]
-                elif _is_onlooker(asker) and of_onlookers >= ONLOOKERS_AT_ONCE:
+            for requester in list(self._waiting):
+                if not self._waiting[requester]:
+                    del self._waiting[requester]
+                elif _is_onlooker(requester) and of_onlookers >= ONLOOKERS_AT_ONCE:
                     continue
-                elif counts.get(asker, 0) < EACH_AT_ONCE and len(self._under_way) < AT_ONCE:
-                    counts[asker] = counts.get(asker, 0) + 1
-                    of_onlookers += _is_onlooker(asker)
-                    self._send(self._waiting[asker].popleft())
+                elif counts.get(requester, 0) < EACH_AT_ONCE and len(self._under_way) < AT_ONCE:
+                    counts[requester] = counts.get(requester, 0) + 1
+                    of_onlookers += _is_onlooker(requester)
+                    self._send(self._waiting[requester].popleft())
                     moved = True
 
     def _send(self, question: _Question) -> None:
@@ -146,7 +142,7 @@ class Fills:
             if question.conversation is None:
                 self._finish(question, None)
                 return
-            question.give_up = self._clock() + FILL_S
+            question.give_up = time.monotonic() + FILL_S
             self._under_way.append(question)
             return
         try:
@@ -159,7 +155,7 @@ class Fills:
         except (RunDirError, zmq.ZMQError):
             self._finish(question, None)
             return
-        question.give_up = self._clock() + FILL_S
+        question.give_up = time.monotonic() + FILL_S
         self._under_way.append(question)
 
     def _finish(self, question: _Question, reply: bytes | None) -> None:
@@ -168,7 +164,7 @@ class Fills:
         if question.socket is not None:
             question.socket.close(linger=0)
         if question.conversation is not None:
-            question.conversation.close()
+            self._elsewhere.close(question.conversation)
         question.taker.end(reply)
 
     @property
@@ -195,7 +191,7 @@ class Fills:
 
     def _take(self, question: _Question) -> int:
         """Take what has arrived of one answer; return how many parts."""
-        now = self._clock()
+        now = time.monotonic()
         for taken in range(_PARTS):
             if not question.taker.has_room():
                 question.no_room_since = now if question.no_room_since is None else question.no_room_since
@@ -214,7 +210,7 @@ class Fills:
                 self._finish(question, None)
                 return taken
             question.give_up = now + FILL_S
-            if is_reply(payload):
+            if wire.is_reply(payload):
                 self._finish(question, payload)
                 return taken + 1
             if not question.taker.take(payload):
@@ -229,11 +225,6 @@ class Fills:
             self._finish(question, None)
 
 
-def is_reply(payload: bytes) -> bool:
-    """Say whether an answer is its last part, without reading it."""
-    return payload[1:7] == _REPLY or payload[3:9] == _REPLY
-
-
 def _next_part(question: _Question) -> bytes:
     if question.conversation is not None:
         return question.conversation.receive()
@@ -241,6 +232,6 @@ def _next_part(question: _Question) -> bytes:
     return question.socket.recv(zmq.NOBLOCK)
 
 
-def _is_onlooker(asker: Hashable) -> bool:
+def _is_onlooker(requester: Hashable) -> bool:
     """Say whether a question is an onlooker's, by the name of its connection, and none of the observer's own."""
-    return isinstance(asker, bytes)
+    return isinstance(requester, bytes)

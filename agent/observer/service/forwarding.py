@@ -1,7 +1,7 @@
 """Commands of onlookers to single ranks, through one socket, and the answers in place of ranks that do not answer.
 
-Two askers may use the same number for a command to the same rank: each command gets a number of the relay's own on its
-way to the rank, and the asker's again on its way back.  Deadlines stay as they are.
+Two requesters may use the same number for a command to the same rank: each command gets a number of the relay's own on
+its way to the rank, and the requester's again on its way back.  Deadlines stay as they are.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Unheard
-from ddptop.agent.observer.hosts import askers
-from ddptop.agent.observer.hosts.elsewhere import Elsewhere
+from ddptop.agent.observer.hosts.elsewhere import Elsewhere, host_of
 from ddptop.agent.observer.inspection import inspections
+from ddptop.agent.observer.service.service import Service
 from ddptop.agent.run.files.private import check_socket
 
 PATIENCE_S: Final = 2.0
@@ -32,9 +32,9 @@ INSPECT_S: Final = 0.5
 _LONGEST_S: Final = 60.0
 """Seconds that a rank has at most, whatever the deadline."""
 EACH: Final = 16_384
-"""Commands of one asker that may be under way: four to each of 4,096 ranks."""
+"""Commands of one requester that may be under way: four to each of 4,096 ranks."""
 MOST: Final = 4 * EACH
-"""Those of all askers."""
+"""Those of all requesters."""
 _QUEUED: Final = 64
 """Commands that may be queued for one rank."""
 _MOST_A_TURN: Final = 1_000
@@ -44,14 +44,14 @@ ELSEWHERE_S: Final = 1.0
 
 
 Answer = Callable[[bytes, int, wire.Reply], object]
-"""Sends the reply of a rank to an asker."""
+"""Sends the reply of a rank to an requester."""
 
 
 @dataclass(frozen=True)
 class _UnderWay:
-    asker: bytes
+    requester: bytes
     number: int
-    """The asker's own number of the command."""
+    """The requester's own number of the command."""
     rank: int
     give_up: float
     answer: Answer
@@ -64,21 +64,20 @@ class Forwarding:
         self,
         context: zmq.Context[Any],
         owner: int,
-        answer: Answer,
+        service: Service,
         elsewhere: Elsewhere,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Connect to nobody yet; the service sends the replies to onlookers."""
         self.refused = 0
         """Messages of ranks that could not be read."""
         self._owner = owner
-        self._answer = answer
-        self._clock = clock
+        self._answer: Answer = service.answer
         self._elsewhere = elsewhere
         self._peers: dict[int, tuple[str, bytes]] = {}
         """By rank, its address and the name of the connection to it."""
         self._under_way: dict[int, _UnderWay] = {}
         self._counts: dict[bytes, int] = {}
-        """By asker, its commands that are under way; those of all askers of another host are one's."""
+        """By requester, its commands that are under way; those of all requesters of another host are one's."""
         self._due = math.inf
         """When the next of them has to be answered, or before that."""
         self._number = 0
@@ -113,32 +112,27 @@ class Forwarding:
             self.socket.disconnect(known[0])
         self._answer_for([each for each in self._under_way.items() if each[1].rank == rank])
 
-    def lose_elsewhere(self, rank: int) -> None:
-        """Answer in place of a rank on another host that is gone, or not heard."""
-        if rank not in self._peers:
-            self._answer_for([each for each in self._under_way.items() if each[1].rank == rank])
-
-    def forward(self, asker: bytes, rank: int, command: wire.Command, answer: Answer | None = None) -> None:
-        """Pass a command on to a rank; the asker gets one reply, whatever becomes of the rank.
+    def forward(self, requester: bytes, rank: int, command: wire.Command, answer: Answer | None = None) -> None:
+        """Pass a command on to a rank; the requester gets one reply, whatever becomes of the rank.
 
         Args:
-            asker: the onlooker, or what else stands for whoever asks.
+            requester: the onlooker, or what else stands for whoever asks.
             rank: of the run.
-            command: its number is the asker's own; a `ReadLog` is for the observer of a rank on another host.
+            command: its number is the requester's own; a `ReadLog` is for the observer of a rank on another host.
             answer: takes the reply, perhaps at once, instead of what sends replies to onlookers.
         """
         answer = answer or self._answer
-        who = askers.host_of(asker)
+        who = host_of(requester)
         if len(self._under_way) >= MOST or self._counts.get(who, 0) >= EACH:
-            answer(asker, rank, wire.Reply(command.id, False, "too many commands wait; ask again"))
+            answer(requester, rank, wire.Reply(command.id, False, "too many commands wait; ask again"))
             return
         self._number += 1
         if not self._send(rank, msgspec.structs.replace(command, id=self._number)):
-            answer(asker, rank, silence(command.id, rank))
+            answer(requester, rank, silence(command.id, rank))
             return
         self._counts[who] = self._counts.get(who, 0) + 1
-        give_up = self._clock() + self._patience_s(rank, command)
-        self._under_way[self._number] = _UnderWay(asker, command.id, rank, give_up, answer)
+        give_up = time.monotonic() + self._patience_s(rank, command)
+        self._under_way[self._number] = _UnderWay(requester, command.id, rank, give_up, answer)
         self._due = min(self._due, give_up)
 
     def _send(self, rank: int, command: wire.Command) -> bool:
@@ -176,7 +170,14 @@ class Forwarding:
         return rank not in self._peers and self._elsewhere.has(rank)
 
     def take(self) -> None:
-        """Pass on the replies that have arrived."""
+        """Pass on the replies that have arrived, and answer in place of ranks on hosts that are not heard any more."""
+        replies, lost = self._elsewhere.take_replies()
+        for rank, answer in replies:
+            command = self._under_way.get(answer.id)
+            if command is not None and command.rank == rank and rank not in self._peers:
+                self._end(command, answer)
+        if lost := lost - self._peers.keys():
+            self._answer_for([each for each in self._under_way.items() if each[1].rank in lost])
         with contextlib.suppress(zmq.Again):
             for _ in range(_MOST_A_TURN):
                 name, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -194,25 +195,19 @@ class Forwarding:
                 if command is not None and name == self._peers.get(command.rank, ("", b""))[1]:
                     self._end(command, reply)
 
-    def take_from_elsewhere(self, rank: int, reply: wire.Reply) -> None:
-        """Pass on the reply of a rank on another host."""
-        command = self._under_way.get(reply.id)
-        if command is not None and command.rank == rank and rank not in self._peers:
-            self._end(command, reply)
-
     def _end(self, command: _UnderWay, reply: wire.Reply) -> None:
         self._remove(reply.id)
-        command.answer(command.asker, command.rank, msgspec.structs.replace(reply, id=command.number))
+        command.answer(command.requester, command.rank, msgspec.structs.replace(reply, id=command.number))
 
     def expire(self) -> None:
         """Answer in place of the ranks that had to answer by now."""
-        now = self._clock()
+        now = time.monotonic()
         if now > self._due:
             self._answer_for([each for each in self._under_way.items() if now > each[1].give_up])
             self._due = min((each.give_up for each in self._under_way.values()), default=math.inf)
 
     def _remove(self, number: int) -> None:
-        who = askers.host_of(self._under_way.pop(number).asker)
+        who = host_of(self._under_way.pop(number).requester)
         self._counts[who] -= 1
         if not self._counts[who]:
             del self._counts[who]
@@ -220,14 +215,14 @@ class Forwarding:
     def _answer_for(self, unanswered: list[tuple[int, _UnderWay]]) -> None:
         for number, command in unanswered:
             self._remove(number)
-            command.answer(command.asker, command.rank, silence(command.number, command.rank))
+            command.answer(command.requester, command.rank, silence(command.number, command.rank))
 
     @property
     def pause_s(self) -> float | None:
         """Seconds to wait before the next `expire`; None where nothing is under way."""
         if not self._under_way:
             return None
-        return max(0.0, self._due - self._clock())
+        return max(0.0, self._due - time.monotonic())
 
     def close(self) -> None:
         """Close the socket."""

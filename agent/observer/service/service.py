@@ -1,7 +1,7 @@
 """The two sockets of an observer for onlookers: one publishes, one answers.
 
-The observers of other hosts have the same of it over their links.  Of a run on several hosts the door of a branch shows
-what the head publishes as long as both are linked, and nothing else.
+The observers of other hosts have the same of it over their links.  Of a run on several hosts a branch publishes here
+what the head does as long as both are linked, and nothing else.
 
 An onlooker that does not read loses messages and hurts nobody: the queue for each is bounded, and earlier records are
 read from ranks only while there is room for them.
@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts import askers
-from ddptop.agent.observer.hosts.elsewhere import Elsewhere
-from ddptop.agent.observer.hosts.subscribers import Subscribers
+from ddptop.agent.observer.hosts.elsewhere import Elsewhere, is_elsewhere, is_topic
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import RunDir
 
@@ -44,12 +41,15 @@ _MOST_ONLOOKERS: Final = 1_024
 """Onlookers for which answers wait."""
 _MOST_A_TURN: Final = 1_000
 _MOST_SUBSCRIPTIONS: Final = 100_000
-_TOPIC: Final = re.compile(
-    rb"(?:hello|beat|steps|summary|rank)(?:/[0-9]{0,5})?|[a-z]{0,9}",
-)
-"""Beginnings of topics that somebody may subscribe to."""
 _IN_SIGHT: Final = (wire.TOPIC_STEPS + b"/", wire.TOPIC_RANK + b"/")
 """Beginnings of the topics of a rank that somebody looks at."""
+_REPEATED: Final[dict[type, bytes]] = {
+    wire.Beat: wire.TOPIC_BEAT,
+    wire.Steps: wire.TOPIC_STEPS,
+    wire.Summary: wire.TOPIC_SUMMARY,
+    wire.Hello: wire.TOPIC_HELLO,
+}
+"""By kind of message of a rank, the beginning of its topic."""
 _SOONEST_S: Final = 0.002
 _LATEST_S: Final = 0.1
 
@@ -63,7 +63,7 @@ class _Waiting:
     bytes: int = 0
 
 
-class Door:
+class Service:
     """The XPUB and the ROUTER; for use from one thread."""
 
     def __init__(
@@ -72,19 +72,18 @@ class Door:
         directory: RunDir,
         elsewhere: Elsewhere,
         unread: int = UNREAD,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Bind both, with room for so many messages to each onlooker; raises `zmq.ZMQError` where it cannot."""
         self.refused = 0
         """Messages that could not be read."""
-        self._clock = clock
         self._subscribed: set[bytes] = set()
         self._takers: dict[bytes, tuple[bool, tuple[bytes, ...]]] = {}
-        """By topic, whether an onlooker of this door subscribes to it or to its beginning, and which other hosts do."""
-        self.subscribers = Subscribers(self._takers.clear)
+        """By topic, whether an onlooker here subscribes to it or to its beginning, and which other hosts do."""
+        self._repeated: frozenset[type] = frozenset()
+        """The kinds of messages of ranks to which anybody subscribes."""
+        self._version = -1
         self._elsewhere = elsewhere
-        self._shows_head = False
-        self._topics: dict[tuple[bytes, int], bytes] = {}
+        self._topics: dict[tuple[type, int], bytes] = {}
         self._waiting: dict[bytes, _Waiting] = {}
         self._pause_s = _SOONEST_S
         self._retry_at = 0.0
@@ -112,19 +111,9 @@ class Door:
                 raise
 
     @property
-    def shows_head(self) -> bool:
-        """True while the onlookers here get what the head publishes, on another host."""
-        return self._shows_head
-
-    def show_head(self, shows_head: bool) -> None:
-        """Publish to the onlookers here what the head publishes, or again what this host knows."""
-        self._shows_head = shows_head
-        self._takers.clear()
-
-    @property
-    def subscribed(self) -> frozenset[bytes]:
+    def subscribed(self) -> Set[bytes]:
         """The topics to which onlookers here subscribe."""
-        return frozenset(self._subscribed)
+        return self._subscribed
 
     def read_subscriptions(self) -> set[bytes]:
         """Take in the subscriptions that have changed, and return the new ones."""
@@ -136,105 +125,110 @@ class Door:
                 if message[:1] == b"\x00":
                     # It comes when the last subscriber has left.
                     self._subscribed.discard(topic)
-                elif message[:1] == b"\x01" and _TOPIC.fullmatch(topic):
+                elif message[:1] == b"\x01" and is_topic(topic):
                     new.add(topic)
                     if len(self._subscribed) < _MOST_SUBSCRIPTIONS:
                         self._subscribed.add(topic)
                 else:
                     self.refused += 1
                     continue
-                self._takers.clear()
+                self._version = -1
         return new
-
-    def may_subscribe(self, topic: bytes) -> bool:
-        """Say whether a topic is one that there may be."""
-        return _TOPIC.fullmatch(topic) is not None
 
     def wants(self, topic: bytes) -> bool:
         """Say whether anybody subscribes to a topic."""
-        here, elsewhere = self._takers.get(topic) or self._takers_of(topic)
+        here, elsewhere = self._takers_of(topic)
         return here or bool(elsewhere)
 
+    def repeats(self, kind: type) -> bool:
+        """Say whether anybody subscribes to messages of ranks of this kind."""
+        if self._version != self._elsewhere.version:
+            self._renew()
+        return kind in self._repeated
+
     def _takers_of(self, topic: bytes) -> tuple[bool, tuple[bytes, ...]]:
-        here = not self._shows_head and self._has_subscriber(topic)
-        found = self._takers[topic] = here, self.subscribers.takers(topic)
+        if self._version != self._elsewhere.version:
+            self._renew()
+        found = self._takers.get(topic)
+        if found is None:
+            here = not self._elsewhere.shows_head and self._has_subscriber(topic)
+            found = self._takers[topic] = here, self._elsewhere.takers(topic)
         return found
+
+    def _renew(self) -> None:
+        """Take in that somebody subscribes to something else than before."""
+        self._version = self._elsewhere.version
+        self._takers.clear()
+        topics = self._topics_of_all()
+        self._repeated = frozenset(
+            kind for kind, begin in _REPEATED.items()
+            if any(topic.startswith(begin) or begin.startswith(topic) for topic in topics)
+        )  # fmt: skip
+
+    def _topics_of_all(self) -> Set[bytes]:
+        return self._elsewhere.topics | (set() if self._elsewhere.shows_head else self._subscribed)
 
     def _has_subscriber(self, topic: bytes) -> bool:
         # A topic of at most 14 bytes has few beginnings.
         return any(topic[:length] in self._subscribed for length in range(len(topic) + 1))
 
     @property
-    def has_subscribers(self) -> bool:
-        """True while anybody subscribes to anything."""
-        return bool(self._subscribed or self.subscribers)
-
-    @property
     def is_watched(self) -> bool:
         """True while somebody looks on, here or at another host."""
-        return bool(self._subscribed) or self.subscribers.is_watched
+        return bool(self._subscribed) or self._elsewhere.is_watched
 
     @property
     def shows_ranks(self) -> bool:
         """True while anybody subscribes to the frame of a rank."""
-        topics = self.subscribers.topics | (set() if self._shows_head else self._subscribed)
-        return any(topic.startswith(wire.TOPIC_RANK + b"/") for topic in topics)
+        return any(topic.startswith(wire.TOPIC_RANK + b"/") for topic in self._topics_of_all())
 
     def ranks_wanted(self) -> frozenset[int]:
         """Return the ranks of which frames or records are subscribed to one by one."""
-        topics = self.subscribers.topics | (set() if self._shows_head else self._subscribed)
-        numbers = (topic[-5:] for topic in topics if topic[:-5] in _IN_SIGHT)
+        numbers = (topic[-5:] for topic in self._topics_of_all() if topic[:-5] in _IN_SIGHT)
         return frozenset(int(number) for number in numbers if number.isdigit())
 
     def publish(self, topic: bytes, payload: bytes) -> None:
         """Send a message to its subscribers; one that does not read loses it."""
-        here, elsewhere = self._takers.get(topic) or self._takers_of(topic)
+        here, elsewhere = self._takers_of(topic)
         if here:
             self.pub.send_multipart([topic, payload])
         for peer in elsewhere:
             self._elsewhere.publish(peer, topic, payload)
 
-    def publish_elsewhere(self, topic: bytes, payload: bytes) -> None:
-        """Send a message to the observers of other hosts that subscribe to it, and to nobody here."""
-        for peer in self.subscribers.takers(topic):
-            self._elsewhere.publish(peer, topic, payload)
-
     def show(self, topic: bytes, payload: bytes) -> None:
         """Send a message of the head to the onlookers here."""
-        if self._shows_head and self._has_subscriber(topic):
+        if self._elsewhere.shows_head and self._has_subscriber(topic):
             self.pub.send_multipart([topic, payload])
 
-    def publish_of(self, topic: bytes, rank: int, payload: bytes) -> None:
-        """Repeat a message of a rank."""
-        self.publish(self._topic(topic, rank), payload)
-
-    def _topic(self, topic: bytes, rank: int) -> bytes:
-        found = self._topics.get((topic, rank))
-        if found is None:
-            found = self._topics[topic, rank] = wire.topic_of(topic, rank)
-        return found
+    def repeat(self, message: wire.Beat | wire.Steps | wire.Summary | wire.Hello, payload: bytes) -> None:
+        """Repeat a message of a rank, as it was sent."""
+        key = type(message), message.rank
+        topic = self._topics.get(key)
+        if topic is None:
+            topic = self._topics[key] = wire.topic_of(_REPEATED[key[0]], message.rank)
+        self.publish(topic, payload)
 
     def received(self) -> Iterator[tuple[bytes, list[bytes]]]:
         """Yield the messages that have arrived, each with its sender."""
         with contextlib.suppress(zmq.Again):
             for _ in range(_MOST_A_TURN):
                 sender, *frames = self.cmd.recv_multipart(zmq.NOBLOCK)
-                if askers.is_elsewhere(sender):
+                if is_elsewhere(sender):
                     # Nobody is called so but by the relay.
                     self.refused += 1
                     continue
                 yield sender, frames
 
-    def send(self, asker: bytes, *frames: bytes) -> bool:
+    def send(self, requester: bytes, *frames: bytes) -> bool:
         """Answer an onlooker, now or when there is room; return False where it has left or reads nothing."""
-        waiting = self._waiting.get(asker)
+        waiting = self._waiting.get(requester)
         if waiting is None:
-            sent = self._send(asker, frames)
+            sent = self._send(requester, frames)
             if sent is not None:
                 return sent
             if len(self._waiting) >= _MOST_ONLOOKERS:
                 return False
-            waiting = self._waiting[asker] = _Waiting(self._clock() + PATIENCE_S)
+            waiting = self._waiting[requester] = _Waiting(time.monotonic() + PATIENCE_S)
             self._pause_s = _SOONEST_S
         if len(waiting.answers) >= _MOST_ANSWERS:
             return False
@@ -242,47 +236,47 @@ class Door:
         waiting.bytes += sum(map(len, frames))
         return True
 
-    def answer(self, asker: bytes, rank: int, reply: wire.Reply) -> bool:
+    def answer(self, requester: bytes, rank: int, reply: wire.Reply) -> bool:
         """Send the reply of a rank, or in its place, as `send`."""
-        return self.send(asker, b"%d" % rank, wire.encode(reply))
+        return self.send(requester, b"%d" % rank, wire.encode(reply))
 
-    def has_room(self, asker: bytes) -> bool:
+    def has_room(self, requester: bytes) -> bool:
         """Say whether more records may be read for an onlooker."""
-        waiting = self._waiting.get(asker)
+        waiting = self._waiting.get(requester)
         return waiting is None or waiting.bytes < ROOM
 
     def send_more(self) -> None:
         """Send the answers for which there is room now."""
-        if not self._waiting or self._clock() < self._retry_at:
+        if not self._waiting or time.monotonic() < self._retry_at:
             return
-        moved = [self._advance(asker, waiting) for asker, waiting in tuple(self._waiting.items())]
+        moved = [self._advance(requester, waiting) for requester, waiting in tuple(self._waiting.items())]
         self._pause_s = _SOONEST_S if any(moved) else min(_LATEST_S, 2 * self._pause_s)
-        self._retry_at = self._clock() + self._pause_s
+        self._retry_at = time.monotonic() + self._pause_s
 
     @property
     def pause_s(self) -> float | None:
         """Seconds to wait before the next `send_more`; None where nothing waits."""
-        return max(0.0, self._retry_at - self._clock()) if self._waiting else None
+        return max(0.0, self._retry_at - time.monotonic()) if self._waiting else None
 
-    def _advance(self, asker: bytes, waiting: _Waiting) -> bool:
+    def _advance(self, requester: bytes, waiting: _Waiting) -> bool:
         moved = False
         while waiting.answers:
-            sent = self._send(asker, waiting.answers[0])
-            if sent is None and self._clock() <= waiting.give_up:
+            sent = self._send(requester, waiting.answers[0])
+            if sent is None and time.monotonic() <= waiting.give_up:
                 return moved
             if not sent:
                 break
             waiting.bytes -= sum(map(len, waiting.answers.popleft()))
-            waiting.give_up, moved = self._clock() + PATIENCE_S, True
-        del self._waiting[asker]
+            waiting.give_up, moved = time.monotonic() + PATIENCE_S, True
+        del self._waiting[requester]
         return moved
 
-    def _send(self, asker: bytes, frames: tuple[bytes, ...]) -> bool | None:
+    def _send(self, requester: bytes, frames: tuple[bytes, ...]) -> bool | None:
         """Return True once sent, None where there is no room now, False where the onlooker has left."""
-        if askers.is_elsewhere(asker):
-            return self._elsewhere.answer(asker, frames)
+        if is_elsewhere(requester):
+            return self._elsewhere.answer(requester, frames)
         try:
-            self.cmd.send_multipart([asker, *frames], zmq.NOBLOCK)
+            self.cmd.send_multipart([requester, *frames], zmq.NOBLOCK)
         except zmq.Again:
             return None
         except zmq.ZMQError:

@@ -22,7 +22,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.observer.end import cause, escalation, processes
-from ddptop.agent.observer.hosts.spread import unheard
+from ddptop.agent.observer.hosts.questions import unheard
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import ends, hosts, identity, states
 from ddptop.agent.run.files import tail

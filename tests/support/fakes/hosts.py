@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts import far
+from ddptop.agent.observer.hosts.elsewhere import LINK, is_elsewhere
+from ddptop.agent.observer.hosts.questions import Answer, OtherHosts, unanswered
 from ddptop.agent.observer.service.requests import Requests
 from support.values.messages import replies_of
 
@@ -36,8 +38,8 @@ class Net:
 
 
 @dataclass
-class Side:
-    """What one host knows of the others; a `FarHosts`."""
+class Side(OtherHosts):
+    """What one host knows of the others."""
 
     net: Net
     state: wire.HostState
@@ -45,7 +47,7 @@ class Side:
     """Of a branch: it has its link."""
     requests: Requests = field(default_factory=Requests)
     asked: list[tuple[str, wire.Command]] = field(default_factory=list)
-    waiting: dict[int, far.Then] = field(default_factory=dict)
+    waiting: dict[int, Answer] = field(default_factory=dict)
     answers: bool = True
     """It answers what it is asked; False: it swallows all."""
     before: Callable[[], None] = lambda: None
@@ -66,26 +68,29 @@ class Side:
         """Change what the others know of this host."""
         self.state = msgspec.structs.replace(self.state, state=state, **changes)
 
-    def ask(self, host: str, command: wire.Command, timeout_s: float, then: far.Then) -> None:
+    def ask(self, host: str, command: wire.Command, timeout_s: float, requester: bytes = b"") -> Answer:
         """Put a command into the other's requests."""
         self.asked.append((host, command))
         other = self.net.hosts.get(host or self.net.head)
         if other is None or not (self.linked and other.linked):
-            then(None)
-            return
+            return unanswered()
+        answer: Answer = Future()
         if not other.answers:
-            return
+            return answer
         number = len(other.waiting) + 1
-        other.waiting[number] = then
+        other.waiting[number] = answer
         other.before()
-        other.requests.put(far.LINK + b"%d" % number, wire.read_command(wire.encode(command)))
+        other.requests.put(LINK + b"%d" % number, wire.read_command(wire.encode(command)))
+        return answer
 
     def replies(self) -> list[tuple[bytes, wire.Reply]]:
         """Send the replies for other hosts, and return those for askers of this one."""
         own = []
         for sender, reply in replies_of(self.requests):
-            if far.is_from_elsewhere(sender):
-                self.waiting[int(sender.removeprefix(far.LINK))](wire.read_answer(wire.encode(reply)))  # type: ignore[arg-type]
+            if is_elsewhere(sender):
+                answer = wire.read_answer(wire.encode(reply))
+                assert isinstance(answer, wire.Reply)
+                self.waiting[int(sender.removeprefix(LINK))].set_result(answer)
             else:
                 own.append((sender, reply))
         return own

@@ -19,7 +19,7 @@ from ddptop.agent.observer.hosts.link.addresses import Place
 from ddptop.agent.observer.hosts.link.branch import Branch
 from ddptop.agent.observer.hosts.link.head import Head
 from ddptop.agent.observer.hosts.link.keys import Pair
-from ddptop.agent.observer.hosts.link.side import Side
+from ddptop.agent.observer.hosts.link.side import Arrived, Changed, Clocks, News, Side
 from ddptop.agent.run.hosts import Listen
 
 DEADLINE_S: Final = 30.0
@@ -35,25 +35,31 @@ def hello(host: str = "node1", ranks: tuple[int, ...] = (0, 1), **fields: Any) -
 
 
 class Told:
-    """What a side of a link has told by its callbacks."""
+    """What a side of a link has told."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[bytes, bytes, list[bytes]]] = []
         self.changes: list[bytes] = []
         self.events: list[str] = []
 
-    @property
-    def callbacks(self) -> dict[str, Any]:
-        """The arguments of `Head` and `Branch`."""
-        return {
-            "arrived": lambda peer, kind, frames: self.messages.append((peer, kind, frames)),
-            "changed": self.changes.append,
-            "say": lambda text, level: self.events.append(text),
-        }
+    def take(self, news: list[News]) -> None:
+        """Take what it has returned."""
+        for each in news:
+            match each:
+                case Arrived():
+                    self.messages.append((each.peer, each.kind, each.frames))
+                case Changed():
+                    self.changes.append(each.peer)
+                case _:
+                    self.events.append(each.text)
 
     def of(self, kind: bytes) -> list[list[bytes]]:
         """Return the messages of a kind."""
         return [frames for _, each, frames in self.messages if each == kind]
+
+
+def _clocks(options: dict[str, Callable[[], Any]]) -> Clocks:
+    return Clocks(options.get("clock", time.monotonic), options.get("wall_ns", time.time_ns))
 
 
 class Links:
@@ -63,8 +69,9 @@ class Links:
         self.context = context
         self.keys = pairs or keys.generate()
         self.told = Told()
-        place = options.pop("place", Place("127.0.0.1"))
-        self.head = Head(self.keys, place, options.pop("hello", hello()), **self.told.callbacks, **options)
+        self._place = options.pop("place", Place("127.0.0.1"))
+        self.head = Head(self.keys, self._place, options.pop("hello", hello()), _clocks(options))
+        self._told: dict[Side, Told] = {self.head: self.told}
         self.branches: list[Branch] = []
         self.still: set[object] = set()
         """Sides that do not turn: their thread does other things."""
@@ -72,9 +79,17 @@ class Links:
     def branch(self, greeting: wire.HostHello, listen: Listen | None = None, **options: Any) -> tuple[Branch, Told]:
         """Add a branch, which begins to connect."""
         told = Told()
-        made = Branch(self.context, listen or self.head.listen, greeting, **told.callbacks, **options)
+        made = Branch(self.context, listen or self.head.listen, greeting, _clocks(options))
+        self._told[made] = told
         self.branches.append(made)
         return made, told
+
+    def succeed(self) -> None:
+        """Put another head with other keys into the place of this one."""
+        self.head.close()
+        self.keys = keys.generate()
+        self.head = Head(self.keys, self._place, hello())
+        self._told[self.head] = Told()
 
     def linked(self, host: str = "node2", ranks: tuple[int, ...] = (2, 3)) -> tuple[Branch, Told, bytes]:
         """Add a branch and wait until it is linked; return its name at the head too."""
@@ -106,7 +121,7 @@ class Links:
         pause_s = min([most_s, *(side.pause_s for side in sides)])
         poller.poll(int(1000 * pause_s) + 1)
         for side in sides:
-            side.turn()
+            self._told[side].take(side.turn())
 
     def close(self) -> None:
         """Close all sides."""

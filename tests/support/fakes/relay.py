@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import zmq
 
-from ddptop.agent.observer.hosts.links import OPENING, Opening
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.relay.verdicts import Make, judge_of
 from ddptop.agent.run.rundir import Member, Run, RunDir
@@ -23,7 +22,6 @@ def relayed(
     judge: Make = judge_of,
     *,
     finish: bool = True,
-    opening: Opening = OPENING,
 ) -> Iterator[Relay]:
     """Relay, record and judge for the ranks of a run directory, also those that come later, until the block ends.
 
@@ -33,12 +31,11 @@ def relayed(
         directory: of the run, with its record.
         run: the record, where another one is meant.
         judge: instead of the usual one.
-        opening: how links to other hosts are made, instead of the usual way.
         finish: False leaves the verdicts open that go on, as an observer does that is lost.
     """
     stop = threading.Event()
     with zmq.Context() as context:
-        relay = Relay(context, directory, run or directory.read(), judge, opening)
+        relay = Relay(context, directory, run or directory.read(), judge)
         relay.start()
         looking = threading.Thread(target=_find_ranks, args=(directory, relay, stop), daemon=True)
         looking.start()

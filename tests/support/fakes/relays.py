@@ -10,46 +10,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts.link import branch, head, keys
-from ddptop.agent.observer.hosts.link.addresses import Place
+from ddptop.agent.observer.hosts.link import branch
 from ddptop.agent.observer.hosts.link.branch import HEAD, Branch
-from ddptop.agent.observer.hosts.link.side import Link
-from ddptop.agent.observer.hosts.links import Calls, Opening
 from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.relay.verdicts import Make, judge_of
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.base import BASE_VARIABLE
-from ddptop.agent.run.hosts import Listen
+from ddptop.agent.run.hosts import Listen, Rendezvous
 from ddptop.agent.run.rundir import Run, RunDir
 from support.fakes.links import Cable
 from support.fakes.ranks import Rank
 from support.fakes.relay import relayed
 from support.harness import until
-
-
-def _open_head(directory: RunDir, run: Run, hello: wire.HostHello, calls: Calls) -> tuple[Link, Listen]:
-    made = head.Head(
-        keys.generate(), Place("127.0.0.1"), hello, arrived=calls.arrived, changed=calls.changed, say=calls.say
-    )
-    return made, made.listen
-
-
-def _open_branch(context: zmq.Context[Any], listen: Listen, hello: wire.HostHello, calls: Calls) -> Link:
-    return branch.Branch(context, listen, hello, arrived=calls.arrived, changed=calls.changed, say=calls.say)
-
-
-def _find(directory: RunDir, run: Run) -> Listen | None:
-    return hosts.read_listen(directory.path, hosts.HEAD)
-
-
-LOOPBACK: Final = Opening(_open_head, _open_branch, _find)
 
 
 @dataclass
@@ -63,7 +42,7 @@ class Host:
     @contextlib.contextmanager
     def observed(self, judge: Make = judge_of, *, finish: bool = False) -> Iterator[Relay]:
         """Have an observer's relay here."""
-        with relayed(self.directory, judge=judge, opening=LOOPBACK, finish=finish) as relay:
+        with relayed(self.directory, judge=judge, finish=finish) as relay:
             yield relay
 
     @property
@@ -112,6 +91,7 @@ def several(base: Path, *ranks: int, world: int | None = None, **fields: Any) ->
                 folder = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=base))
                 os.environ[BASE_VARIABLE] = str(folder)
                 directory = rundir.create(Run(**given | {"local_world": count, "node": number - 1} | fields))
+                hosts.write_rendezvous(directory.path, Rendezvous("127.0.0.1", "127.0.0.1"))
                 name = f"node{number}"
                 here = [Rank(context, directory, rank, host=name) for rank in range(first, first + count)]
                 found.append(Host(name, directory, here))
@@ -172,7 +152,7 @@ def hostile(listen: Listen, run: Run, ranks: tuple[int, ...], host: str) -> Iter
     """Be a branch that has the key of the run."""
     hello = wire.HostHello(wire.PROTOCOL, "1", run.run, run.run_id, host, run.world, ranks=ranks, at_ns=time.time_ns())
     with zmq.Context() as context:
-        link = branch.Branch(context, listen, hello, arrived=lambda *_: None, changed=lambda _: None)
+        link = branch.Branch(context, listen, hello)
         foe = Foe(link)
         try:
             foe.until(lambda: link.is_linked)

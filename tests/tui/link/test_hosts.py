@@ -58,7 +58,7 @@ def test_both_doors_show_all_ranks_with_their_hosts(runtime: Path, monkeypatch: 
     with several(runtime, 2, 2) as (one, two), one.observed(), ExitStack() as later:
         branch = later.enter_context(two.observed())
         two.find(one)
-        until(lambda: branch.far.role == "branch", "the link")
+        until(lambda: branch.hosts.role == "branch", "the link")
         ranks = (*one.ranks, *two.ranks)
         for rank in ranks:
             rank.meet()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import zmq
@@ -13,7 +11,7 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.link import admission, frames
 from ddptop.agent.observer.hosts.link.peer import Peer
-from ddptop.agent.observer.hosts.link.side import LINGER_MS, SOONEST_S, Arrived, Changed, Say, Side, prepare
+from ddptop.agent.observer.hosts.link.side import CLOCKS, LINGER_MS, SOONEST_S, Clocks, Side, prepare
 from ddptop.agent.run.hosts import Listen
 from ddptop.agent.text import clean_line
 
@@ -41,12 +39,7 @@ class Branch(Side):
         context: zmq.Context[Any],
         listen: Listen,
         hello: wire.HostHello,
-        *,
-        arrived: Arrived,
-        changed: Changed,
-        say: Say = lambda text, level: None,
-        clock: Callable[[], float] = time.monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
+        clocks: Clocks = CLOCKS,
     ) -> None:
         """Begin to connect.
 
@@ -54,17 +47,13 @@ class Branch(Side):
             context: of the socket.
             listen: where the head is, and the keys; its addresses are tried in turn.
             hello: this host.
-            arrived: takes each message of the head, whose name is `HEAD`.
-            changed: is told of each change of the head.
-            say: takes the text and level of events.
-            clock: in place of `time.monotonic`, for tests.
-            wall_ns: in place of `time.time_ns`, for tests.
+            clocks: of this host.
 
         Raises:
             zmq.ZMQError: there cannot be a socket, or a key is none.
             ValueError: there is no address.
         """
-        super().__init__(hello, arrived, changed, say, clock, wall_ns)
+        super().__init__(hello, clocks)
         if not listen.addresses:
             raise ValueError("no address of the head")
         self.listen = listen
@@ -219,7 +208,7 @@ class Branch(Side):
             return
         head = self.peers.get(HEAD)
         if head is None:
-            head = self.peers[HEAD] = Peer(HEAD, hello, self._clock, self._wall_ns)
+            head = self.peers[HEAD] = Peer(HEAD, hello, self._clock(), self._wall_ns())
         head.hello = hello
         if not head.is_connected or head.session != self._session:
             head.begin(self._session, self._clock())

@@ -4,7 +4,7 @@ Kinds as each side sends them (`DEALER -> ROUTER` without the empty frame of a R
 
     S topic            subscribe               U topic             unsubscribe
     P topic payload    publication             M payload           records of ranks on other hosts
-    C asker *frames    command                 A asker *frames     answer: each `[payload]` or `[rank, payload]`
+    C name *frames     command                 A name *frames      answer: each `[payload]` or `[rank, payload]`
     H payload          `wire.HostHello`        X text              refused, and why
     T at_ns received   ping, by the head       t at_ns at_ns received   pong: of the ping, and own; see `pings`
 """
@@ -29,8 +29,8 @@ PONG: Final = b"t"
 
 MOST_FRAMES: Final = 4
 """Of a message, with its kind."""
-MOST_ASKER: Final = 32
-"""Bytes of the name of an asker."""
+MOST_NAME: Final = 32
+"""Bytes of the name of a requester."""
 _TOPIC: Final = 32
 _RANK: Final = 5
 _HELLO: Final = 64 << 10
@@ -45,8 +45,8 @@ _BOUNDS: Final[dict[bytes, tuple[tuple[int, ...], ...]]] = {
     SUBSCRIBE: ((_TOPIC,),),
     UNSUBSCRIBE: ((_TOPIC,),),
     PUBLICATION: ((_TOPIC, wire.MAX_MESSAGE_BYTES),),
-    COMMAND: ((MOST_ASKER, wire.MAX_MESSAGE_BYTES), (MOST_ASKER, _RANK, wire.MAX_COMMAND_BYTES)),
-    ANSWER: ((MOST_ASKER, wire.MAX_MESSAGE_BYTES), (MOST_ASKER, _RANK, wire.MAX_MESSAGE_BYTES)),
+    COMMAND: ((MOST_NAME, wire.MAX_MESSAGE_BYTES), (MOST_NAME, _RANK, wire.MAX_COMMAND_BYTES)),
+    ANSWER: ((MOST_NAME, wire.MAX_MESSAGE_BYTES), (MOST_NAME, _RANK, wire.MAX_MESSAGE_BYTES)),
     HELLO: ((_HELLO,),),
     REFUSED: ((_TEXT,),),
     MEMBERS: ((wire.MAX_MESSAGE_BYTES,),),

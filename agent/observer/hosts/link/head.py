@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import zmq
@@ -11,11 +9,10 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.link import addresses, frames
 from ddptop.agent.observer.hosts.link.addresses import Place
-from ddptop.agent.observer.hosts.link.admission import Admission
+from ddptop.agent.observer.hosts.link.admission import Admission, Port
 from ddptop.agent.observer.hosts.link.keys import Pair
-from ddptop.agent.observer.hosts.link.listening import Port
 from ddptop.agent.observer.hosts.link.peer import Peer
-from ddptop.agent.observer.hosts.link.side import Arrived, Changed, Say, Side, prepare
+from ddptop.agent.observer.hosts.link.side import CLOCKS, Clocks, Said, Side, prepare
 from ddptop.agent.run.hosts import Listen
 from ddptop.agent.text import clean_line
 
@@ -41,12 +38,7 @@ class Head(Side):
         keys: tuple[Pair, Pair],
         place: Place,
         hello: wire.HostHello,
-        *,
-        arrived: Arrived,
-        changed: Changed,
-        say: Say = lambda text, level: None,
-        clock: Callable[[], float] = time.monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
+        clocks: Clocks = CLOCKS,
     ) -> None:
         """Listen.
 
@@ -54,24 +46,20 @@ class Head(Side):
             keys: those of `keys.generate` or `keys.derive`.
             place: where to listen, see `addresses.choose`.
             hello: this host; its ranks are those that no other host may claim.
-            arrived: takes each message of a branch.
-            changed: is told of each change of a peer.
-            say: takes the text and level of events.
-            clock: in place of `time.monotonic`, for tests.
-            wall_ns: in place of `time.time_ns`, for tests.
+            clocks: of this host.
 
         Raises:
             Complaint: nobody can listen there.
             zmq.ZMQError: there cannot be a socket.
         """
-        super().__init__(hello, arrived, changed, say, clock, wall_ns)
+        super().__init__(hello, clocks)
         self._port = Port(place)
         self._context = zmq.Context()
         self._strangers = 0
         self._told_at = -_TELL_S
         try:
             server, client = keys
-            self._admission = Admission(self._context, client.public, self.refused, clock)
+            self._admission = Admission(self._context, client.public, self.refused)
             self._socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
             prepare(self._socket)
             self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -142,15 +130,14 @@ class Head(Side):
                     return
 
     def _look(self) -> None:
-        self._admission.turn(self._port, len(self.peers))
-        strangers = self.refused["key"] + self.refused["handshake"]
         now = self._clock()
+        self._admission.turn(self._port, len(self.peers), now)
+        strangers = self.refused["key"] + self.refused["handshake"]
         if strangers > self._strangers and now - self._told_at >= _TELL_S:
             new, self._strangers, self._told_at = strangers - self._strangers, strangers, now
             whence = f", one with a wrong key from {self._admission.last_stranger}" if self.refused["key"] else ""
-            self._say(
-                f"{new} connections to port {self._port.place.port} of this observer were refused{whence}", "info"
-            )
+            port = self._port.place.port
+            self._news.append(Said(f"{new} connections to port {port} of this observer were refused{whence}"))
 
     def _read(self) -> tuple[bytes, list[bytes]]:
         name, *message = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -174,7 +161,7 @@ class Head(Side):
                 self._lose(peer)
             return
         if peer is None:
-            peer = self.peers[name] = Peer(name, hello, self._clock, self._wall_ns)
+            peer = self.peers[name] = Peer(name, hello, self._clock(), self._wall_ns())
         peer.hello = hello
         is_new = not peer.is_connected or peer.session != hello.session
         if is_new:

@@ -1,17 +1,16 @@
-"""The other side of a link: what is known of it, and what waits for it.
+"""The other side of a link: what is known of it, what waits for it, and the difference between its clock and this one.
 
+A pong says the other clock at some moment between ping and pong.  Half-way between both, the error is at most half the
+round trip; of the last ones the shortest says most (RFC 5905, section 10: the clock filter of NTP does the same).
 This module knows no socket.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts.link.pings import Pings
 
 WINDOW: Final = 4 << 20
 """Bytes at most that are sent and of which the other side has not said that it has read them."""
@@ -24,18 +23,67 @@ PATIENCE_S: Final = 60.0
 """Seconds without any progress after which what waits is dropped."""
 SILENT_S: Final = 3.0
 """Seconds without a sign of life after which a host is silent."""
+KEPT: Final = 30
+"""Round trips from which the shortest is taken."""
+_MOST_OPEN: Final = 30
+"""Pings without a pong that are remembered."""
+
+
+class Pings:
+    """The pings to one host."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, float] = {}
+        self._last: deque[tuple[float, float]] = deque(maxlen=KEPT)
+        """Round trip and offset, in seconds."""
+        self._best: tuple[float, float] | None = None
+        """The shortest of them."""
+
+    def ping(self, now: float, at_ns: int) -> int:
+        """Return the moment of a ping that is sent now, in nanoseconds of the wall clock: its name in the pong."""
+        while at_ns in self._open:
+            at_ns += 1
+        if len(self._open) >= _MOST_OPEN:
+            del self._open[next(iter(self._open))]
+        self._open[at_ns] = now
+        return at_ns
+
+    def pong(self, at_ns: int, other_ns: int, now: float) -> bool:
+        """Take in the answer to a ping, with the other clock; return False where none was sent at that moment."""
+        sent = self._open.pop(at_ns, None)
+        if sent is None:
+            return False
+        rtt = now - sent
+        # From the time of the ping: a wall clock that is set while the ping is under way spoils nothing.
+        self._last.append((rtt, (other_ns - at_ns) / 1e9 - rtt / 2))
+        self._best = min(self._last)
+        return True
+
+    def forget(self) -> None:
+        """Forget what was sent over a connection that has ended; what was measured stays."""
+        self._open.clear()
+
+    @property
+    def rtt_s(self) -> float | None:
+        """Seconds of the shortest of the last round trips."""
+        return None if (best := self._best) is None else best[0]
+
+    @property
+    def offset_s(self) -> float | None:
+        """Seconds by which the other clock is ahead."""
+        return None if (best := self._best) is None else best[1]
+
+    @property
+    def offset_error_s(self) -> float | None:
+        """The true offset is at most so many seconds from `offset_s`, as long as no clock was set meanwhile."""
+        return None if (best := self._best) is None else best[0] / 2
 
 
 class Peer:
     """One host, from its first hello on; over a new connection it is the same one."""
 
-    def __init__(
-        self,
-        name: bytes,
-        hello: wire.HostHello,
-        clock: Callable[[], float] = time.monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
-    ) -> None:
+    def __init__(self, name: bytes, hello: wire.HostHello, now: float, now_ns: int) -> None:
+        """Meet it at this moment, by `time.monotonic` and by the wall clock."""
         self.name = name
         """By which it is addressed; another one after its observer was replaced."""
         self.hello = hello
@@ -46,17 +94,17 @@ class Peer:
         """Whether nothing was heard of it for `SILENT_S`, whatever its connection does."""
         self.session = -1
         """Number of its connection: after each new one it knows of no subscription, and has no command."""
-        self.heard_at = clock()
+        self.heard_at = now
         """Time of its last message, by `time.monotonic`."""
-        self.heard_at_ns = wall_ns()
+        self.heard_at_ns = now_ns
         """The same by the wall clock."""
-        self.since = clock()
+        self.since = now
         """Time at which its connection began, or ended where it has none."""
         self.refused = 0
         """Messages of it that were refused."""
         self.dropped = 0
         """Messages to it that were dropped."""
-        self.pings = Pings(clock, wall_ns)
+        self.pings = Pings()
         self.waiting: deque[tuple[bytes, ...]] = deque()
         self.waiting_bytes = 0
         self.moved_at = 0.0

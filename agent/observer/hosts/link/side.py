@@ -8,9 +8,11 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import zmq
@@ -40,69 +42,56 @@ _MOST_SAID: Final = 100
 _UNCOUNTED: Final = frozenset((frames.HELLO, frames.REFUSED, frames.PING, frames.PONG))
 """Kinds whose bytes neither side counts: they have to pass where there is no room for others."""
 
-Arrived = Callable[[bytes, bytes, list[bytes]], None]
-"""Takes the name of a peer, a kind, and the frames after it."""
-Changed = Callable[[bytes], None]
-"""Takes the name of a peer that came, went, fell silent, was heard again or has greeted anew."""
-Say = Callable[[str, str], None]
-"""Takes the text of an event, and its level."""
+
+class Arrived(NamedTuple):
+    """A message of a peer: its kind, and the frames after it."""
+
+    peer: bytes
+    kind: bytes
+    frames: list[bytes]
 
 
-class Link(Protocol):
-    """One side of a link; for use from one thread."""
+class Changed(NamedTuple):
+    """A peer came, went, fell silent, was heard again or has greeted anew."""
 
-    @property
-    def peers(self) -> Mapping[bytes, Peer]:
-        """The other sides by name, from their first hello on; one whose connection has ended stays."""
+    peer: bytes
 
-    @property
-    def refused(self) -> Mapping[str, int]:
-        """What was refused, by its reason in one word."""
 
-    @property
-    def sockets(self) -> list[zmq.Socket[Any]]:
-        """What to wait for now; it may be others at the next time."""
+class Said(NamedTuple):
+    """An event for all who look on."""
 
-    @property
-    def pause_s(self) -> float:
-        """Seconds until the next turn is due, if nothing arrives."""
+    text: str
+    level: str = "info"
+    rank: int | None = None
 
-    def turn(self) -> None:
-        """Take in what has arrived, send what waits, ping, and notice silence."""
 
-    def send(self, peer: bytes, kind: bytes, *content: bytes) -> bool:
-        """Send a message, now or when there is room; return False where it is dropped."""
+News = Arrived | Changed | Said
 
-    def update(self, hello: wire.HostHello) -> None:
-        """Tell the other side what has changed on this host."""
 
-    def close(self) -> None:
-        """Close the sockets, after what was sent has left or a second is over."""
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks of this host; a test has others."""
+
+    now: Callable[[], float] = time.monotonic
+    wall_ns: Callable[[], int] = time.time_ns
+
+
+CLOCKS: Final = Clocks()
 
 
 class Side(abc.ABC):
     """The part of a link that head and branch have in common."""
 
-    def __init__(
-        self,
-        hello: wire.HostHello,
-        arrived: Arrived,
-        changed: Changed,
-        say: Say,
-        clock: Callable[[], float],
-        wall_ns: Callable[[], int],
-    ) -> None:
+    def __init__(self, hello: wire.HostHello, clocks: Clocks) -> None:
         self.peers: dict[bytes, Peer] = {}
         """The other sides by name, from their first hello on; one whose connection has ended stays."""
         self.refused: Counter[str] = Counter()
         """What was refused: `key`, `handshake`, `crowd` (connections), `kind`, `frames`, `size`, `hello`, `run`,
         `unknown` (no hello before), `pong`, `direction`."""
         self._hello = hello
-        self._arrived = arrived
-        self._changed = changed
-        self._say = say
-        self._clock = clock
-        self._wall_ns = wall_ns
+        self._news: list[News] = []
+        self._clock = clocks.now
+        self._wall_ns = clocks.wall_ns
         self._due = 0.0
         self._read_at = 0.0
         self._retry_at = math.inf
@@ -118,11 +107,13 @@ class Side(abc.ABC):
     def pause_s(self) -> float:
         """Seconds until the next turn is due, if nothing arrives."""
         now = self._clock()
+        if self._news:
+            return 0.0
         due = min(self._due, self._retry_at, self._read_at if self._read_at > now else math.inf)
         return max(0.0, due - now)
 
-    def turn(self) -> None:
-        """Take in what has arrived, send what waits, ping, and notice silence."""
+    def turn(self) -> list[News]:
+        """Take in what has arrived, send what waits, ping, and notice silence; return what is new."""
         self._look()
         if self._clock() >= self._read_at:
             self._receive()
@@ -130,6 +121,8 @@ class Side(abc.ABC):
             self._send_more()
         if self._clock() >= self._due:
             self._each_second()
+        news, self._news = self._news, []
+        return news
 
     def send(self, peer: bytes, kind: bytes, *content: bytes) -> bool:
         """Send a message, now or when there is room; return False where it is dropped, as all is to a silent host."""
@@ -226,7 +219,7 @@ class Side(abc.ABC):
             elif kind == frames.PONG:
                 self._take_pong(peer, content[0])
             else:
-                self._arrived(name, kind, content)
+                self._news.append(Arrived(name, kind, content))
 
     def _refuse(self, why: str, peer: Peer | None = None) -> None:
         self.refused[why] += 1
@@ -249,11 +242,11 @@ class Side(abc.ABC):
 
     def _take_pong(self, peer: Peer, content: bytes) -> None:
         at_ns, other_ns, received = frames.PONGED.unpack(content)
-        if not (peer.acknowledge(received) and peer.pings.pong(at_ns, other_ns)):
+        if not (peer.acknowledge(received) and peer.pings.pong(at_ns, other_ns, self._clock())):
             self._refuse("pong", peer)
 
     def _ping(self, peer: Peer) -> None:
-        ping = frames.PINGED.pack(peer.pings.ping(), peer.received)
+        ping = frames.PINGED.pack(peer.pings.ping(self._clock(), self._wall_ns()), peer.received)
         if self._pass(peer, (frames.PING, ping), 0):
             peer.told = peer.received
 
@@ -290,13 +283,24 @@ class Side(abc.ABC):
     def _say_once(self, text: str, level: str = "warning") -> None:
         if text not in self._said and len(self._said) < _MOST_SAID:
             self._said.add(text)
-            self._say(text, level)
+            self._news.append(Said(text, level))
+
+    def _changed(self, name: bytes) -> None:
+        self._news.append(Changed(name))
 
     def _is_to_ping(self, peer: Peer) -> bool:
         return True
 
     def _turned_away(self, text: bytes) -> None:
         self._refuse("direction")
+
+    @abc.abstractmethod
+    def update(self, hello: wire.HostHello) -> None:
+        """Tell the other side what has changed on this host."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close the sockets, after what was sent has left or a second is over."""
 
     @abc.abstractmethod
     def _look(self) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end.rank_ends import RankEnds
+from ddptop.agent.observer.hosts.ends import OtherEnds
+from ddptop.agent.observer.hosts.questions import OtherHosts
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
@@ -31,7 +33,7 @@ def test_the_live_word_and_the_record_have_one_source(
     members = directory.members()
     exits: Any = SimpleNamespace(status={}, at_ns={0: 95 * S})
     orders: Any = SimpleNamespace(ranks_killed_by={}, killed_by=None)
-    ends = RankEnds(directory, exits, orders, lambda *_: None, hang=lambda: HANG)
+    ends = RankEnds(directory, exits, orders, lambda *_: None, OtherEnds("node1", OtherHosts()), hang=lambda: HANG)
     live = ends.first_cause(directory.read(), members, None)
     directory.database.touch(0o600)
     monkeypatch.setattr(recording, "read_verdicts", lambda database: [HANG])

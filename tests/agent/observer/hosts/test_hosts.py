@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -20,9 +19,8 @@ from support.values.messages import read_reply
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Unheard
-from ddptop.agent.observer.hosts import far
 from ddptop.agent.observer.hosts import head as head_side
-from ddptop.agent.observer.hosts.links import OPENING
+from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.record.recording import read_events, read_history, read_verdicts
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.relay.verdicts import judge_of
@@ -70,14 +68,14 @@ def _events(host: Host) -> list[str]:
 def _until_wanted(topic: bytes, *relays: Relay) -> None:
     """Wait until another observer has subscribed at the doors of these, for who looks on there."""
     for relay in relays:
-        until(lambda relay=relay: topic in relay._door.subscribers.topics, f"a subscriber to {topic!r}")  # type: ignore[misc]
+        until(lambda relay=relay: topic in relay._service._elsewhere.topics, f"a subscriber to {topic!r}")  # type: ignore[misc]
 
 
 def test_both_doors_show_all_ranks(runtime: Path, look: Look) -> None:
     """What any rank publishes comes out of both doors, byte for byte, and the head records it."""
     with several(runtime, 2, 2) as (one, two), one.observed() as head, two.observed() as branch:
         two.find(one)
-        until(lambda: branch.far.role == "branch", "the link")
+        until(lambda: branch.hosts.role == "branch", "the link")
         _met(one, two)
         lookers = [look(each, b"") for each in (one, two)]
         for looker in lookers:
@@ -97,7 +95,7 @@ def test_both_doors_show_all_ranks(runtime: Path, look: Look) -> None:
         until(lambda: all(_records(one.directory, rank) == [0, 1] for rank in range(4)), "the record of the head")
         branch.say("its own word")
         until(lambda: "node2: its own word" in _events(one), "the event of the branch in the record of the head")
-        assert head.far.role == "head"
+        assert head.hosts.role == "head"
         assert {each.host: each.ranks for each in hosts.read_hosts(one.directory.path)} == {
             "node1": (0, 1), "node2": (2, 3)
         }  # fmt: skip
@@ -107,7 +105,7 @@ def test_both_doors_show_all_ranks(runtime: Path, look: Look) -> None:
 
 
 def _linked(*others: Relay) -> None:
-    until(lambda: all(each.far.role == "branch" for each in others), "the links")
+    until(lambda: all(each.hosts.role == "branch" for each in others), "the links")
 
 
 def _met(head: Host, *branches: Host) -> None:
@@ -156,7 +154,7 @@ def test_a_key_file_that_cannot_be_used_is_told_once_and_noted(
             rendezvous = hosts.read_rendezvous(path)
             return "" if rendezvous is None else rendezvous.why
 
-        with relayed(found[node].directory, judge=judge_of, opening=OPENING) as relay:
+        with relayed(found[node].directory, judge=judge_of) as relay:
             until(lambda: reason in why(), "the reason in the directory")
             relay.say("a later event")
             until(lambda: "a later event" in _events(found[node]), "a later event")
@@ -244,8 +242,8 @@ def test_what_was_published_into_a_cut_is_recorded_once_and_in_order(runtime: Pa
         rank.publish(wire.TOPIC_STEPS, steps(1, 0, 1))
         until(lambda: _records(one.directory, 1) == [0, 1], "the first steps")
         cable.cut()
-        until(lambda: branch.far.role == "alone", "the branch to notice")
-        until(lambda: head.far.hosts()[0].state == "silent", "the head to notice")
+        until(lambda: branch.hosts.role == "alone", "the branch to notice")
+        until(lambda: head.hosts.hosts()[0].state == "silent", "the head to notice")
         rank.publish(wire.TOPIC_STEPS, steps(1, 2, 3))
         until(lambda: _records(two.directory, 1)[-2:] == [2, 3], "the record of the branch")
         cable.mend()
@@ -278,7 +276,7 @@ def test_a_question_that_a_connection_took_along_is_put_again(runtime: Path) -> 
             _, command = rank.asked()
             assert isinstance(command, wire.Fill)
             assert command.first_seq == 2
-        until(lambda: head.far.hosts()[0].state == "linked", "the link")
+        until(lambda: head.hosts.hosts()[0].state == "linked", "the link")
         cable.drop()
         rank.fill(2, 3)
         until(lambda: _records(one.directory, 1) == [0, 1, 2, 3], "all steps")
@@ -295,7 +293,7 @@ def test_a_branch_serves_its_ranks_while_the_head_is_away_and_finds_the_next_hea
             _until_wanted(wire.TOPIC_BEAT, head)
             first = one.ranks[0].publish(wire.TOPIC_BEAT, beat(0, 1))[0]
             until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 0), first) in looker.listen(), "the rank of the head")
-        until(lambda: branch.far.role == "alone", "the branch to be alone")
+        until(lambda: branch.hosts.role == "alone", "the branch to be alone")
         own = two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 2))[0]
         until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 1), own) in looker.listen(), "its own rank")
         looker.ask(1, wire.Query(3))
@@ -321,7 +319,7 @@ def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path,
             two.find(one)
             _linked(branch)
             _met(one, two)
-        until(lambda: [each.state for each in head.far.hosts()] in (["silent"], ["gone"]), "the host to be missed")
+        until(lambda: [each.state for each in head.hosts.hosts()] in (["silent"], ["gone"]), "the host to be missed")
         assert head._hanging.unheard == {1}
         looker = look(one)
         looker.ask(1, wire.Query(5))
@@ -378,26 +376,31 @@ def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
 
 
 def test_the_main_threads_ask_each_other(runtime: Path) -> None:
-    """A question of one observer is a command at the other, and its reply comes back once; without a link None does."""
+    """A question of one observer is a command at the other, and its reply comes back once; without a link None does.
+
+    Two who ask at one host are two at the other, so that none of them cancels what the other one has asked for.
+    """
+    note = wire.Event(1, "x")
     with several(runtime, 1, 1) as (one, two), one.observed() as head, two.observed() as branch:
-        answers: queue.SimpleQueue[wire.Reply | None] = queue.SimpleQueue()
-        branch.far.ask("", wire.Note(1, wire.Event(1, "x")), 5.0, answers.put)
-        assert answers.get(timeout=10) is None
+        assert branch.hosts.ask("", wire.Note(1, note), 5.0).result(10) is None
         two.find(one)
         _linked(branch)
-        until(lambda: head.far.hosts(), "node2")
+        until(lambda: head.hosts.hosts(), "node2")
         for asking, host, asked in ((branch, "", head), (head, "node2", branch)):
-            asking.far.ask(host, wire.Note(41, wire.Event(1, "x")), 30.0, answers.put)
+            requesters = b"ada", b"eve", b"ada"
+            answers = [asking.hosts.ask(host, wire.Note(41, note), 30.0, each) for each in requesters]
             found: list[tuple[bytes, wire.Command]] = []
-            until(lambda asked=asked, found=found: found.extend(asked.requests.received()) or found, "the command")  # type: ignore[misc]
-            ((sender, command),) = found
-            assert far.is_from_elsewhere(sender)
-            asked.requests.reply(sender, wire.Reply(command.id, True, "told"))
-            assert answers.get(timeout=10) == wire.Reply(41, True, "told")
-        head.far.ask("node2", wire.Note(42, wire.Event(1, "x")), 0.2, answers.put)
-        assert answers.get(timeout=10) is None
-        head.far.ask("nobody", wire.Note(43, wire.Event(1, "x")), 5.0, answers.put)
-        assert answers.get(timeout=10) is None
+            until(lambda asked=asked, found=found: found.extend(asked.requests.received()) or found[2:], "the commands")  # type: ignore[misc]
+            ada, eve, again = [sender for sender, _ in found]
+            assert is_elsewhere(ada)
+            assert ada == again != eve
+            for number, (sender, command) in enumerate(found):
+                asked.requests.reply(sender, wire.Reply(command.id, True, f"told {number}"))
+            assert [each.result(10) for each in answers] == [
+                wire.Reply(41, True, f"told {number}") for number in range(3)
+            ]  # fmt: skip
+        assert head.hosts.ask("node2", wire.Note(42, note), 0.2).result(10) is None
+        assert head.hosts.ask("nobody", wire.Note(43, note), 5.0).result(10) is None
 
 
 def test_of_a_large_group_the_newest_comes_together_and_steps_of_ranks_in_sight(runtime: Path, look: Look) -> None:
@@ -454,8 +457,8 @@ def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Pa
             two.ranks[0].publish(wire.TOPIC_STEPS, steps(1, 0))
             until(lambda: [each.text for each in read_verdicts(two.directory.database)], "the verdict of the head")
             cable.cut()
-            until(lambda: branch.far.role == "alone", "the branch to notice")
-            until(lambda: head.far.hosts()[0].state == "silent", "the head to notice")
+            until(lambda: branch.hosts.role == "alone", "the branch to notice")
+            until(lambda: head.hosts.hosts()[0].state == "silent", "the head to notice")
             head.say("said in the cut by the head")
             branch.say("said in the cut by the branch")
             cable.mend()

@@ -16,6 +16,9 @@ from ddptop.agent.observer.hosts.elsewhere import Elsewhere
 from ddptop.agent.observer.hosts.head import Head
 from ddptop.agent.observer.hosts.link.frames import PUBLICATION
 from ddptop.agent.observer.hosts.link.peer import Peer
+from ddptop.agent.observer.hosts.questions import Questions
+from ddptop.agent.observer.hosts.sides import Heard, ThisHost
+from ddptop.agent.run.rundir import RunDir
 
 HOSTS = 200
 
@@ -30,38 +33,29 @@ class CountedHead(Head):
         super()._settle()
 
 
-def _head(folder: Path) -> tuple[CountedHead, dict[bytes, Peer], list[bytes]]:
-    """Return a head of one host, the peers of its link, and whose messages were taken in."""
-    taken: list[bytes] = []
+def _head() -> tuple[CountedHead, dict[bytes, Peer], ThisHost]:
+    """Return a head of one host, the peers of its link, and this host, which has its news."""
     peers: dict[bytes, Peer] = {}
-    intake = SimpleNamespace(
-        generation=0,
-        refused=0,
-        look_for_gap=lambda rank: None,
-        take_from_elsewhere=lambda message, payload, _: taken.append(payload),
-    )
-    parts: Any = SimpleNamespace(
-        run=SimpleNamespace(world=2 * HOSTS + 2, node=0), directory=SimpleNamespace(path=folder), intake=intake,
-        hanging=SimpleNamespace(unheard=frozenset()), door=SimpleNamespace(is_watched=False), wake=lambda: None,
-        send_events=lambda: None, common=SimpleNamespace(is_ready=False),
-        forwarding=SimpleNamespace(lose_elsewhere=lambda rank: None),
-    )  # fmt: skip
-    local: Any = SimpleNamespace(members={0: None, 1: None}, gone=set(), host="node0")
+    run: Any = SimpleNamespace(world=2 * HOSTS + 2, node=0)
+    common: Any = SimpleNamespace(is_ready=False)
+    members: Any = {rank: SimpleNamespace(host="node0") for rank in (0, 1)}
+    here = ThisHost(RunDir(Path()), run, Elsewhere(), common, members=members)
+    wake: Any = SimpleNamespace(set=lambda: None)
     link: Any = SimpleNamespace(peers=peers, send=lambda *message: True)
-    return CountedHead(parts, local, Elsewhere(), link), peers, taken
+    return CountedHead(here, link, Questions(wake, wake)), peers, here
 
 
 def _come(number: int) -> tuple[bytes, Peer]:
     ranks = (2 * number + 2, 2 * number + 3)
     hello = wire.HostHello(wire.PROTOCOL, "1", "train", "1" * 16, f"node{number + 1}", 2 * HOSTS + 2, 0, ranks)
-    peer = Peer(b"b%d" % number, hello)
+    peer = Peer(b"b%d" % number, hello, 0.0, 0)
     peer.begin(1, time.monotonic())
     return peer.name, peer
 
 
-def test_hosts_that_come_together_are_settled_once(tmp_path: Path) -> None:
+def test_hosts_that_come_together_are_settled_once() -> None:
     """Two hundred hosts that come, or fall silent, between two turns of the head make it look at all of them once."""
-    head, peers, _ = _head(tmp_path)
+    head, peers, _ = _head()
     for number in range(HOSTS):
         name, peer = _come(number)
         peers[name] = peer
@@ -77,15 +71,15 @@ def test_hosts_that_come_together_are_settled_once(tmp_path: Path) -> None:
     assert [each.state for each in head.states()[1:]] == ["silent"] * HOSTS
 
 
-def test_what_a_newcomer_says_is_not_lost_meanwhile(tmp_path: Path) -> None:
+def test_what_a_newcomer_says_is_not_lost_meanwhile() -> None:
     """What a host publishes right after it has come counts as of its ranks, before the next turn."""
-    head, peers, taken = _head(tmp_path)
+    head, peers, here = _head()
     name, peer = _come(0)
     peers[name] = peer
     head.changed(name)
     said = wire.encode(wire.Beat(2, 1, "running", "data", 1, None, 1))
     head.arrived(name, PUBLICATION, [b"beat/00002", said])
-    assert taken == [said]
+    assert [each.payload for each in here.news if isinstance(each, Heard)] == [said]
     assert head.refused == 0
     assert {rank for each in head.states() for rank in each.ranks} == {0, 1, 2, 3}
 

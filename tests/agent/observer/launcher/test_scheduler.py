@@ -18,7 +18,7 @@ from support.values.reports import RUN
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import exits
-from ddptop.agent.observer.hosts.far import is_from_elsewhere
+from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.launcher import scheduler
 from ddptop.agent.observer.launcher.scheduler import Allocation, Scheduler
 from ddptop.agent.observer.service.requests import Requests
@@ -190,7 +190,7 @@ def test_a_run_ends_with_its_task() -> None:
     held.turn(())
     held.turn(())
     ((sender, kill),) = requests.received()
-    assert is_from_elsewhere(sender)
+    assert is_elsewhere(sender)
     assert isinstance(kill, wire.Kill)
     assert (kill.grace_s, kill.rank, kill.pid) == (3.0, None, None)
     assert f"process {task.pid}" in kill.who

@@ -41,7 +41,7 @@ class Run:
         for choice in self.choices:
             choice.order(32)
 
-    def forward(self, asker: bytes, rank: int, command: wire.Command, answer: object) -> None:
+    def forward(self, requester: bytes, rank: int, command: wire.Command, answer: object) -> None:
         assert isinstance(command, wire.RecordEvery)
         self.orders.append((self.now_ms, rank, command.every))
         self.choices[rank].order(command.every)

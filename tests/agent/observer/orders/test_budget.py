@@ -28,7 +28,7 @@ class Group:
         self.budget = Budget(world, self.forward, lambda: self.now)
         self.deaf: set[int] = set()
 
-    def forward(self, asker: bytes, rank: int, command: wire.Command, answer: Any) -> None:
+    def forward(self, requester: bytes, rank: int, command: wire.Command, answer: Any) -> None:
         assert isinstance(command, wire.RecordEvery)
         self.orders.append((rank, command.every))
         if rank not in self.deaf:

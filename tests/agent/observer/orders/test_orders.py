@@ -17,6 +17,7 @@ from support.fakes.hosts import Net, Side
 from support.harness import WAIT, until
 
 from ddptop.agent import wire
+from ddptop.agent.observer.hosts.ends import OtherEnds
 from ddptop.agent.observer.orders import ending
 from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.run import hosts, rundir
@@ -48,7 +49,7 @@ class Place:
             lambda text, level, rank: self.said.append(text),
             lambda command, ranks, replies: None,
             publish=self.events.append,
-            hosts=self.side,
+            others=OtherEnds(self.side.state.host, self.side),
             host=self.side.state.host,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -259,7 +260,7 @@ def test_no_step_is_lost_under_a_burst(new_run: Callable[..., RunDir], monkeypat
 
 def test_a_large_group_sends_its_records_once_a_second(new_run: Callable[..., RunDir]) -> None:
     """Its records are stored as they were sent; at once come only those that somebody looks at."""
-    directory = new_run(world=65)
+    directory = new_run(world=65, nodes=2)
     with ranks(directory, 2) as group, zmq.Context() as context, relayed(directory):
         for rank in group:
             rank.meet(wire.TOPIC_BATCH)
@@ -329,16 +330,17 @@ class _Taken:
         self.ends.append(reply)
 
 
-def test_a_fill_lasts_as_long_as_something_of_it_comes(tmp_path: Path) -> None:
+def test_a_fill_lasts_as_long_as_something_of_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that come in for 20 s in all are all taken; a rank that falls silent in the middle is given up."""
     now = 0.0
     socket, taken = _Answered([]), _Taken()
+    monkeypatch.setattr(fills, "time", SimpleNamespace(monotonic=lambda: now))
 
     class Context:
         def socket(self, _: int) -> _Answered:
             return socket
 
-    asking = Fills(Context(), 0, Elsewhere(), lambda: now)  # type: ignore[arg-type]
+    asking = Fills(Context(), 0, Elsewhere())  # type: ignore[arg-type]
     assert asking.ask(0, f"ipc://{tmp_path}/0.cmd", b"fill", None, taken)
     for number in range(5):
         now += 4.0

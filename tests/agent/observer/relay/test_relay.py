@@ -24,7 +24,7 @@ from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.intake import Intake
-from ddptop.agent.observer.service import service as door
+from ddptop.agent.observer.service import service
 from ddptop.agent.run.rundir import Member, Process, RunDir
 
 
@@ -124,7 +124,7 @@ def test_the_end_of_a_script_wakes_who_looks_after_the_run(
 
 def test_a_newcomer_knows_all_at_once(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
     """The newest of each rank, the state and the verdicts come without another word of the ranks."""
-    directory = new_run(world=2)
+    directory = new_run(world=2, nodes=2)
     with ranks(directory, 2) as group, relayed(directory) as relay:
         first = onlooker(directory, b"beat/", wire.TOPIC_NEWEST, wire.TOPIC_STATE, wire.TOPIC_VERDICTS)
         relay.publish(wire.RunState(1, "running"))
@@ -273,7 +273,7 @@ def test_a_killed_rank_is_answered_for_at_once(
         assert read_reply(looker.answered()[1]) == wire.Reply(4, True)
 
 
-def test_records_are_asked_for_through_the_door(
+def test_records_are_asked_for_through_the_service(
     new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
 ) -> None:
     """Two askers at once get the whole answer each, the reply last and under the number of their own command."""
@@ -300,7 +300,7 @@ def test_a_reader_that_sleeps_harms_nobody(
     new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its messages are dropped beyond the bound, answers of records are not read for it; others hear all."""
-    monkeypatch.setattr(door, "UNREAD_SMALL", 10)
+    monkeypatch.setattr(service, "UNREAD_SMALL", 10)
     directory = new_run(world=1)
     with ranks(directory, 1) as (rank,), relayed(directory) as relay:
         rank.meet()
@@ -319,7 +319,7 @@ def test_a_reader_that_sleeps_harms_nobody(
         _, query = rank.asked()
         rank.answer(_, wire.Reply(query.id, True))
         assert read_reply(awake.answered()[1]).done
-        assert sum(each.bytes for each in relay._door._waiting.values()) < 3 * door.ROOM
+        assert sum(each.bytes for each in relay._service._waiting.values()) < 3 * service.ROOM
     assert _records(directory) == list(range(2000))
 
 
@@ -356,7 +356,7 @@ def test_a_command_to_a_former_process_does_not_reach_the_next(
 
 def test_a_restart_forgets_the_former_ranks(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
     """Who comes then is told of the new ones only."""
-    directory = new_run(world=1, max_restarts=1)
+    directory = new_run(world=1, max_restarts=1, nodes=2)
     with zmq.Context() as context, relayed(directory) as relay:
         rank = Rank(context, directory, 0)
         rank.meet()
@@ -454,11 +454,11 @@ def test_the_sockets_of_an_observer_are_never_open_to_others(
     def seal(address: str) -> None:
         modes.append(os.stat(address.removeprefix("ipc://")).st_mode & 0o077)
 
-    monkeypatch.setattr(door, "seal", seal)
+    monkeypatch.setattr(service, "seal", seal)
     before = os.umask(0o022)
     try:
         with zmq.Context() as context:
-            door.Door(context, new_run(world=1), Elsewhere()).close()
+            service.Service(context, new_run(world=1), Elsewhere()).close()
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(before)

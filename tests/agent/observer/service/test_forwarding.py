@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import zmq
@@ -37,8 +39,9 @@ def test_one_asker_does_not_take_the_room_of_the_others(
 
         until(have_come, "the replies")
 
+    service: Any = SimpleNamespace(answer=note)
     with ranks(directory, 1) as (rank,), zmq.Context() as context:
-        passing = Forwarding(context, directory.owner, note, Elsewhere())
+        passing = Forwarding(context, directory.owner, service, Elsewhere())
         try:
             passing.connect(0, directory.address(0, "cmd"))
             for number in range(6):

@@ -36,7 +36,7 @@ def linked(base: Path, *ranks: int) -> Iterator[tuple[list[Host], list[Relay]]]:
         relays = [later.enter_context(host.observed()) for host in hosts]
         for host in hosts[1:]:
             host.find(hosts[0])
-        until(lambda: all(each.far.role == "branch" for each in relays[1:]), "the links")
+        until(lambda: all(each.hosts.role == "branch" for each in relays[1:]), "the links")
         count = sum(ranks)
         until(lambda: all(len(host.directory.everyone()) == count for host in hosts), "all records at all hosts")
         yield hosts, relays
@@ -159,7 +159,7 @@ def test_the_log_of_a_rank_that_is_gone_can_be_read(runtime: Path) -> None:
     with linked(runtime, 1, 1) as ((one, two), (head, branch)):
         log_of(two, 1).write_bytes(b"its last words\n")
         branch.lose(two.directory.members()[1])
-        until(lambda: [each.gone for each in head.far.hosts()] == [(1,)], "the head to know it")
+        until(lambda: [each.gone for each in head.hosts.hosts()] == [(1,)], "the head to know it")
         with copies_at(one) as copies:
             assert copies.fetch([1], 20.0) == {}
             assert content(copies, 1) == b"its last words\n"
@@ -168,12 +168,12 @@ def test_the_log_of_a_rank_that_is_gone_can_be_read(runtime: Path) -> None:
 def test_a_host_that_is_cut_off_is_told_and_read_again_later(runtime: Path) -> None:
     """Nothing waits for it."""
     with several(runtime, 1, 1) as (one, two), one.observed() as head, two.cable(one) as cable, two.observed() as far:
-        until(lambda: far.far.role == "branch", "the link")
+        until(lambda: far.hosts.role == "branch", "the link")
         log_of(two, 1).write_bytes(b"before\n")
         with copies_at(one) as copies:
             assert copies.fetch([1], 20.0) == {}
             cable.cut()
-            until(lambda: [each.state for each in head.far.hosts()] == ["silent"], "the head to notice")
+            until(lambda: [each.state for each in head.hosts.hosts()] == ["silent"], "the head to notice")
 
             def is_missed() -> bool:
                 copies.want([1])
@@ -313,7 +313,7 @@ def test_whoever_follows_from_before_the_link_sees_the_output_of_the_other_host(
         try:
             until(lambda: said[0] and noted[1], "what is known here")
             two.find(one)
-            until(lambda: branch.far.role == "branch", "the link")
+            until(lambda: branch.hosts.role == "branch", "the link")
             until(lambda: len(said[0]) == 2 and said[1], "the output of the other host")
         finally:
             one.directory.update(state="finished", exit_code=0)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ddptop.agent.observer.hosts.link import addresses
 from ddptop.agent.observer.hosts.link.addresses import Place
-from ddptop.agent.observer.hosts.link.listening import Port
+from ddptop.agent.observer.hosts.link.admission import Port
 from ddptop.agent.text import Complaint
 
 OWN = [

@@ -9,7 +9,7 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from ddptop.agent.observer.hosts.link import agreed, keys
+from ddptop.agent.observer.hosts.link import keys, opening
 from ddptop.agent.text import Complaint
 
 SECRET = bytes(range(64))
@@ -49,8 +49,8 @@ def test_a_key_file_of_its_owner_alone_is_read(tmp_path: Path) -> None:
     path.touch(0o600)
     path.write_bytes(SECRET)
     assert keys.read_key_file(path) == SECRET
-    assert agreed.pairs({"DDPTOP_KEY_FILE": str(path)}, "run") == keys.derive(SECRET, "run")
-    assert agreed.pairs({}, "run") is None
+    assert opening.agreed_pairs({"DDPTOP_KEY_FILE": str(path)}, "run") == keys.derive(SECRET, "run")
+    assert opening.agreed_pairs({}, "run") is None
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_with_a_key_file_the_address_of_the_head_has_to_be_told(tmp_path: Path, 
     path.touch(0o600)
     path.write_bytes(SECRET)
     with pytest.raises(Complaint, match="DDPTOP_LISTEN"):
-        agreed.listen({"DDPTOP_KEY_FILE": str(path), "DDPTOP_LISTEN": listen}, "run", "id")
+        opening.agreed_listen({"DDPTOP_KEY_FILE": str(path), "DDPTOP_LISTEN": listen}, "run", "id")
 
 
 def test_a_key_file_and_an_address_say_where_the_head_is(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.touch(0o600)
     path.write_bytes(SECRET)
-    found = agreed.listen({"DDPTOP_KEY_FILE": str(path), "DDPTOP_LISTEN": "[fd00::1]:4321"}, "run", "id")
+    found = opening.agreed_listen({"DDPTOP_KEY_FILE": str(path), "DDPTOP_LISTEN": "[fd00::1]:4321"}, "run", "id")
     assert found is not None
     assert found.addresses == ("tcp://[fd00::1]:4321",)
     assert found.server == keys.derive(SECRET, "id")[0].public

@@ -10,8 +10,9 @@ from support.fakes.hosts import Net, Side
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end.escalation import Outcome
-from ddptop.agent.observer.hosts import far
-from ddptop.agent.observer.hosts.spread import Spread
+from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
+from ddptop.agent.observer.hosts.questions import Spread
+from ddptop.agent.observer.orders.ending import add_up
 
 HERE = Outcome(4, 8)
 
@@ -48,7 +49,7 @@ def test_what_all_hosts_have_ended_adds_up(make: Make) -> None:
     assert spread.is_waiting
     _answer(net.hosts["node2"], 4, 8)
     assert not spread.is_waiting
-    total = spread.total("node1", HERE)
+    total = add_up(spread, "node1", HERE)
     assert (total.text, total.done) == ("8 ranks and 16 helpers on 2 hosts ended, 0 left", True)
 
 
@@ -64,7 +65,7 @@ def test_a_host_that_is_not_heard_is_given_up_soon_and_named(make: Make) -> None
     assert spread.is_waiting
     clock.now += 0.2
     assert not spread.is_waiting
-    total = spread.total("node1", HERE)
+    total = add_up(spread, "node1", HERE)
     expected = "4 ranks and 8 helpers on node1 ended, 0 left; node2 did not answer: 4 ranks unknown"
     assert (total.text, total.done) == (expected, False)
 
@@ -98,7 +99,7 @@ def test_survivors_are_told_with_their_host(make: Make) -> None:
     spread = Spread(head, wire.Kill(0, 1.0), 10.0)
     _answer(net.hosts["node2"], 1, 0, "helper with pid 7 (stopped)")
     assert not spread.is_waiting
-    total = spread.total("node1", Outcome(4, 0))
+    total = add_up(spread, "node1", Outcome(4, 0))
     assert total.text == "5 ranks on 2 hosts ended, 1 left; node2: helper with pid 7 (stopped)"
     assert not total.done
 
@@ -106,7 +107,7 @@ def test_survivors_are_told_with_their_host(make: Make) -> None:
 def test_ranks_of_hosts_that_were_never_heard_are_unknown(make: Make) -> None:
     """A run of eight ranks of which only four were ever heard is not ended by the end of four."""
     _, head = make()
-    total = Spread(head, wire.Kill(0, 1.0), 10.0).total("node1", HERE, missing=4)
+    total = add_up(Spread(head, wire.Kill(0, 1.0), 10.0), "node1", HERE, missing=4)
     assert total.text.endswith("other hosts are not linked: 4 ranks unknown")
     assert not total.done
 
@@ -126,5 +127,5 @@ def test_a_reply_after_the_end_of_patience_changes_nothing(make: Make) -> None:
 
 def test_commands_of_other_observers_are_known_by_their_sender() -> None:
     """The sender that ZeroMQ makes up is never taken for another observer."""
-    assert far.is_from_elsewhere(b"link:1:2")
-    assert not far.is_from_elsewhere(b"\x00link:")
+    assert is_elsewhere(b"link:1:2")
+    assert not is_elsewhere(b"\x00link:")

@@ -9,8 +9,8 @@ import pytest
 from support.fakes.hosts import Net
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts.others import Others
-from ddptop.agent.observer.hosts.watch import clock as at
+from ddptop.agent.observer.hosts.ends import OtherEnds
+from ddptop.agent.observer.hosts.ends import time_of as at
 from ddptop.agent.run import ends
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.hosts import FarRanks
@@ -21,19 +21,14 @@ HEARD_NS = 1_700_000_000_000_000_000
 
 
 class Time:
-    """A clock, and what was said."""
+    """A clock."""
 
     def __init__(self) -> None:
         self.now = 50.0
-        self.said: list[str] = []
 
     def clock(self) -> float:
         """Return the time."""
         return self.now
-
-    def say(self, text: str, level: str, rank: int | None) -> None:
-        """Take an event."""
-        self.said.append(text)
 
 
 @pytest.fixture
@@ -65,7 +60,7 @@ def _ended(*ranks: int, over: bool = False, code: int = 0) -> wire.HostEnd:
 
 def test_the_head_waits_as_long_as_a_branch_is_heard_and_its_ranks_live(net: Net, time: Time) -> None:
     """An hour of evaluation on another host is part of the run; its end ends the run."""
-    head = Others("node1", net.hosts["node1"], time.say, time.clock)
+    head = OtherEnds("node1", net.hosts["node1"], time.clock)
     assert head.are_awaited(over=True)
     time.now += 3600
     assert head.are_awaited(over=True)
@@ -79,19 +74,19 @@ def test_the_head_waits_as_long_as_a_branch_is_heard_and_its_ranks_live(net: Net
 
 def test_a_silent_branch_is_given_up_ten_seconds_after_the_end_here(net: Net, time: Time) -> None:
     """Then the ranks of that host are unknown, and the record says so."""
-    head = Others("node1", net.hosts["node1"], time.say, time.clock)
+    head = OtherEnds("node1", net.hosts["node1"], time.clock)
     net.hosts["node2"].is_("silent", heard_at_ns=HEARD_NS)
     assert head.are_awaited(over=True)
     time.now += 9.9
     assert head.are_awaited(over=True)
     time.now += 0.2
     assert not head.are_awaited(over=True)
-    assert [(each.host, each.ranks) for each in head.parts.lost(net.hosts["node1"].hosts())] == [("node2", (2, 3))]
+    assert [(each.host, each.ranks) for each in head.reported.lost(net.hosts["node1"].hosts())] == [("node2", (2, 3))]
 
 
 def test_a_launcher_that_waits_for_ranks_which_do_not_come_is_not_waited_for(net: Net, time: Time) -> None:
     """All ranks of the branch have ended and its torchrun has not: after ten seconds the run is over."""
-    head = Others("node1", net.hosts["node1"], time.say, time.clock)
+    head = OtherEnds("node1", net.hosts["node1"], time.clock)
     assert head.take(_ended(2, 3, code=1)) is None
     assert head.are_awaited(over=True)
     time.now += 10.1
@@ -101,7 +96,7 @@ def test_a_launcher_that_waits_for_ranks_which_do_not_come_is_not_waited_for(net
 def test_a_branch_waits_for_the_word_of_the_head_as_long_as_it_is_linked(net: Net, time: Time) -> None:
     """Its own end is not that of the run; without a link it waits ten seconds, and then goes by what it knows."""
     side = net.hosts["node2"]
-    branch = Others("node2", side, time.say, time.clock)
+    branch = OtherEnds("node2", side, time.clock)
     branch.turn(0, {}, {})
     time.now += 1000
     assert branch.are_awaited(over=True)
@@ -118,7 +113,7 @@ def test_a_branch_waits_for_the_word_of_the_head_as_long_as_it_is_linked(net: Ne
 def test_a_branch_tells_each_end_until_the_head_has_noted_it(net: Net, time: Time) -> None:
     """What the head did not answer is told again a second later; what it has noted is not."""
     side, head = net.hosts["node2"], net.hosts["node1"]
-    branch = Others("node2", side, time.say, time.clock)
+    branch = OtherEnds("node2", side, time.clock)
     head.answers = False
     members = {2: _member(2, 1)}
     for _ in range(3):
@@ -138,46 +133,47 @@ def test_a_branch_tells_each_end_until_the_head_has_noted_it(net: Net, time: Tim
 def test_ends_are_those_of_the_ranks_of_that_host_by_the_clock_of_the_head(net: Net, time: Time) -> None:
     """A branch whose clock is two seconds ahead; what it says of ranks of others is not believed."""
     net.hosts["node2"].is_("linked", offset_ms=2000.0)
-    head = Others("node1", net.hosts["node1"], time.say, time.clock)
+    head = OtherEnds("node1", net.hosts["node1"], time.clock)
     assert head.take(_ended(0, 2, code=1)) is None
     assert head.ended() == {2}
-    ended = head.parts.members[2].ended
-    assert (head.parts.deaths[2].at_ns, ended and ended.at_ns) == (3_000_000_000, 3_000_000_000)
-    assert head.parts.members[2].cmd == ""
+    ended = head.reported.members[2].ended
+    assert (head.reported.deaths[2].at_ns, ended and ended.at_ns) == (3_000_000_000, 3_000_000_000)
+    assert head.reported.members[2].cmd == ""
     assert head.take(msgspec.structs.replace(_ended(3), host="node9")) is not None
 
 
 def test_ends_of_the_last_generation_are_not_those_of_this_one(net: Net, time: Time) -> None:
     """A restart: what comes late of the ranks before it is not believed of their successors."""
-    head = Others("node1", net.hosts["node1"], time.say, time.clock)
-    head.parts.forget()
+    head = OtherEnds("node1", net.hosts["node1"], time.clock)
+    head.reported.forget()
     assert head.take(_ended(2, 3, code=1)) is None
     assert not head.ended()
 
 
 def test_lost_hosts_are_told_once_with_their_ranks_and_the_time(net: Net, time: Time) -> None:
     """Silence, return and loss are events of the head; a host whose part is over may go in peace."""
-    head, other = Others("node1", net.hosts["node1"], time.say, time.clock), net.hosts["node2"]
+    head, other = OtherEnds("node1", net.hosts["node1"], time.clock), net.hosts["node2"]
+    said: list[str] = []
     for state in ("linked", "silent", "silent", "gone", "linked"):
         other.is_(state, heard_at_ns=HEARD_NS)
-        head.turn(0, {}, {})
+        said += [each.text for each in head.turn(0, {}, {})]
     since = at(HEARD_NS)
-    assert time.said[:3] == [
+    assert said[:3] == [
         "node2 is linked: ranks 2-3",
         f"node2 is not heard since {since}: ranks 2-3",
         f"node2 is gone, last heard at {since}: ranks 2-3",
     ]
-    assert time.said[3].startswith("node2 is heard again after")
+    assert said[3].startswith("node2 is heard again after")
     assert head.take(_ended(2, 3, over=True)) is None
     other.is_("gone")
-    head.turn(0, {}, {})
-    assert len(time.said) == 4
+    assert head.turn(0, {}, {}) == []
+    assert len(said) == 4
 
 
 def test_the_head_alone_concludes(net: Net, time: Time) -> None:
     """A branch that tells the head how the run ended is refused, and so is a state that is no end."""
-    head = Others("node1", net.hosts["node1"], time.say, time.clock)
-    branch = Others("node2", net.hosts["node2"], time.say, time.clock)
+    head = OtherEnds("node1", net.hosts["node1"], time.clock)
+    branch = OtherEnds("node2", net.hosts["node2"], time.clock)
     assert head.take(wire.Conclude(1, "failed")) is not None
     assert branch.take(wire.Conclude(1, "running")) is not None
     assert head.conclusion is None
@@ -186,14 +182,14 @@ def test_the_head_alone_concludes(net: Net, time: Time) -> None:
 
 def test_a_branch_that_was_killed_waits_a_moment_for_how_the_run_ended(net: Net, time: Time) -> None:
     """It stays for the word of the head, whose record it has, and leaves without it after three seconds."""
-    head = Others("node1", net.hosts["node1"], time.say, time.clock)
+    head = OtherEnds("node1", net.hosts["node1"], time.clock)
     assert not head.is_to_conclude()
-    waits = Others("node2", net.hosts["node2"], time.say, time.clock)
+    waits = OtherEnds("node2", net.hosts["node2"], time.clock)
     assert waits.is_to_conclude()
     time.now += 2.9
     assert waits.is_to_conclude()
     time.now += 0.2
     assert not waits.is_to_conclude()
-    told = Others("node2", net.hosts["node2"], time.say, time.clock)
+    told = OtherEnds("node2", net.hosts["node2"], time.clock)
     assert told.take(wire.Conclude(1, "killed", ended_at_ns=7)) is None
     assert not told.is_to_conclude()
