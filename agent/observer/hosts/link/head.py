@@ -102,12 +102,6 @@ class Head(Side):
             if peer.is_connected:
                 self._greet(peer)
 
-    def forget(self, name: bytes) -> None:
-        """Forget a peer whose connection has ended."""
-        peer = self.peers.get(name)
-        if peer is not None and not peer.is_connected:
-            del self.peers[name]
-
     def close(self) -> None:
         """Close the sockets, after what was sent has left or a second is over."""
         self._socket.monitor(None, 0)  # None takes the monitor away

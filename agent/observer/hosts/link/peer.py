@@ -14,8 +14,6 @@ from ddptop.agent import wire
 
 WINDOW: Final = 4 << 20
 """Bytes at most that are sent and of which the other side has not said that it has read them."""
-ROOM: Final = 1 << 20
-"""Bytes that may wait before no more is asked for on behalf of the other side."""
 MOST_BYTES: Final = 8 << 20
 """Bytes of commands and answers that may wait."""
 MOST_WAITING: Final = 8_192
@@ -128,11 +126,6 @@ class Peer:
     def is_linked(self) -> bool:
         """Whether it is there: connected, and heard of."""
         return self.is_connected and not self.is_silent
-
-    @property
-    def has_room(self) -> bool:
-        """Whether more may be read on its behalf."""
-        return self.waiting_bytes < ROOM
 
     @property
     def rtt_s(self) -> float | None:

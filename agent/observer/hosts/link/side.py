@@ -140,11 +140,6 @@ class Side(abc.ABC):
             return False
         return self._put(to, message, size)
 
-    def has_room(self, peer: bytes) -> bool:
-        """Say whether more may be read on behalf of a peer."""
-        to = self.peers.get(peer)
-        return to is not None and to.has_room
-
     def _put(self, to: Peer, message: tuple[bytes, ...], size: int) -> bool:
         now = self._clock()
         if not to.put(message, size, now):
