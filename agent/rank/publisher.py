@@ -291,6 +291,7 @@ class Publisher:
             self._taken.append(stamped)
             try:
                 steps.append(self._record(stamped))
+                self._session.profiling.settle(stamped)
             except Exception as error:
                 self._session.faults.note("measuring a step", error)
         return steps

@@ -25,6 +25,7 @@ from ddptop.agent.rank.hooks import losses
 from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.inspecting import Inspecting
+from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
 from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, observing
 from ddptop.agent.rank.process.account import Account
@@ -129,6 +130,7 @@ class Session:
         )
         process = identify(os.getpid()) or Process(os.getpid(), time.time())
         self._inspecting = Inspecting(self.collectives, self.faults, process, self.hello.started_at_ns)
+        self.profiling = Profiling(self.rank, directory.profiles, self.stamps, self.faults)
         self._account = Account(
             directory,
             Member(
@@ -216,6 +218,7 @@ class Session:
             self.marks.close()
         self._tell_last()
         self._ended = True
+        self.profiling.close()
         crashes.end()
         self.rendezvous.end()
         stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
@@ -343,6 +346,8 @@ class Session:
         except Exception as error:
             # A failed device raises in the next call to it: that call must be the script's.
             self.faults.note("the end of a step", error)
+        if self.profiling.is_armed:
+            self.profiling.boundary(step)
 
     def hold(self) -> None:
         """Do as `count` where optimizer steps are what is counted.

@@ -7,13 +7,14 @@ answers     one `Reply` to each command, and the messages before it
 latencies   the latency of collectives from `Step` records, alike in the agent and in the dashboard
 telemetry   from PUB sockets, `[topic, payload]`
 inspection  the place at which a rank stands, in detail
+profiles    the traces of profiled steps
 hosts       between the observers of a run on several hosts, and of the hosts
 checksums   of a rank's parameters
 message     the base of all messages, the types of their numbers, the bounds on their bytes
 incoming    the cleaning of decoded messages
 
 Each imports only entries below it in this list; `commands`, `answers` and `latencies` do not import each other, nor do
-`telemetry` and `inspection`.
+`telemetry`, `inspection` and `profiles`.
 
 The messages need msgspec and the cleaning of text, and nothing else, so that any program can read and write them.
 A message that was read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
@@ -65,8 +66,10 @@ from ddptop.agent.wire.commands import Hold as Hold
 from ddptop.agent.wire.commands import Inspect as Inspect
 from ddptop.agent.wire.commands import Kill as Kill
 from ddptop.agent.wire.commands import Note as Note
+from ddptop.agent.wire.commands import Profile as Profile
 from ddptop.agent.wire.commands import Query as Query
 from ddptop.agent.wire.commands import ReadLog as ReadLog
+from ddptop.agent.wire.commands import ReadProfile as ReadProfile
 from ddptop.agent.wire.commands import RecordEvery as RecordEvery
 from ddptop.agent.wire.commands import Resume as Resume
 from ddptop.agent.wire.commands import Save as Save
@@ -106,6 +109,13 @@ from ddptop.agent.wire.message import MOST_RANKS as MOST_RANKS
 from ddptop.agent.wire.message import PROTOCOL as PROTOCOL
 from ddptop.agent.wire.message import UNREAD as UNREAD
 from ddptop.agent.wire.message import Rank as Rank
+from ddptop.agent.wire.profiles import LARGEST_PROFILE as LARGEST_PROFILE
+from ddptop.agent.wire.profiles import MOST_OF_PROFILE as MOST_OF_PROFILE
+from ddptop.agent.wire.profiles import MOST_PROFILED as MOST_PROFILED
+from ddptop.agent.wire.profiles import PhaseSpan as PhaseSpan
+from ddptop.agent.wire.profiles import Profiled as Profiled
+from ddptop.agent.wire.profiles import ProfiledStep as ProfiledStep
+from ddptop.agent.wire.profiles import ProfilePiece as ProfilePiece
 from ddptop.agent.wire.telemetry import DEVICE_PHASES as DEVICE_PHASES
 from ddptop.agent.wire.telemetry import EACH_RECORD as EACH_RECORD
 from ddptop.agent.wire.telemetry import PHASES as PHASES

@@ -13,6 +13,7 @@ from ddptop.agent.wire.hosts import Census
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.inspection import Inspection
 from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Rank, Size, Whole
+from ddptop.agent.wire.profiles import Profiled, ProfilePiece
 from ddptop.agent.wire.telemetry import Steps
 
 MOST_OF_LOG: Final = 64 << 10
@@ -95,6 +96,10 @@ class Reply(Message, frozen=True, tag="reply"):
     """`Kill` of the run, from the observer of another host: what has ended there."""
     log: LogPiece | None = None
     """`ReadLog`: what the rank has printed since."""
+    profiled: Profiled | None = None
+    """`Profile`: the trace, once it is written."""
+    piece: ProfilePiece | None = None
+    """`ReadProfile`: a piece of it."""
 
 
 class Extent(Message, frozen=True, tag="extent"):

@@ -12,6 +12,7 @@ import msgspec
 from ddptop.agent.wire.hosts import Conclude, HostEnd
 from ddptop.agent.wire.incoming import Label, Name
 from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Size, Whole
+from ddptop.agent.wire.profiles import MOST_PROFILED
 from ddptop.agent.wire.telemetry import Event
 
 
@@ -79,6 +80,32 @@ class Inspect(Message, frozen=True, tag="inspect"):
     """False: the collectives alone."""
     native: bool = False
     """Ask for the frames of C and C++ too, which only a look from outside has."""
+
+
+class Profile(Message, frozen=True, tag="profile"):
+    """Profile whole steps of the rank by torch's profiler: `Reply.profiled`.
+
+    The reply is `pending` until the trace is written, and the observer repeats the message with the same `token`.
+    Refused, with `Reply.step`, where the rank had begun the first of these steps before it was asked.
+    """
+
+    id: Whole
+    token: Label
+    number: Count
+    """Number of the profile in its run, from 1."""
+    first: Count
+    steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_PROFILED)] = 3
+
+
+class ReadProfile(Message, frozen=True, tag="read_profile"):
+    """Ask a rank for a piece of the trace that it has written: `Reply.piece`.
+
+    The rank removes the trace once it is asked for what is behind its end.
+    """
+
+    id: Whole
+    token: Label
+    offset: Size
 
 
 class ReadLog(Message, frozen=True, tag="read_log"):
@@ -163,15 +190,19 @@ class Act(Message, frozen=True, tag="act"):
 
     id: Whole
     action: Name
-    """`pause`, `step`, `resume`, `checkpoint`, `stop` or `checksum`."""
+    """`pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum` or `profile`."""
     who: Label = ""
     """The author of the action, for the event list: `ada (dashboard, pts/3)`."""
     steps: Count = 1
-    """`step`: steps to make from a pause."""
+    """`step`: steps to make from a pause; `profile`: steps to profile."""
     checkpoint: bool = True
     """`stop`: save a checkpoint before, where the script has registered a function for it."""
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
+    ranks: Annotated[tuple[Rank, ...], msgspec.Meta(max_length=1024)] | None = None
+    """`profile`: the ranks to profile. None: all."""
+    culprit: bool = False
+    """`profile`: profile the rank that a verdict accuses and an ordinary one, instead of `ranks`."""
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
@@ -230,5 +261,5 @@ Expiring = Hold | Commit | Resume | Advance | End | Save | Note | Act | Cancel |
 
 Command = (
     Hold | Commit | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | Note | History | Inspect
-    | ReadLog | Check | RecordEvery | HostEnd | Conclude
+    | Profile | ReadProfile | ReadLog | Check | RecordEvery | HostEnd | Conclude
 )  # fmt: skip

@@ -4,6 +4,7 @@ actions     the requests, one action at a time in its thread, and what comes of 
 controller  pause, step, resume, checkpoint and stop in two phases, and the lease of a hold
 checksums   the checksums of all ranks' parameters at the end of one step
 parameters  their comparison
+profile     the same steps of several ranks, profiled by torch, as one trace
 wait        what an action waits for, for all to see, and the wish to cancel it
 polled      the ranks of an action: all are asked at once, and those that end meanwhile drop out
 ranks       the live ranks of a run

@@ -20,6 +20,7 @@ from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refus
 from ddptop.agent.observer.actions import checksums
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
 from ddptop.agent.observer.actions.parameters import compared
+from ddptop.agent.observer.actions.profile import profile
 from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.end import freezer
@@ -32,7 +33,8 @@ from ddptop.agent.text import clean_line
 
 _log = logging.getLogger("ddptop.observer")
 
-ACTIONS: Final = ("pause", "step", "resume", "checkpoint", "stop", "checksum")
+ACTIONS: Final = ("pause", "step", "resume", "checkpoint", "stop", "checksum", "profile")
+_OF_STEPS: Final = ("step", "profile")
 _SETTLE: Final = "settle"
 """What this observer does by itself; nobody asks for it."""
 _WHOLE: Final = 7 * 86400.0
@@ -52,7 +54,7 @@ class _Action:
     def __init__(self, command: wire.Act) -> None:
         self.command = command
         self.author = _author(command)
-        self.name = f"step {command.steps}" if command.action == "step" else command.action
+        self.name = f"{command.action} {command.steps}" if command.action in _OF_STEPS else command.action
         self.began = time.monotonic()
         self.askers: list[tuple[bytes, int]] = []
         """Whoever has asked for it, each with the number of the request."""
@@ -71,7 +73,7 @@ class _Action:
 
     def is_the_same(self, other: _Action) -> bool:
         """Say whether one outcome serves both; two steps are two, whoever asks."""
-        if self.command.action == "step" or other.wait.is_cancelled:
+        if self.command.action in _OF_STEPS or other.wait.is_cancelled:
             return False
         return (self.said, self.command.checkpoint) == (other.said, other.command.checkpoint)
 
@@ -107,6 +109,7 @@ class Actions:
         """A resume that has cancelled it, or what was asked for while this observer acted by itself: it follows."""
         self._passed_on: list[tuple[bytes, int, Answer]] = []
         """What a branch has passed on to the head: whoever has asked, the number of the request, and the answer."""
+        self._blamed: tuple[int, int] | None = None
         self._uneven_since: float | None = None
         self._is_settled = False
         """Ranks are as uneven as they are meant to be: one that has ended, or is on its way to a step."""
@@ -214,6 +217,8 @@ class Actions:
     def _act(self, action: _Action, ranks: LiveRanks) -> str | wire.Parameters:
         command, controller = action.command, Controller(ranks, action.author, action.wait)
         match command.action:
+            case "profile":
+                return profile(self._directory, ranks, command, self._blamed, action.wait)
             case "checksum":
                 return compared(checksums.gather(ranks, action.wait))
             case "pause":
@@ -279,14 +284,16 @@ class Actions:
         self._present.wait.is_cancelled = True
         return True
 
-    def turn(self, *, uneven: bool, hang: wire.Verdict | None) -> None:
+    def turn(self, *, uneven: bool, hang: wire.Verdict | None, blamed: tuple[int, int] | None = None) -> None:
         """Answer what has ended, and put right what was left half done; to be called from time to time.
 
         Args:
             uneven: some ranks of the run are held, and others are not.
             hang: the hang that was judged last.
+            blamed: the rank that a verdict accuses of being slow, and an ordinary one; None: none is.
         """
         self._answer_passed_on()
+        self._blamed = blamed
         self._take_outcome()
         if self._present is not None:
             self._present.wait.hang = "" if hang is None or hang.until_at_ns is not None else ageless(hang)

@@ -16,6 +16,7 @@ from ddptop.agent.rank.checksums.checks import Checks, Failed, Missed
 from ddptop.agent.rank.commands.answers import Answers
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.inspection.profiling import Passed, Profiling, Unprofiled
 from ddptop.agent.rank.records.history import History
 
 
@@ -46,6 +47,11 @@ class Commanded(Protocol):
 
     def inspect(self, *, stacks: bool) -> wire.Inspection:
         """Return where the rank stands."""
+        ...
+
+    @property
+    def profiling(self) -> Profiling:
+        """The profiles of the rank."""
         ...
 
     def record_every(self, every: int) -> str | None:
@@ -159,6 +165,11 @@ class Executing:
                 return wire.Reply(id, False, "a rank does not act on the group; ask the observer")
             case wire.Inspect(id, stacks):
                 return wire.Reply(id, True, "", gate.completed, inspection=session.inspect(stacks=stacks))
+            case wire.Profile(id):
+                return self._profile(command)
+            case wire.ReadProfile(id, token, offset):
+                piece = session.profiling.read(token, offset)
+                return wire.Reply(id, piece is not None, "" if piece else "there is no such trace", piece=piece)
             case wire.RecordEvery(id, every):
                 refusal = session.record_every(every)
                 return wire.Reply(id, refusal is None, refusal or f"records one step in {every}", gate.completed)
@@ -172,6 +183,19 @@ class Executing:
                 return wire.Reply(id, False, "a rank does not read its own log; ask the observer")
             case wire.HostEnd(id) | wire.Conclude(id):
                 return wire.Reply(id, False, "this is between observers")
+
+    def _profile(self, command: wire.Profile) -> wire.Reply:
+        completed = self._session.gate.completed
+        try:
+            profiled = self._session.profiling.ask(command, completed)
+        except Passed:
+            return wire.Reply(command.id, False, f"has passed step {command.first:,}", completed)
+        except Unprofiled as problem:
+            # Without a step nobody asks once more.
+            return wire.Reply(command.id, False, str(problem))
+        if profiled is None:
+            return wire.Reply(command.id, False, "profiling", completed, pending=True)
+        return wire.Reply(command.id, True, "", completed, profiled=profiled)
 
     def _check(self, id: int, step: int) -> wire.Reply:
         completed = self._session.gate.completed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -94,6 +94,26 @@ def _segments(stamped: StepStamps) -> list[tuple[int, int, int]]:
     marks = stamped.marks or [(stamped.end, OTHER)]
     ends = [stamp for stamp, _ in marks[1:]] + [stamped.end]
     return [(begin, end, phase) for (begin, phase), end in zip(marks, ends, strict=True)]
+
+
+def intervals_of(stamped: StepStamps) -> Iterator[tuple[int, int, str]]:
+    """Yield the exclusive phases of a step in their order: beginning and end in ns from that of the step, and name.
+
+    A `record` has been made of these stamps before.
+    """
+    segments = _segments(stamped)
+    start, blocked = segments[0][0], _merge(_blocked(stamped, segments))
+    for begin, end, phase in segments:
+        at = begin
+        for since, until in blocked:
+            since, until = max(since, at), min(until, end)
+            if since < until:
+                if at < since:
+                    yield at - start, since - start, ACTIVITIES[phase]
+                yield since - start, until - start, "wait"
+                at = until
+        if at < end:
+            yield at - start, end - start, ACTIVITIES[phase]
 
 
 def _clip(stamped: StepStamps, segments: list[tuple[int, int, int]]) -> None:

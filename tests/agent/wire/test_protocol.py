@@ -31,6 +31,10 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "rank at_ns by pid state activity step threads threads_left_out open groups observed status cpu_percent "
         "problem generation traced_by swapped_bytes page_reads_per_s memory_bytes moved_bytes own_bytes work"
     ),
+    wire.PhaseSpan: "begin_ns end_ns phase",
+    wire.ProfiledStep: "step phases",
+    wire.Profiled: "size steps",
+    wire.ProfilePiece: "offset content",
     wire.ModuleSums: "group number steps layout sums members names sharded left_out",
     wire.Checksums: "checksums: rank step at_ns modules took_ns every generation",
     wire.Hello: (
@@ -88,6 +92,8 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Resume: "resume: id asked_ns until_ns",
     wire.Fill: "fill: id first_seq limit earlier",
     wire.Query: "query: id",
+    wire.Profile: "profile: id token number first steps",
+    wire.ReadProfile: "read_profile: id token offset",
     wire.Inspect: "inspect: id stacks native",
     wire.Check: "check: id step",
     wire.ReadLog: "read_log: id inode offset tail",

@@ -1,0 +1,196 @@
+"""Profiles the same whole steps of several ranks, and brings their traces together into one; no rank is held.
+
+A step a little ahead is chosen, and another one further ahead where a rank has passed it before it was asked.  Ranks on
+other hosts hand their traces over in pieces.  The traces are joined by a process of its own, because that takes seconds
+in which the observer has other things to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ddptop.agent import wire
+from ddptop.agent.control.refusals import Refused
+from ddptop.agent.observer.actions.checksums import AHEAD
+from ddptop.agent.observer.actions.controller import FARTHEST, PATIENCE_S
+from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.run import hosts
+from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.text import clean_line
+
+MOST_RANKS: Final = 64
+"""Ranks of one profile at most: nobody reads more in one trace."""
+JOIN_S: Final = 300.0
+"""Seconds that joining the traces may take."""
+_SILENT: Final = wire.Reply(0, False, "it does not answer")
+_FREE: Final = 1 << 30
+"""Bytes that have to be free on the disk."""
+
+
+def profile(
+    directory: RunDir, ranks: PolledRanks, command: wire.Act, blamed: tuple[int, int] | None, wait: Wait
+) -> str:
+    """Profile some ranks, and return the folder of the profile.
+
+    Args:
+        directory: of the run.
+        ranks: those of the run that live.
+        command: how many steps, and of which ranks.
+        blamed: the rank that a verdict accuses, and an ordinary one; None: none is accused.
+        wait: where the action says what it waits for, and is cancelled.
+
+    Raises:
+        Refused: there is no profile, and why.
+        Cancelled: the wait was cancelled.
+        Hung: the run hangs.
+    """
+    chosen = _chosen(ranks, command, blamed)
+    if not 1 <= command.steps <= wire.MOST_PROFILED:
+        raise Refused(f"a profile has 1 to {wire.MOST_PROFILED} steps")
+    if shutil.disk_usage(directory.path).free < _FREE:
+        raise Refused(f"no room: less than 1 GiB is free at {directory.path}")
+    folder = _new_folder(directory)
+    try:
+        ranks.ranks = chosen
+        first, token, traces = _profiled(ranks, int(folder.name), command.steps, wait)
+        wait.decide()
+        wait.tell("joining the traces")
+        culprit, peer = blamed if blamed is not None and set(blamed) <= set(chosen) else (None, None)
+        parts = _gathered(directory, ranks, token, folder, traces)
+        said = {
+            "run": directory.name,
+            "steps": [first, first + command.steps - 1],
+            "asked": chosen,
+            "culprit": culprit,
+            "peer": peer,
+            "at": time.time(),
+            "ranks": parts,
+        }
+        (folder / "parts.json").write_text(json.dumps(said))
+        _join(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return str(folder)
+
+
+def _chosen(ranks: PolledRanks, command: wire.Act, blamed: tuple[int, int] | None) -> list[int]:
+    if command.culprit and blamed is None:
+        raise Refused("no verdict accuses a rank; say which ranks: --ranks 0,1 or --ranks all")
+    wanted = blamed if command.culprit and blamed is not None else command.ranks
+    chosen = sorted(ranks.ranks if wanted is None else set(wanted))
+    if missing := set(chosen) - set(ranks.ranks):
+        raise Refused(f"{named(missing)}: not in this run, or ended")
+    if len(chosen) > MOST_RANKS:
+        raise Refused(f"{len(chosen)} ranks are too many for one trace; say up to {MOST_RANKS}")
+    return chosen
+
+
+def _new_folder(directory: RunDir) -> Path:
+    directory.profiles.mkdir(mode=0o700, exist_ok=True)
+    numbers = [int(name) for name in os.listdir(directory.profiles) if name.isdigit()]
+    folder = directory.profiles / f"{max(numbers, default=0) + 1:04}"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def _profiled(ranks: PolledRanks, number: int, steps: int, wait: Wait) -> tuple[int, str, Mapping[int, wire.Profiled]]:
+    """Return the first step, the token of the profile, and by rank its trace."""
+    for ahead in AHEAD:
+        standing = ranks.standing()
+        if all(reply.done for reply in standing.values()):
+            raise Refused("paused, and what is profiled are steps; resume it first")
+        completed = [reply.step or 0 for reply in standing.values()]
+        if max(completed) - min(completed) > FARTHEST:
+            raise Refused("the ranks do not share a step count, so there are no steps to profile on all of them")
+        first = max(completed) + 1 + ahead
+        token = os.urandom(8).hex()
+        traces = _at(ranks, token, number, first, steps, wait)
+        if traces is not None:
+            return first, token, traces
+    raise Refused("its steps are too fast for this; `ddptop profile` again")
+
+
+def _at(
+    ranks: PolledRanks, token: str, number: int, first: int, steps: int, wait: Wait
+) -> Mapping[int, wire.Profiled] | None:
+    """Return the traces of all ranks, None where one of them had passed the first step before it was asked."""
+    last = first + steps - 1
+    for _ in wait.rounds():
+        replies = ranks.ask(wire.Profile(0, token, number, first, steps))
+        found = {rank: reply.profiled for rank, reply in replies.items() if reply.profiled is not None}
+        if len(found) == len(replies):
+            return found
+        for rank, reply in replies.items():
+            if not reply.done and not reply.pending:
+                if reply.step is None:
+                    raise Refused(f"rank {rank}: {reply.text}")
+                return None
+        behind = {rank: min(reply.step or 0, last) for rank, reply in replies.items() if rank not in found}
+        if wait.stuck_s(sum(behind.values()) + len(found)) > PATIENCE_S:
+            raise Refused(f"{named(behind)} made no step within {PATIENCE_S:.0f} s; `ddptop stacks` shows why")
+        step = min(behind.values())
+        doing = "writing the trace" if step >= last else f"step {step:,} of {last:,}"
+        wait.tell(f"profiling steps {first:,} to {last:,}: {named(behind)}, {doing}")
+    return None
+
+
+def _gathered(
+    directory: RunDir, ranks: PolledRanks, token: str, folder: Path, traces: Mapping[int, wire.Profiled]
+) -> list[dict[str, object]]:
+    """Bring the traces of other hosts here, and return what is said of each rank to the process that joins them."""
+    here = directory.members()
+    everyone = directory.everyone()
+    states = {rank: state for state in hosts.read_hosts(directory.path) for rank in state.ranks}
+    parts: list[dict[str, object]] = []
+    for rank, trace in sorted(traces.items()):
+        file = folder / f"rank-{rank}.json.gz"
+        if rank not in here:
+            _fetch(ranks, rank, token, file, trace.size)
+        state = states.get(rank)
+        phases = [
+            [each.step, [[span.begin_ns, span.end_ns, span.phase] for span in each.phases]] for each in trace.steps
+        ]
+        parts.append({
+            "rank": rank,
+            "host": everyone[rank].host if rank in everyone else "",
+            # Times there are ahead by the offset.
+            "offset_ns": -int((state.offset_ms or 0.0) * 1e6) if state is not None else 0,
+            "error_ns": None if state is None or state.offset_error_ms is None else int(state.offset_error_ms * 1e6),
+            "file": file.name,
+            "phases": phases,
+        })  # fmt: skip
+    return parts
+
+
+def _fetch(ranks: PolledRanks, rank: int, token: str, file: Path, size: int) -> None:
+    """Copy the trace of a rank on another host, in pieces."""
+    with open(file, "xb") as copy:
+        while copy.tell() <= size:
+            reply = ranks.gather(wire.ReadProfile(0, token, copy.tell()), [rank]).get(rank, _SILENT)
+            if reply.piece is None or reply.piece.offset != copy.tell():
+                raise Refused(f"rank {rank} does not hand over its trace: {reply.text}")
+            if not reply.piece.content:
+                return
+            copy.write(reply.piece.content)
+    raise Refused(f"rank {rank} hands over more than its trace")
+
+
+def _join(folder: Path) -> None:
+    command = [sys.executable, "-m", "ddptop.agent.observer.profiles", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=JOIN_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise Refused(f"the traces cannot be joined: {clean_line(str(problem))}") from problem
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise Refused(f"the traces cannot be joined: {clean_line(lines[-1])}")

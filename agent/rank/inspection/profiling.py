@@ -1,0 +1,190 @@
+"""A profile of whole steps of this rank by torch's own profiler, between the boundaries that the observer has chosen.
+
+The training thread begins and ends it, as the profiler belongs to a thread; a thread of its own writes the trace, which
+takes seconds where there are many events.  Nothing of torch's profiler is loaded before somebody asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.records.meter import intervals_of
+from ddptop.agent.rank.records.stamps import Stamps, StepStamps
+from ddptop.agent.wire import (
+    LARGEST_PROFILE,
+    MOST_OF_PROFILE,
+    PhaseSpan,
+    Profile,
+    Profiled,
+    ProfiledStep,
+    ProfilePiece,
+)
+
+_TRACE: Final = "rank-{}.json.gz"
+_MOST_SPANS: Final = 512
+
+
+class Passed(Exception):
+    """The rank has made the first of these steps before it was asked."""
+
+
+class Unprofiled(Exception):
+    """The rank cannot be profiled; the text is the reason."""
+
+
+class _Asked:
+    """One profile, from the question until its trace was read."""
+
+    def __init__(self, command: Profile, folder: Path, rank: int) -> None:
+        self.token = command.token
+        self.first = command.first
+        self.last = command.first + command.steps - 1
+        self.trace = folder / f"{command.number:04}" / _TRACE.format(rank)
+        self.profiler: Any = None
+        self.mark: Any = None
+        """The mark of the step that goes on, in the trace."""
+        self.phases: dict[int, ProfiledStep] = {}
+        """By step, where it is recorded."""
+        self.problem = ""
+        self.has_passed = False
+        self.size: int | None = None
+        """Bytes of the trace; None: it is not written yet."""
+
+
+class Profiling:
+    """The profiles of one rank, one at a time."""
+
+    def __init__(self, rank: int, folder: Path, stamps: Stamps, faults: Faults) -> None:
+        """Load nothing; `folder` is where the profiles of the run are kept."""
+        self._rank = rank
+        self._folder = folder
+        self._stamps = stamps
+        self._faults = faults
+        self._asked: _Asked | None = None
+        """The newest."""
+        self._active: _Asked | None = None
+        """The one that has begun, until its trace is written."""
+        self.is_armed = False
+        """True while the training thread is to call `boundary` at the end of each step."""
+
+    def ask(self, command: Profile, completed: int) -> Profiled | None:
+        """Profile some steps; return what is known of the trace, None until it is written.
+
+        Raises:
+            Passed: the rank had begun the first of these steps before it was asked.
+            Unprofiled: there is no trace, and why.
+        """
+        asked = self._asked
+        if asked is None or asked.token != command.token:
+            if completed >= command.first - 1:
+                raise Passed
+            if self._active is not None:
+                # The one before it was given up, and ends soon.
+                return None
+            asked = self._asked = _Asked(command, self._folder, self._rank)
+            asked.trace.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # From now on the boundary of each step has something to do.
+            self.is_armed = True
+            self._stamps.eventful = 0
+        if asked.has_passed:
+            raise Passed
+        if asked.problem:
+            raise Unprofiled(asked.problem)
+        if asked.size is None:
+            return None
+        return Profiled(asked.size, tuple(asked.phases.values()))
+
+    def read(self, token: str, offset: int) -> ProfilePiece | None:
+        """Return a piece of the trace; None where there is no such trace. It is removed once its end was asked for."""
+        asked = self._asked
+        if asked is None or asked.token != token or asked.size is None:
+            return None
+        if offset >= asked.size:
+            asked.trace.unlink(missing_ok=True)
+            return ProfilePiece(offset, b"")
+        with open(asked.trace, "rb") as file:
+            file.seek(offset)
+            return ProfilePiece(offset, file.read(MOST_OF_PROFILE))
+
+    def boundary(self, step: int) -> None:
+        """Begin, go on or end at the boundary behind a step; called by the training thread, and raises nothing."""
+        asked = self._active or self._asked
+        if asked is None:
+            return
+        try:
+            if asked is self._active:
+                asked.mark.__exit__(None, None, None)
+                if step < asked.last:
+                    asked.mark = _mark(step + 1)
+                else:
+                    asked.profiler.stop()
+                    threading.Thread(target=self._write, args=(asked,), name="ddptop-profile", daemon=True).start()
+            elif step >= asked.first:
+                asked.has_passed = True
+            elif step == asked.first - 1:
+                asked.profiler = _begun()
+                self._active = asked
+                asked.mark = _mark(step + 1)
+        except Exception as error:
+            asked.problem = describe(error)
+            self._active = None
+            self._faults.note("profiling", error)
+        self.is_armed = step < asked.last and not asked.has_passed and not asked.problem
+        if self.is_armed:
+            self._stamps.eventful = 0
+
+    def _write(self, asked: _Asked) -> None:
+        unfinished = asked.trace.with_name(f".{asked.trace.name}")
+        try:
+            # By the ending torch knows that it is to be compressed.
+            asked.profiler.export_chrome_trace(str(unfinished))
+            size = unfinished.stat().st_size
+            if size > LARGEST_PROFILE:
+                raise ValueError(f"it has {size >> 20} MiB; profile fewer steps")
+            unfinished.replace(asked.trace)
+            asked.size = size
+        except Exception as error:
+            asked.problem = f"its trace cannot be written: {describe(error)}"
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+        finally:
+            asked.profiler = self._active = None
+
+    def settle(self, stamped: StepStamps) -> None:
+        """Take the phases of a profiled step from its stamps; called by the agent's thread."""
+        asked = self._asked
+        if asked is not None and asked.first <= stamped.step <= asked.last and not asked.problem:
+            spans = [PhaseSpan(*each) for each in itertools.islice(intervals_of(stamped), _MOST_SPANS)]
+            asked.phases[stamped.step] = ProfiledStep(stamped.step, tuple(spans))
+
+    def close(self) -> None:
+        """End a profile with the script: there is no trace of steps that are not made."""
+        self.is_armed = False
+        if self._asked is not None and self._asked.size is None:
+            self._asked.problem = self._asked.problem or "its script has ended before these steps"
+
+
+def _begun() -> Any:
+    torch: Any = sys.modules["torch"]
+    if torch.autograd._profiler_enabled():
+        raise RuntimeError("its script uses the profiler at this moment")
+    profiler = torch.profiler
+    wanted = {profiler.ProfilerActivity.CPU}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        wanted.add(profiler.ProfilerActivity.CUDA)
+    begun = profiler.profile(activities=wanted & set(profiler.supported_activities()), record_shapes=True)
+    begun.start()
+    return begun
+
+
+def _mark(step: int) -> Any:
+    torch: Any = sys.modules["torch"]
+    mark = torch.profiler.record_function(f"ddptop step {step}")
+    mark.__enter__()
+    return mark

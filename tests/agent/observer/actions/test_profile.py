@@ -1,0 +1,181 @@
+"""The same steps of all chosen ranks are profiled, their traces come together, and a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddptop.agent import wire
+from ddptop.agent.control.refusals import Cancelled, Hung, Refused
+from ddptop.agent.observer.actions import profile as module
+from ddptop.agent.observer.actions.polled import PolledRanks
+from ddptop.agent.observer.actions.profile import profile
+from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.run.rundir import RunDir
+
+TRACE = bytes(range(256)) * 3_000
+"""Longer than two pieces."""
+
+
+class Ranks(PolledRanks):
+    """Ranks that make steps whenever somebody asks, and have profiled once these are made."""
+
+    def __init__(self, *steps: int, pace: int = 1, problem: Mapping[int, str] | None = None) -> None:
+        super().__init__(range(len(steps)))
+        self.completed = list(steps)
+        self.pace = pace
+        self.problem = dict(problem or {})
+        self.asked: list[set[tuple[str, int, int]]] = [set() for _ in steps]
+        self.held = False
+        self.now = 0.0
+        self.trace = TRACE
+        self.read: list[int] = []
+
+    def move(self, seconds: float = 0.0) -> None:
+        self.now += seconds + 0.001
+        self.completed = [step + self.pace for step in self.completed]
+
+    def send(self, command: wire.Command, ranks: Collection[int], timeout_s: float) -> Mapping[int, wire.Reply]:
+        self.move()
+        return {rank: self._answer(rank, command) for rank in ranks}
+
+    def _answer(self, rank: int, command: wire.Command) -> wire.Reply:
+        completed = self.completed[rank]
+        match command:
+            case wire.Query():
+                return wire.Reply(0, self.held, "", completed)
+            case wire.Profile(_, token, _, first, steps):
+                if rank in self.problem:
+                    return wire.Reply(0, False, self.problem[rank])
+                if (token, first, steps) not in self.asked[rank]:
+                    if completed >= first - 1:
+                        return wire.Reply(0, False, "has passed it", completed)
+                    self.asked[rank].add((token, first, steps))
+                if completed < first + steps - 1:
+                    return wire.Reply(0, False, "", completed, pending=True)
+                span = wire.PhaseSpan(0, 5, "data")
+                done = wire.Profiled(len(self.trace), (wire.ProfiledStep(first, (span,)),))
+                return wire.Reply(0, True, "", completed, profiled=done)
+            case wire.ReadProfile(_, token, offset):
+                assert any(token == known for known, _, _ in self.asked[rank])
+                self.read.append(offset)
+                piece = wire.ProfilePiece(offset, self.trace[offset : offset + wire.MOST_OF_PROFILE])
+                return wire.Reply(0, True, piece=piece)
+        raise AssertionError(command)
+
+    def departed(self) -> set[int]:
+        return set()
+
+    def unheard(self, ranks: Collection[int]) -> str:
+        return ""
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return what is said to the process that joins the traces, which is not begun."""
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(module, "_join", lambda folder: said.append(json.loads((folder / "parts.json").read_text())))
+    return said
+
+
+def act(path: Path, group: Ranks, /, **changes: Any) -> str:
+    blamed = changes.pop("blamed", None)
+    wait = Wait(lambda: group.now, group.move)
+    wait.is_cancelled, wait.hang = changes.pop("cancelled", False), changes.pop("hang", "")
+    return profile(RunDir(path), group, wire.Act(1, "profile", steps=3, **changes), blamed, wait)
+
+
+@pytest.mark.parametrize("pace", [1, 7, 60])
+def test_all_ranks_profile_the_same_steps(tmp_path: Path, joined: list[dict[str, Any]], pace: int) -> None:
+    """Whatever steps they make while they are asked, and the traces of other hosts are whole."""
+    ranks = Ranks(10, 12, 11, pace=pace)
+    folder = Path(act(tmp_path, ranks))
+    (said,) = joined
+    assert [part["rank"] for part in said["ranks"]] == [0, 1, 2]
+    first, last = said["steps"]
+    assert last == first + 2
+    assert all(any(each[1:] == (first, 3) for each in asked) for asked in ranks.asked)
+    assert [(folder / part["file"]).read_bytes() for part in said["ranks"]] == [TRACE] * 3
+    assert said["ranks"][0]["phases"] == [[first, [[0, 5, "data"]]]]
+    # Behind the end of each, so that the rank removes it.
+    assert ranks.read.count(len(TRACE)) == 3
+
+
+def test_the_accused_rank_is_profiled_with_an_ordinary_one(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
+    """Whoever asks for the culprit need not know who it is."""
+    act(tmp_path, Ranks(5, 5, 5, 5), culprit=True, blamed=(3, 1))
+    act(tmp_path, Ranks(5, 5, 5, 5), ranks=(0, 2), blamed=(3, 1))
+    first, second = joined
+    assert (first["asked"], first["culprit"], first["peer"]) == ([1, 3], 3, 1)
+    assert (second["asked"], second["culprit"], second["peer"]) == ([0, 2], None, None)
+    assert sorted(each.name for each in (tmp_path / "profiles").iterdir()) == ["0001", "0002"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changes", "reason"),
+    [
+        (Ranks(5, 5), {"culprit": True}, "no verdict accuses a rank"),
+        (Ranks(5, 5), {"ranks": (0, 7, 9)}, "ranks 7, 9: not in this run"),
+        (Ranks(5, 5, problem={1: "its script uses the profiler at this moment"}), {}, "rank 1: its script uses"),
+        (Ranks(5, 500), {}, "do not share a step count"),
+        (Ranks(5, 5, pace=5_000), {}, "too fast"),
+        (Ranks(5, 5, pace=0), {}, "no step within 60 s"),
+        (Ranks(*[5] * 65), {}, "65 ranks are too many"),
+    ],
+)
+def test_a_refusal_says_why_and_leaves_nothing(
+    tmp_path: Path, joined: list[dict[str, Any]], ranks: Ranks, changes: dict[str, Any], reason: str
+) -> None:
+    """The folder of a profile that is not made is removed."""
+    with pytest.raises(Refused, match=reason):
+        act(tmp_path, ranks, **changes)
+    assert not joined
+    assert not list((tmp_path / "profiles").glob("*"))
+
+
+def test_a_paused_run_has_no_steps_to_profile(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
+    """It is to be resumed first."""
+    ranks = Ranks(5, 5, pace=0)
+    ranks.held = True
+    with pytest.raises(Refused, match="resume it first"):
+        act(tmp_path, ranks)
+    assert not joined
+
+
+@pytest.mark.parametrize(("given", "refusal"), [({"cancelled": True}, Cancelled), ({"hang": "rank 1 hangs"}, Hung)])
+def test_a_wait_ends_when_it_has_to(
+    tmp_path: Path, joined: list[dict[str, Any]], given: dict[str, Any], refusal: type[Refused]
+) -> None:
+    """Somebody cancels it, or the run hangs."""
+    with pytest.raises(refusal):
+        act(tmp_path, Ranks(5, 5, pace=0), **given)
+    assert not list((tmp_path / "profiles").glob("*"))
+
+
+def test_a_rank_that_hands_over_too_much_is_not_believed(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
+    """What it sends beyond its own word does not fill the disk."""
+    ranks = Ranks(5, 5)
+    answer = ranks._answer
+
+    def longer(rank: int, command: wire.Command) -> wire.Reply:
+        reply = answer(rank, command)
+        if isinstance(command, wire.ReadProfile):
+            return wire.Reply(0, True, piece=wire.ProfilePiece(command.offset, bytes(wire.MOST_OF_PROFILE)))
+        return reply
+
+    ranks._answer = longer  # type: ignore[method-assign]
+    with pytest.raises(Refused, match="more than its trace"):
+        act(tmp_path, ranks)
+    assert not list((tmp_path / "profiles").glob("*"))
+
+
+def test_a_join_that_fails_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last line is the reason."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(Refused, match="cannot be joined: exit code 1"):
+        act(tmp_path, Ranks(5, 5))
