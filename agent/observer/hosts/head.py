@@ -1,6 +1,6 @@
 """The side of the head: the ranks of all other hosts come in by their observers, which are onlookers of it.
 
-What a branch says is taken for its own ranks only, as far as it can be true, and no faster than ranks speak.
+What a branch says is taken for its own ranks only, as far as it can be true.
 """
 
 from __future__ import annotations
@@ -48,35 +48,6 @@ _SETTLES_S: Final = 30.0
 """Seconds within which all hosts have seen a restart of the group."""
 _OF_RANKS: Final = (wire.Steps, wire.Beat, wire.Summary, wire.Hello, wire.Checksums)
 """What a branch may repeat of its ranks; events come by themselves."""
-_RATE: Final = 50
-"""Messages of each rank in a second, which is more than it publishes."""
-_RATE_BYTES: Final = 1 << 20
-"""The same of their bytes."""
-_COMMANDS: Final = 2_000
-"""Commands of a branch in a second: to each of a thousand ranks two."""
-_BURST_S: Final = 10.0
-"""So much may come at once, after so many seconds without."""
-
-
-@dataclass
-class Allowance:
-    """What a branch may send: messages, bytes or commands, by the second."""
-
-    rate: float = 0.0
-    left: float = -1.0
-    at: float = 0.0
-
-    def take(self, amount: float, now: float) -> bool:
-        """Say whether so much may be taken in now, and count it if so."""
-        if self.left < 0:
-            self.left = self.rate * _BURST_S
-        else:
-            self.left = min(self.rate * _BURST_S, self.left + (now - self.at) * self.rate)
-        self.at = now
-        if amount > self.left:
-            return False
-        self.left -= amount
-        return True
 
 
 @dataclass
@@ -86,9 +57,6 @@ class Connected:
     peer: Peer
     subscriptions: Subscriptions
     mirror: Mirror
-    messages: Allowance = field(default_factory=Allowance)
-    bytes: Allowance = field(default_factory=Allowance)
-    commands: Allowance = field(default_factory=lambda: Allowance(_COMMANDS))
     session: int = -1
     members: dict[int, Member] = field(default_factory=dict)
     ranks: frozenset[int] = frozenset()
@@ -100,10 +68,6 @@ class Connected:
     otherwise_since: float | None = None
     """When it was first seen that it counts the restarts of the group otherwise than this host."""
     told_otherwise: bool = False
-
-    def allow(self, ranks: int) -> None:
-        """Take so much of it as so many ranks may publish."""
-        self.messages.rate, self.bytes.rate = 200 + _RATE * ranks, (8 << 20) + _RATE_BYTES * ranks
 
 
 class Head(OneSide):
@@ -143,14 +107,11 @@ class Head(OneSide):
             self._refuse(branch)
 
     def _take(self, branch: Connected, kind: bytes, frames: list[bytes]) -> bool:
-        """Take in a message; return False where it cannot be true, or comes too often."""
+        """Take in a message; return False where it cannot be true."""
         name = branch.peer.name
         if kind == PUBLICATION:
             return self._take_publication(branch, *frames)
         if kind == COMMAND:
-            # Of too many no requester gets an answer in time, as of one that is overloaded.
-            if not branch.commands.take(1, time.monotonic()):
-                return False
             self._here.news.append(Asked(elsewhere.named(name, frames[0]), frames[1:], branch.peer.offset_s))
         elif kind == ANSWER and len(frames) == 2:
             return self.questions.is_own(frames[0]) and self.questions.answered(name, frames[1])
@@ -168,7 +129,7 @@ class Head(OneSide):
         self.refused += 1
         branch.refused += 1
         if branch.refused == 1:
-            self._here.say(f"{branch.peer.host} sends what cannot be true, or too much: it is left out", "warning")
+            self._here.say(f"{branch.peer.host} sends what cannot be true: it is left out", "warning")
 
     def changed(self, name: bytes) -> None:
         """Take note that a branch came, fell silent, is heard again, has other ranks, or is gone."""
@@ -189,7 +150,6 @@ class Head(OneSide):
         if peer is not None and branch is not None:
             was_away = was_away or not peer.is_linked or branch.state != LINKED or branch.session != peer.session
             branch.session = peer.session
-            branch.allow(max(1, min(len(peer.ranks), self._world)))
         self._changes[name] = was_away
 
     def _settle_changes(self) -> None:
@@ -320,9 +280,6 @@ class Head(OneSide):
         }
 
     def _take_publication(self, branch: Connected, topic: bytes, payload: bytes) -> bool:
-        now = time.monotonic()
-        if not (branch.messages.take(1, now) and branch.bytes.take(len(payload), now)):
-            return False
         if topic == wire.TOPIC_RECORD:
             # Its verdicts are those of a host that was alone.
             return False not in [self._take_event(branch, event) for event in wire.read_recorded(payload).events]
@@ -354,8 +311,6 @@ class Head(OneSide):
         return True
 
     def _take_members(self, branch: Connected, payload: bytes) -> bool:
-        if not branch.bytes.take(len(payload), time.monotonic()):
-            return False
         claimed = set(branch.peer.ranks)
         found = read_members(payload, self._world)
         branch.members.update((member.rank, member) for member in found if member.rank in claimed)

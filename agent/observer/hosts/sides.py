@@ -217,7 +217,7 @@ class OneSide:
         """Know no other host yet."""
         self.questions = questions
         self.refused = 0
-        """Messages of others that could not be read, cannot be true, or are too many."""
+        """Messages of others that could not be read, or cannot be true."""
         self.unheard: frozenset[int] = frozenset()
         """Ranks of hosts that are not heard."""
         self._here = here

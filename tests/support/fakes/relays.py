@@ -138,14 +138,6 @@ class Foe:
         """Publish something."""
         self.send(b"P", topic, message if isinstance(message, bytes) else wire.encode(message))
 
-    def flood(self, topic: bytes, message: wire.Telemetry, count: int) -> None:
-        """Publish something very often, as fast as the link takes it."""
-        payload = wire.encode(message)
-        for number in range(count):
-            if number % 100 == 0:
-                self._link.turn()
-            self._link.send(HEAD, b"P", topic, payload)
-
 
 @contextlib.contextmanager
 def hostile(listen: Listen, run: Run, ranks: tuple[int, ...], host: str) -> Iterator[Foe]:

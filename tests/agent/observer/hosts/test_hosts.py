@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -334,7 +333,7 @@ def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path,
 
 
 def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
-    """It may speak for its own ranks alone, and no faster than they could; the others are heard as before."""
+    """It may speak for its own ranks alone; the others are heard as before."""
     with several(runtime, 1, 1, 1) as (one, two, _), one.observed() as head, two.observed() as branch:
         two.find(one)
         _linked(branch)
@@ -352,27 +351,11 @@ def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
             foe.publish(wire.TOPIC_BEAT, beat(2, 1))
             mine = wire.topic_of(wire.TOPIC_BEAT, 2), wire.encode(beat(2, 1))
             until(lambda: mine in looker.listen(), "its own rank")
-            refused = head.refused
-            assert refused >= 7
+            assert head.refused >= 7
             assert not any(getattr(wire.read_telemetry(payload), "step", 0) == 666 for _, payload in looker.heard)
-            foe.flood(wire.TOPIC_BEAT, beat(2, 2), 20_000)
             other = wire.topic_of(wire.TOPIC_BEAT, 1), wire.encode(beat(1, 5))
-
-            def hears_the_other() -> bool:
-                # One that did not read during the flood may have lost the first of them.
-                two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 5))
-                return other in looker.listen()
-
-            until(hears_the_other, "the other branch")
-            until(lambda: head.refused > refused + 5_000, "most of the flood to be refused")
-            # libzmq 4.3.5 may abort the process of the head where one leaves whose messages fill its queue.
-            counts: deque[int] = deque(maxlen=20)
-
-            def is_read() -> bool:
-                counts.append(head.refused)
-                return len(counts) == 20 and counts[0] == counts[-1]
-
-            until(is_read, "the rest of the flood to be read")
+            two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 5))
+            until(lambda: other in looker.listen(), "the other branch")
 
 
 def test_the_main_threads_ask_each_other(runtime: Path) -> None:
