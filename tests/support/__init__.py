@@ -8,6 +8,7 @@ screens     dashboards in process or in a pseudo-terminal, and the frames, sourc
 sshd        another machine: a real sshd on the loopback
 standing    a run with a clock of its own, whose ranks stand as a test says
 hostile     values of an enemy
+traces      folders of profiles, and a check of Chrome traces
 values      made-up messages, steps, histories, inspections and reports
 late        imports that take seconds, made when the tests of a module run
 """

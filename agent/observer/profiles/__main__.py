@@ -1,0 +1,56 @@
+"""Makes one trace and a summary of what the ranks of a profile have sent; they are files of the folder given."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ddptop.agent.observer.profiles import merge, parts, summary
+from ddptop.agent.run.files import private
+from ddptop.agent.text import Complaint, clean
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        print("usage: python -m ddptop.agent.observer.profiles FOLDER", file=sys.stderr)
+        return 2
+    folder = Path(sys.argv[1])
+    try:
+        _make(folder)
+    except Complaint as problem:
+        return _refuse(folder, str(problem))
+    except OSError as error:
+        return _refuse(folder, f"{error.filename or folder}: {error.strerror or error}")
+    except MemoryError:
+        return _refuse(folder, "not enough memory to join the traces; profile fewer steps or ranks")
+    return 0
+
+
+def _make(folder: Path) -> None:
+    """Write the trace and the summary, both or neither, and remove the traces of the ranks.
+
+    Raises:
+        Complaint, OSError: the folder is as it was.
+    """
+    profile = parts.read(folder)
+    comparison = summary.Comparison(profile)
+    making = folder / f".{parts.TRACE}"
+    try:
+        merge.write(making, folder, profile, comparison.take)
+        content = comparison.encode()
+        os.replace(making, folder / parts.TRACE)
+        private.replace(folder / parts.SUMMARY, content)
+    finally:
+        making.unlink(missing_ok=True)
+    for rank in profile.ranks:
+        (folder / rank.file).unlink()
+
+
+def _refuse(folder: Path, why: str) -> int:
+    print(clean(f"profile {folder.name}: {why}"), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""The profiles that are kept with a run, live or ended, for onlookers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ddptop.agent.observer.profiles.parts import SUMMARY, TRACE
+from ddptop.agent.observer.profiles.summary import Summary
+from ddptop.agent.run.files import private
+
+FOLDER: Final = "profiles"
+_NUMBER: Final = re.compile(r"\d{4,9}")
+_LARGEST: Final = 16 << 20
+
+
+class Kept(NamedTuple):
+    """A profile that is there."""
+
+    number: str
+    trace: Path
+    size: int
+    """Bytes of the trace."""
+    summary: Summary
+
+
+def profiles(run: Path) -> list[Kept]:
+    """Return the profiles of a run directory that are complete, the newest first."""
+    folder = run / FOLDER
+    with contextlib.suppress(OSError):
+        numbers = sorted((each.name for each in folder.iterdir() if _NUMBER.fullmatch(each.name)), reverse=True)
+        return [found for number in numbers if (found := read(folder / number)) is not None]
+    return []
+
+
+def read(folder: Path) -> Kept | None:
+    """Return the profile in a folder, None where it is not complete."""
+    try:
+        size = (folder / TRACE).stat().st_size
+        summary = msgspec.json.decode(private.read(folder / SUMMARY, _LARGEST), type=Summary)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return Kept(folder.name, folder / TRACE, size, summary)

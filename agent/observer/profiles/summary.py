@@ -1,0 +1,179 @@
+"""Two ranks of a profile compared by operator, and the largest differences in sentences."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ddptop.agent.observer.profiles import operators
+from ddptop.agent.observer.profiles.operators import Operator
+from ddptop.agent.observer.profiles.parts import WAIT, Profile, RankPart
+from ddptop.agent.observer.profiles.trace import Trace
+from ddptop.agent.text import clean_line
+
+_MOST_OPERATORS: Final = 100
+_MOST_SENTENCES: Final = 3
+_MOST_SHAPES: Final = 3
+_LEAST_SHARE: Final = 0.03
+"""Of a step's work: a smaller difference is not worth a sentence."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One operator on both ranks. Times and calls are those of a step."""
+
+    name: str
+    culprit_ms: float
+    """Own time: without the operators that it calls."""
+    peer_ms: float
+    difference_ms: float
+    """By how much it takes longer on the first rank."""
+    culprit_calls: float
+    peer_calls: float
+    culprit_shapes: list[str]
+    """The arguments on which it spends the most time; empty where both ranks have the same, or they are unknown."""
+    peer_shapes: list[str]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a profile shows."""
+
+    run: str
+    steps: tuple[int, int]
+    ranks: list[int]
+    culprit: int | None
+    """The rank that is compared, for which no verdict accuses where `accused` is false."""
+    peer: int | None
+    at: float
+    """Seconds since the epoch."""
+    sentences: list[str]
+    operators: list[Difference]
+    """The largest difference first."""
+    left_out: int
+    """Number of further operators."""
+    accused: bool = True
+    compared: str = ""
+    """Which ranks are compared, and why these."""
+
+
+class Comparison:
+    """The two ranks of a profile that are compared, each of which hands in its trace."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._parts = {part.rank: part for part in profile.ranks}
+        by_work = sorted(self._parts, key=lambda rank: (_work_ms(self._parts[rank]), -rank))
+        self._accused = profile.culprit in self._parts
+        self._culprit = profile.culprit if profile.culprit in self._parts else by_work[-1]
+        others = [rank for rank in by_work if rank != self._culprit]
+        self._peer = profile.peer if profile.peer in others else others[len(others) // 2] if others else None
+        self._found: dict[int | None, tuple[dict[str, Operator], int, float]] = {None: ({}, 1, 0.0)}
+        """By rank: its operators, the number of its steps, and the work of a step in milliseconds."""
+
+    def take(self, trace: Trace) -> None:
+        """Take the trace of a rank, where the rank is one of the two."""
+        rank = trace.part.rank
+        if rank in (self._culprit, self._peer):
+            found = operators.of(trace)
+            work_ms = sum(step.end - step.begin for step in trace.steps) / 1e6 / len(trace.steps)
+            self._found[rank] = found, len(trace.steps), _work_ms(trace.part) or work_ms
+
+    def encode(self) -> bytes:
+        """Return the summary, as its file has it."""
+        differences = self._differences()
+        profile = self._profile
+        summary = Summary(
+            profile.run,
+            profile.steps,
+            sorted(self._parts),
+            self._culprit,
+            self._peer,
+            profile.at,
+            self._sentences(differences),
+            differences[:_MOST_OPERATORS],
+            max(0, len(differences) - _MOST_OPERATORS),
+            self._accused,
+            self._compared(),
+        )
+        return msgspec.json.encode(summary)
+
+    def _differences(self) -> list[Difference]:
+        (mine, my_steps, _), (others, their_steps, _) = self._found[self._culprit], self._found[self._peer]
+        found = []
+        for name in mine.keys() | others.keys():
+            one, other = mine.get(name, Operator()), others.get(name, Operator())
+            one_ms, other_ms = one.own_ns / 1e6 / my_steps, other.own_ns / 1e6 / their_steps
+            shapes = _most(one), _most(other)
+            if shapes[0] == shapes[1] or self._peer is None:
+                shapes = [], []
+            found.append(
+                Difference(
+                    clean_line(name),
+                    round(one_ms, 4),
+                    round(other_ms, 4),
+                    round(one_ms - other_ms, 4),
+                    round(one.calls / my_steps, 2),
+                    round(other.calls / their_steps, 2),
+                    *shapes,
+                )
+            )
+        return sorted(found, key=lambda each: (-each.difference_ms, each.name))
+
+    def _sentences(self, differences: list[Difference]) -> list[str]:
+        if self._peer is None:
+            return [
+                f"{_short(each.name)} takes {_ms(each.culprit_ms)} a step on rank {self._culprit}"
+                for each in differences[:_MOST_SENTENCES]
+            ]
+        least_ms = self._found[self._culprit][2] * _LEAST_SHARE
+        largest = [each for each in differences[:_MOST_SENTENCES] if each.difference_ms > least_ms]
+        if not largest:
+            percent = f"{_LEAST_SHARE:.0%}".replace("%", " %")
+            return [
+                f"no operator takes longer on rank {self._culprit} than on rank {self._peer} by more than {percent} "
+                "of a step"
+            ]
+        return [self._sentence(each) for each in largest]
+
+    def _sentence(self, each: Difference) -> str:
+        one, other = f"rank {self._culprit}", f"rank {self._peer}"
+        takes = f"takes {_ms(each.culprit_ms)} a step on {one}"
+        times = f"{takes} and {_ms(each.peer_ms)} on {other}"
+        if each.name.startswith(operators.BETWEEN):
+            return f"{each.name}, {times}"
+        said = f"{_short(each.name)} {times}"
+        if not each.peer_calls:
+            return f"{_short(each.name)} {takes}; {other} does not call it"
+        if each.culprit_shapes and each.peer_shapes and each.culprit_shapes[0] != each.peer_shapes[0]:
+            return f"{said}, in calls of {each.culprit_shapes[0]} against {each.peer_shapes[0]}"
+        calls = "call" if each.culprit_calls == 1 else "calls"
+        return f"{said}: {each.culprit_calls:g} {calls} against {each.peer_calls:g}"
+
+    def _compared(self) -> str:
+        mine, others = (_ms(self._found[rank][2]) for rank in (self._culprit, self._peer))
+        if self._peer is None:
+            return f"rank {self._culprit} alone, {mine} a step"
+        if self._accused:
+            return f"rank {self._culprit}, which holds the group back, against rank {self._peer}"
+        return (
+            f"no rank is accused: rank {self._culprit}, which works longest ({mine} a step), against rank {self._peer} "
+            f"in the middle ({others})"
+        )
+
+
+def _most(operator: Operator) -> list[str]:
+    return [shapes for shapes, _ in operator.shapes.most_common(_MOST_SHAPES)]
+
+
+def _work_ms(part: RankPart) -> float:
+    """Return the time of a step that is no wait; 0 where the rank says no phases."""
+    spent = sum(end - begin for _, phases in part.phases for begin, end, phase in phases if phase != WAIT)
+    return spent / 1e6 / max(1, len(part.phases))
+
+
+def _short(name: str) -> str:
+    return clean_line(name, 80)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.0f} ms" if value >= 9.5 else f"{value:.2g} ms"
