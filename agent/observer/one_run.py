@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -83,7 +84,7 @@ class Observer:
         host = socket.gethostname()
         self._others = OtherEnds(host, relay.hosts)
         self._orders = Orders(directory, relay.requests, self._say, relay.ask, relay.add, self._others, host)
-        self._ends = RankEnds(directory, self._exits, self._orders, self._say, self._others, lambda: relay.hang)
+        self._ends = RankEnds(directory, self._exits, self._orders, self._say, self._others)
 
     def leave(self, *_: object) -> None:
         """Leave the run unobserved, as it is; end it where it is a scheduler's, who wants all of it to end."""
@@ -212,7 +213,7 @@ class Observer:
             self._relay.hosts.conclude()
         if self._others.take_changes() and self._orders.killed_by is None:
             self._ends.record()
-            judgement = self._ends.first_cause(self._run, self._members, None)
+            judgement = self._first_cause(self._members)
             if judgement.state == "failed":
                 self._cause = judgement.cause
         said = self._others.turn(self._generation, self._ends.seen, self._members)
@@ -220,7 +221,7 @@ class Observer:
             self._say(*each)
         if self._cause is not None and any(each.level == "error" for each in said):
             # A host was lost.
-            self._cause = self._ends.first_cause(self._run, self._members, None).cause
+            self._cause = self._first_cause(self._members).cause
 
     def _is_over(self) -> bool:
         """Say whether the run is over: here, and as far as can be known on the other hosts."""
@@ -318,7 +319,7 @@ class Observer:
 
         Nothing was restarted where it was only `recounted`: this host has joined later than others.
         """
-        judgement = self._ends.first_cause(self._run, self._members, 1)
+        judgement = self._first_cause(self._members, 1)
         why = judgement.cause or "it left no record of its end"
         # On several hosts there may be more than torchrun counts, and than it allows.
         most = f" of {self._run.max_restarts}" if self._run.max_restarts and not self._run.spans_hosts else ""
@@ -349,7 +350,7 @@ class Observer:
             self._ends.record()
         if failed:
             # Told at once: torchrun may take half a minute to end the other ranks.
-            self._failure = self._ends.first_cause(self._run, self._members, None)
+            self._failure = self._first_cause(self._members)
             self._cause = self._failure.cause
         if self._failure is not None and self._ends.tell_lingering(self._members):
             self._cause = cause.with_lingering(self._failure, self._members, self._ends.lingering).cause
@@ -447,7 +448,10 @@ class Observer:
             return cause.FirstCause("killed", 128 + signal.SIGTERM, why)
         if told is not None:
             return cause.FirstCause(told.state, told.exit_code, told.cause, told.cause_rank, kind=told.cause_kind)
-        return self._ends.first_cause(self._run, self._directory.members(), self._exit_code)
+        return self._first_cause(self._directory.members(), self._exit_code)
+
+    def _first_cause(self, members: Mapping[int, Member], exit_code: int | None = None) -> cause.FirstCause:
+        return self._ends.first_cause(self._run, members, exit_code, self._relay.hang)
 
     def _write(self, **changes: object) -> None:
         try:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from ddptop.agent.observer.end import hung
@@ -19,6 +18,7 @@ from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.run import states
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.records import Ended, Member, without_end_by_others
+from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.script.last_output import explain, in_log, last_output
 from ddptop.agent.text import clean_line, plural, ranks_in_spans
 from ddptop.agent.wire import MOST_RANKS, Verdict
@@ -99,7 +99,7 @@ def judge(
     died_at_ns: Mapping[int, int] | None = None,
     leader: str = "torchrun",
     ended_on_request: Collection[int] = (),
-    log_of: Callable[[int], Path] | None = None,
+    directory: RunDir | None = None,
     deaths: Mapping[int, Death] | None = None,
     lost: Sequence[LostHost] = (),
     elsewhere: Collection[int] = frozenset(),
@@ -115,7 +115,7 @@ def judge(
         died_at_ns: by rank, the time of its end, where it was observed; those of `deaths` need not be in it.
         leader: name of the process that starts the ranks.
         ended_on_request: ranks that were killed or signalled by themselves, on request of a user.
-        log_of: returns the log of a rank, which says why where nothing else does.
+        directory: of the run; the log of a rank says why where nothing else does.
         deaths: by rank, what was seen of the end of its process.
         lost: other hosts that are not heard, whose ranks have left no record of their end.
         elsewhere: ranks of `members` on other hosts, of which this torchrun says nothing.
@@ -184,7 +184,7 @@ def judge(
         told = last_words.of_ranks(
             members,
             first.rank,
-            log_of,
+            directory,
             {**_statuses(deaths), **codes},
             torchrun_log,
             None if seen is None else seen.out_of_memory,
@@ -196,7 +196,7 @@ def judge(
         text = first.text
         if first.unexplained:
             begin = members[first.rank].log_begin if first.rank in members else 0
-            printed = None if log_of is None else in_log(log_of(first.rank), begin)
+            printed = None if directory is None else in_log(directory.rank_log(first.rank), begin)
             if printed is None and (first.rank not in members or members[first.rank].log is None):
                 # A rank that ends before its agent has begun prints where torchrun does.
                 printed = last_output(torchrun_log)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from ddptop.agent.observer.end import kinds, traces
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.records import Member
+from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line
 
 _LOG_BYTES: Final = 64 << 10
@@ -76,7 +77,7 @@ def output_of(log: Path, begin: int = 0) -> str:
 def of_ranks(
     members: Mapping[int, Member],
     first: int,
-    log_of: Callable[[int], Path] | None,
+    directory: RunDir | None,
     codes: Mapping[int, int],
     torchrun_log: str = "",
     out_of_memory: bool | None = None,
@@ -86,7 +87,7 @@ def of_ranks(
     Args:
         members: the records of the ranks.
         first: the rank.
-        log_of: returns the log of a rank, None where no log is read.
+        directory: of the run, with the logs of its ranks; None where no log is read.
         codes: exit codes of the ranks' processes, negative for a signal.
         torchrun_log: the end of torchrun's log, for a rank that ended before its agent began.
         out_of_memory: whether the kernel counted an out-of-memory kill at the end of the first rank, None if not known.
@@ -95,8 +96,8 @@ def of_ranks(
     ended = None if member is None else member.ended
     code = codes.get(first)
     output = ""
-    if log_of is not None and (ended is None or ended.exit_code is None):
-        output = output_of(log_of(first), 0 if member is None else member.log_begin) or torchrun_log
+    if directory is not None and (ended is None or ended.exit_code is None):
+        output = output_of(directory.rank_log(first), 0 if member is None else member.log_begin) or torchrun_log
     dump = traces.crash(output) if code in _CRASHES else None
     printed = output if dump is None else dump.before
     error = None if ended is None or not ended.exit_code else ended.error or f"SystemExit: {ended.exit_code}"
@@ -115,7 +116,7 @@ def of_ranks(
     place = f" at {clean_line(user.text, 100)}" if user is not None else ""
     apart = None
     if kind in (kinds.MISMATCH, kinds.TIMEOUT, kinds.LOST_PEER, kinds.LATE_ABORT):
-        stood = _stood(members, log_of, codes)
+        stood = _stood(members, directory, codes)
         apart = _apart(kind, first, members, stood, codes, f"{error or ''} {printed}")
     return LastWords(kind.name, place, apart)
 
@@ -134,17 +135,15 @@ def _last_error(output: str) -> str:
     return next((line for line in reversed(_last_of(output).splitlines()) if re.match(r"[\w.]+Error\b", line)), "")
 
 
-def _stood(
-    members: Mapping[int, Member], log_of: Callable[[int], Path] | None, codes: Mapping[int, int]
-) -> dict[int, _Call]:
+def _stood(members: Mapping[int, Member], directory: RunDir | None, codes: Mapping[int, int]) -> dict[int, _Call]:
     """Return, by rank, the collective in which it stood at its end, of those that have left a stack."""
     found = {}
     for rank, member in list(members.items())[:_MOST_LOGS]:
         stack = traces.Stack()
         if member.ended is not None and member.ended.traceback:
             stack = traces.of_traceback(member.ended.traceback)
-        elif log_of is not None and codes.get(rank) in _CRASHES:
-            dump = traces.crash(output_of(log_of(rank), member.log_begin))
+        elif directory is not None and codes.get(rank) in _CRASHES:
+            dump = traces.crash(output_of(directory.rank_log(rank), member.log_begin))
             stack = traces.Stack() if dump is None else dump.stack
         name = stack.collective
         if not name and any(spot.function == _BACKWARD for spot in stack.frames):

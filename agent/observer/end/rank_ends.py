@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from ddptop.agent.observer.end import cause, kernel
@@ -42,7 +42,6 @@ class RankEnds:
         orders: Orders,
         say: Say,
         others: OtherEnds,
-        hang: Callable[[], Verdict | None] = lambda: None,
     ) -> None:
         """Know nothing yet.
 
@@ -52,7 +51,6 @@ class RankEnds:
             orders: knows which ends were asked for.
             say: publishes an event.
             others: the other hosts, and the ends that they have reported.
-            hang: returns the newest hang of the present processes.
         """
         self._hosts = others.hosts
         self._reported = others.reported
@@ -60,7 +58,6 @@ class RankEnds:
         self._exits = exits
         self._orders = orders
         self._say = say
-        self._hang = hang
         self._generation = 0
         self._memory_kills = MemoryKills()
         self._seen: dict[int, Death] = {}
@@ -189,13 +186,16 @@ class RankEnds:
         """By rank of this host, what was seen of the end of its process."""
         return self._seen
 
-    def first_cause(self, run: Run, members: Mapping[int, Member], exit_code: int | None) -> cause.FirstCause:
+    def first_cause(
+        self, run: Run, members: Mapping[int, Member], exit_code: int | None, hang: Verdict | None
+    ) -> cause.FirstCause:
         """Judge the end of the ranks; where the cause was killed on request, name the author of the kill.
 
         Args:
             run: the record of the run.
             members: the records of its ranks on this host; those of others are added.
             exit_code: that of torchrun, None where it is not known.
+            hang: the newest hang of the present processes.
         """
         # A branch and an observer without a link judge their own host.
         reported = self._reported if self._hosts.role == "head" else ReportedEnds()
@@ -212,11 +212,11 @@ class RankEnds:
             at_ns,
             run.leader,
             killed_by,
-            self._directory.rank_log,
+            self._directory,
             {**reported.deaths, **self._seen},
             lost,
             elsewhere=reported.members.keys() | reported.deaths.keys(),
-            hangs=[] if (hang := self._hang()) is None else [hang],
+            hangs=[] if hang is None else [hang],
         )
         judgement = cause.with_host(judgement, everyone)
         if judgement.rank is None or (who := killed_by.get(judgement.rank)) is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.run.switches.recording import POSSIBLE, SPARE, are_too_rare, needed
@@ -30,16 +30,6 @@ _AGAIN_S: Final = 3.0
 _MOST_NS: Final = 10**11
 """Times beyond this are not believed."""
 _NEVER: Final = float("-inf")
-ASKER: Final = b"budget"
-
-
-class Forward(Protocol):
-    """Passes a command on to a rank; see `service.forwarding.Forwarding.forward`."""
-
-    def __call__(
-        self, requester: bytes, rank: int, command: wire.Command, answer: Callable[[bytes, int, wire.Reply], object]
-    ) -> None:
-        """Pass it on; the reply goes to `answer`."""
 
 
 class _Rank:
@@ -77,12 +67,13 @@ class _Rank:
 class Budget:
     """The number of steps of which the ranks record one; for use from one thread."""
 
-    def __init__(self, world: int, forward: Forward, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with every step; `forward` passes the order on to a rank."""
+    def __init__(self, world: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin with every step."""
         self.every: int | None = None
         """One step in so many; None: as the ranks have it, because nothing was decided yet."""
         self._world = world
-        self._forward = forward
+        self._orders: list[tuple[int, int]] = []
+        """The orders of this turn."""
         self._clock = clock
         self._ranks: dict[int, _Rank] = {}
         self._generation = -1
@@ -105,16 +96,18 @@ class Budget:
         else:
             known.take(message)
 
-    def turn(self) -> None:
-        """Decide, and tell the ranks that have another number; once a second."""
+    def turn(self) -> list[tuple[int, int]]:
+        """Decide, and return the ranks that are to be told, each with the number for it; once a second."""
+        self._orders = []
         told = [each for each in self._ranks.values() if each.beat.state == "running"]
         # Where one is fixed by its environment, all are.
         if not told or any(each.beat.is_fixed for each in told):
-            return
+            return []
         self._take_over(told)
         self._decide(told)
         if self.every is not None:
             self._order(self.every)
+        return self._orders
 
     def _take_over(self, told: list[_Rank]) -> None:
         """Where most ranks record more than was ordered, by themselves and after they had obeyed: let all do so."""
@@ -143,7 +136,7 @@ class Budget:
             each.asked_at = each.obeyed_at = _NEVER
             if each.beat.state == "running" and each.beat.recorded_every == every:
                 # It has the number by its own choice, and is to know that this is the ordered one now.
-                self._tell(rank, every)
+                self._orders.append((rank, every))
 
     def _order(self, every: int) -> None:
         """Tell the ranks that have another number; one that has just left this one by itself waits for the others."""
@@ -152,10 +145,7 @@ class Budget:
             is_other = each.beat.state == "running" and each.beat.recorded_every != every
             if is_other and now - max(each.asked_at, each.obeyed_at) >= _AGAIN_S:
                 each.asked_at = now
-                self._tell(rank, every)
-
-    def _tell(self, rank: int, every: int) -> None:
-        self._forward(ASKER, rank, wire.RecordEvery(0, every), lambda *_: None)
+                self._orders.append((rank, every))
 
     def _decide(self, told: list[_Rank]) -> None:
         steps = [each.step_ns for each in told if each.step_ns is not None]

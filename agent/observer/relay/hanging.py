@@ -18,6 +18,7 @@ from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.hang.verdict import Conclusion, at_exit
 from ddptop.agent.observer.judge.hang.watch import Watch
 from ddptop.agent.observer.judge.intervals import Finding
+from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.run.states import ranks_here
 
@@ -37,7 +38,7 @@ class Hanging:
         directory: RunDir,
         run: Run,
         inspections: Inspections,
-        record: Callable[[list[wire.Inspection]], None],
+        recorder: Recorder,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """Know nothing yet.
@@ -46,14 +47,14 @@ class Hanging:
             directory: of the run.
             run: its record.
             inspections: asks the ranks where they stand.
-            record: records where the ranks stand, once for each hang.
+            recorder: records where the ranks stand, once for each hang.
             clock: returns nanoseconds since the epoch.
         """
         self._directory = directory
         # Of a job whose ranks here nobody has told, those on other hosts cannot be told from ranks that do not start.
         self._watch = Watch(run.world, everyone=ranks_here(run, 0) == run.world)
         self._inspections = inspections
-        self._record = record
+        self._recorder = recorder
         self._generation = 0
         self._recorded: tuple[int, str, tuple[int, ...]] | None = None
         """The hang of which the inspections were recorded."""
@@ -153,4 +154,4 @@ class Hanging:
             if room < 0:
                 break
             chosen.append(each)
-        self._record(chosen)
+        self._recorder.inspect(chosen)

@@ -78,6 +78,8 @@ _CLOSE_S: Final = 3.0
 _NEWS: Final = ("state", "ending", "cause", "action", "waiting")
 """Fields of the state of which a change is published at once."""
 _ASKER: Final = b"actions"
+_BUDGET: Final = b"budget"
+"""Stand for the observer itself among those who ask ranks."""
 
 
 class Relay:
@@ -136,14 +138,13 @@ class Relay:
             directory, self._service, self.requests, self._forwarding, self._inspections, self._fills,
             self._recorder, self.hosts,
         )  # fmt: skip
-        self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect)
+        self._hanging = Hanging(directory, run, self._inspections, self._recorder)
         self._newcomers: set[bytes] = set()
         """Topics to which somebody subscribes anew, and has not been sent what is known by now."""
         self._greeted_at = 0.0
         self._repeating = Repeating(
             run.world, self._service, self._newest, self._verdicts, self._hanging, self._suspects,
-            Budget(run.world, self._forwarding.forward), self._model, self._common,
-            ended=self.requests.arrived.set,
+            Budget(run.world), self._model, self._common, self.requests.arrived,
         )  # fmt: skip
         self._intake = Intake(
             context, run.world, directory.owner, self._recorder, self._fills, self._repeating, report=self.say
@@ -524,7 +525,7 @@ class Relay:
             self._verdicts.standstill = self._hanging.finding()
             self._verdicts.turn(time.time_ns())
             self._guarded("rivals for cores", self._look_for_rivals)
-            self._guarded("the budget", self._repeating.budget.turn)
+            self._guarded("the budget", self._order_records)
         self._send_verdicts()
         if self._world > EACH_RECORD:
             if self._service.wants(wire.TOPIC_NEWEST):
@@ -537,6 +538,11 @@ class Relay:
 
     def _look_for_rivals(self) -> None:
         self._verdicts.rivals = self._rivals.turn(self._verdicts.now)
+
+    def _order_records(self) -> None:
+        for rank, every in self._repeating.budget.turn():
+            # Its signs of life say whether it obeys.
+            self._forwarding.forward(_BUDGET, rank, wire.RecordEvery(0, every), lambda *_: None)
 
     def _begin_to_judge(self) -> None:
         """Begin once a rank was found, or the run is over, and the verdicts of earlier observers can be read."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from ddptop.agent import wire
+from ddptop.agent.control.wakeup import WakeUp
 from ddptop.agent.observer.hosts.common import CommonRecord, Newest
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.orders.budget import Budget
@@ -30,10 +30,9 @@ class Repeating:
         budget: Budget,
         model: RunModel,
         common: CommonRecord,
-        *,
-        ended: Callable[[], object],
+        ended: WakeUp,
     ) -> None:
-        """Hand on to these; `ended` is called when a rank says that its script has ended.
+        """Hand on to these; `ended` is set when a rank says that its script has ended.
 
         Its record then says why, and its process may take seconds to end.
         """
@@ -68,7 +67,7 @@ class Repeating:
                 if self.judges:
                     self.budget.note(message)
                 if message.state == "ended":
-                    self._ended()
+                    self._ended.set()
         elif type(message) is wire.Checksums:
             if self.judges:
                 self._verdicts.take(message)

@@ -191,7 +191,7 @@ def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> c
         None,
         log,
         leader=run.leader,
-        log_of=directory.rank_log,
+        directory=directory,
         deaths=seen,
         elsewhere=everyone.keys() - here.keys(),
         hangs=recording.read_verdicts(directory.database) if is_plain(directory.database) else [],

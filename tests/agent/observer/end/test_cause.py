@@ -10,7 +10,7 @@ import pytest
 
 from ddptop.agent.observer.end import cause, kinds
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.rundir import Ended, Member, Process
+from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import Hang, Verdict
 
@@ -204,15 +204,16 @@ def test_the_first_of_deaths_that_were_seen_together_is_not_guessed() -> None:
 
 def test_a_rank_that_leaves_without_an_exception_is_explained_by_its_output(tmp_path: Path) -> None:
     """The cause quotes the last line of its log that tells something, and nothing of torchrun's own log."""
-    log = tmp_path / "rank-2.log"
+    log = RunDir(tmp_path).rank_log(2)
+    log.parent.mkdir()
     log.write_text("epoch 1\nfatal: no data at \x1b[31m/data\nlibrary: see the docs\n")
     for code, says in (("3", "exited with code 3"), ("-6", "was killed by SIGABRT")):
         group = members(member(0), member(1), member(2))
-        judgement = cause.judge(3, group, 1, SUMMARY.replace("-9", code), {2: 4}, log_of=lambda rank: log)
+        judgement = cause.judge(3, group, 1, SUMMARY.replace("-9", code), {2: 4}, directory=RunDir(tmp_path))
         assert judgement.cause is not None
         assert judgement.cause.startswith(f"rank 2 {says}")
         assert judgement.cause.endswith("; last output: no data at /data")
-    killed = cause.judge(3, group, 1, SUMMARY, {2: 4}, log_of=lambda rank: log)
+    killed = cause.judge(3, group, 1, SUMMARY, {2: 4}, directory=RunDir(tmp_path))
     assert killed.cause == "rank 2 was killed by SIGKILL (out of memory, or kill -9)"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 
 from ddptop.agent.observer.end import cause
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.rundir import Ended, Member, Process
+from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"
 TIMEOUT = f"{GLOO}unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"
@@ -51,13 +50,11 @@ def failed(rank: int, error: str, traceback: str, at_ns: int = 10) -> Member:
     return member(rank, Ended(at_ns, 1, error, traceback))
 
 
-def judged(
-    *group: Member, deaths: tuple[Death, ...] = (), log_of: Callable[[int], Path] | None = None
-) -> cause.FirstCause:
+def judged(*group: Member, deaths: tuple[Death, ...] = (), directory: RunDir | None = None) -> cause.FirstCause:
     """Return the judgement on a group."""
     members = {each.rank: each for each in group}
     seen = {death.rank: death for death in deaths}
-    return cause.judge(len(group), members, 1, "", None, log_of=log_of, deaths=seen)
+    return cause.judge(len(group), members, 1, "", None, directory=directory, deaths=seen)
 
 
 def test_another_collective_is_told_with_who_called_what() -> None:
@@ -82,12 +79,11 @@ def test_another_order_is_a_mismatch_too() -> None:
 
 def test_another_size_is_told_from_the_crash_of_gloo(tmp_path: Path) -> None:
     """The rank got SIGABRT; its line is in the dump, the sizes are in the last words before it."""
-    log = tmp_path / "rank-1.log"
+    log = RunDir(tmp_path).rank_log(1)
+    log.parent.mkdir()
     log.write_text(f"epoch 1\n{ENFORCE}{dump('all_reduce', 12)}")
     reset = failed(0, f"{GLOO}pair.cc:545] Read error: Connection reset by peer.", trace("all_reduce", 12), 20)
-    found = judged(
-        reset, member(1), deaths=(Death(1, 30, -signal.SIGABRT),), log_of=lambda rank: tmp_path / f"rank-{rank}.log"
-    )
+    found = judged(reset, member(1), deaths=(Death(1, 30, -signal.SIGABRT),), directory=RunDir(tmp_path))
     assert found.kind == "mismatch"
     assert found.rank == 1
     assert found.cause == (
@@ -98,11 +94,11 @@ def test_another_size_is_told_from_the_crash_of_gloo(tmp_path: Path) -> None:
 
 def test_another_size_is_told_where_the_other_rank_has_gone_on(tmp_path: Path) -> None:
     """Less came to it than it expected, which gloo takes: it stands in its next call, which is no part of it."""
-    (tmp_path / "rank-1.log").write_text(ENFORCE + dump("all_gather", 32))
+    log = RunDir(tmp_path).rank_log(1)
+    log.parent.mkdir()
+    log.write_text(ENFORCE + dump("all_gather", 32))
     on = failed(0, CLOSED, trace("_engine_run_backward", 40, "autograd/graph.py"), 20)
-    found = judged(
-        on, member(1), deaths=(Death(1, 30, -signal.SIGABRT),), log_of=lambda rank: tmp_path / f"rank-{rank}.log"
-    )
+    found = judged(on, member(1), deaths=(Death(1, 30, -signal.SIGABRT),), directory=RunDir(tmp_path))
     assert (found.kind, found.rank) == ("mismatch", 1)
     assert found.cause == (
         "rank 1 called all_gather (train.py:32 main) with another size than its peers: "
@@ -121,11 +117,11 @@ def test_another_size_is_told_where_the_words_of_gloo_are_not_read(
 
     NCCL gives up so for other reasons, too, and what a rank has printed may name another one.
     """
-    (tmp_path / "rank-1.crash").write_text(printed + dump("all_reduce", 31))
+    crash = RunDir(tmp_path).rank_crash(1)
+    crash.parent.mkdir()
+    crash.write_text(printed + dump("all_reduce", 31))
     lost = failed(0, backend, trace("all_reduce", 12), 20)
-    found = judged(
-        lost, member(1), deaths=(Death(1, 10, -signal.SIGABRT),), log_of=lambda rank: tmp_path / f"rank-{rank}.log"
-    )
+    found = judged(lost, member(1), deaths=(Death(1, 10, -signal.SIGABRT),), directory=RunDir(tmp_path))
     assert (found.kind, found.rank) == (kind, 1)
     assert found.cause is not None
     assert "train.py:31 main" in found.cause
@@ -227,6 +223,8 @@ def test_a_crash_of_a_function_that_calls_itself_is_a_recursion(tmp_path: Path, 
     """Its dump has the innermost hundred frames."""
     frames = '  File "/home/ada/train.py", line 8 in __getattr__\n' * depth
     crash = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f834fe41b80 (most recent call first):\n"
-    (tmp_path / "rank-1.log").write_text(crash + frames)
-    found = judged(member(1), deaths=(Death(1, 5, -signal.SIGSEGV),), log_of=lambda rank: tmp_path / f"rank-{rank}.log")
+    log = RunDir(tmp_path).rank_log(1)
+    log.parent.mkdir()
+    log.write_text(crash + frames)
+    found = judged(member(1), deaths=(Death(1, 5, -signal.SIGSEGV),), directory=RunDir(tmp_path))
     assert (found.rank, found.kind) == (1, kind)

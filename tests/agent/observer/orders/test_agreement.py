@@ -37,14 +37,13 @@ class Run:
         self.choices = [OwnRate(each) for each in self.stamps]
         self.told: list[int | None] = [None] * world
         self.orders: list[tuple[int, int, int]] = []
-        self.budget = Budget(world, self.forward, lambda: self.now_ms / 1e3)
+        self.budget = Budget(world, lambda: self.now_ms / 1e3)
         for choice in self.choices:
             choice.order(32)
 
-    def forward(self, requester: bytes, rank: int, command: wire.Command, answer: object) -> None:
-        assert isinstance(command, wire.RecordEvery)
-        self.orders.append((self.now_ms, rank, command.every))
-        self.choices[rank].order(command.every)
+    def obey(self, rank: int, every: int) -> None:
+        self.orders.append((self.now_ms, rank, every))
+        self.choices[rank].order(every)
 
     def train(self, ms: float, seconds: float) -> list[tuple[int, ...]]:
         """Make steps of this length; return the numbers of all ranks after each tick."""
@@ -60,7 +59,8 @@ class Run:
                     if self.told[rank] != stamps.every or self.now_ms % 1000 == 100 * rank + LOOKS_AT[rank]:
                         self.tell(rank)
             if self.now_ms % 1000 == TURN_AT:
-                self.budget.turn()
+                for order in self.budget.turn():
+                    self.obey(*order)
             found.append(tuple(each.every for each in self.stamps))
         return found
 

@@ -25,14 +25,13 @@ class Group:
         self.steps = dict.fromkeys(range(world), 0.0)
         self.stepped_at = self.now
         self.orders: list[tuple[int, int]] = []
-        self.budget = Budget(world, self.forward, lambda: self.now)
+        self.budget = Budget(world, lambda: self.now)
         self.deaf: set[int] = set()
 
-    def forward(self, requester: bytes, rank: int, command: wire.Command, answer: Any) -> None:
-        assert isinstance(command, wire.RecordEvery)
-        self.orders.append((rank, command.every))
+    def obey(self, rank: int, every: int) -> None:
+        self.orders.append((rank, every))
         if rank not in self.deaf:
-            self.every[rank] = command.every
+            self.every[rank] = every
 
     def beat(self, rank: int, **more: Any) -> wire.Beat:
         return wire.Beat(
@@ -49,7 +48,8 @@ class Group:
             for rank in self.every:
                 self.steps[rank] += 1000 / self.step_ms
                 self.budget.note(self.beat(rank))
-            self.budget.turn()
+            for order in self.budget.turn():
+                self.obey(*order)
             seen |= set(self.every.values())
         return seen
 
@@ -136,7 +136,8 @@ def test_an_evaluation_between_two_steps_is_no_long_step() -> None:
             group.now += 1
             for rank in group.every:
                 group.budget.note(group.beat(rank))
-            group.budget.turn()
+            for order in group.budget.turn():
+                group.obey(*order)
         assert group.run(60) == {16}
 
 
@@ -188,7 +189,8 @@ def test_a_straggler_of_a_paused_group_does_not_decide_for_all() -> None:
         group.budget.note(msgspec.structs.replace(group.beat(rank), state="paused"))
     group.every[0] = 1
     group.budget.note(group.beat(0))
-    group.budget.turn()
+    for order in group.budget.turn():
+        group.obey(*order)
     assert group.budget.every == 4
 
 
@@ -233,7 +235,8 @@ def test_a_pause_is_no_long_step() -> None:
             group.now += 1
             for rank in group.every:
                 group.budget.note(group.beat(rank, held_at_ns=1))
-            group.budget.turn()
+            for order in group.budget.turn():
+                group.obey(*order)
         group.more["released_at_ns"] = int(group.now * 1e9)
         assert group.run(2) == {4}
 

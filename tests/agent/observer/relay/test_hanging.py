@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,11 +38,12 @@ class Asked(Inspections):
         self.questions: list[tuple[tuple[int, ...], Then]] = []
         self.recorded: list[list[wire.Inspection]] = []
         self.findings: list[tuple[Finding | None, int | None]] = []
+        recorder: Any = SimpleNamespace(inspect=self.recorded.append)
         self.hanging = Hanging(
             directory,
             directory.read(),
             self,
-            self.recorded.append,
+            recorder,
             lambda: self.now_ns,
         )
         self.step = 0

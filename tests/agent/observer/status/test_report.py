@@ -312,6 +312,6 @@ signal.pause()
     member = until(lambda: directory.members().get(1), "its record")
     assert member is not None
     seen = {1: Death(1, time.time_ns(), 3)}
-    found = cause.judge(2, {1: member}, 1, log_of=directory.rank_log, deaths=seen)
+    found = cause.judge(2, {1: member}, 1, directory=directory, deaths=seen)
     assert found.cause == "rank 1 exited with code 3 and no exception; last output: a new start"
     assert any("ValueError: the first start" in text for text in events(directory))
