@@ -18,8 +18,7 @@ from textual.notifications import SeverityLevel
 
 from ddptop.agent.control.waiting import Waiting
 from ddptop.tui.app.shown import ShownRun
-from ddptop.tui.control import remedies
-from ddptop.tui.control.actions import is_offered, why_not
+from ddptop.tui.control.actions import is_offered, to_save, why_not
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine, line_of
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
@@ -301,7 +300,7 @@ class Acting:
                 text = f"{acted.text}; {keys_of(self._app)['run.resume']} cancels it"
                 self._app.notify(text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)
             case Unsavable():
-                what, *lines = remedies.to_save(self._programs.get(turn.run, ""))
+                what, *lines = to_save(self._programs.get(turn.run, ""))
                 text = "\n".join((f"{acted.text}; {what}", *lines))
                 self._app.notify(text, title=turn.name, severity="warning", timeout=15, markup=False)
             case _:

@@ -40,7 +40,7 @@ from ddptop.tui.app.rhythm import Rhythm
 from ddptop.tui.app.several import SeveralRuns
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import RULES, is_offered
-from ddptop.tui.drawing.filters import AsciiFilter
+from ddptop.tui.drawing.lines import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet, RunLine
 from ddptop.tui.link.source import ReadOnly, Source

@@ -14,8 +14,8 @@ from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.link.source import Source
 from ddptop.tui.model.frame import can_be_reported
 from ddptop.tui.screens.live import LiveScreen
+from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.screens.with_plot import PlottedScreen
 
 if TYPE_CHECKING:
     from ddptop.tui.screens.lists import ListScreen

@@ -6,9 +6,8 @@ view         a run as the dashboard or as lines
 output       the output of the verbs, as lines or JSON
 elsewhere    verbs that are carried out on other machines
 other_users  the runs of other users, for root
-parsing      the parser: help, and the messages on a wrong option
+parsing      the parser: help, and problems in one line
 completion   the completion of the command line in a shell
-complaint    a problem, in one line
 
 The folder `manual` has the pages that `ddptop help` shows, a Markdown file for each topic; the README lists them.
 """

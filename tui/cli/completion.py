@@ -89,7 +89,7 @@ def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, s
 
 def _programs(prefix: str, **_: Any) -> dict[str, str]:
     from ddptop.trainers import CATALOGUE
-    from ddptop.tui.control.launch.suggestions import paths
+    from ddptop.tui.control.launch.programs import paths
 
     # A shell matches beginnings alone.
     files = {path: "folder" if path.endswith("/") else "script" for path in paths(prefix) if path.startswith(prefix)}
@@ -97,7 +97,7 @@ def _programs(prefix: str, **_: Any) -> dict[str, str]:
 
 
 def _modules(prefix: str, **_: Any) -> list[str]:
-    from ddptop.tui.control.launch.suggestions import modules
+    from ddptop.tui.control.launch.programs import modules
 
     return modules(prefix)
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.parsing import complain
 from ddptop.tui.remote import target
 
 LEFT_THERE: Final = frozenset({"serve", "restart", "clean"})

@@ -11,8 +11,7 @@ from typing import Final
 from ddptop.agent.startup.starter import quicken
 from ddptop.agent.text import Complaint
 from ddptop.agent.version import VERSION
-from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.parsing import Parser
+from ddptop.tui.cli.parsing import Parser, complain
 
 EPILOG = """\
 Alone, on a terminal, it lists all runs: look at one, launch another.
@@ -32,15 +31,13 @@ launch, attach and watch: that of the run.  More: ddptop VERB --help
 FAMILIES: Final = {
     "launch": "launch", "restart": "launch",
     "attach": "watching", "watch": "watching", "logs": "watching",
-    "stacks": "stacks",
     "ps": "listing", "status": "listing", "events": "listing", "report": "listing", "programs": "listing",
+    "stacks": "listing",
     "pause": "control", "step": "control", "resume": "control", "checkpoint": "control", "stop": "control",
-    "checksum": "control",
-    "kill": "kill",
+    "checksum": "control", "kill": "control",
     "clean": "cleaning",
     "serve": "serving",
-    "help": "reference", "config": "reference",
-    "completion": "completion",
+    "help": "reference", "config": "reference", "completion": "reference",
 }  # fmt: skip
 """By verb, the module of its family; in the order of `--help`."""
 

@@ -157,3 +157,13 @@ class Parser(argparse.ArgumentParser):
             message = f"no verb {unknown[1]!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
         print(f"{self.prog}: {clean(message)}; `{self.prog} --help` tells more", file=sys.stderr)
         raise SystemExit(2)
+
+
+def complain(problem: object, code: int) -> int:
+    """Print a problem in one line, on another machine for its user with the name of this one; return the exit code."""
+    from ddptop.agent.text import clean
+    from ddptop.tui.control import actor
+
+    here = f"{actor.named}: " if actor.named else ""
+    print(f"ddptop: {here}{clean(str(problem))}", file=sys.stderr)
+    return code

@@ -15,8 +15,8 @@ from typing import Final
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean
-from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.output import plain, status
+from ddptop.tui.cli.parsing import complain
 from ddptop.tui.control.actor import reached, who
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link

@@ -6,11 +6,14 @@ what these checks let through. Whether an action succeeds is decided where it is
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ddptop.agent.control.refusals import REGISTRATION
 from ddptop.agent.run.states import ENDED
+from ddptop.trainers import CATALOGUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +81,10 @@ def why_not(action: str, state: str, *, launched: bool, waiting: bool = False, a
     if action == "freeze" and state == "running":
         return "a running run can be paused"
     return f"the run is {state}"
+
+
+def to_save(program: str) -> list[str]:
+    """Return what lets a run of this program save checkpoints: a sentence, then the lines of Python that it names."""
+    if program in CATALOGUE:
+        return [f"restart it with: ddptop launch {shlex.quote(program)} -- --checkpoint-dir DIR"]
+    return ["these lines in the script register one:", *REGISTRATION]

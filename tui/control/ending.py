@@ -28,7 +28,7 @@ from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError
 from ddptop.agent.text import clean, plural
 from ddptop.tui.control import actor
-from ddptop.tui.control.consent import Aim, Consent, ProcessLine
+from ddptop.tui.control.kill import Aim, Consent, ProcessLine
 
 _TAKEOVER_S: Final = 5.0
 """How long a command waits for an observer that is just taking over."""

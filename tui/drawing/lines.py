@@ -13,12 +13,14 @@ from typing import Any, Generic, TypeVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from ddptop.tui.drawing.glyphs import ascii_of
 from ddptop.tui.drawing.theme import Ink, ink
 from ddptop.tui.drawing.units import DASH, shorten
 
@@ -274,3 +276,14 @@ class ScrolledLines(Drawn, Generic[T]):
         if strip.cell_length > (edge := left + self.line_width):
             strip = Strip([*strip.crop(0, edge - 1), Segment("…", self.ink["label"])])
         return self.grounded(strip, left, left + width)
+
+
+class AsciiFilter(LineFilter):
+    """Replace every sign that is not ASCII."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the line in as many cells."""
+        return [
+            segment if segment.text.isascii() else Segment(ascii_of(segment.text), segment.style, segment.control)
+            for segment in segments
+        ]

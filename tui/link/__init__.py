@@ -5,9 +5,8 @@ subscription  the frames that an observer publishes, and questions to it
 source        the questions that a screen may ask of a run, also where it may only look, and before a run is chosen
 control       actions on it
 inspection    questions to the ranks where they stand
-runs          all runs of this machine
+runs          all runs of this machine, and its cores, memory and GPUs
 fleet         the questions that a screen may ask of all runs
 look          one look at some runs, for `ps` and `status`
-host          cores, memory and GPUs of the machine
 logs          the output of the ranks, read from their files
 """

@@ -21,8 +21,8 @@ from ddptop.agent.run import hosts, states
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.tui.control import actor
-from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.ending import Ending
+from ddptop.tui.control.kill import Aim, Consent, ProcessLine
 from ddptop.tui.link.source import Refused
 
 OBSERVER_S: Final = 10.0

@@ -19,7 +19,6 @@ from ddptop.tui.model.frame import ENDED, Frame
 if TYPE_CHECKING:
     from ddptop.tui.control.launch.options import Request
     from ddptop.tui.control.launch.programs import Option
-    from ddptop.tui.link.host import HostLoad
 
 _HELD_BACK_BY: Final = {
     "input_bound": "data", "communication_bound": "all-reduce", "unequal_work": "shares", "memory_creep": "memory",
@@ -93,6 +92,29 @@ def _remark(verdict: Verdict) -> str:
     if verdict.rank is not None:
         return f"rank {verdict.rank}{' hangs' if verdict.kind == 'hang' else ''}"
     return _HELD_BACK_BY.get(verdict.kind, verdict.kind.replace("_", " "))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLoad:
+    """One GPU at one moment."""
+
+    percent: float | None
+    memory_bytes: int | None
+    memory_total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """The machine at one moment."""
+
+    cores: int
+    """That a run started here may use."""
+    cpu_percent: float | None
+    """Of all cores, since the look before; None at the first."""
+    memory_bytes: int
+    """Not to be had any more."""
+    memory_total_bytes: int
+    gpus: tuple[GpuLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,27 @@
-"""The fleet of this machine: a link to each live run, a last frame of each ended one."""
+"""The fleet of this machine: a link to each live run, a last frame of each ended one, and the load of the machine."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ddptop.agent.observer.launcher import machine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.launch.options import Request
 from ddptop.tui.drawing import units
 from ddptop.tui.link.control import RunControl
-from ddptop.tui.link.fleet import Listing, RunLine, line_of
-from ddptop.tui.link.host import Host
+from ddptop.tui.link.fleet import GpuLoad, HostLoad, Listing, RunLine, line_of
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused, frame_now
 
 if TYPE_CHECKING:
+    import pynvml
+
     from ddptop.tui.control.launch.programs import Option
 
 BUDGET_S: Final = 0.15
@@ -149,3 +152,41 @@ class Runs:
             for link in self._links.values():
                 link.close()
             self._links.clear()
+
+
+class Host:
+    """Looks at this machine now and then."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self._looked = False
+        self._gpus: list[pynvml.c_nvmlDevice_t] = []
+        # No driver, no GPU.
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            self._gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+
+    def look(self) -> HostLoad:
+        """Return its load since the look before."""
+        import psutil
+
+        cpu, looked = psutil.cpu_percent(), self._looked
+        self._looked = True
+        memory = psutil.virtual_memory()
+        gpus = tuple(map(_load, self._gpus))
+        return HostLoad(machine.cores(), cpu if looked else None, memory.total - memory.available, memory.total, gpus)
+
+
+def _load(handle: pynvml.c_nvmlDevice_t) -> GpuLoad:
+    import pynvml
+
+    used: int | None = None
+    total: int | None = None
+    percent: float | None = None
+    with contextlib.suppress(pynvml.NVMLError):
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        used, total = int(memory.used), int(memory.total)
+    with contextlib.suppress(pynvml.NVMLError):
+        percent = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    return GpuLoad(percent, used, total)

@@ -17,7 +17,7 @@ from ddptop.agent.control.refusals import Busy, Cancelled, Hung, Refused, Unhold
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui.control.consent import Aim, Consent, ProcessLine
+from ddptop.tui.control.kill import Aim, Consent, ProcessLine
 from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
 

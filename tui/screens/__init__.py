@@ -6,9 +6,8 @@ rank       one rank
 lists      one long list: the logs of ranks, the events of a run, and the base of stacks and report
 stacks     the places at which the ranks stand
 report     the reason why the run has failed
-plot       the plot alone
+plot       the plot alone, and the base of screens with a plot
 help       keys, signs and letters
 live       the base of all screens of a run
-with_plot  the base of screens with a plot
 dialogs    screens over a screen
 """

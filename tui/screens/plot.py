@@ -1,19 +1,28 @@
-"""The plot, all of the screen for it."""
+"""The base of screens with a plot, and the one that is all plot."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.segment import Segment
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, packed
-from ddptop.tui.screens.with_plot import PlottedScreen
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.metrics import offered
+from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.screen.header import Header
 from ddptop.tui.views.screen.keybar import KeyBar
+
+if TYPE_CHECKING:
+    from ddptop.tui.views.plot.contents import Look
+    from ddptop.tui.views.plot.plot import Plot
+
 
 _HINTS: Final = (
     (("plot.metric",), "Metric"),
@@ -32,6 +41,144 @@ _CROSSHAIR: Final = (
     *_HINTS[1:4],
 )
 """The same while there is a crosshair; the keys that move and close it are in the key bar."""
+
+
+_ON_THE_PLOT = frozenset(("zoom", "scroll", "whole", "log", "gather", "smooth", "cross", "metric"))
+
+
+class PlottedScreen(LiveScreen):
+    """A frame of the run with a plot in `#plots`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f", "app.plot", "Plot", id="plot.full", tooltip="Show the plot on the whole screen"),
+        Binding("m", "metric", "Metric", id="plot.metric", tooltip="Choose what the plot shows", show=False),
+        Binding(
+            "plus", "zoom(0.5)", "Zoom in", id="plot.zoom_in", key_display="+", show=False,
+            tooltip="Plot: half as many steps",
+        ),
+        Binding(
+            "minus", "zoom(2)", "Zoom out", id="plot.zoom_out", key_display="-", show=False,
+            tooltip="Plot: twice as many steps, up to the whole run",
+        ),
+        Binding("a", "whole", "Whole run", id="plot.whole", tooltip="Plot: the whole run, or recent steps", show=False),
+        Binding(
+            "left_square_bracket", "scroll(-0.5)", "Back", id="plot.back", key_display="[", show=False,
+            tooltip="Plot: earlier steps",
+        ),
+        Binding(
+            "right_square_bracket", "scroll(0.5)", "Forward", id="plot.forward", key_display="]", show=False,
+            tooltip="Plot: later steps; at the end it follows the run",
+        ),
+        Binding("y", "log", "Log", id="plot.log", tooltip="Plot: logarithmic or linear scale", show=False),
+        Binding(
+            "b", "gather", "Band", id="plot.band", show=False,
+            tooltip="Plot: mean, least and greatest of the ranks, or each rank",
+        ),
+        Binding("w", "smooth", "Smooth", id="plot.smooth", tooltip="Plot: smooth lightly, strongly, not", show=False),
+        Binding("i", "cross", "Read", id="plot.cross", tooltip="Plot: crosshair; arrows move it", show=False),
+    ]  # fmt: skip
+
+    def __init__(self, frame: Frame, rank: int = 0, look: Look | None = None, *, alone: bool = False) -> None:
+        super().__init__(frame, rank)
+        self.look = look
+        """The look of the plot; None until there is one."""
+        self.alone = alone
+        """True where the plot has only this rank's line."""
+        self._place: PlotPlaceholder | None = None
+        """Where the plot is, once it is there."""
+        self._before: Widget | None = None
+        """The widget that had the keys before the crosshair."""
+
+    def on_mount(self) -> None:
+        """Load what is heavy once the first frame is there."""
+        self.call_after_refresh(self._add_plot)
+
+    def _add_plot(self) -> None:
+        if not self.is_attached:
+            # Left meanwhile.
+            return
+        self._place = next(iter(self.query(PlotPlaceholder)), None)
+        if self._place is None or not self._place.is_mounted:
+            # Under load the first refresh can come before all of the screen is there.
+            self.call_after_refresh(self._add_plot)
+            return
+        self.look = self._placeholder.make(self.look).look
+        self.show(self.frame)
+        self.refresh_bindings()
+
+    @property
+    def _placeholder(self) -> PlotPlaceholder:
+        return self.query_one(PlotPlaceholder)
+
+    @property
+    def _plot(self) -> Plot | None:
+        return self._placeholder.plot
+
+    def show(self, frame: Frame) -> None:
+        """Pass the frame to the header, and to the plot; a key that has come meanwhile is done before."""
+        super().show(frame)
+        self.call_later(self._placeholder.show, frame, [self.rank] if self.alone else frame.values("rank"), self.rank)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer the plot's keys where there is a plot."""
+        if action in _ON_THE_PLOT:
+            # Asked for each of these keys whenever the key bar is drawn: the whole screen is not searched for it.
+            place = self._place
+            return place is not None and place.plot is not None and place.display
+        return super().check_action(action, parameters)
+
+    @property
+    def crossing(self) -> bool:
+        """True while the arrows move the crosshair."""
+        return self._plot is not None and self._plot.crosshair is not None
+
+    def action_zoom(self, factor: float) -> None:
+        """Show more steps or fewer."""
+        if self._plot is not None:
+            self._plot.zoom(factor)
+
+    def action_scroll(self, by: float) -> None:
+        """Show earlier steps or later ones."""
+        if self._plot is not None:
+            self._plot.scroll_steps(by)
+
+    def action_whole(self) -> None:
+        """Show the whole run, or the recent steps."""
+        if self._plot is not None:
+            self._plot.show_other()
+
+    def action_log(self) -> None:
+        """Change the scale."""
+        if self._plot is not None:
+            self._plot.change_scale()
+
+    def action_gather(self) -> None:
+        """Show the ranks as a band, or each."""
+        if self._plot is not None:
+            self._plot.gather()
+
+    def action_smooth(self) -> None:
+        """Smooth more, or not at all."""
+        if self._plot is not None:
+            self._plot.smooth()
+
+    def action_cross(self) -> None:
+        """Read values off."""
+        self._before = self.focused
+        self._placeholder.cross()
+
+    def action_metric(self) -> None:
+        """Choose what is plotted."""
+        from ddptop.tui.screens.dialogs.pickers import MetricPicker
+
+        if self._plot is not None and self.look is not None:
+            names = [] if self.frame.history is None else self.frame.history.by_step.names
+            self.app.push_screen(MetricPicker(offered(names), self.look.metric), self._plot.choose)
+
+    @on(PlotPlaceholder.Left)
+    def _uncross(self) -> None:
+        """Give the keys back to who had them."""
+        self.set_focus(self._before)
 
 
 class PlotScreen(PlottedScreen):

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.widgets import ContentSwitcher
 
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.with_plot import PlottedScreen
+from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.views.panels import PanelGrid
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView

@@ -5,10 +5,8 @@ table     a line for each rank
 heatmap   all ranks over time
 timeline  one step of all ranks
 plot      a number over steps
-rank      all about one rank
 screen    header, events, log and key bar around these
 stacks    the places at which the ranks stand
 ranks     the base of the views of all ranks
-filtered  the base of lists with a filter after `/`
 runs      the list of runs
 """

@@ -22,8 +22,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, fitted, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
-from ddptop.tui.link.fleet import Fleet, Listing, RunLine, line_of
-from ddptop.tui.link.host import HostLoad
+from ddptop.tui.link.fleet import Fleet, HostLoad, Listing, RunLine, line_of
 from ddptop.tui.model.frame import Frame
 
 LOOK_S: Final = 1.0

@@ -23,7 +23,7 @@ from ddptop.agent.observer.status.report import Report
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict
-from ddptop.tui.control.consent import Aim, Consent, ProcessLine
+from ddptop.tui.control.kill import Aim, Consent, ProcessLine
 from ddptop.tui.link.source import Refused, Unholdable
 from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, whole

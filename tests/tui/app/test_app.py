@@ -24,7 +24,7 @@ from textual.widgets import Button, Static
 
 from ddptop.agent.control.waiting import Waiting
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.control.consent import Aim, Consent
+from ddptop.tui.control.kill import Aim, Consent
 from ddptop.tui.link.source import LONG_POLL_S
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens.dialogs.kill import KillDialog

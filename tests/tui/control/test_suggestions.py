@@ -16,7 +16,7 @@ from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch import form, launch, remembered
 from ddptop.tui.control.launch.form import Draft
 from ddptop.tui.control.launch.options import Request
-from ddptop.tui.control.launch.suggestions import Suggestion, completed, modules, paths, suggestions
+from ddptop.tui.control.launch.programs import Suggestion, completed, modules, paths, suggestions
 
 FILES = ("train.py", "toy_train.py", "pkg/__init__.py", "pkg/train.py", "pkg/deep/eval.py", ".hidden.py", "notes.txt")
 

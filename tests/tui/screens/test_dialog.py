@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 from textual.widgets import Button, Input
 
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.control.consent import Consent
+from ddptop.tui.control.kill import Consent
 from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.dialogs import dialog
 from ddptop.tui.screens.dialogs.dialog import Dialog

@@ -19,11 +19,10 @@ from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, SHADE_SIGNS, SHADES, ink
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
-from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.rank import RankScreen, fact_rows, history_rows, latency_rows
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.heatmap.cells import HeatCells
 from ddptop.tui.views.heatmap.heatmap import Heatmap
-from ddptop.tui.views.rank import fact_rows, history_rows, latency_rows
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.timeline.timeline import TimelineView
 

@@ -22,8 +22,8 @@ from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
 from ddptop.tui.model.frame import STATES, Frame, RankFrame, Restart
+from ddptop.tui.screens.rank import fact_rows, history_rows
 from ddptop.tui.views.panels import Shape, arrange, draw_panel
-from ddptop.tui.views.rank import fact_rows, history_rows
 from ddptop.tui.views.screen.header import header_rows, message
 from ddptop.tui.views.table.columns import columns_of
 

@@ -20,8 +20,8 @@ from textual.screen import Screen
 
 from ddptop.tui.app.keys.counting import DIGITS, PASSING
 from ddptop.tui.screens.live import LiveScreen
+from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.settings import SettingsError, path
 from ddptop.tui.views.ranks import RankView
 

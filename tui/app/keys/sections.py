@@ -18,11 +18,10 @@ from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.lists import FollowedScreen, ListScreen, LogScreen
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.screens.plot import PlotScreen
+from ddptop.tui.screens.plot import PlotScreen, PlottedScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.stacks import StacksScreen
-from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels import PanelGrid
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder

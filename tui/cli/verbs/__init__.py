@@ -4,16 +4,13 @@ Each has `add(verbs)`, which gives it its parsers, and names in them the functio
 the verb out: `run(options) -> exit code`.  ZeroMQ, Textual, NumPy and torch are not imported
 before that is called.
 
-launch      `launch`, `restart`
-slurm       `launch --slurm`
-watching    `attach`, `watch`, `logs`
-listing     `ps`, `status`, `events`, `report`, `programs`
-stacks      `stacks`
-control     `pause`, `step`, `resume`, `checkpoint`, `stop`
-kill        `kill`
-cleaning    `clean`
-serving     `serve`
-reference   `config`, `help`
-completion  `completion`
-options     options that several verbs share
+launch     `launch`, `restart`
+slurm      `launch --slurm`
+watching   `attach`, `watch`, `logs`
+listing    `ps`, `status`, `events`, `report`, `programs`, `stacks`
+control    `pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `kill`
+cleaning   `clean`
+serving    `serve`
+reference  `config`, `help`, `completion`
+options    options that several verbs share
 """

@@ -8,8 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.agent.text import plural
-from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.parsing import whole
+from ddptop.tui.cli.parsing import complain, whole
 from ddptop.tui.cli.verbs.options import Verbs, add_verb
 
 if TYPE_CHECKING:

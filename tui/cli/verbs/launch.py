@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs.options import (
     LAUNCHED,
     RUN_HELP,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.parsing import complain
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir

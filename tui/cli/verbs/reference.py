@@ -1,11 +1,12 @@
-"""`help` and `config`: the manual, and the settings with their file."""
+"""`help`, `config` and `completion`: the manual, the settings with their file, and the script for a shell."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import Final
 
-from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs.options import Verbs, add_verb
 
 
@@ -30,6 +31,7 @@ def add(verbs: Verbs) -> None:
         {0: "printed", 2: "printed, but the settings file has an error"},
     )  # fmt: skip
     config.set_defaults(carry=_config)
+    _add_completion(verbs)
 
 
 def _help(options: argparse.Namespace) -> int:
@@ -87,3 +89,34 @@ def _config(_: argparse.Namespace) -> int:
         return 0
     sys.stdout.flush()
     return complain(problem, 2)
+
+
+LINES: Final = {
+    "bash": ("~/.bashrc", 'eval "$(ddptop completion bash)"'),
+    "zsh": ("~/.zshrc", 'eval "$(ddptop completion zsh)"'),
+    "fish": ("config.fish", "ddptop completion fish | source"),
+}
+"""By shell, its startup file and the line that belongs there."""
+
+_EXAMPLES: Final = "\n".join(
+    f"{f'ddptop completion {shell}':<22}  # in {file}: {line}" for shell, (file, line) in LINES.items()
+)
+
+
+def _add_completion(verbs: Verbs) -> None:
+    completion = add_verb(
+        verbs, "completion", "print the script that completes ddptop in a shell",
+        "Prints the script with which tab completes verbs, options, runs, programs, scripts and modules. "
+        "A line in the startup file of the shell reads it; in zsh after compinit.",
+        _EXAMPLES,
+        {0: "printed", 2: "no such shell"},
+    )  # fmt: skip
+    completion.add_argument("shell", metavar="SHELL", choices=tuple(LINES), help=f"one of {', '.join(LINES)}")
+    completion.set_defaults(carry=_print)
+
+
+def _print(options: argparse.Namespace) -> int:
+    from ddptop.tui.cli import completion
+
+    print(completion.script(options.shell))
+    return 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.parsing import whole
+from ddptop.tui.cli.parsing import complain, whole
 from ddptop.tui.cli.verbs.options import Verbs, add_run, add_verb, chosen, configured
 
 

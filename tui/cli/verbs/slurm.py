@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.text import plural
-from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs.options import detach, on_terminal, show
 from ddptop.tui.control.launch import hosts, slurm
 from ddptop.tui.control.launch.launch import command, resumed

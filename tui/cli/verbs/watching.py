@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.parsing import whole
+from ddptop.tui.cli.parsing import complain, whole
 from ddptop.tui.cli.verbs.options import (
     RUNS_OWN,
     Verbs,

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
-from typing import Final
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -19,6 +22,7 @@ from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank.options import DESCRIBE, positive_number, whole_number
+from ddptop.tui.control.launch.options import AS_MODULE
 
 PATIENCE_S: Final = 60.0
 """To import torch may take long on a busy machine."""
@@ -75,3 +79,136 @@ def ask(program: str) -> tuple[Option, ...]:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         why = clean(said[-1], 200) if said else f"exit code {done.returncode}"
         raise Refused(f"{program} does not tell its options: {why}") from problem
+
+
+_MOST_ENTRIES: Final = 5000
+"""Entries of a folder that are read: one with a million images is no place of scripts."""
+_MOST_OFFERED: Final = 200
+_MOST_RECENT: Final = 5
+"""Recent programs that are offered while nothing is typed."""
+_SHORTEST_WORD: Final = 3
+"""Letters that are looked for in the notes."""
+_PATH: Final = re.compile(r"[~./]|.*/")
+"""How a word begins that can only be a path."""
+
+
+class Suggestion(NamedTuple):
+    """A program that may be meant."""
+
+    text: str
+    """Stands in the field once it is chosen: a name of the catalogue, a path, or `-m` and a module."""
+    note: str
+    """What it is, for the user."""
+    arguments: str | None = None
+    """Those that it was launched with last; None where that is not known."""
+    whole: bool = True
+    """False for a folder or a package, of which a script or a module has still to be chosen."""
+
+
+def suggestions(typed: str, recent: Sequence[Suggestion] = ()) -> list[Suggestion]:
+    """Return what the typed text may mean: recent programs first, then what begins with it, then what contains it."""
+    typed = typed.strip() if typed.strip() != AS_MODULE else f"{AS_MODULE} "
+    if typed.startswith(f"{AS_MODULE} "):
+        found = [_module(name) for name in modules(typed.removeprefix(AS_MODULE).strip())]
+    else:
+        here = [_path(path) for path in paths(typed)]
+        programs = [] if _PATH.match(typed) else [Suggestion(each.name, each.technique) for each in CATALOGUE.values()]
+        # Folders last: a repository has many of them, and few are on the way to a script.
+        found = [*(each for each in here if each.whole), *programs, *(each for each in here if not each.whole)]
+    earlier = [each for each in recent if typed.casefold() in each.text.casefold()][: None if typed else _MOST_RECENT]
+    taken = {each.text for each in earlier}
+    later = [each for each in found if each.text not in taken and _rank(each, typed) is not None]
+    if typed not in {*taken, *(each.text for each in later)} and os.path.isfile(os.path.expanduser(typed)):
+        # A script may be called anything.
+        later.append(_path(typed))
+    # Stable: what fits equally well stays in its order.
+    offered = earlier + sorted(later, key=lambda each: _rank(each, typed) or 0)
+    # What is typed to its end comes first: it is marked, and must not become another program.
+    return sorted(offered, key=lambda each: each.text != typed)[:_MOST_OFFERED]
+
+
+def _rank(suggestion: Suggestion, typed: str) -> int | None:
+    """Return 0 where the name begins with what is typed, more where it fits less, None where it does not fit."""
+    text, words = suggestion.text.casefold(), typed.casefold()
+    if text.startswith(words):
+        return 0
+    if words in text:
+        return 1
+    # "pipeline" and "fsdp" are looked for among the techniques; two letters are in all of them.
+    about = len(words) >= _SHORTEST_WORD and f" {words}" in f" {suggestion.note.casefold()}"
+    return 2 if about else None
+
+
+def completed(typed: str, found: Sequence[Suggestion]) -> str:
+    """Return the typed text with as much behind it as all suggestions that begin with it share."""
+    texts = [each.text for each in found if each.text.startswith(typed)]
+    # What the first and the last one share, in the order of characters, all share.
+    first, last = min(texts, default=typed), max(texts, default=typed)
+    differing = (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    return first[: next(differing, min(len(first), len(last)))]
+
+
+def paths(typed: str) -> list[str]:
+    """Return the folders, with a slash behind them, and the Python files that a typed path may become, as it is typed.
+
+    Hidden ones are left out until their dot is typed, as a shell does, and so are names that nobody can type.
+    """
+    folder, slash, stem = typed.rpartition("/")
+    place = os.path.expanduser(folder + slash) or "."
+    found = [
+        folder + slash + entry.name + ("/" if _is_folder(entry) else "")
+        for entry in _entries(place)
+        if (entry.name.startswith(stem) or (not slash and stem.casefold() in entry.name.casefold()))
+        and entry.name.startswith(".") <= stem.startswith(".")
+        and entry.name.isprintable()
+        and entry.name != "__pycache__"
+        and (entry.name.endswith(".py") or _is_folder(entry))
+    ]
+    return sorted(found)
+
+
+def modules(typed: str) -> list[str]:
+    """Return the modules of this folder that a typed name may become, and the folders, with a dot behind each.
+
+    A folder may be a package without an `__init__.py`.
+    """
+    package, dot, stem = typed.rpartition(".")
+    place = os.path.join(*package.split("."), "") if package else "."
+    if "/" in typed:
+        return []
+    found = []
+    for entry in _entries(place):
+        name, is_script = entry.name.removesuffix(".py"), entry.name.endswith(".py")
+        if not name.startswith(stem) or not name.isidentifier() or name == "__init__":
+            continue
+        if is_script:
+            found.append(package + dot + name)
+        elif _is_folder(entry):
+            # Whether there is Python in it is not looked up: that would read every folder at every key.
+            found.append(f"{package}{dot}{name}.")
+    return sorted(found)
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from islice(entries, _MOST_ENTRIES)
+    except (OSError, ValueError):
+        # Gone, not ours to read, or a name with a NUL in it: nothing is offered.
+        return
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _path(path: str) -> Suggestion:
+    return Suggestion(path, "folder", whole=False) if path.endswith("/") else Suggestion(path, "script")
+
+
+def _module(name: str) -> Suggestion:
+    text = f"{AS_MODULE} {name}"
+    return Suggestion(text, "package", whole=False) if name.endswith(".") else Suggestion(text, "module")

@@ -17,7 +17,7 @@ from ddptop.agent.wire.incoming import Verbatim, cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch.form import Draft, without_secrets
 from ddptop.tui.control.launch.options import AS_MODULE, OPTIONS, Request
-from ddptop.tui.control.launch.suggestions import Suggestion
+from ddptop.tui.control.launch.programs import Suggestion
 from ddptop.tui.settings import state_folder
 
 _Stored: TypeAlias = dict[str, str | dict[str, dict[str, str]]]

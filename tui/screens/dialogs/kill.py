@@ -19,8 +19,7 @@ from textual.message import Message
 from textual.widgets import Button, Static
 
 from ddptop.tui.control import signals
-from ddptop.tui.control.consent import Aim, Consent, ProcessLine
-from ddptop.tui.control.kill import Killing
+from ddptop.tui.control.kill import Aim, Consent, Killing, ProcessLine
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Control, Refused
 from ddptop.tui.model.frame import Frame

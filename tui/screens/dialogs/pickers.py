@@ -25,7 +25,7 @@ from textual.widgets.option_list import Option
 
 from ddptop.agent.text import clean
 from ddptop.tui.control import signals
-from ddptop.tui.control.consent import ProcessLine
+from ddptop.tui.control.kill import ProcessLine
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Control, Refused

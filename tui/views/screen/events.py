@@ -15,11 +15,11 @@ from textual.geometry import Region
 
 from ddptop.agent.observer.model.hosts import NO_HOSTS
 from ddptop.tui.drawing import units
+from ddptop.tui.drawing.filtered import Filtered
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, ScrolledLines
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.model.frame import EventLine, Frame, with_rank
-from ddptop.tui.views.filtered import Filtered
 
 _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}
 _LEAD: Final = len("12:00:00 ! ")

@@ -13,6 +13,7 @@ from textual.message import Message
 
 from ddptop.agent.text import size
 from ddptop.tui.drawing import units
+from ddptop.tui.drawing.filtered import Filtered
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, ScrolledLines, width_of
 from ddptop.tui.drawing.theme import Ink
@@ -20,7 +21,6 @@ from ddptop.tui.link.logs.excerpt import LogSource
 from ddptop.tui.link.logs.reader import LogReader, Picture, Place, ShownLine
 from ddptop.tui.model.logs.lines import Level
 from ddptop.tui.model.logs.matching import places
-from ddptop.tui.views.filtered import Filtered
 from ddptop.tui.views.screen.log import hue_of
 
 _MARKS: Final = {Level.WARNING: "! ", Level.ERROR: "✗ "}

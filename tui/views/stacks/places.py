@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from textual.binding import Binding, BindingType
 from textual.scroll_view import ScrollView
 
+from ddptop.tui.drawing.filtered import Filtered
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, ScrolledLines
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.model.diagnosis.stacks import Place
-from ddptop.tui.views.filtered import Filtered
 from ddptop.tui.views.stacks.lines import PlacedLine, placed_lines, stack_row
 
 

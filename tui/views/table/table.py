@@ -20,10 +20,10 @@ from textual.strip import Strip
 from ddptop.agent.text import clean, plural
 from ddptop.agent.wire.frames import HostFrame
 from ddptop.tui.drawing import units
+from ddptop.tui.drawing.filtered import Filtered
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, strip_of
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.views.filtered import Filtered
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row, wanted_of
 from ddptop.tui.views.table.grouping import grouped, host_of, host_row, line_of, nowhere_row, states_of

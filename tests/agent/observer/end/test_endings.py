@@ -23,8 +23,8 @@ from ddptop.agent.observer.status import survey
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
 from ddptop.tui.control import ending
-from ddptop.tui.control.consent import Consent
 from ddptop.tui.control.ending import Ending
+from ddptop.tui.control.kill import Consent
 from ddptop.tui.link.source import Refused
 
 Launch = Callable[..., RunDir]

@@ -30,7 +30,7 @@ from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.cli import complaint, main
+from ddptop.tui.cli import main, parsing
 from ddptop.tui.cli.output import card, plain, status
 from ddptop.tui.cli.verbs import options
 from ddptop.tui.control import actor
@@ -160,7 +160,7 @@ def test_what_the_shell_says_is_clean(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as left:
         main._parser().parse_args(["ps", "--x\x1b]0;owned\x07\u202e\x9b2J"])
     assert left.value.code == 2
-    assert complaint.complain(OSError(2, "gone", "a\x1b[2J\u202e\nb"), 2) == 2
+    assert parsing.complain(OSError(2, "gone", "a\x1b[2J\u202e\nb"), 2) == 2
     said = capsys.readouterr().err
     assert not marks(said)
     assert len(said.splitlines()) == 2
