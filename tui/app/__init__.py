@@ -1,10 +1,8 @@
 """The app: screens over a source, keys, snapshots, and its way into a browser.
 
-app       frames in, screens out; every action `app.…` of a key begins here
+app       frames in, screens out, and the moments of both; every action `app.…` of a key begins here
 shown     the run that is shown, now or as the user holds it
-rhythm    the moments at which messages are taken in and frames painted
 acting    actions: the question before, the thread, the outcome; the words of questions are in `screens.dialogs`
-opening   the screens that open over the run, and the way back from them
 several   the list of runs, another run, a launch
 keys      the keys and their actions, the palette, and the hint for the next key
 program   the app as a program: exit codes, and one line on an error of its own

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.color import ColorSystem
 from textual import on
@@ -28,6 +28,7 @@ from textual.css.query import NoMatches
 from textual.events import AppBlur, DeliveryComplete, DeliveryFailed, Key, Resize
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import var
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.worker import WorkerFailed
 
@@ -35,17 +36,16 @@ from ddptop.tui.app.acting import Acted, Acting, Prepared
 from ddptop.tui.app.keys import counting, keymap
 from ddptop.tui.app.keys.hint import HELP, FirstHint
 from ddptop.tui.app.keys.palette import Palette, RunCommands
-from ddptop.tui.app.opening import Opening
-from ddptop.tui.app.rhythm import Rhythm
 from ddptop.tui.app.several import SeveralRuns
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import RULES, is_offered
 from ddptop.tui.drawing.lines import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet, RunLine
-from ddptop.tui.link.source import ReadOnly, Source
-from ddptop.tui.model.frame import Frame
+from ddptop.tui.link.source import LONG_POLL_S, ReadOnly, Source
+from ddptop.tui.model.frame import Frame, can_be_reported
 from ddptop.tui.screens.live import LiveScreen
+from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.settings import Settings, path
@@ -54,7 +54,10 @@ from ddptop.tui.views.runs import RunList
 
 if TYPE_CHECKING:
     from ddptop.tui.screens.dialogs.kill import KillDialog
+    from ddptop.tui.screens.lists import ListScreen
 
+POLL_HZ: Final = 20
+PAINT_HZ: Final = 4
 TERMINAL_S: Final = 1.0
 """Seconds between two looks whether the terminal is still there."""
 DEFAULT: Final = Settings()
@@ -137,7 +140,6 @@ class DdptopApp(App[None]):
         """The run can be looked at only; no key that acts on it is offered."""
         self.shown = ShownRun(self.source, clock)
         self.acting = Acting(self, self.shown)
-        self._opening = Opening(self, self.shown, lambda: self.source, self.repaint)
         self.several = None if fleet is None or read_only else SeveralRuns(self, self.shown, self.acting, fleet)
         """None where no other run can be shown or launched."""
         self.settings = settings
@@ -148,6 +150,10 @@ class DdptopApp(App[None]):
         self._listed = listed
         self._first: Frame | None = None
         """The frame with which the first screen begins: what it lacks is awaited from then on."""
+        self.between: Timer
+        """The clock of the polls between frames."""
+        self._turn = 0
+        """Frames whose time has come."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEME_NAMES[settings.look.theme]
@@ -212,8 +218,8 @@ class DdptopApp(App[None]):
 
     def on_mount(self) -> None:
         """Start the clocks."""
-        # The source and the frame are others once another run is shown.
-        self.rhythm = Rhythm(self, lambda: self.source.poll(), lambda: self.frame or self._first, self.repaint)
+        self.between = self.set_interval(1 / POLL_HZ, self._take_in)
+        self.set_interval(1 / PAINT_HZ, self.next_frame)
         if not self.is_headless and sys.stdin is not None and sys.stdin.isatty():
             terminal = select.poll()
             terminal.register(sys.stdin, 0)
@@ -239,6 +245,45 @@ class DdptopApp(App[None]):
 
     def _end_by(self, number: int) -> None:
         self.exit(return_code=128 + number)
+
+    # Messages and frames: a poll comes with each frame. Between two frames there are more only while more messages come
+    # than the turn of a frame takes in, or while the history that is looked at is not whole.
+
+    def next_frame(self) -> None:
+        """Take in new messages and show them."""
+        self._turn += 1
+        if not self._has_more():
+            # Behind a dialog the run goes on once a second: Textual paints the whole screen for any change there.
+            behind = any(screen.is_modal for screen in self.screen_stack[-1:])
+            if self._turn % PAINT_HZ == 0 or not behind:
+                self.repaint()
+            return
+        self.between.resume()
+        # A key that has come meanwhile is done before.
+        self.call_later(self.repaint)
+
+    def _take_in(self) -> None:
+        """Take in what has come between two frames: only while there is more than a frame's turn takes in."""
+        waited = self._waits
+        more = self._has_more()
+        if waited and not self._waits:
+            # The history is whole, and is shown without waiting for the clock.
+            self.repaint()
+        elif not more and self.frame is not None:
+            self.between.pause()
+
+    def _has_more(self) -> bool:
+        """Take in new messages, and return whether more of them may be there already."""
+        began = time.monotonic()
+        self.source.poll()
+        return self._waits or time.monotonic() - began > LONG_POLL_S
+
+    @property
+    def _waits(self) -> bool:
+        """True while the history that is looked at is not whole."""
+        frame = self.frame or self._first
+        history = None if frame is None else frame.history
+        return history is not None and not history.complete
 
     def repaint(self) -> None:
         """Show the present frame at once."""
@@ -281,7 +326,9 @@ class DdptopApp(App[None]):
                     all_ended=live.frame.all_ended,
                 )
             case "logs" | "events" | "stacks" | "report":
-                return self._opening.offers(action, live)
+                if live is not None and live.opened_by == action:
+                    return False
+                return action != "report" or (live is not None and can_be_reported(live.frame))
             case "number":
                 return isinstance(top, LiveScreen) and bool(top.check_action(str(parameters[0]), parameters[1:]))
             case "runs" if isinstance(top, RunsScreen) and len(self.screen_stack) == 1:
@@ -341,34 +388,70 @@ class DdptopApp(App[None]):
         self.shown.hold()
         self.repaint()
 
+    # Screens over the run: each is imported when it opens, so that the screen of the run is there the sooner
+
     def action_logs(self) -> None:
         """Show what the chosen rank printed."""
-        self._opening.logs(self._live)
+        from ddptop.tui.screens.lists import LogScreen
+
+        if (live := self._live) is not None:
+            self._show_list(LogScreen(self.shown.frame(), live.rank))
 
     def action_events(self) -> None:
         """Show what has happened in the run."""
-        self._opening.events(self._live)
+        from ddptop.tui.screens.lists import EventScreen
+
+        if (live := self._live) is not None:
+            self._show_list(EventScreen(self.shown.frame(), live.rank))
 
     def action_stacks(self) -> None:
         """Show where each rank stands: first the one whose screen or log this is."""
-        self._opening.stacks(self._live)
+        from ddptop.tui.screens.stacks import StacksScreen
+
+        if (live := self._live) is not None:
+            first = live.rank if live.is_of_rank else None
+            self._show_list(StacksScreen(self.shown.frame(), live.rank, lambda: self.source.inspector, first))
 
     def action_report(self) -> None:
         """Show why the run has failed."""
-        self._opening.report(self._live)
+        from ddptop.tui.model.diagnosis.report import whole
+        from ddptop.tui.screens.report import ReportScreen
+
+        if (live := self._live) is not None:
+            self._show_list(ReportScreen(self.shown.frame(), live.rank, lambda: whole(self.source.report())))
+
+    def _show_list(self, screen: ListScreen[Any]) -> None:
+        """Show one of logs, events, stacks and report in the place of another: `back` leads to where they came from."""
+        from ddptop.tui.screens.lists import ListScreen
+
+        if isinstance(top := self.screen, ListScreen):
+            top.dismiss(top.rank)
+        self.push_screen(screen, self._returned)
 
     def action_plot(self) -> None:
         """Show the plot on the whole screen."""
-        self._opening.plot(self._live)
+        from ddptop.tui.screens.plot import PlotScreen
+
+        if isinstance(live := self._live, PlottedScreen):
+            screen = PlotScreen(self.shown.frame(), live.rank, live.look, alone=live.alone)
+            self.push_screen(screen, self._returned)
+
+    @on(RankView.Opened)
+    def _show_rank(self, message: RankView.Opened) -> None:
+        from ddptop.tui.screens.rank import RankScreen
+
+        self.push_screen(RankScreen(self.shown.frame(), message.rank), self._returned)
+
+    def _returned(self, rank: int | None) -> None:
+        for screen in self.screen_stack:
+            if rank is not None and isinstance(screen, RunScreen):
+                screen.choose(rank)
+        self.repaint()
 
     @on(RunScreen.Viewed)
     def _view_chosen(self, message: RunScreen.Viewed) -> None:
         if self._hint is not None:
             self._hint.use(f"view.{message.name}")
-
-    @on(RankView.Opened)
-    def _show_rank(self, message: RankView.Opened) -> None:
-        self._opening.rank(message.rank)
 
     # Other runs
 

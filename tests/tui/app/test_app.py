@@ -668,26 +668,42 @@ class Polled(MovingSource):
         return self.now
 
 
+async def test_behind_a_dialog_the_run_goes_on_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the frames of two seconds two are painted while a dialog is open, and all of them once it has closed."""
+    app = DdptopApp(StillSource(frame()), clock=lambda: NOW)
+    app.set_interval = lambda *_, **__: None  # type: ignore[assignment,method-assign]
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.between = app.set_timer(3600, lambda: None)
+        painted: list[None] = []
+        monkeypatch.setattr(app, "repaint", lambda: painted.append(None))
+        for key, expected in (("k", 2), ("escape", 8)):
+            await pilot.press(key)
+            painted.clear()
+            for _ in range(8):
+                app.next_frame()
+            assert len(painted) == expected
+
+
 async def test_messages_are_taken_in_with_each_frame_and_between_two_only_while_more_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A frame shows what has come by then; where a poll took long, more are made before the next frame."""
     # Frames come when the test says so.
-    monkeypatch.setattr("ddptop.tui.app.rhythm.PAINT_HZ", 1e-3)
-    monkeypatch.setattr("ddptop.tui.app.rhythm.POLL_HZ", 100)
+    monkeypatch.setattr("ddptop.tui.app.app.PAINT_HZ", 1e-3)
+    monkeypatch.setattr("ddptop.tui.app.app.POLL_HZ", 100)
     source = Polled()
-    monkeypatch.setattr("ddptop.tui.app.rhythm.time", source)
+    monkeypatch.setattr("ddptop.tui.app.app.time", source)
     app = DdptopApp(source)
     async with app.run_test(size=(120, 40)) as pilot:
         app.repaint()
-        between: asyncio.Event = app.rhythm.between._active
+        between: asyncio.Event = app.between._active
         await until(pilot, lambda: not between.is_set(), "no polls between two frames")
         before = source.polls
-        app.rhythm.next_frame()
+        app.next_frame()
         assert not between.is_set()
         assert source.polls == before + 1, "a frame shows what has come by then"
         source.takes_s = 1.5 * LONG_POLL_S
-        app.rhythm.next_frame()
+        app.next_frame()
         assert between.is_set()
         await until(pilot, lambda: source.polls > before + 5, "polls between two frames")
         source.takes_s = 0.0
