@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Final
 
 from ddptop.agent import wire
@@ -44,7 +44,6 @@ class RunControl:
         *,
         count_down: Callable[[str], None] = lambda line: None,
         restarted: Callable[[RunDir], None] = lambda started: None,
-        acting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Act on a run for `who`.
 
@@ -54,14 +53,12 @@ class RunControl:
             who: the actor, for the run's event list.
             count_down: takes who is left of an ending that goes on without an observer; from any thread.
             restarted: takes the run that a restart has started; from any thread.
-            acting: entered around each action that would leave the run half way if it were broken off.
         """
         self._directory = directory
         self._run = run
         self._who = who = actor.in_run(who, states.has_other_hosts(run))
         self._count_down = count_down
         self._restarted = restarted
-        self._acting = acting
         self._ending = Ending(directory, who)
 
     def pause(self, waiting: Waiting | None = None) -> str:
@@ -94,15 +91,13 @@ class RunControl:
 
     def resume(self) -> str:
         """Resume all ranks, held or frozen; see `freezer.thaw`."""
-        with self._acting():
-            if freezer.has_stopped(self._directory):
-                return self._noted("resume", lambda: freezer.thaw(self._directory))
-            return self._act("resume").text
+        if freezer.has_stopped(self._directory):
+            return self._noted("resume", lambda: freezer.thaw(self._directory))
+        return self._act("resume").text
 
     def freeze(self) -> str:
         """Stop all processes where they are; see `freezer.freeze`."""
-        with self._acting():
-            return self._noted("freeze", self._freeze)
+        return self._noted("freeze", self._freeze)
 
     def _freeze(self) -> str:
         run = self._directory.read()
@@ -170,13 +165,13 @@ class RunControl:
 
     def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
         """End the run, or one rank or process of it; see `Ending.kill`."""
-        with self._acting(), refusing():
+        with refusing():
             self._check_run()
             return self._ending.kill(grace_s, aim, progress, self._count_down, consent)
 
     def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
         """Send a signal; see `Ending.signal`."""
-        with self._acting(), refusing():
+        with refusing():
             self._check_run()
             return self._ending.signal(number, aim, consent)
 
@@ -196,7 +191,7 @@ class RunControl:
         from ddptop.tui.control.launch import launch
 
         told: list[str] = []
-        with self._acting(), refusing():
+        with refusing():
             self._check_run()
             try:
                 started = launch.restart(self._directory, resume=resume, who=self._who, tell=told.append)

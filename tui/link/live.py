@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,15 +58,12 @@ class Link:
         onlooker: bool = False,
         looks_back: bool = False,
         clock: Callable[[], float] = time.monotonic,
-        acting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Open a run.
 
         An `onlooker` changes nothing about it, not even the record of an end that nobody saw; one that
         `looks_back` holds more of the history than a frame of now needs. The `clock` bounds each `poll`.
-        For `acting` see `RunControl`.
         """
-        self._acting = acting
         self._clock = clock
         self._thresholds = thresholds
         self._looks_back = looks_back
@@ -91,7 +87,6 @@ class Link:
             self._who,
             count_down=self._count_down,
             restarted=partial(self._show_next, directory),
-            acting=self._acting,
         )
         self.inspector = RunInspector(directory, self._run)
         self._members: dict[int, Member] = {}

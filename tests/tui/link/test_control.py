@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,10 +15,6 @@ from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.source import Control, ReadOnly, Refused, Source
 
 ACTIONS = {name for name in vars(Control) if not name.startswith("_")}
-LOOKS = {"resumable", "victims", "processes"}
-"""What leaves a run as it is."""
-DECIDED_BY_RANKS = {"pause", "step", "checkpoint", "stop"}
-"""What leaves nothing half done where it is broken off, and may take as long as the training."""
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "step": (1,),
     "kill": (0.0, None, print),
@@ -33,26 +27,6 @@ KEYWORDS = {"stop": {"checkpoint": False}, "restart": {"resume": False}}
 def ask(control: Control, name: str) -> object:
     """Have it do something, by name."""
     return getattr(control, name)(*ARGUMENTS.get(name, ()), **KEYWORDS.get(name, {}))
-
-
-def test_what_must_not_be_broken_off_is_told() -> None:
-    """What is added to `Control` leaves the run alone, or nothing of it half done, or it is told while it goes on."""
-    run = Run("toy-1", "id", "toy.py", (), 1, "gloo", "cpu", 10**9, True)
-    directory = rundir.create(run)
-    shutil.rmtree(directory.path)
-    told: list[str] = []
-
-    @contextmanager
-    def acting() -> Iterator[None]:
-        told.append("begun")
-        yield
-        told.append("not refused")
-
-    for name in sorted(ACTIONS):
-        told.clear()
-        with suppress(Refused):
-            ask(RunControl(directory, run, "test", acting=acting), name)
-        assert told == ([] if name in LOOKS | DECIDED_BY_RANKS else ["begun"]), name
 
 
 def test_a_run_on_several_hosts_is_not_frozen() -> None:

@@ -3,5 +3,4 @@
 service     admission, and textual-serve on the loopback interface
 browsertab  the process behind a tab, as the service sees it
 browser     that process
-unfinished  actions that this process has begun and must bring to their end
 """

@@ -1,8 +1,8 @@
 """The dashboard behind one tab of a browser; `serve` starts one for each.
 
-    python …/agent/starter.py ddptop.tui.app.web.browser RUN ID [--control] PIPE
+    python …/agent/starter.py ddptop.tui.app.web.browser RUN ID [--control]
 
-Without `--control` the run can only be looked at; `PIPE` is a descriptor, see `unfinished`.
+Without `--control` the run can only be looked at.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui import settings
 from ddptop.tui.app.program import run_dashboard
-from ddptop.tui.app.web import unfinished
 from ddptop.tui.control.actor import who
 from ddptop.tui.link.live import Link
 
@@ -63,7 +62,7 @@ def exactly(name: str, run_id: str) -> RunDir:
 def main() -> None:
     """Show the run until the tab is closed."""
     limit_memory()
-    name, run_id, *mode, pipe = sys.argv[1:]
+    name, run_id, *mode = sys.argv[1:]
     try:
         directory = exactly(name, run_id)
     except RunDirError as problem:
@@ -71,9 +70,8 @@ def main() -> None:
     found = settings.load()
     # What a browser can draw does not depend on the locale of the server.
     look = msgspec.structs.replace(found.look, glyphs="unicode" if found.look.glyphs == "auto" else found.look.glyphs)
-    acting = unfinished.telling(int(pipe))
     code = run_dashboard(
-        Link(directory, who("browser"), found.thresholds, looks_back=True, acting=acting),
+        Link(directory, who("browser"), found.thresholds, looks_back=True),
         msgspec.structs.replace(found, look=look),
         read_only=mode != ["--control"],
     )

@@ -12,14 +12,12 @@ from typing import Any, Final
 from textual_serve.app_service import AppService
 
 from ddptop.agent.text import clean
-from ddptop.tui.app.web.unfinished import Unfinished
 
 WIDTHS: Final = (20, 500)
 """Columns of a tab at least and at most: a screen costs memory and time with every cell."""
 HEIGHTS: Final = (5, 200)
 END_S: Final = 3.0
-"""How long either side of a tab may take to end, or to take in a message; what is done with the run takes its time."""
-_LOOK_S: Final = 0.1
+"""How long either side of a tab may take to end, or to take in a message."""
 _USUAL: Final = (80, 24)
 _READY: Final = b"__GANGLION__\n"
 """The first bytes of a program of Textual."""
@@ -27,51 +25,19 @@ _BUFFER: Final = 1 << 16
 _SAID_LIMIT: Final = 16384
 
 
-class Patience:
-    """The patience of a site with the actions of its tabs: it waits for them until its end is asked for again."""
-
-    def __init__(self) -> None:
-        self._asked = 0
-
-    def end(self) -> None:
-        """Ask for the end of the site."""
-        self._asked += 1
-
-    @property
-    def ending(self) -> bool:
-        """True once its end was asked for."""
-        return self._asked > 0
-
-    @property
-    def over(self) -> bool:
-        """True once that was asked for again."""
-        return self._asked > 1
-
-
 class Tab(AppService):
     """A process that a websocket drives."""
-
-    patience = Patience()
-    """That of the site, which sets it."""
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
         # Without a shell in between, which would be what gets our signals; and with a transport that can be closed.
         loop = asyncio.get_running_loop()
-        self._unfinished = Unfinished()
-        pipe = self._unfinished.pipe
-        try:
-            self._transport, protocol = await loop.subprocess_exec(
-                lambda: SubprocessStreamProtocol(_BUFFER, loop),
-                *shlex.split(self.command), str(pipe),
-                stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self._build_environment(width, height), pass_fds=(pipe,),
-                # Ctrl-c on the server's terminal is for the server: it lets the tabs finish what they have begun.
-                start_new_session=True,
-            )  # fmt: skip
-        except BaseException:
-            self._unfinished.close()
-            raise
-        finally:
-            self._unfinished.handed_over()
+        self._transport, protocol = await loop.subprocess_exec(
+            lambda: SubprocessStreamProtocol(_BUFFER, loop),
+            *shlex.split(self.command),
+            stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self._build_environment(width, height),
+            # Ctrl-c on the server's terminal is for the server, which ends the tabs.
+            start_new_session=True,
+        )  # fmt: skip
         self._process = process = Process(self._transport, protocol, loop)
         self._stdin = process.stdin
         return process
@@ -96,7 +62,9 @@ class Tab(AppService):
             listening.cancel()
         if listening.done() and not listening.cancelled():
             for line in listening.result().decode(errors="replace").splitlines():
-                _say(clean(line))
+                # The terminal may be gone.
+                with contextlib.suppress(OSError):
+                    print(clean(line), file=sys.stderr, flush=True)
 
     async def _relay(self, output: asyncio.StreamReader) -> None:
         while (line := await output.readline()) != _READY:
@@ -114,20 +82,14 @@ class Tab(AppService):
                     await self.on_packed(payload)
 
     async def stop(self) -> None:
-        """End the process: by force where it does not end by itself, once what it does with the run is done."""
+        """End the process, by force where it does not end by itself; the observer goes on with what was asked of it."""
         process, task, self._task = self._process, self._task, None
         if process is None or task is None:
             return
         try:
-            await asyncio.wait_for(self._leave(process, task), END_S)
-        except asyncio.TimeoutError:
-            if self._unfinished.any():
-                again = "; ctrl+c again ends it at once" if self.patience.ending else ""
-                _say(f"ddptop: a closed tab first finishes what it has begun with the run{again}")
-            while process.returncode is None and self._unfinished.any() and not self.patience.over:
-                await asyncio.sleep(_LOOK_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._leave(process, task), END_S)
         finally:
-            self._unfinished.close()
             task.cancel()
             # This kills it, where it still runs.
             self._transport.close()
@@ -140,12 +102,6 @@ class Tab(AppService):
         self.stdin.close()
         await asyncio.wait([task])
         await process.wait()
-
-
-def _say(line: str) -> None:
-    # The terminal may be gone: that must not cut short what a tab has begun.
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
 
 
 async def _tail(stream: asyncio.StreamReader) -> bytes:

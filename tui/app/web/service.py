@@ -23,7 +23,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.server import Server
 
 from ddptop.agent.observer.launcher import launcher
-from ddptop.tui.app.web.browsertab import END_S, Patience, Tab, cells
+from ddptop.tui.app.web.browsertab import END_S, Tab, cells
 
 ADDRESS: Final = "127.0.0.1"
 TABS: Final = 8
@@ -76,7 +76,6 @@ class Site(Server):
         self._sockets: set[web.WebSocketResponse] = set()
         self._known: set[object] = set()
         """Connections that have shown the cookie."""
-        self.patience = Patience()
         self._leaving: set[asyncio.Task[None]] = set()
         """Tabs that are being ended."""
 
@@ -210,12 +209,11 @@ class Site(Server):
                 close=_closing(browser),
                 download_manager=self.download_manager,
             )
-            tab.patience = self.patience
             try:
                 await tab.start(*cells(request.query.get("width"), request.query.get("height")))
                 await _pass_on(browser, tab)
             finally:
-                # In a task of its own: the server's end may cancel this one, and the tab may have a kill to finish.
+                # In a task of its own: the server's end may cancel this one.
                 leaving = asyncio.create_task(tab.stop())
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._leaving.discard)
@@ -286,14 +284,9 @@ def serve(site: Site, listening: socket.socket) -> None:
 
 async def _serve(site: Site, listening: socket.socket) -> None:
     end = asyncio.Event()
-
-    def told() -> None:
-        site.patience.end()
-        end.set()
-
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Who starts it with nohup wants it to go on.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(number, told)
+            asyncio.get_running_loop().add_signal_handler(number, end.set)
     async with site.opened(listening):
         await end.wait()

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +32,8 @@ else:
 pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
 
 from ddptop.agent.run.rundir import RunDirError
-from ddptop.tui.app.web import browsertab, service, unfinished
+from ddptop.tui.app.web import browsertab, service
 from ddptop.tui.app.web.browser import exactly
-from ddptop.tui.link.source import Refused
 
 TOKEN = "a-token"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -258,90 +257,6 @@ async def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPa
             await gone(processes)
             while made._tabs:
                 await asyncio.sleep(0.01)
-
-
-@pytest.mark.parametrize("end", ["tab", "server"])
-async def test_what_a_tab_has_begun_is_carried_to_its_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
-) -> None:
-    """A kill takes longer than a process gets to end: neither its tab nor the server cuts it off in the middle."""
-    monkeypatch.setattr(browsertab, "END_S", 0.1)
-    begun, may_end, done = (tmp_path / name for name in ("begun", "may-end", "done"))
-    code = (
-        "import time, signal\n"
-        "os.write(int(sys.argv[-1]), b'+-+')\n"
-        f"open({str(begun)!r}, 'w')\n"
-        f"while not os.path.exists({str(may_end)!r}): time.sleep(0.01)\n"
-        f"open({str(done)!r}, 'w')\n"
-        "os.write(int(sys.argv[-1]), b'-')\n"
-        # It does not even end then.
-        "while True: signal.pause()"
-    )
-    before = children()
-
-    async def closed() -> None:
-        async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
-            socket = await client.ws_connect(f"{home}ws")
-            await asyncio.to_thread(until, begun.exists, "it has begun")
-            if end == "tab":
-                await socket.close()
-                while made._tabs:
-                    await asyncio.sleep(0.01)
-
-    monkeypatch.setattr(service, "END_S", 0.1)
-    closing = asyncio.create_task(closed())
-    await asyncio.to_thread(until, begun.exists, "it has begun")
-    processes = children() - before
-    # Many times what the process and the server's own end get.
-    await asyncio.wait([closing], timeout=1.5)
-    assert not closing.done()
-    assert all(each.is_running() for each in processes)
-    may_end.touch()
-    await closing
-    assert done.exists()
-    await gone(processes)
-
-
-async def test_who_tells_the_server_twice_to_end_does_not_wait(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """What a tab has begun, and never ends, is broken off then; the first time it was said how."""
-    for module in (browsertab, service):
-        monkeypatch.setattr(module, "END_S", 0.1)
-    begun = tmp_path / "begun"
-    code = f"import signal; os.write(int(sys.argv[-1]), b'+'); open({str(begun)!r}, 'w')\nwhile True: signal.pause()"
-    before = children()
-    # Held: a connection that nobody holds is closed with the next collection of garbage, and its tab with it.
-    async with (
-        site("nobody", command=stub(code)) as made,
-        browser(made) as (client, home),
-        client.ws_connect(f"{home}ws"),
-    ):
-        await asyncio.to_thread(until, begun.exists, "it has begun")
-        processes = children() - before
-        made.patience.end()
-        asyncio.get_running_loop().call_later(1.0, made.patience.end)
-    await gone(processes)
-    assert "ctrl+c again ends it at once" in capfd.readouterr().err
-
-
-def test_a_tab_tells_what_it_does_with_the_run() -> None:
-    """From the beginning of an action to its end, also of one that is refused, and also where nobody reads it."""
-    server = unfinished.Unfinished()
-    acting = unfinished.telling(server.pipe)
-    assert not os.get_inheritable(server.pipe)
-    assert not server.any()
-    with acting():
-        assert server.any()
-    assert not server.any()
-    with suppress(Refused), acting():
-        raise Refused("no")
-    assert not server.any()
-    server.close()
-    # The server is gone: what is asked is done all the same.
-    with acting():
-        pass
-    server.handed_over()
 
 
 def test_a_tab_shows_the_run_that_is_served_and_no_other(quiet_run: str) -> None:
