@@ -268,7 +268,7 @@ async def test_the_log_of_a_rank_on_another_host_is_copied_while_it_is_in_sight(
 
     async with dashboard(source).run_test(size=(120, 40)) as pilot:
         await settled(pilot, "3", "2", "down", "down", "g")
-        await until(pilot, lambda: "nothing has come of it from node1 yet" in seen(pilot.app), "that it is missing")
+        await until(pilot, lambda: "not copied from node1 yet" in seen(pilot.app), "that it is missing")
         await until(pilot, lambda: wanted() == {2}, "the rank that is asked for")
         path.write_text("printed afar\n")
         await until(pilot, lambda: "printed afar" in seen(pilot.app), "the line")

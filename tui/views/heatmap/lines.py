@@ -213,7 +213,7 @@ def _legend(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
     if heat.scale is None:
         blind = sight.unseen and metric.name in ("own", "wait")
         why = "collectives are not seen here" if blind else "no value in sight"
-        text = f" {metric.title}: {why}; {sight.keys['heatmap.metric']} shows another number"
+        text = f" {why}; {sight.keys['heatmap.metric']} shows another number"
         if not blind:
             text += f", {sight.keys['heatmap.zoom_out']} more time"
         return [Segment(units.shorten(text, width), ink["label"])]

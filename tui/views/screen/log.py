@@ -42,7 +42,7 @@ def absence(rank: RankFrame) -> str:
 
 def missing(far: bool, host: str | None) -> str:
     """Return what it means that there is no file of a log, or of the copy of one on another host."""
-    return f"nothing has come of it from {host or 'its host'} yet" if far else "not written yet"
+    return f"not copied from {host or 'its host'} yet" if far else "not written yet"
 
 
 class LogView(ScrolledLines[Told]):
