@@ -41,9 +41,6 @@ class RunControl:
         directory: RunDir,
         run: Run,
         who: str,
-        *,
-        count_down: Callable[[str], None] = lambda line: None,
-        restarted: Callable[[RunDir], None] = lambda started: None,
     ) -> None:
         """Act on a run for `who`.
 
@@ -51,14 +48,14 @@ class RunControl:
             directory: where the run is.
             run: its record.
             who: the actor, for the run's event list.
-            count_down: takes who is left of an ending that goes on without an observer; from any thread.
-            restarted: takes the run that a restart has started; from any thread.
         """
         self._directory = directory
         self._run = run
         self._who = who = actor.in_run(who, states.has_other_hosts(run))
-        self._count_down = count_down
-        self._restarted = restarted
+        self.countdown = ""
+        """The ranks left of an ending that goes on here, without an observer; set by the thread that ends the run."""
+        self.restarted: RunDir | None = None
+        """The run that a restart has started, set by the thread of the restart."""
         self._ending = Ending(directory, who)
 
     def pause(self, waiting: Waiting | None = None) -> str:
@@ -169,6 +166,9 @@ class RunControl:
             self._check_run()
             return self._ending.kill(grace_s, aim, progress, self._count_down, consent)
 
+    def _count_down(self, line: str) -> None:
+        self.countdown = line
+
     def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
         """Send a signal; see `Ending.signal`."""
         with refusing():
@@ -197,7 +197,7 @@ class RunControl:
                 started = launch.restart(self._directory, resume=resume, who=self._who, tell=told.append)
             except launch.RequestError as problem:
                 raise Refused(str(problem)) from problem
-        self._restarted(started)
+        self.restarted = started
         return "; ".join([f"started again as {started.name}", *told])
 
 

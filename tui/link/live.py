@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,13 +80,7 @@ class Link:
         """True once another run has the name: the last frame of this one stays."""
         shows_logs = self._looks_back and is_on_several(self._run) and not self._has_ended
         self._copies = _copied_logs(directory) if shows_logs else None
-        self.control = RunControl(
-            directory,
-            self._run,
-            self._who,
-            count_down=self._count_down,
-            restarted=partial(self._show_next, directory),
-        )
+        self.control = RunControl(directory, self._run, self._who)
         self.inspector = RunInspector(directory, self._run)
         self._members: dict[int, Member] = {}
         """Those of this host, of a run on several."""
@@ -97,7 +90,6 @@ class Link:
         """File and time of the record when it was seen to be that of this run."""
         self._look_due = 0.0
         self._opened_at = self._clock()
-        self._countdown = ""
         self._framed = False
         """True once somebody has seen the run."""
         self._told: tuple[tuple[HostFrame, ...], HostFrames] = ((), NO_HOSTS)
@@ -132,10 +124,6 @@ class Link:
             else:
                 self.history.asked.end()
 
-    def _count_down(self, line: str) -> None:
-        """Take in who is left of an ending that goes on here, without an observer; from any thread."""
-        self._countdown = line
-
     def report(self) -> Report:
         """Return the report on the run; see `Source.report`."""
         # Here, because few runs fail while somebody looks.
@@ -155,11 +143,6 @@ class Link:
         self._next = None
         self.close()
         self._open(directory)
-
-    def _show_next(self, ended: RunDir, started: RunDir) -> None:
-        # Another run may be shown by now.
-        if self.directory is ended:
-            self._next = started
 
     @property
     def _has_ended(self) -> bool:
@@ -200,8 +183,8 @@ class Link:
         if self._framed and self.history is not None and not self.history.begun:
             # It is imported only now, after the first paint; what was answered meanwhile waits.
             _ = self.history.asked
-        if self._next is not None:
-            self._go_over(self._next)
+        if (following := self.control.restarted or self._next) is not None:
+            self._go_over(following)
         if not self._is_same():
             return
         now = self._clock()
@@ -254,7 +237,7 @@ class Link:
                 hearing.expect(self._hearing.at or model.known_at)
 
     def _go_over(self, following: RunDir) -> None:
-        self._next = None
+        self._next = self.control.restarted = None
         try:
             following.read()
         except RunDirError:
@@ -355,8 +338,8 @@ class Link:
             self._told = run.on_hosts, HostFrames(run.on_hosts)
         if self._is_replaced:
             run = replace(run, state=self._run.state, cause=self._run.cause)
-        if self._countdown:
-            run = replace(run, ending=self._countdown)
+        if self.control.countdown:
+            run = replace(run, ending=self.control.countdown)
         silent_s = None if run.state in ENDED_STATES else self._hearing.missed_s(self._now)
         if is_on_several(self._run):
             ranks = [self._from_here(rank) for rank in ranks]
