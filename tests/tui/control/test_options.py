@@ -153,27 +153,6 @@ def test_an_option_acts_and_is_repeated(option: LaunchOption, record: Path) -> N
     assert settings_of(launch.restart(with_option)) == after | {"run": f"{with_option.name}.2"}
 
 
-def test_what_an_older_dashboard_remembered_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It had one launch for all programs, beside the program, with its faults: these are not taken over."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    stored = {
-        "program": "toy", "script": "a.py", "world": "3", "backend": "gloo", "name": "", "grace": "7",
-        "inject": "rank=0,crash", "environment": "A=1", "arguments": "--lr 1", "start": "spawn", "on_term": "",
-        "max_restarts": "2", "options": {"toy": {"--steps": "5"}},
-    }  # fmt: skip
-    file = remembered.place()
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps(stored))
-    draft, notice = remembered.recall()
-    assert notice is None
-    assert (draft.program, draft.script, draft.arguments) == ("toy", "a.py", "--lr 1")
-    assert draft.given() == {"--steps": "5"}
-    others = {"program", "script", "arguments", "options", "inject", "name"}
-    assert {key: stored[key] for key in stored.keys() - others} == draft.launch
-    assert remembered.remember(draft) is None
-    assert remembered.recall()[0].launch == {key: text for key, text in draft.launch.items() if text}
-
-
 def test_the_programs_that_are_remembered_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last twenty, each with its own options, none with its faults and its name; a script by its path."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

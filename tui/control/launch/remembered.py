@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -16,11 +16,10 @@ from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import Verbatim, cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch.form import Draft, without_secrets
-from ddptop.tui.control.launch.options import AS_MODULE, OPTIONS, Request
+from ddptop.tui.control.launch.options import AS_MODULE, Request
 from ddptop.tui.control.launch.programs import Suggestion
 from ddptop.tui.settings import state_folder
 
-_Stored: TypeAlias = dict[str, str | dict[str, dict[str, str]]]
 _MOST: Final = 20
 """Programs that are remembered."""
 _NEVER: Final = frozenset({"inject", "name"})
@@ -51,13 +50,19 @@ def recall() -> tuple[Draft, str | None]:
     """Return the last draft, a fresh one where there is none, and what was wrong with the file, if anything."""
     try:
         file = place()
-        draft = cleaned(_draft(decoding.of(_Stored).decode(private.read(file))))
+        draft = cleaned(decoding.of(Draft).decode(private.read(file)))
     except FileNotFoundError:
         return Draft(), None
     except (OSError, msgspec.MsgspecError) as problem:
         return Draft(), f"last settings not read: {file}: {getattr(problem, 'strerror', None) or problem}"
     if draft.program and draft.program not in CATALOGUE:
         draft.program = Draft().program
+    # Values of variables are passed on as they are, like the arguments of a script.
+    draft.launch = {
+        key: text if key == "environment" else clean(text)
+        for key, text in draft.launches.get(draft.owner, {}).items()
+        if key not in _NEVER
+    }
     return draft, None
 
 
@@ -136,19 +141,3 @@ def _launched() -> list[_Launched]:
 
 def _place_of_launched() -> Path:
     return place().with_name("launched.json")
-
-
-def _draft(stored: _Stored) -> Draft:
-    if "launch" in stored:
-        raise msgspec.ValidationError("Object contains unknown field `launch`")
-    # An older version kept one launch, whatever its program was.
-    launch = {option.key: stored.pop(option.key) for option in OPTIONS if option.key in stored}
-    decoding.of(Draft)
-    draft = msgspec.convert({**stored, "launch": launch}, Draft)
-    draft.launch = {
-        # Values of variables are passed on as they are, like the arguments of a script.
-        key: text if key == "environment" else clean(text)
-        for key, text in {**draft.launch, **draft.launches.get(draft.owner, {})}.items()
-        if key not in _NEVER
-    }
-    return draft
