@@ -12,6 +12,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.run_model import RunModel
+from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.service.service import Service
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import EACH_RECORD
@@ -24,6 +25,8 @@ _PARTS: Final = 4
 """Each rank of a large group is in one of so many frames' rows: a pause for all of them would be long."""
 _MOST: Final = wire.MAX_MESSAGE_BYTES - (4 << 10)
 """Bytes of the frames in one message."""
+_KNOWN_S: Final = 2.0
+"""Seconds after the start in which a recording that another process holds is waited for."""
 _RECALL_S: Final = 0.03
 """Seconds of a turn in which the recording of an earlier observer is read."""
 
@@ -31,9 +34,12 @@ _RECALL_S: Final = 0.03
 class Frames:
     """Publishes the frames of one model; for use from one thread."""
 
-    def __init__(self, model: RunModel, world: int, service: Service) -> None:
-        """Publish nothing yet."""
+    def __init__(self, model: RunModel, world: int, service: Service, recorder: Recorder) -> None:
+        """Publish nothing yet; as long as another process holds the recording, the recorder does not know it."""
         self._model = model
+        self._recorder = recorder
+        self.known_by = time.monotonic() + _KNOWN_S
+        """Until then nothing is said that an earlier observer may have recorded otherwise."""
         self._world = world
         self._service = service
         self._due = 0.0
@@ -66,10 +72,11 @@ class Frames:
         now, is_watched = time.monotonic(), self._is_watched
         if now < self._due and not at_once:
             return
-        self._model.recall(now + _RECALL_S)
-        if not self._model.is_recalled and not at_once:
+        is_readable = self.recall(now + _RECALL_S)
+        is_late = not is_readable and now > self.known_by
+        if not (self._model.is_recalled or is_late or at_once):
             # Without what an earlier observer has recorded a frame would not be true.
-            self._due = now
+            self._due = now if is_readable else now + EVERY_S
             return
         # What changes is an event with its time, also where nobody looks on.
         self._due = now + (EVERY_S if is_watched else UNWATCHED_S)
@@ -91,6 +98,13 @@ class Frames:
             run = msgspec.structs.replace(run, events=run.events[1 + len(run.events) // 2 :])
             payload = wire.encode(run)
         self._service.publish(wire.TOPIC_RUN, payload)
+
+    def recall(self, deadline: float) -> bool:
+        """Read on in what an earlier observer has recorded; return False where another process holds it."""
+        is_readable = self._recorder.recorded_before is not None
+        if is_readable:
+            self._model.recall(deadline)
+        return is_readable
 
     def _publish_ranks(self) -> None:
         ranks = range(self._world) if self._world <= EACH_RECORD else sorted(self._service.ranks_wanted())

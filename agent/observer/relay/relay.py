@@ -68,8 +68,6 @@ PERIOD_S: Final = 0.1
 greetings."""
 EVERY_S: Final = 1.0
 """Seconds between two judgements, and between two looks while nobody needs what comes any sooner."""
-_KNOWN_S: Final = 2.0
-"""Seconds after the start within which nothing is said of verdicts before those of earlier observers are read."""
 _RECALL_S: Final = 0.5
 """Seconds at the start in which nothing is done but to read the recording of an earlier observer."""
 _FINISH_S: Final = 5.0
@@ -129,7 +127,7 @@ class Relay:
         self._model = RunModel(
             directory, run, thresholds.of_user(), directory.database if is_plain(directory.database) else None
         )
-        self._frames = Frames(self._model, run.world, self._service)
+        self._frames = Frames(self._model, run.world, self._service, self._recorder)
         self._verdicts = RunVerdicts(run.world, judge)
         self._rivals = Rivals()
         self._judges = False
@@ -152,7 +150,6 @@ class Relay:
         self._looked_at = self._second_at = 0.0
         self._has_more = False
         """There is more than the last look has taken in."""
-        self._known_by = time.monotonic() + _KNOWN_S
         self._reported: set[str] = set()
         self._over = True
         self._over_at_ns: int | None = None
@@ -263,7 +260,7 @@ class Relay:
 
     def _work(self) -> None:
         # What an earlier observer has recorded comes before what the ranks say now, as far as that can wait.
-        self._guarded("the recording", self._model.recall, time.monotonic() + _RECALL_S)
+        self._guarded("the recording", self._recall)
         poller = zmq.Poller()
         for each in (self._service.pub, self._service.cmd, self._forwarding.socket, self._wake):
             poller.register(each, zmq.POLLIN)
@@ -272,6 +269,11 @@ class Relay:
             self._turn()
         self._turn()
         self._close()
+
+    def _recall(self) -> None:
+        until = time.monotonic() + _RECALL_S
+        while not self._frames.recall(until) and time.monotonic() < until:
+            self._closing.wait(_RECALL_S / 50)
 
     def _wait(self, poller: zmq.Poller) -> None:
         # Of an answer under way the parts are taken as they come, as far as there is room.
@@ -559,7 +561,7 @@ class Relay:
         self._record_verdicts()
         present = self._verdicts.now
         if not self._judges:
-            if self._recorder.recorded_before is None and time.monotonic() < self._known_by:
+            if self._recorder.recorded_before is None and time.monotonic() < self._frames.known_by:
                 return False
             # Those of the observer before this one go on until they are judged anew.
             present = tuple(verdict for verdict in self._recorder.verdicts_before if verdict.until_at_ns is None)

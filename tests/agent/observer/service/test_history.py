@@ -98,9 +98,9 @@ def test_one_rank_does_not_begin_the_next_generation(new_run: Callable[..., RunD
 def test_a_file_that_another_process_holds_holds_up_nobody(
     new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The relay publishes and answers, and says that the history is complete only once it has all of it."""
-    # Who begins reads what the observer before has recorded, and waits for the file so long each time.
-    monkeypatch.setattr(recording, "_LOCK_S", 0.1)
+    """The relay publishes, also frames, and answers, and says that the history is complete once it has all of it."""
+    # Who waited for the file would wait for ever.
+    monkeypatch.setattr(recording, "_LOCK_S", 1e6)
     directory = new_run(world=2)
     both = {0: (0, 45), 1: (0, 45)}
     with ranks(directory, 2) as group, zmq.Context() as context, context.socket(zmq.SUB) as sub:
@@ -119,6 +119,8 @@ def test_a_file_that_another_process_holds_holds_up_nobody(
                     assert isinstance(extent, wire.Extent)
                     assert isinstance(reply, wire.Reply)
                     assert (extent.complete, reply.done) == (False, True)
+                sub.subscribe(wire.TOPIC_RUN)
+                until(lambda: sub.poll(500) and wire.TOPIC_RUN in sub.recv_multipart(), "a frame")
             for rank in group:
                 # They are asked for what is not in the file, and have nothing of it but what they have published.
                 assert rank.fill().first_seq == 41
