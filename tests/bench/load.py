@@ -397,7 +397,7 @@ def lead(options: argparse.Namespace) -> int:
         if faults.count:
             raise SystemExit(f"load.py: {faults.last}")
         _wait(lambda: is_alive(directory.read().observer), "the observer", processes)
-        _wait(Path(directory.address("observer", "cmd").removeprefix("ipc://")).exists, "its door", processes)
+        _wait(Path(directory.address("observer", "cmd").removeprefix("ipc://")).exists, "its socket", processes)
         # Each process reads it whole: it comes under its name at once.
         (directory.path / ".go").write_text(str(time.time_ns()))
         (directory.path / ".go").rename(directory.path / "go")

@@ -73,8 +73,6 @@ class Connected:
 class Head(OneSide):
     """All branches; for use from the relay's thread."""
 
-    role: Final = "head"
-
     def __init__(self, here: ThisHost, link: Side, questions: Questions) -> None:
         """Know no branch yet, on a link that listens."""
         super().__init__(here, link, questions)

@@ -58,7 +58,6 @@ class LinkedHosts(OtherHosts):
             wake: wakes the relay's thread.
             answered: wakes the observer's main thread, which asks.
         """
-        self._role = "alone"
         self._context = context
         self._here = here
         self._run = here.run
@@ -85,7 +84,8 @@ class LinkedHosts(OtherHosts):
     @property
     def role(self) -> str:
         """`head`, `branch` where this host is linked to the head, or `alone`."""
-        return self._role
+        side = self._side
+        return "head" if isinstance(side, Head) else "branch" if side is not None and side.is_linked else "alone"
 
     def hosts(self) -> tuple[HostState, ...]:
         """Return what is known of the other hosts."""
@@ -201,7 +201,6 @@ class LinkedHosts(OtherHosts):
                     case _:
                         self._here.news.append(each)
             self._side.turn()
-            self._find_role()
         now = time.monotonic()
         if self._has_changed and now >= self._told_at + _SOON_S:
             self._tell()
@@ -284,7 +283,6 @@ class LinkedHosts(OtherHosts):
         if self._problem:
             self._problem = ""
             self._note_why("")
-        self._find_role()
 
     def _complain(self, problem: Exception) -> None:
         text = f"other hosts are not linked: {problem}"
@@ -302,10 +300,6 @@ class LinkedHosts(OtherHosts):
         except OSError as error:
             _log.error("record of the rendezvous: %s", error)
 
-    def _find_role(self) -> None:
-        side = self._side
-        self._role = "head" if isinstance(side, Head) else "branch" if side is not None and side.is_linked else "alone"
-
     def _leave(self) -> None:
         """End the link."""
         side, self._side = self._side, None
@@ -318,7 +312,6 @@ class LinkedHosts(OtherHosts):
             self._link.close()
         self._link, self._listen = None, None
         self._here.elsewhere.forget()
-        self._role = "alone"
 
     def _tell(self) -> None:
         """Tell and write down what is known of the hosts and of the ranks there."""

@@ -1,4 +1,4 @@
-"""What the observer of a run says about verdicts, heard at its door by nobody's code but ZeroMQ's and the wire's."""
+"""What the observer of a run says about verdicts, heard at its socket by nobody's code but ZeroMQ's and the wire's."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 Three onlookers (`ddptop watch`) are there all the time; each of them may start another observer, and the next kill
 comes at a random moment after that.  Afterwards the record is compared step by step with what each rank has noted
 that it made.  A sampler reads /proc: which processes have the run's observer in their command line, and how many
-sockets listen at its door.  Two processes of that kind for a moment are a starter that finds the lock taken; two that
+sockets listen for commands.  Two processes of that kind for a moment are a starter that finds the lock taken; two that
 listen are two observers.  With `--real`, two ranks train that torchrun started by hand.  Exit code 1 where a step is
 lost, or where two observers were seen.
 """

@@ -3,7 +3,7 @@
     python tests/bench/observer/named.py [--world 1024] [--slow 0.22] [--after 40] [--times 3] [--quick]
 
 The ranks are those of `load.py`: alike for the first `--after` seconds, and from then on rank 17 loads its data for
-longer, by so large a share of the step.  The time is that from this moment to the observer's word, heard at its door.
+longer, by so large a share of the step.  The time is that from this moment to the observer's word, heard at its socket.
 In the control the ranks stay alike for as long: nobody may be accused in it.  Then `status --json` is typed for the
 first time, by somebody who was not there before.
 """

@@ -5,7 +5,7 @@
 The ranks are those of `load.py`, one of which becomes slow and so gets a verdict whose figures change every second.
 There are two `watch --json`, `status --json` again and again, and a dashboard that comes at the end.  What a JSON
 onlooker shows at a moment must be, byte for byte, one of the verdicts that the observer published within the `NEWS_S`
-before (heard at its door by nobody's code but ZeroMQ's); the text on the screen of the dashboard likewise.  Two
+before (heard at its socket by nobody's code but ZeroMQ's); the text on the screen of the dashboard likewise.  Two
 onlookers that look within `APART_S` are compared with each other where no other word came in between.  The sockets are
 those of /proc/net/unix.
 """

@@ -1,4 +1,4 @@
-"""An onlooker of a door: the two sockets of a dashboard, and what came by them."""
+"""An onlooker of an observer: the two sockets of a dashboard, and what came by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An onlooker at either door of a run on two hosts: it sees all ranks, and knows which host is not heard."""
+"""An onlooker of either observer of a run on two hosts: it sees all ranks, and knows which host is not heard."""
 
 from __future__ import annotations
 

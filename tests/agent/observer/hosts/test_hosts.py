@@ -1,4 +1,4 @@
-"""The relays of several hosts, over real links: every door shows all ranks, and each rank is within reach of each."""
+"""The relays of several hosts, over real links: the onlookers of each see all ranks, and can ask each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def look() -> Iterator[Look]:
             looker = Onlooker(context, host.directory, *topics)
             made.append(looker)
             if topics and b"" not in topics:
-                # The greeting says that the door knows what is subscribed to.
+                # The greeting says that the observer knows what is subscribed to.
                 looker.sub.subscribe(wire.TOPIC_VERDICTS)
                 until(lambda: wire.TOPIC_VERDICTS in dict(looker.listen()), "the greeting")
             return looker
@@ -65,20 +65,20 @@ def _events(host: Host) -> list[str]:
 
 
 def _until_wanted(topic: bytes, *relays: Relay) -> None:
-    """Wait until another observer has subscribed at the doors of these, for who looks on there."""
+    """Wait until another observer has subscribed at these, for who looks on there."""
     for relay in relays:
         until(lambda relay=relay: topic in relay._service._elsewhere.topics, f"a subscriber to {topic!r}")  # type: ignore[misc]
 
 
-def test_both_doors_show_all_ranks(runtime: Path, look: Look) -> None:
-    """What any rank publishes comes out of both doors, byte for byte, and the head records it."""
+def test_both_observers_show_all_ranks(runtime: Path, look: Look) -> None:
+    """What any rank publishes reaches the onlookers of both hosts, byte for byte, and the head records it."""
     with several(runtime, 2, 2) as (one, two), one.observed() as head, two.observed() as branch:
         two.find(one)
         until(lambda: branch.hosts.role == "branch", "the link")
         _met(one, two)
         lookers = [look(each, b"") for each in (one, two)]
         for looker in lookers:
-            until(lambda looker=looker: b"hosts" in {topic for topic, _ in looker.listen()}, "a door")  # type: ignore[misc]
+            until(lambda looker=looker: b"hosts" in {topic for topic, _ in looker.listen()}, "an observer")  # type: ignore[misc]
         _until_wanted(b"", head)
         _until_wanted(wire.TOPIC_BEAT, branch)
         expected = []
@@ -163,14 +163,14 @@ def test_a_key_file_that_cannot_be_used_is_told_once_and_noted(
         assert len([text for text in _events(found[node]) if reason in text]) == 1
 
 
-def test_a_command_to_any_rank_from_either_door_is_answered(runtime: Path, look: Look) -> None:
+def test_a_command_to_any_rank_of_either_host_is_answered(runtime: Path, look: Look) -> None:
     """The rank gets the command once, with its deadline, and whoever asked gets the answer under the own number."""
     with several(runtime, 1, 1) as (one, two), one.observed(), two.observed() as branch:
         two.find(one)
         _linked(branch)
         _met(one, two)
-        for door in (one, two):
-            looker = look(door)
+        for place in (one, two):
+            looker = look(place)
             for host in (one, two):
                 (rank,) = host.ranks
                 before = deadline.now_ns()
@@ -189,7 +189,7 @@ def test_a_command_to_any_rank_from_either_door_is_answered(runtime: Path, look:
                 assert answers == [steps(rank.rank, 0), steps(rank.rank, 1), wire.Reply(9, True)]
 
 
-def test_verdicts_are_the_head_s_at_both_doors(runtime: Path, look: Look) -> None:
+def test_verdicts_are_the_head_s_at_both_hosts(runtime: Path, look: Look) -> None:
     """The judge of the head alone judges, with the records of all hosts; the bytes of its verdicts are the same."""
     judged: dict[str, set[int]] = {}
 
@@ -221,7 +221,7 @@ def test_verdicts_are_the_head_s_at_both_doors(runtime: Path, look: Look) -> Non
             found = [payload for _, payload in looker.listen() if b"by 2" in payload]
             return found[-1] if found else None
 
-        until(lambda: all(map(last, lookers)), "the verdict at both doors")
+        until(lambda: all(map(last, lookers)), "the verdict at both hosts")
         told = [{payload for _, payload in looker.heard if b"by 2" in payload} for looker in lookers]
         assert told[0] & told[1]
     assert "two" not in judged

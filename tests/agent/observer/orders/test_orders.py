@@ -1,4 +1,4 @@
-"""A kill over hosts: at any door it ends both hosts, and the asker gets the sum; a host that is cut off ends itself."""
+"""A kill over hosts: whichever observer is asked, both hosts end, and it tells the sum; who is cut off ends its own."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Place:
         self.answers |= self.side.replies()
 
     def ask(self, command: wire.Command, asker: bytes = b"ada") -> None:
-        """Ask at the door of this host."""
+        """Ask the observer of this host."""
         self.side.requests.put(asker, command)
 
     @property
@@ -129,15 +129,15 @@ def _conclude(*places: Place) -> None:
         place.answers |= place.side.replies()
 
 
-@pytest.mark.parametrize("door", [0, 1])
-def test_a_kill_at_either_door_ends_both_hosts(two: Two, door: int) -> None:
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_kill_asked_of_either_observer_ends_both_hosts(two: Two, at: int) -> None:
     """Nothing is left on any, the asker gets the sum, and one event tells who asked."""
     places = two()
-    places[door].ask(wire.Kill(7, 1.0, who="ada"))
-    places[door].turn()
+    places[at].ask(wire.Kill(7, 1.0, who="ada"))
+    places[at].turn()
     _turn_until(places, lambda: not any(place.alive or place.orders.ending for place in places), "both hosts to end")
     _conclude(*places)
-    reply = places[door].answers[b"ada"]
+    reply = places[at].answers[b"ada"]
     assert (reply.id, reply.done, reply.text) == (7, True, "4 ranks on 2 hosts ended, 0 left")
     assert [event.text for place in places for event in place.events] == ["kill requested · ada"]
     assert {place.orders.killed_by for place in places} == {"ada"}
@@ -157,8 +157,8 @@ def test_who_is_in_a_hurry_waits_for_nobody(two: Two, first: int, second: int) -
     places[second].ask(wire.Kill(9, 0.5, who="bob"), b"bob")
     _turn_until(places, lambda: not any(place.alive or place.orders.ending for place in places), "both hosts to end")
     _conclude(*places)
-    for door, asker in ((first, b"ada"), (second, b"eve"), (second, b"bob")):
-        assert places[door].answers[asker].text == "4 ranks on 2 hosts ended, 0 left"
+    for at, requester in ((first, b"ada"), (second, b"eve"), (second, b"bob")):
+        assert places[at].answers[requester].text == "4 ranks on 2 hosts ended, 0 left"
     told = [event.text for place in places for event in place.events]
     assert told == ["kill requested · ada", "kill within 0.5 s requested · bob"]
     for place in places:
@@ -204,13 +204,13 @@ def test_a_branch_that_does_not_answer_is_named_with_its_ranks(two: Two) -> None
     assert one.orders.left == "; node2 did not answer: 2 ranks unknown"
 
 
-@pytest.mark.parametrize(("door", "rank"), [(0, 3), (1, 0), (1, 3), (0, 0)])
-def test_a_rank_is_ended_by_the_observer_of_its_host(two: Two, door: int, rank: int) -> None:
-    """From either door; the head knows that it was asked for, and the others live."""
+@pytest.mark.parametrize(("at", "rank"), [(0, 3), (1, 0), (1, 3), (0, 0)])
+def test_a_rank_is_ended_by_the_observer_of_its_host(two: Two, at: int, rank: int) -> None:
+    """Asked of either observer; the head knows that it was asked for, and the others live."""
     places = two()
-    places[door].ask(wire.Kill(5, 1.0, rank=rank, who="ada"))
-    _turn_until(places, lambda: b"ada" in places[door].answers, "an answer")
-    reply = places[door].answers[b"ada"]
+    places[at].ask(wire.Kill(5, 1.0, rank=rank, who="ada"))
+    _turn_until(places, lambda: b"ada" in places[at].answers, "an answer")
+    reply = places[at].answers[b"ada"]
     assert (reply.id, reply.done) == (5, True)
     assert sorted([*places[0].alive, *places[1].alive]) == [each for each in range(4) if each != rank]
     assert places[0].orders.ranks_killed_by == {rank: "ada"}
