@@ -6,5 +6,6 @@ refusals    why an action was not carried out
 deadline    the age at which a command is refused
 listening   a socket that receives telemetry, bounded for each sender
 wakeup      a wake-up between threads
+events      what is said of a run, on its way to the relay
 journal     actions, their authors and outcomes, recorded with the run
 """

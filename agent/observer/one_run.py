@@ -80,11 +80,11 @@ class Observer:
         self._unseen = Unseen(time.monotonic())
         relay = self._relay = Relay(context, directory, run)
         self._scheduler = Scheduler(run, relay.requests)
-        self._say = self._relay.say
+        self._say = relay.events.say
         host = socket.gethostname()
         self._others = OtherEnds(host, relay.hosts)
-        self._orders = Orders(directory, relay.requests, self._say, relay.ask, relay.add, self._others, host)
-        self._ends = RankEnds(directory, self._exits, self._orders, self._say, self._others)
+        self._orders = Orders(directory, relay.requests, relay.events, relay.ask, self._others, host)
+        self._ends = RankEnds(directory, self._exits, self._orders, relay.events, self._others)
 
     def leave(self, *_: object) -> None:
         """Leave the run unobserved, as it is; end it where it is a scheduler's, who wants all of it to end."""
@@ -378,7 +378,7 @@ class Observer:
         self._note_exits()
         # What the head of a run on several hosts tells for all of them is only recorded here.
         told = self._others.conclusion is not None
-        publish = self._relay.record if told or self._relay.hosts.role == "branch" else self._relay.add
+        publish = self._relay.record if told or self._relay.hosts.role == "branch" else self._relay.events.add
         if self._orders.killed_by is not None:
             self._relay.hosts.conclude()
             if not told:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import zmq
 from msgspec import inspect
+from support.fakes.events import SaidEvents
 from support.harness import DEADLINE_S, until
 from support.hostile import announce, foreign, marks, texts_in, value_of
 from support.values.messages import replies_of
@@ -94,9 +94,9 @@ def test_the_observer_answers_after_anything(
 ) -> None:
     """Noise and commands of extremes: what is told on is clean, and a note is taken afterwards."""
     monkeypatch.setattr(escalation, "find", lambda *_: [])
-    told: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
+    told = SaidEvents()
     with relaying(directory) as relay:
-        orders = Orders(directory, relay.requests, lambda *_: None, lambda *_: None, publish=told.put)
+        orders = Orders(directory, relay.requests, told, lambda *_: None)
         address = directory.address("observer", "cmd")
         rng = Random(SEED)
         with contextlib.ExitStack() as strangers:
@@ -107,14 +107,10 @@ def test_the_observer_answers_after_anything(
                 for _ in range(20):
                     sockets[-1].send_multipart(frames_of(rng))
                 orders.turn(RUN)
-            heard: list[wire.Event] = []
 
             def is_told() -> bool:
                 orders.turn(RUN)
-                with contextlib.suppress(queue.Empty):
-                    while True:
-                        heard.append(told.get_nowait())
-                return any(event.text == "the last word" for event in heard)
+                return "the last word" in told.texts
 
             with stranger(context, address) as newcomer:
                 newcomer.send(wire.encode(wire.Note(7, wire.Event(1, "the last\x1b[31m word\u202e"))))
@@ -123,7 +119,7 @@ def test_the_observer_answers_after_anything(
                 while socket.poll(0):
                     answer = wire.read_answer(socket.recv())
                     assert not any(map(marks, texts_in(answer)))
-        assert not any(marks(text) for event in heard for text in texts_in(event))
+        assert not any(marks(text) for event in told.all for text in texts_in(event))
         assert relay.refused
         assert relay.faults == 0
         orders.close()
@@ -158,20 +154,20 @@ def relaying(directory: RunDir) -> Iterator[Relay]:
 
 def test_an_observer_that_has_let_go_of_the_run_refuses(directory: RunDir, requests: Requests) -> None:
     """What comes after the end is answered and not carried out: the run's name may be another run's by then."""
-    told: list[wire.Event] = []
+    told = SaidEvents()
     record = directory.read()
     put(
         requests,
         wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0), wire.Kill(3, 0.0, signal=10),
         wire.Note(4, wire.Event(1, "x")),
     )  # fmt: skip
-    orders = Orders(directory, requests, lambda *_: None, lambda *_: None, publish=told.append)
+    orders = Orders(directory, requests, told, lambda *_: None)
     orders.close()
     requests.put(b"later", wire.Kill(5, 0.0, who="ada"))
     assert [(reply.id, reply.done) for _, reply in replies_of(requests)] == [
         (number, False) for number in (1, 2, 3, 4, 5)
     ]
-    assert (told, orders.killed_by, directory.read()) == ([], None, record)
+    assert (told.all, orders.killed_by, directory.read()) == ([], None, record)
 
 
 @pytest.mark.parametrize(("survivors", "done"), [((), True), (("process 7 stays: it is in the kernel",), False)])
@@ -180,7 +176,7 @@ def test_who_asks_for_the_kill_that_was_just_done_is_told_what_came_of_it(
 ) -> None:
     """A second kill of the whole, come while the run is put away, is answered with the outcome of the first."""
     put(requests, wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0))
-    orders = Orders(directory, requests, lambda *_: None, lambda *_: None)
+    orders = Orders(directory, requests, SaidEvents(), lambda *_: None)
     orders._ending.outcome = escalation.Outcome(2, 0, survivors)
     orders.close()
     replies = {reply.id: reply for _, reply in replies_of(requests)}
@@ -229,7 +225,7 @@ def test_an_observer_cuts_off_who_sends_too_much(
                 announce(connection, size, sent)
 
         def hears() -> bool:
-            relay.say("all well")
+            relay.events.say("all well")
             return bool(heard.poll(10))
 
         until(hears, "an event")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control import journal
+from ddptop.agent.control.events import Events
 from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
 from ddptop.agent.observer.actions import checksums
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
@@ -86,7 +86,7 @@ class Actions:
         directory: RunDir,
         ask: Ask,
         requests: Requests,
-        publish: Callable[[wire.Event], None],
+        events: Events,
         hosts: OtherHosts,
     ) -> None:
         """Prepare.
@@ -95,13 +95,13 @@ class Actions:
             directory: of the run.
             ask: sends each rank its command, on any thread.
             requests: the way back for replies.
-            publish: publishes and records an event, on any thread.
+            events: takes what came of each action.
             hosts: the observers of other hosts.
         """
         self._directory = directory
         self._ask = ask
         self._requests = requests
-        self._publish = publish
+        self._events = events
         self._hosts = hosts
         self._present: _Action | None = None
         """The action that is under way, or has ended and is not answered yet."""
@@ -254,7 +254,7 @@ class Actions:
         if action.command.action == _SETTLE:
             # Where a rank does not answer, it is tried again.
             if outcome and not isinstance(outcome, Refused):
-                self._publish(wire.Event(time.time_ns(), outcome, None, "warning"))
+                self._events.add(wire.Event(time.time_ns(), outcome, None, "warning"))
             return
         is_cancelled = isinstance(outcome, Cancelled)
         refused = isinstance(outcome, Refused) and not is_cancelled
@@ -262,7 +262,7 @@ class Actions:
             action.name, "cancelled" if is_cancelled else str(outcome), action.author, refused=refused
         )
         level = "warning" if refused else "info"
-        self._publish(wire.Event(time.time_ns(), text, None, level, action.name, action.author))
+        self._events.add(wire.Event(time.time_ns(), text, None, level, action.name, action.author))
 
     def _cancel_for(self, sender: bytes, author: str) -> bool:
         """Cancel what somebody has asked for; the wish may come late, when it is another one's that is under way."""

@@ -15,11 +15,12 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from ddptop.agent.control.events import Events
 from ddptop.agent.observer.end import cause, kernel
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.kernel import Found, MemoryKills
 from ddptop.agent.observer.hosts.ends import OtherEnds, ReportedEnds
-from ddptop.agent.observer.orders.orders import Orders, Say
+from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.run import ends, states
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import tail
@@ -40,7 +41,7 @@ class RankEnds:
         directory: RunDir,
         exits: Exits,
         orders: Orders,
-        say: Say,
+        events: Events,
         others: OtherEnds,
     ) -> None:
         """Know nothing yet.
@@ -49,7 +50,7 @@ class RankEnds:
             directory: of the run.
             exits: watches the processes of the ranks.
             orders: knows which ends were asked for.
-            say: publishes an event.
+            events: takes each end.
             others: the other hosts, and the ends that they have reported.
         """
         self._hosts = others.hosts
@@ -57,7 +58,7 @@ class RankEnds:
         self._directory = directory
         self._exits = exits
         self._orders = orders
-        self._say = say
+        self._events = events
         self._generation = 0
         self._memory_kills = MemoryKills()
         self._seen: dict[int, Death] = {}
@@ -115,7 +116,7 @@ class RankEnds:
         for rank in failing:
             self._told.add(rank)
             text, level = cause.describe_end(members[rank])
-            self._say(text, level, rank)
+            self._events.say(text, level, rank)
         return bool(failing)
 
     def tell_lingering(self, members: Mapping[int, Member]) -> bool:
@@ -128,7 +129,7 @@ class RankEnds:
         }
         for rank, ended in found.items():
             self.lingering.add(rank)
-            self._say(f"rank {rank}'s script has failed{states.lingers(ended, alive=True)}", "warning", rank)
+            self._events.say(f"rank {rank}'s script has failed{states.lingers(ended, alive=True)}", "warning", rank)
         return bool(found)
 
     def _has_failed(self, rank: int, member: Member | None) -> bool:
@@ -148,13 +149,13 @@ class RankEnds:
         if member is not None:
             self._see(rank, member)
         if self._orders.killed_by is not None or member is None:
-            self._say(f"rank {rank} is gone", "info", rank)
+            self._events.say(f"rank {rank} is gone", "info", rank)
             return False
         if rank in self._told:
             return False
         asked = rank in self._orders.ranks_killed_by
         text, level = cause.describe_end(member, self._seen.get(rank), on_request=asked)
-        self._say(text, level, rank)
+        self._events.say(text, level, rank)
         # Of a crash in native code or a SIGKILL a rank leaves no record.
         return level == "error" or (launched and member.ended is None)
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
+from ddptop.agent.control.events import Events
 from ddptop.agent.observer.end import escalation, processes
 from ddptop.agent.observer.hosts import questions
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
@@ -120,8 +121,7 @@ class RunEnding:
         requests: Requests,
         others: OtherEnds,
         host: str,
-        progress: Callable[[str], None],
-        warn: Callable[[str], None],
+        events: Events,
     ) -> None:
         """Prepare.
 
@@ -130,8 +130,7 @@ class RunEnding:
             requests: the way for replies.
             others: the other hosts, and the ends of ranks there that are known.
             host: the name of this one.
-            progress: receives a line at every stage.
-            warn: receives a line on what is not as it was asked for.
+            events: takes each stage, and what is not as it was asked for.
         """
         self.killed_by: str | None = None
         """Author of the first kill of the run."""
@@ -149,8 +148,7 @@ class RunEnding:
         self._others = others
         self._hosts = others.hosts
         self._host = host
-        self._progress = progress
-        self._warn = warn
+        self._events = events
         self._thread: threading.Thread | None = None
         self._grace: escalation.Grace | None = None
         """While this observer ends the run: the time until SIGKILL."""
@@ -231,10 +229,18 @@ class RunEnding:
 
     def _end(self, run: Run, grace: escalation.Grace) -> None:
         try:
-            self.outcome = escalation.end(self._directory, run, grace, self._progress, self.note)
+            self.outcome = escalation.end(self._directory, run, grace, self.tell_stage, self.note)
         except Exception as error:  # a wall: the sender must get a reply
             _log.exception("kill")
             self._problem = f"the kill failed: {clean_line(repr(error))}"
+
+    def here(self, text: str) -> str:
+        """Return what was done on this host, with its name where there are others."""
+        return f"{self._host}: {text}" if self._hosts.role != "alone" else text
+
+    def tell_stage(self, line: str) -> None:
+        """Say what is being ended."""
+        self._events.say(self.here(line), "warning")
 
     def note(self, line: str) -> None:
         """Take the line on the processes left, and the time of the next stage."""
@@ -291,7 +297,8 @@ class RunEnding:
                 self._answer(self._waiting)
                 self._passed_on = None
         elif self.killed_by is None and (now > passed.at + _HEAD_S or not is_linked):
-            self._warn(f"the head of the run does not answer: the kill ends only what is on {self._host}")
+            text = f"the head of the run does not answer: the kill ends only what is on {self._host}"
+            self._events.say(text, "error")
             self.begin(run, passed.command.grace_s, who(passed.command), for_all=False)
             self._adds_up = passed.is_over = True
         elif now > passed.at + passed.command.grace_s + LADDER_S + _MARGIN_S or (self.outcome and not is_linked):

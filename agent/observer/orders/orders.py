@@ -15,7 +15,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +23,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.deadline import lateness
+from ddptop.agent.control.events import Events
 from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.actions.ranks import Ask
 from ddptop.agent.observer.end import escalation
@@ -42,9 +42,6 @@ _log = logging.getLogger("ddptop.observer")
 
 _LONGEST_GRACE_S: Final = 3600.0
 _PATIENCE_S: Final = 2.0
-
-Say = Callable[[str, str, "int | None"], None]
-"""Publishes an event of text, level and rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +72,8 @@ class Orders:
         self,
         directory: RunDir,
         requests: Requests,
-        say: Say,
+        events: Events,
         ask: Ask,
-        publish: Callable[[wire.Event], None] = lambda event: None,
         others: OtherEnds | None = None,
         host: str | None = None,
     ) -> None:
@@ -86,9 +82,8 @@ class Orders:
         Args:
             directory: of the run.
             requests: the commands, and the way back for replies.
-            say: publishes an event of this moment.
+            events: takes what is done, and by whom.
             ask: sends each rank its command.
-            publish: publishes an event.
             others: the other hosts, and what they tell of the end of the run.
             host: the name of this host.
         """
@@ -96,14 +91,13 @@ class Orders:
         """By rank, the author of its kill."""
         self._directory = directory
         self._requests = requests
-        self._say = say
-        self._publish = publish
+        self._events = events
         self._host = host or socket.gethostname()
         self._others = others or OtherEnds(self._host, OtherHosts())
         self._hosts = self._others.hosts
-        self.actions = Actions(directory, ask, requests, publish, self._hosts)
+        self.actions = Actions(directory, ask, requests, events, self._hosts)
         """What all ranks do at a common step."""
-        self._ending = RunEnding(directory, requests, self._others, self._host, self._progress, self._warn)
+        self._ending = RunEnding(directory, requests, self._others, self._host, events)
         self._signals: list[_Signalled] = []
         self._passed_on: list[_PassedOn] = []
         self._partial_endings: list[threading.Thread] = []
@@ -201,7 +195,7 @@ class Orders:
         """Begin to carry out a command, whose reply comes later, or return the reason for its refusal."""
         match command:
             case wire.Note():
-                self._publish(command.event)
+                self._events.add(command.event)
                 self._requests.reply(sender, wire.Reply(command.id, True, "told"))
                 return None
             case wire.Act() | wire.Cancel():
@@ -291,7 +285,7 @@ class Orders:
             self._acted(_action(command), text, author, command.rank)
 
     def _acted(self, action: str, text: str, who: str, rank: int | None = None) -> None:
-        self._publish(wire.Event(time.time_ns(), text, rank, "warning", action, who))
+        self._events.add(wire.Event(time.time_ns(), text, rank, "warning", action, who))
 
     def _signal(self, sender: bytes, command: wire.Kill, run: Run, author: str) -> str | None:
         assert command.signal is not None
@@ -314,9 +308,9 @@ class Orders:
                 for target in targets:
                     if target.role == "rank" and target.rank is not None:
                         self.ranks_killed_by.setdefault(target.rank, author)
-            self._acted("signal", f"{self._here(text)} · {author}", author, command.rank)
+            self._acted("signal", f"{self._ending.here(text)} · {author}", author, command.rank)
         if spread is not None:
-            self._signals.append(_Signalled(sender, command.id, text and self._here(text), spread))
+            self._signals.append(_Signalled(sender, command.id, text and self._ending.here(text), spread))
         else:
             if (
                 command.rank is None
@@ -328,19 +322,16 @@ class Orders:
             self._requests.reply(sender, wire.Reply(command.id, True, text))
         return None
 
-    def _here(self, text: str) -> str:
-        """Return what was done on this host, with its name where there are others."""
-        return f"{self._host}: {text}" if self._hosts.role != "alone" else text
-
     def _end_part(self, sender: bytes, command: wire.Kill, run: Run) -> None:
         grace_s, process, directory = command.grace_s, _process(command), self._directory
+        told = self._ending.tell_stage, self._ending.note
         try:
             if process is not None:
-                outcome = escalation.end_process(directory, run, process, grace_s, self._progress, self._ending.note)
+                outcome = escalation.end_process(directory, run, process, grace_s, *told)
                 text = outcome.text_of(process)
             else:
                 assert command.rank is not None
-                outcome = escalation.end_rank(directory, run, command.rank, grace_s, self._progress, self._ending.note)
+                outcome = escalation.end_rank(directory, run, command.rank, grace_s, *told)
                 text = f"rank {command.rank}: {outcome.text}; {run.leader} {_consequence(run)}"
             reply = wire.Reply(command.id, not outcome.survivors, text)
         except escalation.NotOurs as error:
@@ -357,12 +348,6 @@ class Orders:
         else:
             self._publish_refusal(command, reply.text)
         self._requests.reply(sender, reply)
-
-    def _progress(self, line: str) -> None:
-        self._say(self._here(line), "warning", None)
-
-    def _warn(self, line: str) -> None:
-        self._say(line, "error", None)
 
 
 def _action(command: wire.Kill) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent.control.events import Events
 from ddptop.agent.run.files import sparse
 
 _LEAST_BYTES: Final = 32 << 10
@@ -27,9 +28,9 @@ _IMPOSSIBLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS)
 class Logs:
     """The log files of a run."""
 
-    def __init__(self, folder: Path, report: Callable[[str, str], None]) -> None:
+    def __init__(self, folder: Path, events: Events) -> None:
         self._folder = folder
-        self._report = report
+        self._events = events
         self._refused = self._reported_one = False
         self.bytes = 0
         """Bytes of the logs on disk at the last check."""
@@ -69,14 +70,14 @@ class Logs:
     def _report_one(self, path: Path, problem: OSError) -> None:
         if not self._reported_one:
             self._reported_one = True
-            self._report(
+            self._events.say(
                 f"nothing can be cut out of {path} ({problem.strerror}): it grows on; the other logs become shorter",
                 "warning",
             )
 
     def _report_all(self, share: int, problem: OSError) -> None:
         self._refused = True
-        self._report(
+        self._events.say(
             f"the logs take more than their {share / 2**20:,.1f} MiB, and nothing can be cut out of them "
             f"({problem.strerror}): they grow on",
             "warning",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ddptop.agent import wire
+from ddptop.agent.control.events import Events
 from ddptop.agent.observer.record import recording, retention
 from ddptop.agent.observer.record.floods import OBSERVER, Flood, Source, sound
 from ddptop.agent.observer.record.inbox import Asked, Begin, Inbox, Item, Judged, Looked, Own, Renamed, Told
@@ -61,7 +62,7 @@ class Recorder:
         self,
         database: Path,
         world: int,
-        report: Callable[[str, str], None],
+        events: Events,
         *,
         budget: int = RUN_BYTES,
         logs: Path | None = None,
@@ -73,7 +74,7 @@ class Recorder:
         Args:
             database: the file.
             world: number of ranks.
-            report: receives text and level of each problem, in any thread.
+            events: takes each problem.
             budget: bytes that recording and logs may take together.
             logs: the folder of the run's logs, None where they are not to be cut.
             all_bytes: bytes that all runs of this user may take together, None for no bound.
@@ -95,10 +96,10 @@ class Recorder:
         self._left_out = 0
         self._database = database
         self._world = world
-        self._report = report
+        self._events = events
         self._budget = budget
         self._most_a_batch = min(_MOST_BATCH_BYTES, budget // BATCH_SHARE)
-        self._logs = None if logs is None else Logs(logs, report)
+        self._logs = None if logs is None else Logs(logs, events)
         self._all_bytes = all_bytes
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -195,7 +196,7 @@ class Recorder:
                 except Exception as error:  # a wall: an error costs one round
                     self._fault(error)
         except Exception as error:  # a wall: an error must be reported, and must not reach the main thread
-            self._report(f"recording has stopped: {error!r}", "error")
+            self._events.say(f"recording has stopped: {error!r}", "error")
         self._ring.close()
 
     def _read_before(self) -> None:
@@ -244,7 +245,7 @@ class Recorder:
     def _report_once(self, kind: str, text: str, level: str = "warning") -> None:
         if kind not in self._reported:
             self._reported.add(kind)
-            self._report(text, level)
+            self._events.say(text, level)
 
     def _bound_sizes(self) -> None:
         now = time.monotonic()
@@ -255,7 +256,7 @@ class Recorder:
             self._logs.limit_to(min(self._budget // _LOGS_SHARE, max(left, self._budget // _LEAST_LOGS_SHARE)))
         if self._all_bytes is not None and now >= self._all_due:
             self._all_due = now + ALL_S
-            retention.make_room(self._all_bytes, self._report, reported=self._unremoved)
+            retention.make_room(self._all_bytes, self._events, reported=self._unremoved)
 
     @property
     def _room(self) -> int:
@@ -383,7 +384,7 @@ class Recorder:
             self._report_once("odd", "a message was not recorded: it holds what no file can store")
         if "failure" in self._reported:
             self._reported.discard("failure")
-            self._report(f"recording goes on after {self.failures:,} failures", "info")
+            self._events.say(f"recording goes on after {self.failures:,} failures", "info")
         self._limit_size()
 
     def _answer(self, query: wire.History) -> list[wire.HistoryAnswer]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent.control.events import Events
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 
@@ -59,7 +59,7 @@ def bound_of(run: Run) -> int:
 
 def make_room(
     most: int,
-    report: Callable[[str, str], None] = lambda text, level: None,
+    events: Events | None = None,
     *,
     spared: RunDir | None = None,
     reported: set[str] | None = None,
@@ -68,7 +68,7 @@ def make_room(
 
     Args:
         most: the bound, in bytes.
-        report: receives text and level on each removal, and on each failure.
+        events: takes each removal, and each failure.
         spared: a run that is not removed.
         reported: failures of earlier calls, which are not reported again; this call updates the set.
 
@@ -97,11 +97,16 @@ def make_room(
             text = f"run {directory.name} was not removed to make room: {problem}"
             problems.add(text)
             if text not in reported:
-                report(text, "warning")
+                _say(events, text, "warning")
             continue
         total -= size
         removed[directory.name] = size
-        report(f"run {directory.name} was removed: all runs together took more than {most / 2**20:,.0f} MiB", "info")
+        _say(events, f"run {directory.name} was removed: all runs together took more than {most / 2**20:,.0f} MiB")
     reported.clear()
     reported.update(problems)
     return removed
+
+
+def _say(events: Events | None, text: str, level: str = "info") -> None:
+    if events is not None:
+        events.say(text, level)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import resource
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.control.events import Events
 from ddptop.agent.control.listening import Listener
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import NOTHING
@@ -90,7 +90,7 @@ class Intake:
         recorder: Recorder,
         fills: Fills,
         repeating: Repeating,
-        report: Callable[[str, str], None],
+        events: Events,
     ) -> None:
         _allow_files(world)
         self.refused = 0
@@ -102,7 +102,7 @@ class Intake:
         self._owner = owner
         self._fills = fills
         self._repeating = repeating
-        self._report = report
+        self._events = events
         self._is_large = world > EACH_RECORD
         self._all = Listener(context, _LARGE if self._is_large else _SMALL, _UNREAD)
         self._near = Listener(context, (wire.TOPIC_STEPS,), _UNREAD)
@@ -250,7 +250,7 @@ class Intake:
             self.refused += 1
             if (kind := type(error).__name__) not in self._reported:
                 self._reported.add(kind)
-                self._report(f"a message was left out: {error!r:.200}", "warning")
+                self._events.say(f"a message was left out: {error!r:.200}", "warning")
 
     def _take(self, topic: bytes, payload: bytes) -> None:
         if topic == wire.TOPIC_BATCH:

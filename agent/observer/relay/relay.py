@@ -20,6 +20,7 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.control.events import Events
 from ddptop.agent.observer.hosts.common import CommonRecord, Newest
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere, is_elsewhere
 from ddptop.agent.observer.hosts.link.side import Said
@@ -58,7 +59,7 @@ from ddptop.agent.observer.service.forwarding import Forwarding
 from ddptop.agent.observer.service.requests import Replies, Requests
 from ddptop.agent.observer.service.service import Service
 from ddptop.agent.run.files.private import is_plain
-from ddptop.agent.run.rundir import Member, Run, RunDir
+from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
 
 _log = logging.getLogger("ddptop.observer")
@@ -94,10 +95,10 @@ class Relay:
         self.requests = Requests()
         self._wake = self.requests.answered
         """Set for all that other threads hand over."""
+        self.events = Events(self._wake)
         self.faults = 0
         self._world = run.world
-        self._following = Following(self._follow, self._connect, self._lose, self.say)
-        self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
+        self._following = Following()
         self._asked: queue.SimpleQueue[tuple[wire.Command, Collection[int], Replies]] = queue.SimpleQueue()
         self.is_uneven = False
         """Some ranks are held, and others are not; looked at once a second."""
@@ -107,7 +108,7 @@ class Relay:
         self._recorder = Recorder(
             directory.database,
             run.world,
-            self.say,
+            self.events,
             budget=run.run_bytes,
             logs=directory.logs,
             all_bytes=retention.bound_of(run),
@@ -145,7 +146,7 @@ class Relay:
             Budget(run.world), self._model, self._common, self.requests.arrived,
         )  # fmt: skip
         self._intake = Intake(
-            context, run.world, directory.owner, self._recorder, self._fills, self._repeating, report=self.say
+            context, run.world, directory.owner, self._recorder, self._fills, self._repeating, self.events
         )
         self._looked_at = self._second_at = 0.0
         self._has_more = False
@@ -190,17 +191,6 @@ class Relay:
         self._following.put(member, lives=False)
         self._wake.set()
 
-    def say(self, text: str, level: str = "info", rank: int | None = None) -> None:
-        """Publish and record an event of this moment; may be called from any thread."""
-        self.add(wire.Event(time.time_ns(), text, rank, level))
-
-    def add(self, event: wire.Event) -> None:
-        """Publish and record an event; may be called from any thread."""
-        _log.log(logging.INFO if event.level == "info" else logging.WARNING, "%s", event.text)
-        self._recorder.add(event)
-        self._events.put(event)
-        self._wake.set()
-
     def record(self, event: wire.Event) -> None:
         """Record an event that another host publishes; may be called from any thread."""
         _log.info("%s", event.text)
@@ -230,6 +220,9 @@ class Relay:
         self._wake.set()
         if self._thread.ident is not None and not self._finished.wait(_FINISH_S):
             _log.warning("the last messages of the ranks were not taken in within %.0f s", _FINISH_S)
+        if not self._finished.is_set():
+            for event in self.events.take():
+                self._recorder.add(event)
         if state is not None:
             self._recorder.add(state)
         self._close_recorder()
@@ -328,7 +321,7 @@ class Relay:
             _log.exception("relay: %s", name)
             if name not in self._reported:
                 self._reported.add(name)
-                self.say(f"relay, {name}: {error!r:.200}", "warning")
+                self.events.say(f"relay, {name}: {error!r:.200}", "warning")
             # An error that comes again at once must not take a whole core.
             self._closing.wait(PERIOD_S / 10)
 
@@ -336,7 +329,32 @@ class Relay:
         if self._following.waits:
             # What a process has published last comes before its successor is followed.
             self._take_in()
-            self._following.take()
+            for member, lives in self._following.take():
+                if lives:
+                    self._listen(member)
+                else:
+                    self._lose(member.rank)
+
+    def _listen_again(self) -> None:
+        for member in self._following.refused_of(self._intake.generation):
+            self._listen(member)
+
+    def _listen(self, member: Member) -> None:
+        refused = self._following.refused
+        before = refused.pop(member.rank, None)
+        is_followed = before == (member, True)
+        try:
+            if not is_followed:
+                self._follow(member)
+                is_followed = True
+            self._forwarding.connect(member.rank, member.cmd)
+        except (RunDirError, zmq.ZMQError) as problem:
+            refused[member.rank] = member, is_followed
+            if before is None or before[0].process != member.process:
+                self.events.say(f"not listened to rank {member.rank}: {problem}", "error")
+        else:
+            if before is not None:
+                self.events.say(f"rank {member.rank} is listened to now", rank=member.rank)
 
     def _hear_hosts(self) -> None:
         """Take in what other hosts have sent, and find out what that makes of this one."""
@@ -371,7 +389,7 @@ class Relay:
             case Greeted():
                 self._newcomers |= self._service.subscribed if news.topics is None else news.topics
             case Said():
-                self.say(*news)
+                self.events.say(*news)
             case wire.Hosts():
                 self._verdicts.hosts = news.hosts
                 self._model.store.apply(news, time.time())
@@ -407,9 +425,6 @@ class Relay:
         self._inspections.meet(member, elsewhere=elsewhere)
         if not elsewhere:
             self._rivals.meet(member)
-
-    def _connect(self, member: Member) -> None:
-        self._forwarding.connect(member.rank, member.cmd)
 
     def _lose(self, rank: int) -> None:
         self._fills.forget(rank)
@@ -448,12 +463,11 @@ class Relay:
             self._newcomers.add(wire.TOPIC_VERDICTS)
 
     def _send_events(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                event = self._events.get_nowait()
-                self._common.note(event)
-                self._model.store.apply(event, time.time())
-                self._service.publish(wire.TOPIC_EVENT, wire.encode(event))
+        for event in self.events.take():
+            self._recorder.add(event)
+            self._common.note(event)
+            self._model.store.apply(event, time.time())
+            self._service.publish(wire.TOPIC_EVENT, wire.encode(event))
         self._common.tell()
         if self._is_news:
             self._send_state()
@@ -519,7 +533,7 @@ class Relay:
     def _each_second(self) -> None:
         # An error of one part does not keep the others from their turn.
         self._guarded("connections to ranks", self._intake.mend)
-        self._guarded("ranks not listened to", self._following.try_again, self._intake.generation)
+        self._guarded("ranks not listened to", self._listen_again)
         self._send_state()
         held = [each.beat.held_at_ns is not None for each in self._model.store.ranks.values() if each.beat is not None]
         self.is_uneven = any(held) and not all(held)
@@ -575,7 +589,7 @@ class Relay:
         for verdict in changed:
             self._common.judge(verdict)
         for text, level in events:
-            self.say(text, level)
+            self.events.say(text, level)
 
     def _finish(self) -> None:
         self._intake.finish()
@@ -591,6 +605,8 @@ class Relay:
             # Who looks on, and who reads the record, is told what was wrong at the end, the same first.
             self._recorder.add(wire.Verdicts(at_ns, self._verdicts.now if told is None else told))
             self._send_verdicts()
+        # Before the record ends: what was said last, of these verdicts too.
+        self._send_events()
 
     def _close(self) -> None:
         # The other hosts after the last replies, which may be for requesters there.

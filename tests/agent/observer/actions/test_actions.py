@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.fakes.events import SaidEvents
 from support.fakes.hosts import Net, Side
 from support.harness import until
 from support.values.messages import replies_of
@@ -93,11 +94,12 @@ class Observer:
         self.ranks, self.net = Ranks(), Net()
         self.side: Side = self.net.side("node1", (0, 1))
         self.hang: wire.Verdict | None = None
-        self.events: list[wire.Event] = []
+        self.said = SaidEvents()
+        self.events = self.said.all
         self.replies: dict[bytes, wire.Reply] = {}
         self.now = 0.0
         monkeypatch.setattr(actions, "time", self)
-        self.actions = Actions(self.directory, self.ranks.ask, self.side.requests, self.events.append, self.side)
+        self.actions = Actions(self.directory, self.ranks.ask, self.side.requests, self.said, self.side)
 
     def monotonic(self) -> float:
         """Return the time that the requests are told, which is moved by hand."""

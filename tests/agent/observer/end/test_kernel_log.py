@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.fakes.events import SaidEvents
 
 from ddptop.agent.observer.end import kernel
 from ddptop.agent.observer.end.rank_ends import RankEnds
@@ -83,7 +84,7 @@ def test_the_end_of_a_rank_has_the_quote(tmp_path, monkeypatch, status, quoted):
     monkeypatch.setattr(kernel, "device_error", lambda pid, now_s: f"{ILLEGAL} {pid}")
     exits: Any = SimpleNamespace(status={} if status is None else {1: status}, at_ns={1: 5})
     orders: Any = SimpleNamespace(ranks_killed_by={}, killed_by=None)
-    ends = RankEnds(RunDir(tmp_path), exits, orders, lambda *_: None, OtherEnds("node1", OtherHosts()))
+    ends = RankEnds(RunDir(tmp_path), exits, orders, SaidEvents(), OtherEnds("node1", OtherHosts()))
     ends.note(1, Member(1, 1, 2, Process(7, 1.0), "host", 0, "ipc://p", "ipc://c", None, None), launched=True)
     assert (ends.seen[1].out_of_memory, ends.seen[1].evidence) == (
         None,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.fakes.events import SaidEvents
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end.rank_ends import RankEnds
@@ -33,7 +34,7 @@ def test_the_live_word_and_the_record_have_one_source(
     members = directory.members()
     exits: Any = SimpleNamespace(status={}, at_ns={0: 95 * S})
     orders: Any = SimpleNamespace(ranks_killed_by={}, killed_by=None)
-    ends = RankEnds(directory, exits, orders, lambda *_: None, OtherEnds("node1", OtherHosts()))
+    ends = RankEnds(directory, exits, orders, SaidEvents(), OtherEnds("node1", OtherHosts()))
     live = ends.first_cause(directory.read(), members, None, HANG)
     directory.database.touch(0o600)
     monkeypatch.setattr(recording, "read_verdicts", lambda database: [HANG])

@@ -92,7 +92,7 @@ def test_both_observers_show_all_ranks(runtime: Path, look: Look) -> None:
         for looker in lookers:
             looker.await_all(*expected)
         until(lambda: all(_records(one.directory, rank) == [0, 1] for rank in range(4)), "the record of the head")
-        branch.say("its own word")
+        branch.events.say("its own word")
         until(lambda: "node2: its own word" in _events(one), "the event of the branch in the record of the head")
         assert head.hosts.role == "head"
         assert {each.host: each.ranks for each in hosts.read_hosts(one.directory.path)} == {
@@ -127,7 +127,7 @@ def test_hosts_that_count_restarts_otherwise_are_told(runtime: Path, monkeypatch
             _linked(branch)
             said = "node2 counts 0 restarts of the group and this host 1"
             until(lambda: any(text.startswith(said) for text in _events(one)), "it is told")
-            branch.say("its own word")
+            branch.events.say("its own word")
             until(lambda: "node2: its own word" in _events(one), "a later event")
             assert len([text for text in _events(one) if "counts" in text]) == 1
 
@@ -155,7 +155,7 @@ def test_a_key_file_that_cannot_be_used_is_told_once_and_noted(
 
         with relayed(found[node].directory, judge=judge_of) as relay:
             until(lambda: reason in why(), "the reason in the directory")
-            relay.say("a later event")
+            relay.events.say("a later event")
             until(lambda: "a later event" in _events(found[node]), "a later event")
             key.write_bytes(bytes(48))
             key.chmod(0o600)
@@ -429,24 +429,24 @@ def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Pa
             return (wire.Verdict(1, "slow_rank", "rank 1 is slow", 1, rank=1),) if self.steps_of else ()
 
     with several(runtime, 1, 1) as (one, two), one.observed(judge=lambda *_: Judge(), finish=True) as head:
-        head.say("said before the link by the head", rank=0)
+        head.events.say("said before the link by the head", rank=0)
         with two.cable(one) as cable, two.observed() as branch:
-            branch.say("said before the link by the branch")
+            branch.events.say("said before the link by the branch")
             _linked(branch)
             _met(one, two)
-            head.say("said by the head")
-            branch.say("said by the branch", rank=1)
+            head.events.say("said by the head")
+            branch.events.say("said by the branch", rank=1)
             two.ranks[0].publish(wire.TOPIC_EVENT, wire.Event(5, "of a rank", 1))
             two.ranks[0].publish(wire.TOPIC_STEPS, steps(1, 0))
             until(lambda: [each.text for each in read_verdicts(two.directory.database)], "the verdict of the head")
             cable.cut()
             until(lambda: branch.hosts.role == "alone", "the branch to notice")
             until(lambda: head.hosts.hosts()[0].state == "silent", "the head to notice")
-            head.say("said in the cut by the head")
-            branch.say("said in the cut by the branch")
+            head.events.say("said in the cut by the head")
+            branch.events.say("said in the cut by the branch")
             cable.mend()
             _linked(branch)
-            head.say("the last word")
+            head.events.say("the last word")
             said = [
                 "said before the link by the head", "node2: said before the link by the branch", "said by the head",
                 "said by the branch", "of a rank", "said in the cut by the head",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support.fakes.events import SaidEvents
 from support.fakes.hosts import Net, Side
 from support.harness import WAIT, until
 
@@ -36,8 +37,7 @@ class Place:
     directory: RunDir
     run: Run
     ranks: dict[int, subprocess.Popen[str]]
-    said: list[str] = field(default_factory=list)
-    events: list[wire.Event] = field(default_factory=list)
+    told: SaidEvents = field(default_factory=SaidEvents)
     answers: dict[bytes, wire.Reply] = field(default_factory=dict)
     orders: Orders = field(init=False)
 
@@ -46,12 +46,21 @@ class Place:
         self.orders = Orders(
             self.directory,
             self.side.requests,
-            lambda text, level, rank: self.said.append(text),
+            self.told,
             lambda command, ranks, replies: None,
-            publish=self.events.append,
             others=OtherEnds(self.side.state.host, self.side),
             host=self.side.state.host,
         )
+
+    @property
+    def events(self) -> list[wire.Event]:
+        """What somebody has done."""
+        return [event for event in self.told.all if event.who]
+
+    @property
+    def said(self) -> list[str]:
+        """What was said besides."""
+        return [event.text for event in self.told.all if not event.who]
 
     def turn(self) -> None:
         """Have a turn of the observer's main thread, and of its relay."""

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.fakes.events import SaidEvents
 from support.harness import DEADLINE_S, until
 
 from ddptop.agent import wire
@@ -55,7 +56,7 @@ def put(recording: Recorder, *messages: wire.Telemetry) -> None:
 def test_round_trip_also_while_writing(runtime: Path) -> None:
     """A reader sees what was recorded so far; at the end it all is there, in order, in one file."""
     database = runtime / "run.db"
-    recording = Recorder(database, 1, lambda text, level: None)
+    recording = Recorder(database, 1, SaidEvents())
     recording.start()
     recording.follow(0, 0)
     put(recording, HELLO, wire.Steps(0, (step(0), step(1))))
@@ -79,7 +80,7 @@ def test_where_ranks_stood_is_recorded_in_place_of_an_earlier_moment(runtime: Pa
     """The last hang alone, by rank, while the recorder still writes; a file without one has none."""
     database = runtime / "run.db"
     assert recording_file.read_inspections(database) == []
-    recording = Recorder(database, 3, lambda text, level: None)
+    recording = Recorder(database, 3, SaidEvents())
     recording.start()
     before = [wire.Inspection(rank, 5, "agent", 7, threads=(wire.Thread("main"),)) for rank in (2, 0)]
     recording.inspect(before)
@@ -93,8 +94,8 @@ def test_where_ranks_stood_is_recorded_in_place_of_an_earlier_moment(runtime: Pa
 
 def test_an_error_of_the_history_costs_the_history(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said once; the records are written, and the numbers that come after it too."""
-    database, said = runtime / "run.db", list[str]()
-    recording = Recorder(database, 1, lambda text, level: said.append(text))
+    database, said = runtime / "run.db", SaidEvents()
+    recording = Recorder(database, 1, said)
     recording.start()
     with monkeypatch.context() as broken:
         broken.setattr(Rows, "settled", lambda rows: 1 / 0)
@@ -103,14 +104,14 @@ def test_an_error_of_the_history_costs_the_history(runtime: Path, monkeypatch: p
     put(recording, wire.Steps(0, (step(3), step(4))))
     until(lambda: newest(recording) == 5, "the numbers")
     assert recording.close()
-    assert len(said) == 1
-    assert "ZeroDivisionError" in said[0]
+    assert len(said.texts) == 1
+    assert "ZeroDivisionError" in said.texts[0]
     assert len([each for each in read_history(database) if isinstance(each, wire.Steps)]) == 3
 
 
 def test_another_process_of_a_rank_counts_from_one_again(runtime: Path) -> None:
     """In a job that nobody restarts as a whole; the same process, found again, is the same."""
-    recording = Recorder(runtime / "run.db", 1, lambda text, level: None)
+    recording = Recorder(runtime / "run.db", 1, SaidEvents())
     recording.start()
     for process, steps in ((Process(7, 1.0), (1, 2, 3)), (Process(7, 1.0), (1, 2)), (Process(8, 2.0), (1, 2))):
         recording.follow(0, 0, process)
@@ -130,23 +131,23 @@ def newest(recording: Recorder) -> int | None:
 
 def test_a_file_that_cannot_be_written_is_said_once(runtime: Path) -> None:
     """It makes one event, however many batches fail, and hurts nobody."""
-    said: list[str] = []
+    said = SaidEvents()
     (runtime / "folder.db").mkdir()
-    broken = Recorder(runtime / "folder.db", 1, lambda text, level: said.append(text))
+    broken = Recorder(runtime / "folder.db", 1, said)
     broken.start()
     broken.add(wire.Event(1, "a"))
     until(lambda: broken.failures == 1, "the first failure")
     broken.add(wire.Event(2, "b"))
     until(lambda: broken.failures == 2, "the second failure")
     assert broken.close()
-    assert said == ["recording fails, history will have gaps: unable to open database file"]
+    assert said.texts == ["recording fails, history will have gaps: unable to open database file"]
 
 
 def test_one_odd_message_costs_itself(runtime: Path) -> None:
     """A note with an impossible time, a state with an impossible one: others are."""
-    said: list[str] = []
+    said = SaidEvents()
     database = runtime / "run.db"
-    recording = Recorder(database, 1, lambda text, level: said.append(text))
+    recording = Recorder(database, 1, said)
     recording.start()
     recording.add(wire.Event(2**64 - 1, "far in the future", 10**18, "strange"))
     recording.add(wire.Event(-5, "before the epoch"))
@@ -160,7 +161,7 @@ def test_one_odd_message_costs_itself(runtime: Path) -> None:
     assert all(0 <= each.at_ns < 2**63 and each.rank is None and each.level == "info" for each in events.values())
     assert not any(isinstance(each, wire.RunState) for each in read_history(database))
     assert (recording.refused, recording.faults) == (1, 1)
-    assert len([text for text in said if "was not recorded" in text]) == len(set(said))
+    assert len([text for text in said.texts if "was not recorded" in text]) == len(set(said.texts))
 
 
 def test_a_slow_disk_costs_steps_and_no_event() -> None:
@@ -217,7 +218,7 @@ _numbers_of_any_size = st.integers(-(2**80), 2**80)
 )
 def test_whatever_is_added_can_be_stored_or_is_refused(tmp_path: Path, message: wire.Event | wire.RunState) -> None:
     """Valid types with hostile values give rows that SQLite takes, or none; an event always gives one."""
-    recording = Recorder(tmp_path / "run.db", 2, lambda text, level: None)
+    recording = Recorder(tmp_path / "run.db", 2, SaidEvents())
     rows = recording._guarded(Own(message))
     assert len(rows) == 1 or (isinstance(message, wire.RunState) and recording.refused == 1)
     connection = sqlite3.connect(":memory:")
@@ -247,7 +248,7 @@ def test_whatever_a_rank_publishes_can_be_stored_or_is_refused(tmp_path: Path, d
         | st.builds(wire.Summary, *[small] * 13)
         | st.builds(lambda rank, of: msgspec.structs.replace(HELLO, rank=rank, generation=of), small, small)
     )
-    recording = Recorder(tmp_path / "run.db", 2, lambda text, level: None)
+    recording = Recorder(tmp_path / "run.db", 2, SaidEvents())
     payload = wire.encode(message)
     try:
         read = wire.read_telemetry(payload)
@@ -293,7 +294,7 @@ def test_logs_are_in_the_budget(tmp_path: Path) -> None:
     """They take half of it at most; what they take, the recording does not."""
     log = tmp_path / "rank-0.log"
     log.write_bytes(b"a line\n" * 300_000)
-    recording = Recorder(tmp_path / "run.db", 1, lambda text, level: None, budget=1 << 20, logs=tmp_path)
+    recording = Recorder(tmp_path / "run.db", 1, SaidEvents(), budget=1 << 20, logs=tmp_path)
     recording.start()
     until(lambda: 0 < log.lstat().st_blocks * 512 <= 1 << 19, "the log to be cut")
     assert recording.close()
@@ -306,7 +307,7 @@ def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(tmp_path: Path) -> No
     """The file never becomes smaller, so that together they keep within the budget; a share stays for the logs."""
     budget = 8 << 20
     log, database = tmp_path / "rank-0.log", tmp_path / "run.db"
-    recording = Recorder(database, 1, lambda text, level: None, budget=budget, logs=tmp_path)
+    recording = Recorder(database, 1, SaidEvents(), budget=budget, logs=tmp_path)
     for grown, most in ((6 << 20, 2 << 20), (9 << 20, 1 << 20)):
         log.write_bytes(b"a line\n" * 1_000_000)
         database.write_bytes(b"x" * grown)
@@ -317,10 +318,10 @@ def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(tmp_path: Path) -> No
 
 def test_a_full_disk_costs_steps_and_no_event(tmp_path: Path) -> None:
     """On a file system without room the recorder says so once, goes on, and writes the events when there is room."""
-    said: list[str] = []
+    said = SaidEvents()
     with small_disk(tmp_path, 1 << 20) as disk:
         ballast = disk / "ballast"
-        recording = Recorder(disk / "run.db", 1, lambda text, level: said.append(text))
+        recording = Recorder(disk / "run.db", 1, said)
         recording.start()
         recording.add(wire.Event(1, "before"))
         until(lambda: list(read_history(disk / "run.db")) == [wire.Event(1, "before")], "the first event")
@@ -335,7 +336,7 @@ def test_a_full_disk_costs_steps_and_no_event(tmp_path: Path) -> None:
         ballast.unlink()
         until(lambda: len(list(read_history(disk / "run.db"))) >= number, "the events that waited")
         assert recording.close()
-        assert len([text for text in said if "recording fails" in text]) == 1
+        assert len([text for text in said.texts if "recording fails" in text]) == 1
         kept = [each.at_ns for each in read_history(disk / "run.db") if isinstance(each, wire.Event)]
         assert kept[:number] == list(range(1, number + 1))
 
@@ -377,7 +378,7 @@ def test_damage_and_absence_are_an_empty_history(runtime: Path) -> None:
 def test_a_verdict_is_recorded_once(runtime: Path) -> None:
     """Each change replaces what was recorded under the number; of very many the newest stay."""
     database = runtime / "run.db"
-    recording = Recorder(database, 1, lambda text, level: None)
+    recording = Recorder(database, 1, SaidEvents())
     recording.start()
     first = wire.Verdict(1, "slow_rank", "rank 2 …", 5, rank=2)
     for verdict in (

@@ -8,6 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from support.fakes.events import SaidEvents
+
 from ddptop.agent.observer.record import retention
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import Hold
@@ -44,11 +46,11 @@ def test_the_oldest_ended_runs_go_first(own_base: Path) -> None:
         made(f"old-{age}", age)
     (own_base / "foreign").mkdir()
     (own_base / "foreign" / "file").write_bytes(b"x" * (4 << 20))
-    said: list[str] = []
-    retention.make_room(5 << 20, lambda text, level: said.append(text))
+    said = SaidEvents()
+    retention.make_room(5 << 20, said)
     assert sorted(run.name for run in rundir.runs()) == ["live", "old-6"]
-    assert len(said) == 2
-    retention.make_room(0, lambda text, level: said.append(text))
+    assert len(said.texts) == 2
+    retention.make_room(0, said)
     assert sorted(run.name for run in rundir.runs()) == ["live", "old-6"]
     assert (own_base / "foreign" / "file").exists()
 
@@ -59,17 +61,14 @@ def test_what_cannot_be_removed_is_said_once(own_base: Path) -> None:
     for age in (8, 7, 6):
         made(f"old-{age}", age)
     hold = Hold.acquire(held.path)
-    said: list[str] = []
+    said = SaidEvents()
     told: set[str] = set()
     spared = RunDir(own_base / "old-8")
-    removed = [
-        retention.make_room(3 << 20, lambda text, level: said.append(f"{level}: {text}"), spared=spared, reported=told)
-        for _ in range(3)
-    ]
+    removed = [retention.make_room(3 << 20, said, spared=spared, reported=told) for _ in range(3)]
     assert [list(each) for each in removed] == [["old-7"], [], []]
     assert removed[0]["old-7"] >= 1 << 20
-    assert [line.partition(":")[0] for line in said] == ["warning", "info"]
-    assert "run held was not removed" in said[0]
+    assert [event.level for event in said.all] == ["warning", "info"]
+    assert "run held was not removed" in said.texts[0]
     hold.release()
     assert sorted(run.name for run in rundir.runs()) == ["held", "old-6", "old-8"]
     assert list(retention.make_room(0, spared=spared, reported=told)) == ["held"]

@@ -21,7 +21,7 @@ from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere
 from ddptop.agent.observer.record.recorder import Recorder
-from ddptop.agent.observer.record.recording import read_history
+from ddptop.agent.observer.record.recording import read_events, read_history
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.service import service
@@ -79,7 +79,7 @@ def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlo
                 expected.append((wire.topic_of(topic, number), rank.publish(topic, message)[0]))
             rank.publish(wire.TOPIC_BEAT, beat(7, 7), b"noise", wire.RunState(9, "failed"))
             expected.append((wire.TOPIC_EVENT, rank.publish(wire.TOPIC_EVENT, wire.Event(number, "text", number))[0]))
-        relay.say("its own word")
+        relay.events.say("its own word")
         looker.await_all(*expected)
         until(lambda: any(b"its own word" in payload for _, payload in looker.listen()), "the observer's own event")
         until(lambda: relay.refused == 6, "what cannot be true to be counted")
@@ -463,3 +463,19 @@ def test_the_sockets_of_an_observer_are_never_open_to_others(
     finally:
         os.umask(before)
     assert modes == [0, 0]
+
+
+def test_what_is_said_at_the_very_end_is_recorded(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the last messages are taken in, the judge, the recorder or another thread may still say something."""
+    directory = new_run(world=1)
+    with ranks(directory, 1), relayed(directory) as relay:
+        finish = relay._intake.finish
+
+        def say_and_finish() -> None:
+            relay.events.say("the last word")
+            finish()
+
+        monkeypatch.setattr(relay._intake, "finish", say_and_finish)
+    assert "the last word" in [event.text for event in read_events(directory.database) if isinstance(event, wire.Event)]

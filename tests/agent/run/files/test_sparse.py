@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fakes.events import SaidEvents
 
 from ddptop.agent.observer.record import logs
 from ddptop.agent.observer.record.logs import Logs, level
@@ -83,7 +84,7 @@ def test_only_files_of_the_run_are_cut(tmp_path: Path) -> None:
     for name in ("link.log", "second.log"):
         with pytest.raises(OSError, match=r"."):
             sparse.cut(folder / name, 8192)
-    Logs(folder, lambda text, level: None).limit_to(128 << 10)
+    Logs(folder, SaidEvents()).limit_to(128 << 10)
     assert allocated(foreign) >= size
     assert allocated(own) <= 128 << 10
 
@@ -94,7 +95,7 @@ def test_the_largest_logs_are_cut_first(tmp_path: Path) -> None:
         written(tmp_path / f"rank-{rank}.log")
     (tmp_path / "rank-3.log").write_text("quiet\n" * 2000)
     quiet = (tmp_path / "rank-3.log").read_bytes()
-    kept = Logs(tmp_path, lambda text, level: None)
+    kept = Logs(tmp_path, SaidEvents())
     kept.limit_to(600 << 10)
     assert sum(allocated(path) for path in tmp_path.iterdir()) <= 600 << 10
     assert (tmp_path / "rank-3.log").read_bytes() == quiet
@@ -108,13 +109,13 @@ def test_a_file_system_that_cannot_do_it_is_said_once(tmp_path: Path, monkeypatc
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr(sparse, "_punch", refuse)
-    said: list[str] = []
+    said = SaidEvents()
     size = written(tmp_path / "rank-0.log")
-    kept = Logs(tmp_path, lambda text, level: said.append(text))
+    kept = Logs(tmp_path, said)
     kept.limit_to(64 << 10)
     kept.limit_to(64 << 10)
-    assert len(said) == 1
-    assert "grow on" in said[0]
+    assert len(said.texts) == 1
+    assert "grow on" in said.texts[0]
     assert allocated(tmp_path / "rank-0.log") >= size
 
 
@@ -130,16 +131,16 @@ def test_a_log_that_cannot_be_cut_keeps_no_other_from_it(tmp_path: Path, monkeyp
     monkeypatch.setattr(sparse, "cut", refuse)
     for rank in range(3):
         written(tmp_path / f"rank-{rank}.log")
-    said: list[str] = []
-    kept = Logs(tmp_path, lambda text, level: said.append(text))
+    said = SaidEvents()
+    kept = Logs(tmp_path, said)
     for _ in range(2):
         kept.limit_to(128 << 10)
         for rank in (1, 2):
             assert allocated(tmp_path / f"rank-{rank}.log") <= 64 << 10
             with (tmp_path / f"rank-{rank}.log").open("ab") as log:
                 log.write(b"more\n" * (100 << 10))
-    assert len(said) == 1
-    assert "rank-0.log (Permission denied)" in said[0]
+    assert len(said.texts) == 1
+    assert "rank-0.log (Permission denied)" in said.texts[0]
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50), st.integers(0, 10**10))
