@@ -470,12 +470,25 @@ def test_what_is_said_at_the_very_end_is_recorded(
 ) -> None:
     """While the last messages are taken in, the judge, the recorder or another thread may still say something."""
     directory = new_run(world=1)
+    ended = threading.Event()
     with ranks(directory, 1), relayed(directory) as relay:
-        finish = relay._intake.finish
+        finish, publish, end = relay._intake.finish, relay._frames.turn, relay._close_recorder
 
         def say_and_finish() -> None:
             relay.events.say("the last word")
             finish()
 
+        def publish_later(*, at_once: bool = False) -> None:
+            # No other turn of the relay comes before the end of the record.
+            if relay._finished.is_set():
+                ended.wait(DEADLINE_S)
+            publish(at_once=at_once)
+
+        def end_record() -> None:
+            end()
+            ended.set()
+
         monkeypatch.setattr(relay._intake, "finish", say_and_finish)
+        monkeypatch.setattr(relay._frames, "turn", publish_later)
+        monkeypatch.setattr(relay, "_close_recorder", end_record)
     assert "the last word" in [event.text for event in read_events(directory.database) if isinstance(event, wire.Event)]
