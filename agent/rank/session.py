@@ -25,8 +25,10 @@ from ddptop.agent.rank.hooks import losses
 from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.inspecting import Inspecting
+from ddptop.agent.rank.inspection.looking import Looking
 from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
+from ddptop.agent.rank.inspection.workers import Workers
 from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, observing
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.output import Output
@@ -44,7 +46,7 @@ from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.startup import pythonpath
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
-from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
+from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection, Looks
 
 _EXIT: Final = os._exit
 _TICK_S: Final = 1.0
@@ -131,6 +133,8 @@ class Session:
         process = identify(os.getpid()) or Process(os.getpid(), time.time())
         self._inspecting = Inspecting(self.collectives, self.faults, process, self.hello.started_at_ns)
         self.profiling = Profiling(self.rank, directory.profiles, self.stamps, self.faults)
+        self.workers = Workers(own_sources)
+        self.looking = Looking(self.stamps, self.workers, own_sources)
         self._account = Account(
             directory,
             Member(
@@ -546,6 +550,10 @@ class Session:
             cpu_percent=None if self._reading is None else self._reading.cpu,
             generation=self.hello.generation,
         )
+
+    def look(self, token: int) -> tuple[Looks, ...] | None:
+        """Return the looks at the training for a verdict, None while the rank still looks."""
+        return self.looking.ask(token)
 
     def bare_beat(self, seq: int, refused: int) -> Beat:
         """Return a sign of life with the agent's own counts only."""

@@ -65,6 +65,7 @@ from ddptop.agent.wire.commands import History as History
 from ddptop.agent.wire.commands import Hold as Hold
 from ddptop.agent.wire.commands import Inspect as Inspect
 from ddptop.agent.wire.commands import Kill as Kill
+from ddptop.agent.wire.commands import Look as Look
 from ddptop.agent.wire.commands import Note as Note
 from ddptop.agent.wire.commands import Profile as Profile
 from ddptop.agent.wire.commands import Query as Query
@@ -93,12 +94,16 @@ from ddptop.agent.wire.hosts import HostHello as HostHello
 from ddptop.agent.wire.hosts import Hosts as Hosts
 from ddptop.agent.wire.hosts import HostState as HostState
 from ddptop.agent.wire.inspection import MOST_FRAMES as MOST_FRAMES
+from ddptop.agent.wire.inspection import MOST_PLACES as MOST_PLACES
+from ddptop.agent.wire.inspection import MOST_STACKS as MOST_STACKS
 from ddptop.agent.wire.inspection import MOST_THREADS as MOST_THREADS
 from ddptop.agent.wire.inspection import Frame as Frame
 from ddptop.agent.wire.inspection import GroupCalls as GroupCalls
 from ddptop.agent.wire.inspection import Inspection as Inspection
+from ddptop.agent.wire.inspection import Looks as Looks
 from ddptop.agent.wire.inspection import OpenCall as OpenCall
 from ddptop.agent.wire.inspection import PastCall as PastCall
+from ddptop.agent.wire.inspection import Stack as Stack
 from ddptop.agent.wire.inspection import Thread as Thread
 from ddptop.agent.wire.inspection import Work as Work
 from ddptop.agent.wire.message import MAX_COMMAND_BYTES as MAX_COMMAND_BYTES

@@ -11,7 +11,7 @@ import msgspec
 from ddptop.agent.wire.checksums import Checksums
 from ddptop.agent.wire.hosts import Census
 from ddptop.agent.wire.incoming import Label, Line, Name
-from ddptop.agent.wire.inspection import Inspection
+from ddptop.agent.wire.inspection import Inspection, Looks
 from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Rank, Size, Whole
 from ddptop.agent.wire.profiles import Profiled, ProfilePiece
 from ddptop.agent.wire.telemetry import Steps
@@ -100,6 +100,8 @@ class Reply(Message, frozen=True, tag="reply"):
     """`Profile`: the trace, once it is written."""
     piece: ProfilePiece | None = None
     """`ReadProfile`: a piece of it."""
+    looks: Annotated[tuple[Looks, ...], msgspec.Meta(max_length=2)] = ()
+    """`Look`: those at the training thread, and then those at data workers, where the rank has any."""
 
 
 class Extent(Message, frozen=True, tag="extent"):

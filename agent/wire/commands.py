@@ -108,6 +108,17 @@ class ReadProfile(Message, frozen=True, tag="read_profile"):
     offset: Size
 
 
+class Look(Message, frozen=True, tag="look"):
+    """Look at the training thread of the rank many times within some seconds: `Reply.looks`.
+
+    The reply is `pending` until then, and the observer repeats the message with the same `token`.
+    """
+
+    id: Whole
+    token: Count
+    """Number of the verdict for which the rank looks: another one begins anew."""
+
+
 class ReadLog(Message, frozen=True, tag="read_log"):
     """Ask the observer of a rank's host what the rank has printed since: `Reply.log`, None where that is nothing."""
 
@@ -261,5 +272,5 @@ Expiring = Hold | Commit | Resume | Advance | End | Save | Note | Act | Cancel |
 
 Command = (
     Hold | Commit | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | Note | History | Inspect
-    | Profile | ReadProfile | ReadLog | Check | RecordEvery | HostEnd | Conclude
+    | Look | Profile | ReadProfile | ReadLog | Check | RecordEvery | HostEnd | Conclude
 )  # fmt: skip

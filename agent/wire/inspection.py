@@ -4,7 +4,7 @@ Made by the rank's agent on request (`Inspect`), or from outside of the process 
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -149,3 +149,31 @@ class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The user's line that raised it: `train.py:31 main`."""
     dead_thread: Line = ""
     """The last thread of the script that an exception has ended: `thread prefetch died: KeyError: 'x'`."""
+
+
+MOST_STACKS: Final = 256
+"""Different stacks of all looks at most."""
+MOST_PLACES: Final = 400
+"""Different frames of all of them."""
+
+
+class Stack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A stack that a thread was seen in, and the time for which it was."""
+
+    phase: Name
+    """A phase of `PHASES`, or `worker`."""
+    frames: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=MOST_PLACES)], ...], msgspec.Meta(max_length=64)]
+    """Numbers of `Looks.places`, the outermost frame first; of library code only the innermost ones."""
+    ns: Span
+
+
+class Looks(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The time that a thread has spent in each line, by many looks at its stack."""
+
+    steps: Count
+    """Steps of the training that the looks are of, or batches of data workers."""
+    ns: Span
+    """Wall time of these steps, or of making these batches, summed over the workers."""
+    places: Annotated[tuple[Frame, ...], msgspec.Meta(max_length=MOST_PLACES)] = ()
+    stacks: Annotated[tuple[Stack, ...], msgspec.Meta(max_length=MOST_STACKS)] = ()
+    """Those with the most time; of the others nothing is said."""

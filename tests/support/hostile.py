@@ -59,8 +59,8 @@ def value_of(kind: inspect.Type, rng: Random) -> Any:
             return None
         case inspect.DictType(key, value):
             return {value_of(key, rng): value_of(value, rng) for _ in range(rng.randrange(4))}
-        case inspect.VarTupleType(item):
-            return tuple([value_of(item, rng) for _ in range(rng.randrange(4))])
+        case inspect.VarTupleType(item, max_length=most):
+            return tuple([value_of(item, rng) for _ in range(rng.randrange(4 if most is None else min(4, most + 1)))])
         case inspect.UnionType(types):
             return value_of(rng.choice(types), rng)
     raise TypeError(kind)

@@ -54,6 +54,10 @@ class Commanded(Protocol):
         """The profiles of the rank."""
         ...
 
+    def look(self, token: int) -> tuple[wire.Looks, ...] | None:
+        """Return the looks at the training for a verdict, None while the rank still looks."""
+        ...
+
     def record_every(self, every: int) -> str | None:
         """Record one step in so many from the next one on; return the reason where that is refused."""
         ...
@@ -170,6 +174,11 @@ class Executing:
             case wire.ReadProfile(id, token, offset):
                 piece = session.profiling.read(token, offset)
                 return wire.Reply(id, piece is not None, "" if piece else "there is no such trace", piece=piece)
+            case wire.Look(id, token):
+                looks = session.look(token)
+                if looks is None:
+                    return wire.Reply(id, False, "looking", gate.completed, pending=True)
+                return wire.Reply(id, True, "", gate.completed, looks=looks)
             case wire.RecordEvery(id, every):
                 refusal = session.record_every(every)
                 return wire.Reply(id, refusal is None, refusal or f"records one step in {every}", gate.completed)

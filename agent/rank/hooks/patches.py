@@ -62,6 +62,7 @@ def _install_guarded(session: Session, torch: Any) -> None:
 
 def _data(session: Session, torch: Any) -> None:
     from torch.utils.data import dataloader
+    from torch.utils.data._utils import fetch
 
     stamps, datasets = session.stamps, batches.Datasets()
 
@@ -85,6 +86,8 @@ def _data(session: Session, torch: Any) -> None:
     counted = functools.partial(_drawn_in_counted, session, torch)
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave, counted=counted)
     hooks.around(dataloader.DataLoader, "__iter__", lambda _: stamps.open_loader(), lambda _: stamps.leave())
+    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        setattr(fetcher, "fetch", session.workers.around(fetcher.fetch))  # noqa: B010
 
 
 def _drawn_in_counted(session: Session, torch: Any, original: Any) -> Callable[..., Any]:

@@ -19,6 +19,9 @@ from ddptop.agent import wire
 from ddptop.agent.rank.commands.executing import Executing
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.batches import Batches
+from ddptop.agent.rank.inspection.looking import Looking
+from ddptop.agent.rank.inspection.stacks import own_sources
+from ddptop.agent.rank.inspection.workers import Workers
 from ddptop.agent.rank.publisher import PERIOD_S, Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device_time import Captures
@@ -34,6 +37,7 @@ class Session:
         self.faults, self.health, self.gate = Faults(), self, self
         self.limit = self.record_ns = None
         self.stamps = Stamps()
+        self.looking = Looking(self.stamps, Workers(own_sources), own_sources)
         self.own_rate = OwnRate(self.stamps)
         self.own_rate.is_over = True
 

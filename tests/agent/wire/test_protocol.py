@@ -18,10 +18,12 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Collective: "op entered_ns duration_ns bytes in_flight group blocking queued_ns estimated on_device",
     wire.Verdict: (
         "number kind text since_at_ns until_at_ns rank phase cost_ms share since_step confidence every generation hang "
-        "host"
+        "host line line_ms line_share"
     ),
     wire.Hang: "kind ranks where waiting evidence sure timeout_at_ns",
     wire.Frame: "function file line source library",
+    wire.Stack: "phase frames ns",
+    wire.Looks: "steps ns places stacks",
     wire.Thread: "name frames main native_id left_out holds_gil",
     wire.OpenCall: "op group number bytes open_ns blocking sure",
     wire.PastCall: "op bytes",
@@ -95,6 +97,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Profile: "profile: id token number first steps",
     wire.ReadProfile: "read_profile: id token offset",
     wire.Inspect: "inspect: id stacks native",
+    wire.Look: "look: id token",
     wire.Check: "check: id step",
     wire.ReadLog: "read_log: id inode offset tail",
     wire.RecordEvery: "record_every: id every",
@@ -110,7 +113,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
     wire.Reply: (
         "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding limit refusal parameters "
-        "inspection checksums census log"
+        "inspection checksums census log profiled piece looks"
     ),
 }
 """Of each message in version 2 of the protocol its tag and its fields in their order; parts of messages have no tag."""

@@ -14,6 +14,8 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import batches, losses, patches
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.patches import _steps_inside
+from ddptop.agent.rank.inspection.stacks import own_sources
+from ddptop.agent.rank.inspection.workers import Workers
 from ddptop.agent.rank.records.cost import Cost
 from ddptop.agent.rank.records.stamps import OTHER, Stamps
 
@@ -30,6 +32,7 @@ class Session:
     def __init__(self) -> None:
         self.faults, self.stamps, self.steps, self.cuts = Faults(), self, 0, 0
         self.checks = self.gate = self
+        self.workers = Workers(own_sources)
         self.cost, self.recording, self.clock = Cost(), True, time.perf_counter_ns
         self.completed = self.eventful = 0
         self.phases, self.homes = [OTHER], [OTHER]

@@ -1,0 +1,175 @@
+"""Looks at the training thread: the time that it spends in each line, by many glances at its stack for some seconds.
+
+A rank looks only where the observer asks for it, because a verdict accuses this rank, or compares another one with it.
+The training thread pays the interpreter lock for each glance, and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ddptop.agent.rank.inspection.frames import current
+from ddptop.agent.rank.inspection.tally import Place, Tally, stack_of
+from ddptop.agent.rank.inspection.workers import Workers
+from ddptop.agent.rank.records.meter import intervals_of
+from ddptop.agent.rank.records.stamps import ACTIVITIES, BACKWARD, Stamps, StepStamps
+from ddptop.agent.run.script.sources import Sources
+from ddptop.agent.wire import Looks
+
+EVERY_S: Final = 0.01
+"""Seconds between two glances on average; they are uneven, so that no step's rhythm is theirs."""
+LOOKS_S: Final = 3.0
+"""Seconds that the looks take, where steps are short."""
+_STEPS: Final = 3
+"""Steps that they take at least, one of which has begun before them."""
+_LONGEST_S: Final = 60.0
+"""Seconds that they take at most."""
+_SELDOM: Final = 5
+"""Times as long it is from one glance to the next where they take longer."""
+_SETTLES_S: Final = 1.5
+"""Seconds after them by which the last step of them is to have ended."""
+_ENOUGH: Final = 100
+"""Glances within recorded steps that are enough; where there are fewer, those at all steps count."""
+_BACKWARD: Final = ACTIVITIES[BACKWARD]
+_ENGINE: Final = "run_backward"
+"""Torch's functions that run a backward pass; on a device's tensors its hooks run on threads of its own, which stand
+in Python's code for as long as these take."""
+
+
+class _Glance(NamedTuple):
+    at: int
+    """Time by the clock of the stamps."""
+    ns: int
+    """Time since the glance before."""
+    stack: tuple[Place, ...]
+    """The innermost frame first."""
+    phase: str
+    """The phase at that moment, in which waiting is not told apart."""
+
+
+class Looking:
+    """The looks of one rank; for use from the agent's thread."""
+
+    def __init__(
+        self,
+        stamps: Stamps,
+        workers: Workers,
+        sources: Callable[[], Sources],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            stamps: of the training thread.
+            workers: the data workers.
+            sources: returns the files of this process, once the script is known.
+            clock: returns seconds, by which glances are due.
+        """
+        self._stamps = stamps
+        self._workers = workers
+        self._sources = sources
+        self._clock = clock
+        self._token: int | None = None
+        self._found: tuple[Looks, ...] | None = None
+        self._glances: list[_Glance] = []
+        self._settled: list[_Glance] = []
+        """Those of recorded steps, with their exact phases."""
+        self._steps = self._ns = 0
+        """The recorded steps, and their time."""
+        self._first = self._last = 0
+        """Time of the beginning, and of the newest glance."""
+        self._before = self._after = 0
+        """Completed steps at the beginning, and at the end."""
+        self._elsewhere: set[int] = set()
+        """Threads that have been seen outside of a backward pass."""
+        self._due = self._began = self._until = 0.0
+        self._is_looking = False
+        # Not the generator of the module `random`: that is the script's.
+        self._random = random.Random()
+
+    def ask(self, token: int) -> tuple[Looks, ...] | None:
+        """Return the looks for a verdict; None while they are not all there, and begin them where nobody has yet."""
+        if token != self._token:
+            self._token, self._found, self._is_looking = token, None, True
+            self._glances, self._settled = [], []
+            self._steps = self._ns = 0
+            self._first = self._last = self._stamps.clock()
+            self._before = self._stamps.steps
+            # Where a hook asks for the present thread, Python makes one up.
+            self._elsewhere = {
+                each.ident or 0 for each in threading.enumerate() if not isinstance(each, threading._DummyThread)
+            }
+            self._due = self._began = self._clock()
+            self._workers.begin()
+        elif self._found is None and not self._is_looking and self._clock() > self._until + _SETTLES_S:
+            self._close()
+        return self._found
+
+    @property
+    def pause_s(self) -> float | None:
+        """Seconds to wait before the next `glance`; None where nobody looks."""
+        return max(0.0, self._due - self._clock()) if self._is_looking else None
+
+    def glance(self) -> None:
+        """Look once, where that is due."""
+        if not self._is_looking:
+            return
+        now, stamps = self._clock(), self._stamps
+        if now < self._due:
+            return
+        took = now - self._began
+        if (took >= LOOKS_S and stamps.steps >= self._before + _STEPS) or took >= _LONGEST_S:
+            self._is_looking, self._until, self._after = False, now, stamps.steps
+            self._workers.end()
+            return
+        self._due = now + EVERY_S * self._random.uniform(0.5, 1.5) * (1 if took < LOOKS_S else _SELDOM)
+        frames = current()
+        frame = frames.get(stamps.thread or 0)
+        at, phase = stamps.clock(), stamps.activity
+        stack = stack_of(frame)
+        if phase != _BACKWARD:
+            self._elsewhere.update(frames)
+        elif frame is not None and frame.f_code.co_name.endswith(_ENGINE):
+            hooks = next((each for ident, each in frames.items() if ident not in self._elsewhere), None)
+            stack = stack_of(hooks) + stack
+        frames.clear()
+        self._glances.append(_Glance(at, at - self._last, stack, phase))
+        self._last = at
+
+    def settle(self, stamped: StepStamps) -> None:
+        """Take note of a recorded step, from whose stamps the phases of its glances follow."""
+        if self._found is not None or not self._glances or stamped.end <= self._first:
+            return
+        if not self._is_looking and stamped.end > self._last:
+            if not self._workers.is_writing:
+                self._close()
+            return
+        intervals = list(intervals_of(stamped))
+        begin = stamped.end - intervals[-1][1] if intervals else 0
+        if not intervals or begin < self._first:
+            return
+        first, last = (bisect_right(self._glances, moment, key=lambda each: each.at) for moment in (begin, stamped.end))
+        self._steps += 1
+        self._ns += stamped.end - begin
+        for glance in self._glances[first:last]:
+            index = bisect_right(intervals, glance.at - begin, key=lambda each: each[0]) - 1
+            self._settled.append(glance._replace(phase=intervals[index][2]))
+
+    def _close(self) -> None:
+        """Sum up: the glances at recorded steps where there are enough, otherwise those at all steps."""
+        steps, ns, glances, seen = self._steps, self._ns, self._settled, self._glances
+        self._glances, self._settled = [], []
+        if len(glances) < _ENOUGH:
+            steps, ns = self._after - self._before, self._last - self._first
+            # Where a backward pass waits for others, only the stamps of a recorded step tell.
+            glances = [each for each in seen if each.phase != _BACKWARD]
+        tally = Tally(self._sources())
+        for each in glances:
+            tally.add(each.phase, each.stack, each.ns)
+        of_workers = self._workers.take()
+        self._found = (tally.looks(max(0, steps), max(0, ns)), *([] if of_workers is None else [of_workers]))
