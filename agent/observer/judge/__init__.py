@@ -6,6 +6,7 @@ large       of a large group the summaries of one second, and the records of a f
 blocks      steps of all ranks, added up to blocks
 kinds       the kinds of faults, a module for each
 hang        a run that makes no steps: the rank that causes it, and what the others wait for
+lines       the line of code behind a slow rank, by looks at its training thread
 comparison  the checksums of several ranks, compared tensor by tensor
 intervals   a fault at one moment, and verdicts with a beginning, an end and a number, made of those of each moment
 

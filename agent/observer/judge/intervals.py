@@ -52,13 +52,15 @@ class Intervals:
         for verdict in verdicts:
             self._next = max(self._next, verdict.number + 1)
             if verdict.until_at_ns is None and verdict.generation == self.generation:
-                self._open[_of(verdict)] = _Open(verdict, 0, verdict.kind in ("health", "hang"), resumed_ns=-1)
+                self._open[accusation_of(verdict)] = _Open(
+                    verdict, 0, verdict.kind in ("health", "hang"), resumed_ns=-1
+                )
 
     def update(self, findings: Iterable[Finding], ceased: Mapping[str, int | None], now_ns: int) -> None:
         """Take in what is found at this moment, and by kind when what was found before ceased."""
         found: dict[Accusation, Finding] = {}
         for finding in findings:
-            found.setdefault(_of(finding), finding)
+            found.setdefault(accusation_of(finding), finding)
         for accusation, each in list(self._open.items()):
             if accusation in found:
                 continue
@@ -117,6 +119,9 @@ class Intervals:
             generation=self.generation,
             hang=finding.hang,
             host=finding.host,
+            line=finding.line,
+            line_ms=finding.line_ms,
+            line_share=finding.line_share,
         )
         self._open[accusation] = _Open(verdict, now_ns, finding.urgent)
 
@@ -131,7 +136,8 @@ class Intervals:
             del self._until[next(iter(self._until))]
 
 
-def _of(told: Finding | Verdict) -> Accusation:
+def accusation_of(told: Finding | Verdict) -> Accusation:
+    """Return what is the same in a fault from moment to moment."""
     if told.kind in _OF_THE_GROUP:
         return told.kind, None, None
     return told.kind, (told.host or None) if told.rank is None else told.rank, told.phase
@@ -177,6 +183,9 @@ class Finding:
     """True for what ends the training, or makes it useless, if nobody acts."""
     hang: Hang | None = None
     host: str = ""
+    line: str = ""
+    line_ms: float | None = None
+    line_share: float | None = None
 
 
 def place(phase: str | None, *, backward_seen: bool) -> str:

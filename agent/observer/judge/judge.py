@@ -12,7 +12,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.blocks import ROUNDS, STEPS
-from ddptop.agent.observer.judge.intervals import NO_CORE, Finding, Intervals
+from ddptop.agent.observer.judge.intervals import NO_CORE, Accusation, Finding, Intervals, accusation_of
 from ddptop.agent.observer.judge.join import StepJoin
 from ddptop.agent.observer.judge.kinds.divergence import Divergence
 from ddptop.agent.observer.judge.kinds.health import Health
@@ -23,6 +23,7 @@ from ddptop.agent.observer.judge.kinds.no_communication import Communication
 from ddptop.agent.observer.judge.kinds.no_core import NoCore
 from ddptop.agent.observer.judge.kinds.slow import SlowRank
 from ddptop.agent.observer.judge.large import MOST_SUSPECTS, Detail, Rounds
+from ddptop.agent.observer.judge.lines import Line
 
 _OF_STEPS: Final = ("slow_rank", "unequal_work", "input_bound", "communication_bound")
 
@@ -55,6 +56,7 @@ class Judge:
         self._slow_host = SlowHost(self._hosts, ROUNDS if self._large else STEPS)
         self._no_core = NoCore(ROUNDS if self._large else STEPS)
         self._rivals: Mapping[int, str] = {}
+        self._lines: Mapping[Accusation, Line] = {}
         self._join = StepJoin(self._world)
         self._rounds = Rounds(self._world)
         self._memory = GroupMemory(self._world)
@@ -111,6 +113,15 @@ class Judge:
     def rivals(self, remarks: Mapping[int, str]) -> None:
         """Take in who takes the cores of ranks that wait for one, by rank."""
         self._rivals = remarks
+
+    def lines(self, found: Mapping[Accusation, Line]) -> None:
+        """Take in the lines of code that looks at the ranks have found behind verdicts."""
+        self._lines = found
+
+    def ordinary(self) -> list[int]:
+        """Return ranks that are neither slow nor fast, the one nearest to the middle first."""
+        suspected, usual = self._judge.suspects(1)
+        return [rank for rank in usual if rank not in suspected]
 
     def summary(self, message: wire.Summary) -> None:
         """Take in a summary; those of a small group say nothing that its records do not."""
@@ -207,13 +218,26 @@ class Judge:
             "no_communication": self._communication.ceased_at_ns,
             "diverged": self._divergence.ceased_at_ns,
         }
-        self._intervals.update([self._on_hosts(each) for each in found if each is not None], ceased, now_ns)
+        told = [self._on_hosts(self._with_line(each)) for each in found if each is not None]
+        self._intervals.update(told, ceased, now_ns)
         return self._intervals.verdicts
 
     def _without_core(self) -> Finding | None:
         found = self._no_core.finding
         remark = None if found is None or found.rank is None else self._rivals.get(found.rank)
         return found if found is None or not remark else replace(found, text=f"{found.text}: {remark}")
+
+    def _with_line(self, finding: Finding) -> Finding:
+        line = self._lines.get(accusation_of(finding))
+        if line is None:
+            return finding
+        cost_ms = finding.cost_ms or 0.0
+        text = f"{finding.text} · {line.remark(cost_ms)}"
+        if not line.text:
+            return replace(finding, text=text)
+        return replace(
+            finding, text=text, line=line.text, line_ms=round(line.share * cost_ms, 3), line_share=round(line.share, 4)
+        )
 
     def _on_hosts(self, finding: Finding) -> Finding:
         """Add what is known of the hosts, where the ranks are on several."""

@@ -49,6 +49,7 @@ from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.frames import Frames
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.intake import Intake
+from ddptop.agent.observer.relay.lines import Lines
 from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.verdicts import Make, RunVerdicts, judge_of
@@ -131,6 +132,7 @@ class Relay:
         self._frames = Frames(self._model, run.world, self._service, self._recorder)
         self._verdicts = RunVerdicts(run.world, judge)
         self._rivals = Rivals()
+        self._lines = Lines(self._forwarding)
         self._judges = False
         self._suspects = Suspects(directory, self._verdicts, self._fills, self._forwarding)
         self._commands = Commands(
@@ -541,6 +543,7 @@ class Relay:
             self._verdicts.standstill = self._hanging.finding()
             self._verdicts.turn(time.time_ns())
             self._guarded("rivals for cores", self._look_for_rivals)
+            self._guarded("lines behind verdicts", self._look_for_lines)
             self._guarded("the budget", self._order_records)
         self._send_verdicts()
         if self._world > EACH_RECORD:
@@ -554,6 +557,9 @@ class Relay:
 
     def _look_for_rivals(self) -> None:
         self._verdicts.rivals = self._rivals.turn(self._verdicts.now)
+
+    def _look_for_lines(self) -> None:
+        self._verdicts.lines = self._lines.turn(self._verdicts.now, self._verdicts.ordinary)
 
     def _order_records(self) -> None:
         for rank, every in self._repeating.budget.turn():

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.intervals import Finding
+from ddptop.agent.observer.judge.intervals import Accusation, Finding
 
 if TYPE_CHECKING:
     from ddptop.agent.observer.judge.judge import Judge
+    from ddptop.agent.observer.judge.lines import Line
 
 WRITE_S: Final = 10.0
 """Seconds between two writes of a verdict of which only the figures change."""
@@ -57,6 +58,10 @@ class RunVerdicts:
         """The finding of a run that makes no steps, for the next turn, and the time at which the last one ceased."""
         self.rivals: Mapping[int, str] = {}
         """By rank that waits for a core, a remark on the processes that take it, for the next turn."""
+        self.lines: Mapping[Accusation, Line] = {}
+        """The lines of code behind verdicts, for the next turn."""
+        self.ordinary: Sequence[int] = ()
+        """Ranks that are neither slow nor fast at this moment, the one nearest to the middle first."""
         self._to_record: list[wire.Verdict] = []
         self._to_say: list[tuple[str, str]] = []
         self._world = world
@@ -129,10 +134,12 @@ class RunVerdicts:
         judge.hosts(self.hosts)
         judge.stand(*self.standstill)
         judge.rivals(self.rivals)
+        judge.lines(self.lines)
         present = judge.verdicts(now_ns)
         for verdict in judge.ended():
             self._close(verdict, now_ns)
         self._to_say += [(line, "info") for line in judge.notes()]
+        self.ordinary = judge.ordinary() if present else ()
         self.missing_steps, self.suspects = judge.missing_steps, judge.suspects()
         return present
 

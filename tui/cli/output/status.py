@@ -239,6 +239,9 @@ def _verdict_json(verdict: wire.Verdict) -> dict[str, Any]:
         "every": verdict.every,
         "hang": hang_json(verdict.hang),
         "host": verdict.host or None,
+        "line": verdict.line or None,
+        "line_ms": verdict.line_ms,
+        "line_share": verdict.line_share,
     }
     return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
 

@@ -12,8 +12,9 @@ from support.fakes.relay import relayed
 from support.harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.intervals import Finding
+from ddptop.agent.observer.judge.intervals import Accusation, Finding
 from ddptop.agent.observer.judge.judge import Judge
+from ddptop.agent.observer.judge.lines import Line
 from ddptop.agent.observer.record.recording import read_verdicts
 from ddptop.agent.observer.relay import relay, suspects
 from ddptop.agent.observer.relay.verdicts import MOST_FAULTS, RunVerdicts
@@ -70,6 +71,12 @@ class Told(Judge):
 
     def rivals(self, remarks: Mapping[int, str]) -> None:
         """Take in who takes the cores of ranks."""
+
+    def lines(self, found: Mapping[Accusation, Line]) -> None:
+        """Take in the lines of code behind verdicts."""
+
+    def ordinary(self) -> list[int]:
+        return []
 
     @property
     def missing_steps(self) -> int:
