@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+import ddptop.agent
+
+ROOT: Final = Path(ddptop.agent.__file__).parents[1]
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -106,3 +113,34 @@ def test_a_verb_loads_only_what_it_needs(
     )
     found = loaded_by(statement) & forbidden
     assert not found
+
+
+def modules() -> dict[str, Path]:
+    """Return the files of all our modules by name."""
+    found = {}
+    for room in ("agent", "tui", "trainers"):
+        for path in (ROOT / room).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(("ddptop", *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
+    return found
+
+
+def imported_by(node: ast.AST) -> Iterator[str]:
+    """Yield what a piece of code imports, within functions too, but not for its types alone."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return
+    if isinstance(node, ast.Import):
+        yield from (each.name for each in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        yield node.module
+        yield from (f"{node.module}.{each.name}" for each in node.names)
+    for child in ast.iter_child_nodes(node):
+        yield from imported_by(child)
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not in a larger circle either: whoever reads one of them reads all of them."""
+    ours = modules()
+    graph = {name: {*imported_by(ast.parse(path.read_text()))} & ours.keys() - {name} for name, path in ours.items()}
+    assert len(graph) > 300
+    TopologicalSorter(graph).prepare()
