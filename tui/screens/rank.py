@@ -158,18 +158,22 @@ def fact_rows(rank: RankFrame, frame: Frame, width: int, ink: Ink, histories: Se
     return rows
 
 
-def _fact(label: str, value: str, width: int, ink: Ink, hue: str = "value", after: str = "") -> Iterator[Row]:
-    """Yield a label, its value and a remark, on as many lines as they take."""
+def _fact(
+    label: str, value: str, width: int, ink: Ink, hue: str = "value", unit: str = "", after: str = ""
+) -> Iterator[Row]:
+    """Yield a label, its value with its unit, and a remark, on as many lines as they take."""
     known = value.strip() != units.DASH
     room = max(8, width - _LABEL)
     style = ink[hue if known else "faint"]
     lines: list[Row] = [[Segment(line, style)] for line in units.wrapped(value, room)]
+    if known and unit:
+        lines[-1].append(Segment(unit, ink["label"]))
     if known and after:
         first, *others = units.wrapped(after, room)
         if width_of(lines[-1]) + cell_len(first) <= room and not others:
             lines[-1].append(Segment(first, ink["label"]))
         else:
-            lines += [[Segment(line.lstrip(), ink["label"])] for line in (first, *others)]
+            lines += [[Segment(line.lstrip(" ,"), ink["label"])] for line in (first, *others)]
     for index, line in enumerate(lines):
         yield [Segment(f"  {'' if index else label:<{_LABEL - 2}}", ink["label"]), *line]
 
@@ -205,15 +209,14 @@ def _process(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Ro
 
 
 def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
-    yield from _fact(
-        "time", units.milliseconds(rank.current_step_ms), width, ink, after=" ms, mean of the last seconds"
-    )
+    time = units.milliseconds(rank.current_step_ms)
+    yield from _fact("time", time, width, ink, unit=" ms", after=", mean of the last seconds")
     if rank.phases_ms is not None and rank.step_ms:
         yield from _phases(rank, rank.phases_ms, rank.step_ms, frame, width, ink)
     yield from _fact("number", units.count(rank.step).rjust(6), width, ink)
     if rank.state not in ENDED:
         yield from _fact("age", units.age(rank.step_age_s), width, ink, after=" since the last one was completed")
-    yield from _fact("samples", units.rate(rank.samples_per_s).rjust(6), width, ink, after=" samples/s")
+    yield from _fact("samples", units.rate(rank.samples_per_s).rjust(6), width, ink, unit=" samples/s")
 
 
 def _phases(

@@ -339,6 +339,14 @@ def test_the_facts_of_a_rank_name_what_is_not_seen() -> None:
         assert text_of(rows[0]).startswith("rank 1 of 4")
 
 
+@pytest.mark.parametrize("width", [30, 46, 100])
+def test_a_number_of_a_rank_keeps_its_unit(width: int) -> None:
+    """Where a remark has no room beside a number it goes below, without the unit."""
+    rows = [text_of(row).split() for row in fact_rows(rank_frame(1), frame(), width, INK)]
+    (time,) = (row for row in rows if row[:1] == ["time"])
+    assert time[2].startswith("ms")
+
+
 def test_the_screen_of_a_rank_begins_with_what_it_does() -> None:
     """Phases, all-reduces, loss and histories stand above pid, host and device; a rank that stands still says where."""
     rank = rank_frame(1, coordinates={"dp": 1})
