@@ -46,8 +46,7 @@ from ddptop.tui.link.source import LONG_POLL_S, ReadOnly, Source
 from ddptop.tui.model.frame import Frame, can_be_reported
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.plot import PlottedScreen
-from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.screens.run import RunScreen, RunsScreen
 from ddptop.tui.settings import Settings, path
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList

@@ -15,8 +15,7 @@ from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actor import who
 from ddptop.tui.link.fleet import Fleet, Listing
 from ddptop.tui.link.source import Refused
-from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.screens.run import RunScreen, RunsScreen
 from ddptop.tui.views.runs import RunList
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """The screens: each one shows a `Frame`; the keys that act on the run name actions of the app.
 
-run        all ranks of a run: the main screen
-runs       the list of runs, where it has no room beside a run
+run        all ranks of a run: the main screen; and the list of runs, where it has no room beside one
 rank       one rank
 lists      one long list: the logs of ranks, the events of a run, and the base of stacks and report
 stacks     the places at which the ranks stand

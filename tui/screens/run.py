@@ -1,4 +1,4 @@
-"""The main screen: the run, its ranks, their losses, what happened."""
+"""The main screen: the run, its ranks, their losses, what happened; and the list of runs as a screen of its own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
+from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
+from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.views.panels import PanelGrid
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.events import EventList
 from ddptop.tui.views.screen.header import Header
 from ddptop.tui.views.screen.keybar import KeyBar
@@ -189,3 +192,18 @@ class RunScreen(PlottedScreen):
         ticked = [column.key for column in columns if column.usual] if table.wanted is None else table.wanted
         shown = [column.key for column in table.shown]
         self.app.push_screen(ColumnsDialog(columns, ticked, shown), table.choose_columns)
+
+
+class RunsScreen(Screen[None]):
+    """All runs, one line for each."""
+
+    def __init__(self, fleet: Fleet, frame: Frame) -> None:
+        """Prepare; the arguments are those of `RunList`."""
+        super().__init__()
+        self._fleet = fleet
+        self._frame = frame
+
+    def compose(self) -> ComposeResult:
+        """The list, and its keys."""
+        yield RunList(self._fleet, self._frame)
+        yield KeyBar()

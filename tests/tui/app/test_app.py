@@ -33,8 +33,7 @@ from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.screens.run import RunScreen, RunsScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels import PanelGrid

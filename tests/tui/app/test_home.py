@@ -21,8 +21,7 @@ from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Home, Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
-from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.screens.run import RunScreen, RunsScreen
 from ddptop.tui.views.screen.keybar import KeyBar
 
 

@@ -41,8 +41,7 @@ from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
 from ddptop.tui.screens.dialogs.pickers import ScriptPicker
 from ddptop.tui.screens.dialogs.question import Question
-from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.screens.run import RunScreen, RunsScreen
 from ddptop.tui.views.runs import RunList
 
 FIRST = FRAMES[0].run
