@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,7 +11,7 @@ from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
 from ddptop.tui.cli.output.plain import progress
 from ddptop.tui.cli.output.status import remark
-from ddptop.tui.drawing.units import DASH, collective, count, loss, size
+from ddptop.tui.drawing.units import DASH, collective, count, loss, milliseconds, size
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import (
     Frame,
@@ -89,7 +88,7 @@ def _progress(frame: Frame) -> str:
     parts = [progress(frame)]
     parts += filter(None, (time_left(frame), waits_for(frame)))
     if frame.current_step_ms is not None:
-        parts.append(f"{_milliseconds(frame.current_step_ms)} ms/step")
+        parts.append(f"{milliseconds(frame.current_step_ms).strip()} ms/step")
     if frame.loss is not None:
         parts.append(f"loss {loss(frame.loss, unsure=frame.is_loss_unsure).strip()}")
     if frame.samples_per_s is not None:
@@ -127,10 +126,10 @@ def _columns(frame: Frame) -> list[_Column]:
         _Column("STATE", lambda rank: rank.state, 1, left=True),
         _Column("STEP", lambda rank: count(rank.step), 2),
         _Column("LOSS", lambda rank: loss(rank.loss, unsure=rank.is_loss_unsure).strip(), 6),
-        _Column("STEP ms", lambda rank: _milliseconds(rank.current_step_ms), 3),
+        _Column("STEP ms", lambda rank: milliseconds(rank.current_step_ms).strip(), 3),
         *phases,
-        _Column(f"{collective(frame.collective)} p50 ms", lambda rank: _milliseconds(rank.collective[1]), 9),
-        _Column("p99 ms", lambda rank: _milliseconds(rank.collective[2]), 13),
+        _Column(f"{collective(frame.collective)} p50 ms", lambda rank: milliseconds(rank.collective[1]).strip(), 9),
+        _Column("p99 ms", lambda rank: milliseconds(rank.collective[2]).strip(), 13),
         _Column("MEMORY", lambda rank: size(rank.memory_bytes).strip(), 10),
         _Column("PID", lambda rank: str(rank.pid or DASH), 12),
     ]
@@ -151,13 +150,7 @@ def _fitting(columns: list[_Column], widths: list[int], width: int | None) -> li
 
 def _phase(rank: RankFrame, phase: str) -> str:
     # Those of a rank that stands are of before, as its time of a step is.
-    return DASH if rank.stands else _milliseconds((rank.phases_ms or {}).get(phase))
-
-
-def _milliseconds(value: float | None) -> str:
-    if value is None or not math.isfinite(value):
-        return DASH
-    return f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
+    return DASH if rank.stands else milliseconds((rank.phases_ms or {}).get(phase)).strip()
 
 
 def _rank_remark(rank: RankFrame, culprits: Collection[int], told: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ddptop.agent.run.script.sources import is_library
 from ddptop.agent.text import clean_line, plural, size
-from ddptop.tui.drawing.units import duration
+from ddptop.tui.drawing.units import clock, duration
 from ddptop.tui.model.diagnosis import hang
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def whole(report: Report) -> list[ReportLine]:
         lines += [ReportLine("", _verdict(each)) for each in report.verdicts]
     if report.events:
         lines.append(ReportLine("", "last events", "bold label"))
-        lines += [ReportLine("", f"{_clock(each.at_ns)}  {each.text}") for each in report.events]
+        lines += [ReportLine("", f"{clock(each.at_ns / 1e9)}  {each.text}") for each in report.events]
     return lines
 
 
@@ -124,10 +124,10 @@ def _hang(report: Report) -> list[ReportLine]:
     stuck = report.hang
     if stuck is None or report.state in ("starting", "running"):
         return []
-    until = "" if stuck.until_at_ns is None else f" until {_clock(stuck.until_at_ns)}"
+    until = "" if stuck.until_at_ns is None else f" until {clock(stuck.until_at_ns / 1e9)}"
     # Where it is the cause, the next line says so.
     said = "" if hang.is_the_cause(stuck, report.cause) else f"{hang.ageless(stuck)}; "
-    lines = [ReportLine("hung", f"{said}from {_clock(stuck.since_at_ns)}{until}", "bold level-error")]
+    lines = [ReportLine("hung", f"{said}from {clock(stuck.since_at_ns / 1e9)}{until}", "bold level-error")]
     if report.stood:
         lines.append(ReportLine("stacks", f"ddptop stacks {report.run.run} shows where the ranks stood then"))
     return lines
@@ -145,7 +145,7 @@ def _rank(end: RankEnd) -> str:
         if end.ended_at_ns is not None and end.heard_at_ns is not None:
             before = f" {max(0, end.ended_at_ns - end.heard_at_ns) / 1e9:.1f} s before its end"
         memory = f"{kind} {size(end.memory_bytes)}{of}{before}"
-    at = "" if end.ended_at_ns is None else _clock(end.ended_at_ns)
+    at = "" if end.ended_at_ns is None else clock(end.ended_at_ns / 1e9)
     return "; ".join(filter(None, (end.told, where, step, memory, f"{end.host}, pid {end.pid}", at)))
 
 
@@ -239,9 +239,5 @@ def _verdict(verdict: wire.Verdict) -> str:
         # Most texts have the line of the code already.
         told += f"; at {stuck.where}" if stuck.where and stuck.where not in told else ""
         told += f"; the others in {stuck.waiting}" if stuck.waiting else ""
-    until = "" if verdict.until_at_ns is None else f" until {_clock(verdict.until_at_ns)}"
-    return f"{_clock(verdict.since_at_ns)}{until}  {told}"
-
-
-def _clock(at_ns: int) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at_ns / 1e9))
+    until = "" if verdict.until_at_ns is None else f" until {clock(verdict.until_at_ns / 1e9)}"
+    return f"{clock(verdict.since_at_ns / 1e9)}{until}  {told}"
