@@ -47,7 +47,7 @@ def told(more: Slowness, every: int, steps: int = 12_000) -> tuple[tuple[Verdict
 def test_a_slow_rank_is_named_as_soon_and_as_exactly(phase: str) -> None:
     """The same rank and phase, the same cost within a tenth, at most 600 steps of 1 ms later."""
     more = slow(2, phase, 0.6, since=2001)
-    (whole, first), (eighth, later) = told(more, 1), told(more, EVERY)
+    (whole, first), (eighth, later) = told(more, 1, 6_000), told(more, EVERY, 6_000)
     assert [(each.kind, each.rank, each.phase) for each in eighth] == [("slow_rank", 2, phase)]
     assert [(each.kind, each.rank, each.phase) for each in whole] == [("slow_rank", 2, phase)]
     assert eighth[0].cost_ms == pytest.approx(whole[0].cost_ms, rel=0.1)
