@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from ddptop.agent.observer.model.thresholds import Profile
 from ddptop.agent.observer.model.thresholds import Thresholds as Thresholds
 from ddptop.agent.run.files.settings_file import VARIABLE as VARIABLE
 from ddptop.agent.run.files.settings_file import SettingsError as SettingsError
@@ -85,6 +86,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     look: Look = Look()
     plain: Plain = Plain()
     thresholds: Thresholds = Thresholds()
+    profile: Profile = Profile()
     storage: Storage = Storage()
     remote: Remote = Remote()
     keys: Mapping[str, str | Mapping[str, str]] = {}
@@ -165,7 +167,7 @@ def as_toml(settings: Settings, keys: Iterable[tuple[str, str, str, str]]) -> It
         keys: id, key now, default key and meaning of every action.
     """
     default = Settings()
-    for section in ("look", "plain", "thresholds", "storage", "remote"):
+    for section in ("look", "plain", "thresholds", "profile", "storage", "remote"):
         now, usual = getattr(settings, section), getattr(default, section)
         yield f"[{section}]"
         for name, hint in get_type_hints(type(now), include_extras=True).items():

@@ -124,7 +124,8 @@ class Observer:
             self._note_exits()
             self._ends.turn()
             self._scheduler.turn(self._members.values())
-            self._orders.turn(self._run, uneven=self._relay.is_uneven, hang=self._relay.hang)
+            relay = self._relay
+            self._orders.turn(self._run, uneven=relay.is_uneven, hang=relay.hang, blamed=relay.blamed)
             self._look_at_hosts()
             self._presence.tick()
             if self._orders.ending:

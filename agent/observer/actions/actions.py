@@ -20,13 +20,14 @@ from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refus
 from ddptop.agent.observer.actions import checksums
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
 from ddptop.agent.observer.actions.parameters import compared
-from ddptop.agent.observer.actions.profile import profile
+from ddptop.agent.observer.actions.profile import OnVerdict, profile
 from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.end.hung import ageless
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.questions import HEAD, Answer, OtherHosts
+from ddptop.agent.observer.model import thresholds
 from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.text import clean_line
@@ -110,6 +111,7 @@ class Actions:
         self._passed_on: list[tuple[bytes, int, Answer]] = []
         """What a branch has passed on to the head: whoever has asked, the number of the request, and the answer."""
         self._blamed: tuple[int, int] | None = None
+        self._on_verdict = OnVerdict(thresholds.of_user().profile)
         self._uneven_since: float | None = None
         self._is_settled = False
         """Ranks are as uneven as they are meant to be: one that has ended, or is on its way to a step."""
@@ -164,7 +166,9 @@ class Actions:
         elif action.is_the_same(before):
             # The ranks of a run that a scheduler ends ask for the same.
             before.askers += action.askers
-        elif before.command.action == _SETTLE and self._next is None:
+        elif not before.askers and self._next is None:
+            # What this observer does by itself makes way; what it puts right takes a moment.
+            before.wait.is_cancelled = before.command.action != _SETTLE
             self._next = action
         elif command.action == "resume" and before.can_be_cancelled and self._next is None:
             before.wait.is_cancelled = True
@@ -295,9 +299,12 @@ class Actions:
         self._answer_passed_on()
         self._blamed = blamed
         self._take_outcome()
+        now = time.monotonic()
+        is_free = self._present is None and self._hosts.role != "branch"
+        if (unasked := self._on_verdict.due(blamed, now, is_free=is_free)) is not None:
+            self._start(_Action(unasked))
         if self._present is not None:
             self._present.wait.hang = "" if hang is None or hang.until_at_ns is not None else ageless(hang)
-        now = time.monotonic()
         if not uneven:
             self._is_settled = False
         if not uneven or self._is_settled or self._present is not None or self._hosts.role == "branch":
@@ -316,7 +323,7 @@ class Actions:
         self._answer(ended, ended.outcome)
         if following is None:
             return
-        if isinstance(ended.outcome, Cancelled) and ended.command.action != "step":
+        if isinstance(ended.outcome, Cancelled) and ended.askers and ended.command.action != "step":
             self._answer(following, f"cancelled the {ended.said}; the run goes on")
         else:
             self._start(following)

@@ -23,17 +23,47 @@ from ddptop.agent.observer.actions.checksums import AHEAD
 from ddptop.agent.observer.actions.controller import FARTHEST, PATIENCE_S
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.observer.model.thresholds import Profile as Settings
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line
 
 MOST_RANKS: Final = 64
 """Ranks of one profile at most: nobody reads more in one trace."""
+STANDS_S: Final = 30.0
+"""Seconds for which a rank is accused before the observer profiles it by itself."""
 JOIN_S: Final = 300.0
 """Seconds that joining the traces may take."""
 _SILENT: Final = wire.Reply(0, False, "it does not answer")
 _FREE: Final = 1 << 30
 """Bytes that have to be free on the disk."""
+
+
+class OnVerdict:
+    """Profiles that the observer makes by itself, where its user has asked for that: one for each accusation."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Accuse nobody yet."""
+        self._left = settings.most if settings.on_verdict else 0
+        self._accused: int | None = None
+        self._since = 0.0
+        self._is_made = False
+
+    def due(self, blamed: tuple[int, int] | None, now: float, *, is_free: bool) -> wire.Act | None:
+        """Return the command for a profile once a rank has been accused for so long.
+
+        Args:
+            blamed: the rank that a verdict accuses at this moment, and an ordinary one.
+            now: in seconds.
+            is_free: no other action is under way.
+        """
+        accused = None if blamed is None else blamed[0]
+        if accused != self._accused:
+            self._accused, self._since, self._is_made = accused, now, False
+        if accused is None or self._is_made or not self._left or not is_free or now - self._since < STANDS_S:
+            return None
+        self._left, self._is_made = self._left - 1, True
+        return wire.Act(0, "profile", "the observer", culprit=True, steps=3)
 
 
 def profile(

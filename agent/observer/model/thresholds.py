@@ -28,19 +28,30 @@ class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.0
 
 
+class Profile(Struct, frozen=True, forbid_unknown_fields=True):
+    """Profiles that nobody has asked for."""
+
+    on_verdict: Annotated[
+        bool,
+        Meta(description="Profile a rank that is accused of being slow, and an ordinary one, once that lasts 30 s."),
+    ] = False
+    most: Annotated[int, Meta(ge=1, le=100, description="Such profiles of one run at most.")] = 3
+
+
 USUAL: Final = Thresholds()
 
 
-class _Settings(Struct):
+class Settings(Struct):
     """The part of the user's settings that is read here."""
 
     thresholds: Thresholds = Thresholds()
+    profile: Profile = Profile()
 
 
-def of_user() -> Thresholds:
-    """Return the user's thresholds; the usual ones where there are none, or none that can be used."""
+def of_user() -> Settings:
+    """Return the user's settings; the usual ones where there are none, or none that can be used."""
     try:
-        return msgspec.toml.decode(settings_file.path().read_bytes(), type=_Settings).thresholds
+        return msgspec.toml.decode(settings_file.path().read_bytes(), type=Settings)
     except (OSError, settings_file.SettingsError, msgspec.MsgspecError, UnicodeDecodeError):
         # The dashboard says what is wrong with the file.
-        return Thresholds()
+        return Settings()

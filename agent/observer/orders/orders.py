@@ -150,8 +150,15 @@ class Orders:
         """Note that another process ends the run, where the record says so: the deaths of its ranks are no failure."""
         self._ending.learn(run)
 
-    def turn(self, run: Run, *, uneven: bool = False, hang: wire.Verdict | None = None) -> None:
-        """Carry out the commands that have arrived; `uneven` and `hang` are those of `Actions.turn`."""
+    def turn(
+        self,
+        run: Run,
+        *,
+        uneven: bool = False,
+        hang: wire.Verdict | None = None,
+        blamed: tuple[int, int] | None = None,
+    ) -> None:
+        """Carry out the commands that have arrived; `uneven`, `hang` and `blamed` are those of `Actions.turn`."""
         for sender, command in self._requests.received():
             refusal = lateness(command) or self._obey(sender, command, run)
             if refusal is not None:
@@ -160,7 +167,7 @@ class Orders:
         self._ending.turn(run)
         self._answer_signals()
         self._answer_passed_on()
-        self.actions.turn(uneven=uneven and self.killed_by is None, hang=hang)
+        self.actions.turn(uneven=uneven and self.killed_by is None, hang=hang, blamed=blamed)
 
     def await_parts(self) -> None:
         """Wait for the outcomes of the endings of single ranks and processes, and of an action."""

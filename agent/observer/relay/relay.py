@@ -126,9 +126,8 @@ class Relay:
         self._forwarding = Forwarding(context, directory.owner, self._service, elsewhere)
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
-        self._model = RunModel(
-            directory, run, thresholds.of_user(), directory.database if is_plain(directory.database) else None
-        )
+        database = directory.database if is_plain(directory.database) else None
+        self._model = RunModel(directory, run, thresholds.of_user().thresholds, database)
         self._frames = Frames(self._model, run.world, self._service, self._recorder)
         self._verdicts = RunVerdicts(run.world, judge)
         self._rivals = Rivals()
@@ -172,6 +171,11 @@ class Relay:
     def hang(self) -> wire.Verdict | None:
         """The hang that was told last of the present processes; may be read from any thread."""
         return self._verdicts.hang
+
+    @property
+    def blamed(self) -> tuple[int, int] | None:
+        """The rank that is accused of being slow, and an ordinary one; may be read from any thread."""
+        return self._verdicts.blamed
 
     @property
     def skipped(self) -> int:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 WRITE_S: Final = 10.0
 """Seconds between two writes of a verdict of which only the figures change."""
+_OF_A_RANK: Final = ("slow_rank", "unequal_work", "no_core")
+"""Kinds of verdicts that accuse one rank of being slow."""
 MOST_EARLY: Final = 4_096
 """Checksums that wait for the judge at most."""
 MOST_FAULTS: Final = 1_000
@@ -74,6 +76,13 @@ class RunVerdicts:
         """Verdicts that go on, as recorded last, by number."""
         self._due: dict[int, float] = {}
         self._reported: set[str] = set()
+
+    @property
+    def blamed(self) -> tuple[int, int] | None:
+        """The rank that is accused of being slow, and an ordinary one to compare it with; None where there are none."""
+        slow = next((each.rank for each in self.now if each.kind in _OF_A_RANK and each.rank is not None), None)
+        peer = next((rank for rank in self.ordinary if rank != slow), None)
+        return None if slow is None or peer is None else (slow, peer)
 
     def take_changes(self) -> tuple[list[wire.Verdict], list[tuple[str, str]]]:
         """Return, once each, the verdicts that are to be recorded, and texts of events with their levels."""

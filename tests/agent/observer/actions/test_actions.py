@@ -19,6 +19,8 @@ from support.values.messages import replies_of
 from ddptop.agent import wire
 from ddptop.agent.observer.actions import actions
 from ddptop.agent.observer.actions.actions import Actions
+from ddptop.agent.observer.actions.profile import OnVerdict
+from ddptop.agent.observer.model.thresholds import Profile
 from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.rank.commands.gate import Gate, GateError
 from ddptop.agent.run import rundir
@@ -73,6 +75,8 @@ class Ranks:
                     return wire.Reply(
                         id, gate.held, "", gate.completed, kept=gate.is_paused, limit=gate.limit, checkpoints=True
                     )
+                case wire.Profile(id):
+                    return wire.Reply(id, False, "", gate.completed, pending=True)
                 case wire.Save(id):
                     self.is_saving = True
                     done = self.saves.is_set()
@@ -94,6 +98,7 @@ class Observer:
         self.ranks, self.net = Ranks(), Net()
         self.side: Side = self.net.side("node1", (0, 1))
         self.hang: wire.Verdict | None = None
+        self.blamed: tuple[int, int] | None = None
         self.said = SaidEvents()
         self.events = self.said.all
         self.replies: dict[bytes, wire.Reply] = {}
@@ -109,7 +114,7 @@ class Observer:
 
     def turn(self, *, uneven: bool = False) -> bool:
         """Have a turn of the main thread."""
-        self.actions.turn(uneven=uneven, hang=self.hang)
+        self.actions.turn(uneven=uneven, hang=self.hang, blamed=self.blamed)
         self.replies |= dict(replies_of(self.side.requests))
         return True
 
@@ -358,6 +363,19 @@ def test_what_waits_behind_the_observers_own_work_can_be_cancelled(observer: Obs
     assert observer.texts == ["pause: cancelled \u00b7 ada"]
     until(lambda: observer.turn() and observer.actions._present is None, "the end of that")
     assert observer.texts == ["pause: cancelled \u00b7 ada"]
+
+
+def test_a_profile_that_nobody_has_asked_for_makes_way(observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause is done at once, and the profile is not refused to anybody: an event says what came of it."""
+    monkeypatch.setattr(observer.actions, "_on_verdict", OnVerdict(Profile(on_verdict=True)))
+    observer.blamed = (1, 0)
+    observer.turn()
+    observer.now = 31.0
+    observer.turn()
+    assert observer.actions.under_way == "profile 3 by the observer"
+    assert observer.reply(observer.ask("pause")).done
+    assert observer.texts[0] == "profile 3: cancelled \u00b7 the observer"
+    assert all(gate.held for gate in observer.ranks.gates)
 
 
 def test_ranks_that_are_meant_to_be_uneven_are_looked_at_once(observer: Observer) -> None:

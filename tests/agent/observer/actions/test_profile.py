@@ -14,8 +14,9 @@ from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Hung, Refused
 from ddptop.agent.observer.actions import profile as module
 from ddptop.agent.observer.actions.polled import PolledRanks
-from ddptop.agent.observer.actions.profile import profile
+from ddptop.agent.observer.actions.profile import OnVerdict, profile
 from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.observer.model.thresholds import Profile
 from ddptop.agent.run.rundir import RunDir
 
 TRACE = bytes(range(256)) * 3_000
@@ -179,3 +180,29 @@ def test_a_join_that_fails_is_a_refusal(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Refused, match="cannot be joined: exit code 1"):
         act(tmp_path, Ranks(5, 5))
+
+
+def test_the_observer_profiles_an_accused_rank_once() -> None:
+    """Where its user wants that: half a minute into an accusation, when no action is under way, and only so often."""
+    unasked = OnVerdict(Profile(on_verdict=True, most=2))
+    assert unasked.due((3, 1), 0.0, is_free=True) is None
+    assert unasked.due((3, 2), 29.0, is_free=True) is None
+    assert unasked.due((3, 1), 31.0, is_free=False) is None
+    command = unasked.due((3, 1), 32.0, is_free=True)
+    assert command is not None
+    assert (command.action, command.culprit) == ("profile", True)
+    assert unasked.due((3, 1), 90.0, is_free=True) is None
+    # Another rank, then nobody, then the first again.
+    assert unasked.due((0, 1), 91.0, is_free=True) is None
+    assert unasked.due(None, 110.0, is_free=True) is None
+    assert unasked.due((0, 1), 122.0, is_free=True) is None
+    assert unasked.due((0, 1), 152.0, is_free=True) is not None
+    assert unasked.due((3, 1), 160.0, is_free=True) is None
+    assert unasked.due((3, 1), 300.0, is_free=True) is None, "two are the most"
+
+
+def test_nobody_is_profiled_who_has_not_asked_for_it() -> None:
+    """The usual setting: a profile slows the steps down that it is of."""
+    unasked = OnVerdict(Profile())
+    unasked.due((3, 1), 0.0, is_free=True)
+    assert unasked.due((3, 1), 500.0, is_free=True) is None
