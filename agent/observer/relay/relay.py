@@ -375,11 +375,10 @@ class Relay:
 
     def _take_news(self, news: News) -> None:
         match news:
-            case Heard(message=wire.Event() as event) if not self._common.is_new(event):
-                # What was told without a link comes again with it.
-                return
             case Heard():
-                self._intake.take_from_elsewhere(news.message, news.payload)
+                # An event that was told without a link comes again with it.
+                if type(news.message) is not wire.Event or self._common.is_new(news.message):
+                    self._intake.take_from_elsewhere(news.message, news.payload)
             case Shown():
                 self._service.show(news.topic, news.payload)
             case Answered():

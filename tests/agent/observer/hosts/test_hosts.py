@@ -319,7 +319,7 @@ def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path,
             _linked(branch)
             _met(one, two)
         until(lambda: [each.state for each in head.hosts.hosts()] in (["silent"], ["gone"]), "the host to be missed")
-        assert head._hanging.unheard == {1}
+        until(lambda: head._hanging.unheard == {1}, "nobody to be accused who may wait for its rank")
         looker = look(one)
         looker.ask(1, wire.Query(5))
         number, payload = looker.answered()
