@@ -213,7 +213,7 @@ class Act(Message, frozen=True, tag="act"):
     ranks: Annotated[tuple[Rank, ...], msgspec.Meta(max_length=1024)] | None = None
     """`profile`: the ranks to profile. None: all."""
     culprit: bool = False
-    """`profile`: profile the rank that a verdict accuses and an ordinary one, instead of `ranks`."""
+    """`profile`: profile the rank that a verdict accuses and an ordinary one; `ranks` where none is accused."""
 
 
 class Cancel(Message, frozen=True, tag="cancel"):

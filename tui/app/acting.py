@@ -22,6 +22,7 @@ from ddptop.tui.control.actions import is_offered, to_save, why_not
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine, line_of
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
+from ddptop.tui.model.diagnosis import profile
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.question import (
     ANEW,
@@ -75,6 +76,8 @@ class _UnderWay:
     """What it waits for; None where it waits for no rank, and so cannot be cancelled."""
     has_event: bool
     """True where an event of its run says that it was done."""
+    then: Callable[[], None] | None = None
+    """Shows the outcome, in place of a message, where its run is still shown."""
     killed: bool = False
     """True where its run was killed meanwhile, so that it cannot be done any more."""
     freeze: Control | None = None
@@ -108,6 +111,7 @@ class Acting:
         rank: int = 0,
         steps: int = 1,
         listed: bool = False,
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Do an action of `control.actions`, after a question where it has a price.
 
@@ -118,6 +122,7 @@ class Acting:
             rank: the rank that a kill may be limited to.
             steps: how many steps to make from a pause.
             listed: True where it was asked for in the list, so that messages have to name the run.
+            then: shows what a profile says, once it is made and its run is still shown.
         """
         self._programs[run.run] = run.program
         name = f"{action} of {run.run}" if listed else action
@@ -134,6 +139,9 @@ class Acting:
                 self._ask_to_freeze(control, run, "")
             case "step":
                 do(partial(control.step, steps, waiting), waiting)
+            case "profile":
+                ranks = profile.first_ranks(run.world)
+                do(partial(control.profile, profile.STEPS, ranks, waiting, culprit=True), waiting, then=then)
             case "checkpoint":
                 do(partial(control.checkpoint, waiting), waiting)
             case "stop":
@@ -243,14 +251,23 @@ class Acting:
         else:
             self._do("freeze", run, control.freeze)
 
-    def _do(self, name: str, run: str, work: Work, waiting: Waiting | None = None, *, has_event: bool = True) -> None:
+    def _do(
+        self,
+        name: str,
+        run: str,
+        work: Work,
+        waiting: Waiting | None = None,
+        *,
+        has_event: bool = True,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         if self._under_way is not None:
             text = f"{self._under_way.name} is still under way"
             if self._line:
                 text = f"{text}: {self._line.rpartition(': ')[2]}"
             self._app.notify(text, severity="warning", markup=False)
             return
-        self._under_way = _UnderWay(name, run, waiting, has_event)
+        self._under_way = _UnderWay(name, run, waiting, has_event, then)
         self._shown.let_go()
         self._app.run_worker(partial(self._work, work), thread=True)
 
@@ -271,6 +288,8 @@ class Acting:
                 # It was decided before it could be cancelled.
                 text = f"not frozen: {acted.text}"
                 self._app.notify(text, title="" if shown else turn.run, severity="warning", markup=False)
+            case None if shown and turn.then is not None:
+                turn.then()
             case None if shown and turn.has_event and any(each.region for each in self._app.screen.query(EventList)):
                 # The event that says the same stands on this screen.
                 pass

@@ -43,7 +43,7 @@ from ddptop.tui.drawing.lines import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet, RunLine
 from ddptop.tui.link.source import LONG_POLL_S, ReadOnly, Source
-from ddptop.tui.model.frame import Frame, can_be_reported
+from ddptop.tui.model.frame import ENDED, Frame, can_be_reported
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.screens.run import RunScreen, RunsScreen
@@ -324,6 +324,8 @@ class DdptopApp(App[None]):
                     waiting=bool(live.frame.waiting),
                     all_ended=live.frame.all_ended,
                 )
+            case "profile":
+                return self._offers_profile(live)
             case "logs" | "events" | "stacks" | "report":
                 if live is not None and live.opened_by == action:
                     return False
@@ -335,6 +337,14 @@ class DdptopApp(App[None]):
             case "runs" | "launch":
                 return self.several is not None
         return True
+
+    def _offers_profile(self, live: LiveScreen | None) -> bool:
+        """Offer to profile a run that makes steps, and to look at the newest profile of one that has ended."""
+        if live is None:
+            return False
+        if live.frame.state in ENDED:
+            return live.opened_by != "profile"
+        return bool(self.check_action("act", ("profile",)))
 
     @property
     def _live(self) -> LiveScreen | None:
@@ -420,12 +430,28 @@ class DdptopApp(App[None]):
             self._show_list(ReportScreen(self.shown.frame(), live.rank, lambda: whole(self.source.report())))
 
     def _show_list(self, screen: ListScreen[Any]) -> None:
-        """Show one of logs, events, stacks and report in the place of another: `back` leads to where they came from."""
+        """Show a list in the place of another one: `back` leads to where both came from."""
         from ddptop.tui.screens.lists import ListScreen
 
         if isinstance(top := self.screen, ListScreen):
             top.dismiss(top.rank)
         self.push_screen(screen, self._returned)
+
+    def action_profile(self) -> None:
+        """Profile the run, and show what that says; of an ended one show the newest profile."""
+        live = self._live
+        if live is None or live.frame.state in ENDED:
+            self._show_profile()
+            return
+        live.take_count()
+        self.acting.begin("profile", self.source.control, self.shown.newest(), then=self._show_profile)
+
+    def _show_profile(self) -> None:
+        from ddptop.tui.model.diagnosis.profile import newest
+        from ddptop.tui.screens.profile import ProfileScreen
+
+        if (live := self._live) is not None:
+            self._show_list(ProfileScreen(self.shown.frame(), live.rank, lambda: newest(self.source.profiles())))
 
     def action_plot(self) -> None:
         """Show the plot on the whole screen."""

@@ -41,6 +41,9 @@ def carried_out(options: argparse.Namespace, parse: Callable[[list[str]], argpar
         if options.screenshot is not None:
             there = f"ssh {where.host} ddptop attach {where.run} --screenshot {options.screenshot}"
             return complain(f"attach: --screenshot writes on the machine of the run: `{there}`", 2)
+    if options.verb == "profile" and options.out is not None:
+        there = f"ssh {where.host} ddptop profile {where.run} --out {options.out}"
+        return complain(f"profile: --out writes on the machine of the run: `{there}`", 2)
     from ddptop.tui.remote import ssh
 
     place = next(

@@ -36,6 +36,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "freeze": Rule(frozenset({"stalled", "pausing"})),
     "step": Rule(_HELD),
     "checkpoint": Rule(_MOVING | _HELD),
+    "profile": Rule(_MOVING),
     "stop": Rule(_MOVING | _HELD),
     "kill": Rule(None),
     "restart": Rule(ENDED, launched=True),

@@ -1,8 +1,8 @@
 """What acts on a run: pauses and steps it, has it save, stops, freezes, ends and restarts it.
 
-The keys come here, and the verbs.  `pause`, `step`, `resume`, `checkpoint`, `stop` and `checksum` are one request each
-to the observer (`agent.control.caller.act`), which acts, and records who asked and what came of it.  What ends a run
-goes through `ending`, which does without an observer where there is none; a freeze needs none.
+The keys come here, and the verbs.  `pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum` and `profile` are one
+request each to the observer (`agent.control.caller.act`), which acts, and records who asked and what came of it.  What
+ends a run goes through `ending`, which does without an observer where there is none; a freeze needs none.
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ class RunControl:
         """The run that a restart has started, set by the thread of the restart."""
         self._ending = Ending(directory, who)
 
+    @property
+    def world(self) -> int:
+        """Number of ranks of the run."""
+        return self._run.world
+
     def pause(self, waiting: Waiting | None = None) -> str:
         """Pause all ranks at the same step."""
         return self._act("pause", waiting).text
@@ -76,6 +81,17 @@ class RunControl:
         if reply.parameters is None:
             raise Refused("its observer is of a version that compares none")
         return reply.parameters
+
+    def profile(
+        self,
+        steps: int,
+        ranks: tuple[int, ...] | None = None,
+        waiting: Waiting | None = None,
+        *,
+        culprit: bool = False,
+    ) -> str:
+        """Profile so many steps of the accused rank and an ordinary one, or of some ranks; see `Control.profile`."""
+        return self._act("profile", waiting, steps=steps, ranks=ranks, culprit=culprit).text
 
     def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
         """End all scripts at the same step."""
@@ -110,14 +126,21 @@ class RunControl:
         return freezer.freeze(self._directory, self._who, min(known, default=None))
 
     def _act(
-        self, action: str, waiting: Waiting | None = None, *, steps: int = 1, checkpoint: bool = True
+        self,
+        action: str,
+        waiting: Waiting | None = None,
+        *,
+        steps: int = 1,
+        checkpoint: bool = True,
+        ranks: tuple[int, ...] | None = None,
+        culprit: bool = False,
     ) -> wire.Reply:
         self._check_run()
         with refusing():
             await_observer(self._directory)
             if (state := self._directory.read().state) in ENDED_STATES:
                 raise Refused(f"run {self._directory.name} is over ({state})")
-            command = wire.Act(1, action, self._who, steps, checkpoint)
+            command = wire.Act(1, action, self._who, steps, checkpoint, ranks=ranks, culprit=culprit)
             return caller.act(self._directory, command, waiting)
 
     def _noted(self, action: str, work: Callable[[], str]) -> str:

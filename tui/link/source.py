@@ -22,6 +22,7 @@ from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
 
 if TYPE_CHECKING:
+    from ddptop.agent.observer.profiles.kept import Kept
     from ddptop.agent.observer.status.report import Report
 
 __all__ = [
@@ -75,6 +76,28 @@ class Control(Protocol):
         Raises:
             Refused: there is none, and why.
             Unsavable: the script has registered no function for it.
+        """
+        ...
+
+    def profile(
+        self,
+        steps: int,
+        ranks: tuple[int, ...] | None = None,
+        waiting: Waiting | None = None,
+        *,
+        culprit: bool = False,
+    ) -> str:
+        """Profile so many steps of some ranks by torch's profiler. Blocks; returns the folder, on the observer's host.
+
+        Args:
+            steps: number of steps.
+            ranks: the ranks, None for all.
+            waiting: as of `pause`.
+            culprit: profile the rank that a verdict accuses and an ordinary one, and `ranks` where none is accused.
+
+        Raises:
+            Refused: there is no profile, and why.
+            Cancelled: `waiting` was cancelled.
         """
         ...
 
@@ -212,6 +235,10 @@ class Source(Protocol):
         """
         ...
 
+    def profiles(self) -> list[Kept]:
+        """Return the profiles that are kept with the run, the newest first; in any thread."""
+        ...
+
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
         """Say which ranks' steps are looked at: of a large group the others send means of theirs alone.
 
@@ -237,6 +264,7 @@ class ReadOnly:
         self.frame = source.frame
         self.watch = source.watch
         self.report = source.report
+        self.profiles = source.profiles
         self.close = source.close
         self.control: Control = _Refusal()
         self._source = source
@@ -258,7 +286,7 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 class _Refusal:
     """A `Control` that does nothing, and says nothing of the run's processes."""
 
-    pause = freeze = step = checkpoint = stop = resume = kill = signal = _refuse
+    pause = freeze = step = checkpoint = profile = stop = resume = kill = signal = _refuse
     resumable = restart = victims = processes = _refuse
 
 
@@ -315,6 +343,10 @@ class Home:
         if self._source is None:
             raise RunDirError("no run is shown")
         return self._source.report()
+
+    def profiles(self) -> list[Kept]:
+        """Return the profiles of the run that is shown."""
+        return [] if self._source is None else self._source.profiles()
 
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
         """Say which ranks' steps are looked at, and whose logs."""

@@ -78,6 +78,13 @@ class LiveScreen(Transient[int]):
             tooltip="Show where each rank stands: its stack, and the collectives that it is in",
         ),
         Binding("o", "app.report", "Report", id="run.report", tooltip="Show why the run has failed, and what to do"),
+        Binding(
+            "P",
+            "app.profile",
+            "Profile",
+            id="run.profile",
+            tooltip="Profile three steps: say in what the slow rank differs; of an ended run, the newest profile",
+        ),
         Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
         Binding(
             "v",

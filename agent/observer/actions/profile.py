@@ -114,7 +114,7 @@ def profile(
 
 
 def _chosen(ranks: PolledRanks, command: wire.Act, blamed: tuple[int, int] | None) -> list[int]:
-    if command.culprit and blamed is None:
+    if command.culprit and blamed is None and command.ranks is None:
         raise Refused("no verdict accuses a rank; say which ranks: --ranks 0,1 or --ranks all")
     wanted = blamed if command.culprit and blamed is not None else command.ranks
     chosen = sorted(ranks.ranks if wanted is None else set(wanted))

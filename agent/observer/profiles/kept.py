@@ -13,7 +13,6 @@ from ddptop.agent.observer.profiles.parts import SUMMARY, TRACE
 from ddptop.agent.observer.profiles.summary import Summary
 from ddptop.agent.run.files import private
 
-FOLDER: Final = "profiles"
 _NUMBER: Final = re.compile(r"\d{4,9}")
 _LARGEST: Final = 16 << 20
 
@@ -28,9 +27,8 @@ class Kept(NamedTuple):
     summary: Summary
 
 
-def profiles(run: Path) -> list[Kept]:
-    """Return the profiles of a run directory that are complete, the newest first."""
-    folder = run / FOLDER
+def profiles(folder: Path) -> list[Kept]:
+    """Return the profiles of a run that are complete, the newest first; `folder` has a folder for each."""
     with contextlib.suppress(OSError):
         numbers = sorted((each.name for each in folder.iterdir() if _NUMBER.fullmatch(each.name)), reverse=True)
         return [found for number in numbers if (found := read(folder / number)) is not None]

@@ -22,6 +22,13 @@ _ON_DEVICE: Final = {"kernel", "gpu_memcpy", "gpu_memset"}
 _COLLECTIVE: Final = re.compile(r"(?<![a-z])(?:c10d|gloo|r?nccl|record_param_comms)", re.IGNORECASE)
 _SYNCHRONIZES: Final = re.compile(r"(?:cuda|hip|cu)\w*Synchronize|cudaEventQuery")
 BETWEEN: Final = "Python outside of operators"
+_PLACES: Final = {
+    phase: f"{BETWEEN}, in {place}"
+    for phase, place in {
+        "data": "data loading", "copy": "copies to the device", "forward": "forward", "backward": "backward",
+        "optimizer": "the optimizer",
+    }.items()
+}  # fmt: skip
 
 
 class Operator:
@@ -126,7 +133,7 @@ class _Thread:
 
     def _give(self, spent: int, phase: str) -> None:
         if not self._open:
-            self._operator(f"{BETWEEN}, in {phase}" if phase else BETWEEN).own_ns += spent
+            self._operator(_PLACES.get(phase, BETWEEN)).own_ns += spent
             return
         _, name, shapes = self._open[-1]
         if name is not None:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.store import Store
+from ddptop.agent.observer.profiles.kept import Kept
 from ddptop.agent.observer.status.report import Report
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
@@ -262,6 +263,7 @@ class StillSource:
         self.unholdable = False
         self.inspector = StillInspector(current.world)
         self.reported: Report | None = None
+        self.kept: list[Kept] = []
 
     @property
     def control(self) -> StillSource:
@@ -288,6 +290,10 @@ class StillSource:
             raise RunDirError("no report here")
         return self.reported
 
+    def profiles(self) -> list[Kept]:
+        """Return those that the test has given, in `kept`."""
+        return self.kept
+
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
         """Note whose steps are looked at, and whose logs."""
         self.watched, self.watched_logs = ranks, logs
@@ -311,6 +317,18 @@ class StillSource:
     def checkpoint(self, waiting: Waiting | None = None) -> str:
         """Save."""
         return self._do("checkpoint", "step 1,284 saved in /data/c.pt (0.2 s)", self.current.state)
+
+    def profile(
+        self,
+        steps: int,
+        ranks: tuple[int, ...] | None = None,
+        waiting: Waiting | None = None,
+        *,
+        culprit: bool = False,
+    ) -> str:
+        """Profile."""
+        said = f"profile {steps} {ranks} {culprit}"
+        return self._do(said, "/run/resnet-7f3a/profiles/0001", self.current.state)
 
     def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
         """End in order."""

@@ -32,6 +32,7 @@ DONE = {
     "freeze": "freeze",
     "step": "step 3",
     "checkpoint": "checkpoint",
+    "profile": "profile 3 (0, 1, 2, 3) True",
     "stop": "stop True",
     "restart": "restart True",
 }

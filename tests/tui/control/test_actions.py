@@ -8,8 +8,8 @@ from ddptop.tui.control.actions import RULES, is_offered
 from ddptop.tui.model.frame import ENDED, STATES
 
 LIVE = {
-    "running": {"pause", "checkpoint", "stop", "kill"},
-    "stalled": {"pause", "freeze", "checkpoint", "stop", "kill"},
+    "running": {"pause", "checkpoint", "profile", "stop", "kill"},
+    "stalled": {"pause", "freeze", "checkpoint", "profile", "stop", "kill"},
     "pausing": {"cancel", "freeze", "kill"},
     "paused": {"resume", "step", "checkpoint", "stop", "kill"},
     "frozen": {"resume", "kill"},

@@ -9,6 +9,7 @@ slurm      `launch --slurm`
 watching   `attach`, `watch`, `logs`
 listing    `ps`, `status`, `events`, `report`, `programs`, `stacks`
 control    `pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `kill`
+profile    `profile`
 cleaning   `clean`
 serving    `serve`
 reference  `config`, `help`, `completion`

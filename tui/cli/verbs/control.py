@@ -97,9 +97,10 @@ def add(verbs: Verbs) -> None:
         },
     )  # fmt: skip
     checksum.add_argument("--json", action="store_true", help="one JSON object")
+    checksum.set_defaults(printing=_compare)
     for verb in (pause, step, resume, checkpoint, stop, checksum):
         add_run(verb)
-        verb.set_defaults(carry=_control)
+        verb.set_defaults(carry=carry_out)
     step.add_argument("steps", metavar="K", nargs="?", type=_steps, help="number of steps (1)")
     _add_kill(verbs)
 
@@ -126,7 +127,8 @@ def _take_number_as_steps(options: argparse.Namespace) -> None:
             options.steps = 1
 
 
-def _control(options: argparse.Namespace) -> int:
+def carry_out(options: argparse.Namespace) -> int:
+    """Have the ranks do what a verb asks, and print what comes of it, or what its own `printing` says."""
     from ddptop.agent.control.waiting import Waiting
     from ddptop.tui.control import actions
     from ddptop.tui.control.actor import who
@@ -146,9 +148,9 @@ def _control(options: argparse.Namespace) -> int:
             with _sigterm_cancels():
                 waiting = Waiting(line.show if sys.stderr.isatty() else _Lines(directory.name).show)
                 control = RunControl(directory, directory.read(), who("shell"))
-                if options.verb == "checksum":
-                    return _compare(options, control, waiting, directory.name)
-                done = _carry_out(options, control, waiting)
+                if (printing := getattr(options, "printing", None)) is not None:
+                    return int(printing(options, control, waiting, directory.name))
+                done = _done(options, control, waiting)
         finally:
             line.clear()
     except Cancelled as cancelled:
@@ -253,7 +255,7 @@ def _sigterm_cancels() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _carry_out(options: argparse.Namespace, control: RunControl, waiting: Waiting) -> str:
+def _done(options: argparse.Namespace, control: RunControl, waiting: Waiting) -> str:
     match options.verb:
         case "pause":
             return control.freeze() if options.freeze else control.pause(waiting)

@@ -1,6 +1,7 @@
 """Why a run stands or has ended, in the words of the observer.
 
-hang    the verdict of a hang, for people
-stacks  the stacks of the ranks, those at the same place together
-report  the report on the end of a run, as lines
+hang     the verdict of a hang, for people
+stacks   the stacks of the ranks, those at the same place together
+report   the report on the end of a run, as lines
+profile  a profile of some ranks, as lines and as JSON
 """

@@ -31,8 +31,8 @@ FIRST: Final = (
     "log.below", "log.above", "log.level", "log.all",
     "run.step", "run.checkpoint", "runs.checkpoint", "runs.remove", "ranks.open", "view.panels",
     "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",
-    "plot.next", "log.next", "rank.logs", "run.stacks", "run.events", "app.runs", "plot.full", "log.follow",
-    "table.sort", "heatmap.metric", "app.launch", "view.freeze",
+    "plot.next", "log.next", "rank.logs", "run.stacks", "run.events", "run.profile", "app.runs", "plot.full",
+    "log.follow", "table.sort", "heatmap.metric", "app.launch", "view.freeze",
 )  # fmt: skip
 """Ids of actions, the most important first: the way back, then what acts on the run, then views. Where there is no room
 for all, they are left out from the end."""

@@ -85,7 +85,7 @@ def test_waits_are_no_work(tmp_path: Path) -> None:
             "aten::relu": 4,
             "sgemm": 9,
             "Python outside of operators, in forward": 10,
-            "Python outside of operators, in data": 10,
+            "Python outside of operators, in data loading": 10,
             "Python outside of operators": 30,
         }
     )

@@ -1,0 +1,60 @@
+"""The key that profiles, and the screen of a profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.screens.dashboards import dashboard, seen, until
+from support.screens.frames import StillSource, frame
+
+from ddptop.agent.observer.profiles.kept import Kept
+from ddptop.agent.observer.profiles.summary import Difference, Summary
+from ddptop.tui.screens.profile import ProfileScreen
+from ddptop.tui.screens.run import RunScreen
+
+SENTENCE = "aten::sort takes 18 ms a step on rank 2 and 0.4 ms on rank 0: 12 calls against 12"
+SORT = Difference("aten::sort", 18.0, 0.4, 17.6, 12.0, 12.0, ["[200000]"], ["[100]"])
+KEPT = Kept(
+    "0003",
+    Path("/run/resnet-7f3a/profiles/0003/trace.json.gz"),
+    40_000,
+    Summary("resnet-7f3a", (5, 7), [0, 2], 2, 0, 1.5e9, [SENTENCE], [SORT], 0, True, "rank 2 against rank 0"),
+)
+
+
+async def test_the_key_profiles_and_shows_what_that_says() -> None:
+    """Three steps of the accused rank and an ordinary one, or of the first ranks; `escape` leads back."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(110, 30)) as pilot:
+        source.kept = [KEPT]
+        await pilot.press("P")
+        await until(pilot, lambda: SENTENCE in seen(pilot.app), "the summary")
+        assert source.asked == ["profile 3 (0, 1, 2, 3) True"]
+        assert isinstance(pilot.app.screen, ProfileScreen)
+        text = seen(pilot.app)
+        assert "profile 0003: steps 5 to 7 of ranks 0, 2" in text
+        assert "12 / 12  [200000] / [100]" in text
+        assert "profiles/0003/trace.json.gz" in text
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
+
+
+@pytest.mark.parametrize(("kept", "says"), [([KEPT], SENTENCE), ([], "no profile is kept with this run")])
+async def test_an_ended_run_shows_its_newest_profile(kept: list[Kept], says: str) -> None:
+    """Nothing is asked of it."""
+    source = StillSource(frame("finished"))
+    source.kept = kept
+    async with dashboard(source).run_test(size=(110, 30)) as pilot:
+        await pilot.press("P")
+        await until(pilot, lambda: says in seen(pilot.app), "the profile")
+        assert source.asked == []
+
+
+async def test_a_paused_run_says_why_it_is_not_profiled() -> None:
+    """A profile is of steps."""
+    source = StillSource(frame("paused"))
+    async with dashboard(source).run_test(size=(110, 30), notifications=True) as pilot:
+        await pilot.press("P")
+        assert [each.message for each in pilot.app._notifications] == ["P does nothing: the run is paused"]
+        assert source.asked == []

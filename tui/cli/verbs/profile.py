@@ -1,0 +1,145 @@
+"""`profile`: torch's profiler over the same steps of some ranks, and what it shows."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddptop.tui.cli.parsing import complain
+from ddptop.tui.cli.verbs import control
+from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json, typed
+
+if TYPE_CHECKING:
+    from ddptop.agent.control.waiting import Waiting
+    from ddptop.tui.link.control import RunControl
+
+
+def add(verbs: Verbs) -> None:
+    profile = add_verb(
+        verbs, "profile", "profile the same steps of some ranks, and say in what two of them differ",
+        "Runs torch's profiler over the same whole steps of the rank that a verdict accuses and of an ordinary one, or "
+        "of the ranks named; no rank is held. Writes one trace of all of them, and says which operators take longer.",
+        """
+        ddptop profile resnet-7f                # the accused rank and another one
+        ddptop profile resnet-7f --ranks 0,2 --steps 5
+        ddptop profile resnet-7f --out p.json   # copy the trace to here
+        ddptop profile resnet-7f --list         # the profiles kept with the run
+        """,
+        AWAITED,
+    )  # fmt: skip
+    add_run(profile)
+    profile.add_argument(
+        "--ranks",
+        type=typed(_ranks),
+        metavar="RANKS",
+        help="ranks as 0,2 or 0-3; `culprit`: the accused rank and an ordinary one; `all`",
+    )
+    profile.add_argument("--steps", type=typed(_steps), default=3, metavar="N", help="number of steps, 1 to 50 (3)")
+    profile.add_argument(
+        "--out", type=typed(_target), metavar="FILE", help="copy the trace to this file, .json or .json.gz"
+    )
+    profile.add_argument("--list", action="store_true", help="list the profiles that are kept with the run, also ended")
+    profile.add_argument("--json", action="store_true", help="as JSON (see `ddptop help json`)")
+    profile.set_defaults(carry=_profile, printing=_print)
+
+
+def _ranks(text: str) -> str | tuple[int, ...]:
+    if text in ("culprit", "all"):
+        return text
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)) or len(part) > 11:
+            raise ValueError("ranks as 0,2 or 0-3, or `culprit`, or `all`")
+        if not int(first) <= int(last or first) <= int(first) + 1023:
+            raise ValueError("a range as 0-3, of up to 1,024 ranks")
+        found.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(found))
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 50:
+        raise ValueError("a number of steps, 1 to 50")
+    return int(text)
+
+
+def _target(text: str) -> Path:
+    path = Path(text)
+    if not path.name.endswith((".json", ".json.gz")):
+        raise ValueError("a name that ends in .json or .json.gz")
+    if not path.parent.is_dir():
+        raise ValueError("a file in a folder that exists")
+    return path
+
+
+def _profile(options: argparse.Namespace) -> int:
+    return _list(options) if options.list else control.carry_out(options)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from ddptop.agent.observer.profiles import kept
+    from ddptop.tui.model.diagnosis import profile
+
+    if options.out is not None:
+        return complain("profile: --list and --out: give one of them", 2)
+    directory = chosen(options.run, last=True)
+    found = kept.profiles(directory.profiles)
+    if options.json:
+        print_json([profile.as_json(each) for each in found])
+    elif found:
+        print("\n".join([*profile.listing(found), "", *profile.places(found[0])]))
+    else:
+        print(profile.NONE, file=sys.stderr)
+    return 0
+
+
+def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, run: str) -> int:
+    """Profile, and print what it shows."""
+    from ddptop.agent.observer.profiles import kept
+    from ddptop.tui.model.diagnosis import profile
+
+    world = action.world
+    match options.ranks:
+        case None:
+            done = action.profile(options.steps, profile.first_ranks(world), waiting, culprit=True)
+        case "culprit":
+            done = action.profile(options.steps, None, waiting, culprit=True)
+        case "all":
+            done = action.profile(options.steps, None, waiting)
+        case ranks:
+            done = action.profile(options.steps, ranks, waiting)
+    found = kept.read(Path(done))
+    if found is None:
+        # The observer that made it is on another host.
+        return complain(f"profile {run}: it is in {done} on the host of rank 0; `ddptop profile {run} --list` there", 1)
+    if options.out is not None:
+        # Before anything is printed, whose reader may be gone.
+        try:
+            _copy(found.trace, options.out)
+        except OSError as problem:
+            return complain(f"profile {run}: {options.out}: {problem.strerror}; the trace is {found.trace}", 1)
+    if options.json:
+        print_json(profile.as_json(found))
+        return 0
+    print("\n".join(profile.text(found)))
+    if options.ranks is None and (missing := profile.left_out(found, world)):
+        print(missing)
+    return 0
+
+
+def _copy(trace: Path, target: Path) -> None:
+    """Copy a trace to a file, unpacked where its name does not end in `.gz`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open(trace, "rb") as packed, open(target, "wb") as file:
+        if target.suffix == ".gz":
+            shutil.copyfileobj(packed, file)
+        else:
+            with gzip.open(packed) as unpacked:
+                shutil.copyfileobj(unpacked, file)

@@ -1,0 +1,146 @@
+"""Profiles of some ranks as lines of text, the same on the dashboard and in plain output, and as JSON. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ddptop.agent.observer.profiles.kept import Kept
+from ddptop.agent.observer.profiles.summary import Difference
+from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
+from ddptop.tui.model.diagnosis.report import ReportLine
+
+STEPS: Final = 3
+"""Steps of a profile, where nobody says how many."""
+MOST_RANKS: Final = 8
+"""Ranks of a profile at most, where nobody says which."""
+VIEWER: Final = "https://ui.perfetto.dev"
+_MOST_LINES: Final = 10
+"""Operators of the table at most."""
+_NAME: Final = 48
+"""Cells of an operator's name at most."""
+NONE: Final = "no profile is kept with this run"
+
+
+def first_ranks(world: int) -> tuple[int, ...]:
+    """Return the ranks that are profiled where none is accused and nobody says which."""
+    return tuple(range(min(world, MOST_RANKS)))
+
+
+def left_out(kept: Kept, world: int) -> str:
+    """Say which ranks were not profiled because there are so many; empty where it is none."""
+    if kept.summary.accused or len(kept.summary.ranks) != MOST_RANKS or world <= MOST_RANKS:
+        return ""
+    missing = ranks_in_spans(set(range(world)) - set(kept.summary.ranks))
+    return f"{missing} left out: at most {MOST_RANKS} are profiled unless --ranks names them"
+
+
+def head(kept: Kept) -> str:
+    """Return what was profiled: `profile 0003: steps 120 to 122 of ranks 0, 2, 27 November 14:05:03`."""
+    summary = kept.summary
+    return f"profile {kept.number}: {_steps(kept)} of {ranks_in_spans(summary.ranks)}, {_moment(summary.at)}"
+
+
+def sentences(kept: Kept) -> list[str]:
+    """Return which ranks are compared, and in what they differ."""
+    summary = kept.summary
+    return [clean_line(text, 400) for text in (summary.compared, *summary.sentences) if text]
+
+
+def places(kept: Kept) -> list[str]:
+    """Return where the trace is, and what shows it."""
+    return [f"{kept.trace} ({size(kept.size)})", f"open it at {VIEWER}"]
+
+
+def table(kept: Kept) -> list[str]:
+    """Return the largest differences as a table, its head first; empty where there is none."""
+    summary = kept.summary
+    compared = summary.peer is not None
+    rows = [["own ms a step", f"rank {summary.culprit}", f"rank {summary.peer}", "more", "calls", "shapes"]]
+    for each in summary.operators[:_MOST_LINES]:
+        shapes = [clean_line(found[0], 40) if found else "–" for found in (each.culprit_shapes, each.peer_shapes)]
+        rows.append(
+            [
+                clean_line(each.name, _NAME),
+                _ms(each.culprit_ms),
+                _ms(each.peer_ms),
+                _ms(each.difference_ms),
+                _calls(each, compared=compared),
+                "" if shapes == ["–", "–"] else " / ".join(shapes),
+            ]
+        )
+    if not compared:
+        rows = [[*row[:2], *row[4:]] for row in rows]
+    if len(rows) == 1:
+        return []
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(map(_cell, row, widths, range(len(row)))).rstrip() for row in rows]
+    more = summary.left_out + max(0, len(summary.operators) - _MOST_LINES)
+    return [*lines, f"and {plural(more, 'operator')} more: summary.json beside the trace"] if more else lines
+
+
+def text(kept: Kept) -> list[str]:
+    """Return the whole of a profile as lines."""
+    return [head(kept), *sentences(kept), "", *table(kept), "", *places(kept)]
+
+
+def newest(kept: Sequence[Kept]) -> list[ReportLine]:
+    """Return the newest profile as lines of a screen."""
+    if not kept:
+        return [ReportLine("", NONE)]
+    first = kept[0]
+    lines = [ReportLine("", head(first), "bold value"), ReportLine("", "")]
+    lines += [ReportLine("compared" if at == 0 else str(at), said) for at, said in enumerate(sentences(first))]
+    lines += [ReportLine("", ""), *(ReportLine("", line) for line in table(first)), ReportLine("", "")]
+    return [*lines, *(ReportLine(label, place) for label, place in zip(("trace", "view"), places(first), strict=True))]
+
+
+def listing(kept: Sequence[Kept]) -> list[str]:
+    """Return a line for each profile."""
+    rows = [
+        [
+            each.number,
+            _moment(each.summary.at),
+            _steps(each),
+            ranks_in_spans(each.summary.ranks),
+            size(each.size),
+            clean_line(next(iter(each.summary.sentences), "")),
+        ]
+        for each in kept
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(6)] if rows else []
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def as_json(kept: Kept) -> dict[str, Any]:
+    """Return a profile as it is printed with `--json`."""
+    found: dict[str, Any] = msgspec.to_builtins(kept.summary)
+    return {"number": kept.number, "trace": str(kept.trace), "size_bytes": kept.size, **found}
+
+
+def _steps(kept: Kept) -> str:
+    first, last = kept.summary.steps
+    return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def _calls(each: Difference, *, compared: bool) -> str:
+    if not each.culprit_calls and not each.peer_calls:
+        # Python outside of operators.
+        return ""
+    return f"{each.culprit_calls:g} / {each.peer_calls:g}" if compared else f"{each.culprit_calls:g}"
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.1f}" if abs(value) >= 9.95 else f"{value:.2f}"
+
+
+def _cell(text: str, width: int, column: int) -> str:
+    """Return a cell, the names and the shapes at the left, numbers at the right."""
+    return text.rjust(width) if 0 < column < 5 and not text.startswith("[") else text.ljust(width)
