@@ -3,7 +3,6 @@
 observer    the process, its start, its log and its exit
 one_run     the main thread of the observer: it starts a launched group, and looks after the run until its end
 launcher    the launchers that start the ranks, and the machine on which they start
-orders      what is asked of the observer
 actions     what all ranks do together: pause, step, resume, checkpoint, stop
 model       what the run and its ranks are like: messages in, frames out
 relay       the messages of the ranks: received once, repeated, recorded and judged

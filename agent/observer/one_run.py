@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.observer.actions.orders import Orders
 from ddptop.agent.observer.end import cause, escalation, exits, processes
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.rank_ends import RankEnds
@@ -26,7 +27,6 @@ from ddptop.agent.observer.launcher.launcher import Torchrun
 from ddptop.agent.observer.launcher.rendezvous import Awaited
 from ddptop.agent.observer.launcher.scheduler import Scheduler
 from ddptop.agent.observer.launcher.unseen import Unseen
-from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import states
 from ddptop.agent.run.files.presence import Presence

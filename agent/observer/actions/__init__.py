@@ -1,6 +1,7 @@
-"""What all ranks of a run do together: the observer is asked once, and answers once.
+"""What is asked of the observer, and what all ranks of a run do together: it is asked once, and answers once.
 
-actions     the requests, one action at a time in its thread, and what comes of it
+orders      all that is asked: actions, and the endings and signals
+actions     the requests for actions, one action at a time in its thread, and what comes of it
 controller  pause, step, resume, checkpoint and stop in two phases, and the lease of a hold
 checksums   the checksums of all ranks' parameters at the end of one step
 parameters  their comparison

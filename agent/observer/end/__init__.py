@@ -3,6 +3,7 @@
 processes   the processes of a run, found and signalled
 escalation  SIGTERM, a grace period, SIGKILL, and a count of survivors
 freezer     SIGSTOP and SIGCONT
+run_ending  an end of the run that somebody asks for, on all its hosts
 exits       the time and the status with which each rank ended, also of orphans, which are adopted for that
 rank_ends   the ends of ranks: announced, recorded, and judged by their cause
 cause       the end of the run, and its first cause

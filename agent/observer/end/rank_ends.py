@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from ddptop.agent.control.events import Events
+from ddptop.agent.observer.actions.orders import Orders
 from ddptop.agent.observer.end import cause, kernel
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.kernel import Found, MemoryKills
 from ddptop.agent.observer.hosts.ends import OtherEnds, ReportedEnds
-from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.run import ends, states
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import tail

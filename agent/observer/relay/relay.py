@@ -41,8 +41,8 @@ from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.inspection.rivals import Rivals
 from ddptop.agent.observer.model import thresholds
 from ddptop.agent.observer.model.run_model import RunModel
-from ddptop.agent.observer.orders.budget import Budget
 from ddptop.agent.observer.record import retention
+from ddptop.agent.observer.record.budget import Budget
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay.following import Following

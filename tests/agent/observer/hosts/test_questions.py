@@ -10,9 +10,9 @@ from support.fakes.hosts import Net, Side
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end.escalation import Outcome
+from ddptop.agent.observer.end.run_ending import add_up
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.questions import Spread
-from ddptop.agent.observer.orders.ending import add_up
 
 HERE = Outcome(4, 8)
 

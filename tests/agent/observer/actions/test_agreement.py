@@ -14,7 +14,7 @@ import pytest
 from support.fakes.clocks import Clock
 
 from ddptop.agent import wire
-from ddptop.agent.observer.orders.budget import Budget
+from ddptop.agent.observer.record.budget import Budget
 from ddptop.agent.rank.records.own_rate import OwnRate
 
 US, MS = 1_000, 1_000_000

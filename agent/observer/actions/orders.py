@@ -27,11 +27,11 @@ from ddptop.agent.control.events import Events
 from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.actions.ranks import Ask
 from ddptop.agent.observer.end import escalation
+from ddptop.agent.observer.end.run_ending import LADDER_S, READ_S, RunEnding, who
 from ddptop.agent.observer.hosts import questions
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.ends import OtherEnds
 from ddptop.agent.observer.hosts.questions import Answer, OtherHosts, Spread, unheard
-from ddptop.agent.observer.orders.ending import LADDER_S, READ_S, RunEnding, who
 from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run import states
 from ddptop.agent.run.identity import boot

@@ -18,9 +18,9 @@ from support.fakes.hosts import Net, Side
 from support.harness import WAIT, until
 
 from ddptop.agent import wire
+from ddptop.agent.observer.actions.orders import Orders
+from ddptop.agent.observer.end import run_ending
 from ddptop.agent.observer.hosts.ends import OtherEnds
-from ddptop.agent.observer.orders import ending
-from ddptop.agent.observer.orders.orders import Orders
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.base import BASE_VARIABLE
 from ddptop.agent.run.hosts import FarRanks
@@ -192,7 +192,7 @@ def test_a_branch_without_a_link_ends_its_own_host_at_once(two: Two, monkeypatch
     """It is not waited for a head that is known to be out of reach."""
     one, other = two()
     other.side.linked = False
-    monkeypatch.setattr(ending, "_HEAD_S", 1e6)
+    monkeypatch.setattr(run_ending, "_HEAD_S", 1e6)
     other.ask(wire.Kill(7, 0.5, who="ada"))
     _turn_until((other,), lambda: not other.orders.ending and other.orders.outcome, "the branch to end")
     _conclude(other)

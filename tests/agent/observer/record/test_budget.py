@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.orders.budget import Budget
+from ddptop.agent.observer.record.budget import Budget
 from ddptop.agent.run.switches.recording import needed
 
 US = 1_000
