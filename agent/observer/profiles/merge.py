@@ -128,13 +128,8 @@ class _Rank:
             yield step.begin, step.end, f"step {step.number}"
 
     def _phases(self) -> Iterator[tuple[int, int, str]]:
-        phases = dict(self._trace.part.phases)
-        nexts = [step.begin for step in self._trace.steps[1:]]
-        for step, beyond in itertools.zip_longest(self._trace.steps, nexts):
-            for begin, end, name in phases.get(step.number, ()):
-                # The profiler's step begins some microseconds behind the rank's.
-                end = step.begin + max(begin, end)
-                yield step.begin + begin, end if beyond is None else min(end, beyond), clean_line(name)
+        for begin, end, name in self._trace.phases():
+            yield begin, end, clean_line(name)
 
     def _order(self, track: Track) -> tuple[bool, bool, str, str]:
         """The training thread comes first, then the other threads, then the GPUs."""

@@ -67,13 +67,13 @@ def of(trace: Trace) -> dict[str, Operator]:
 
 def _segments(trace: Trace) -> list[_Segment]:
     """Return the phases of all steps, and what lies between them, without waits."""
-    phases = dict(trace.part.phases)
     found = []
+    phases = list(trace.phases())
     for step in trace.steps:
         at = step.begin
-        for begin, end, phase in sorted(phases.get(step.number, ())):
-            begin, end = max(at, step.begin + begin), min(step.end, step.begin + end)
-            if begin < end:
+        for begin, end, phase in phases:
+            begin = max(at, begin)
+            if begin < end <= step.end:
                 found += [_Segment(at, begin, "")] * (at < begin)
                 found += [_Segment(begin, end, phase)] * (phase != WAIT)
                 at = end

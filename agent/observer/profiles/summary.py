@@ -140,7 +140,7 @@ class Comparison:
         takes = f"takes {_ms(each.culprit_ms)} a step on {one}"
         times = f"{takes} and {_ms(each.peer_ms)} on {other}"
         if each.name.startswith(operators.BETWEEN):
-            return f"{each.name}, {times}"
+            return f"{each.name}{',' if ',' in each.name else ''} {times}"
         said = f"{_short(each.name)} {times}"
         if not each.peer_calls:
             return f"{_short(each.name)} {takes}; {other} does not call it"

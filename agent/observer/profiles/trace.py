@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -87,6 +88,20 @@ class Trace:
         self.steps.sort()
         for track in self.tracks.values():
             track.sort(key=_in_order)
+
+    def phases(self) -> Iterator[tuple[int, int, str]]:
+        """Yield the phases of all steps by the same clock, in order of time, each within its step.
+
+        A step of the rank begins before that of the profiler, which is begun in the first: they end together.
+        """
+        phases = dict(self.part.phases)
+        for step in self.steps:
+            of_step = sorted(phases.get(step.number, ()))
+            zero = min(step.begin, step.end - max((end for _, end, _ in of_step), default=0))
+            for begin, end, name in of_step:
+                begin, end = max(step.begin, zero + begin), min(step.end, zero + end)
+                if begin < end:
+                    yield begin, end, name
 
     def _take(self, event: Event) -> None:
         # Spans of the profiler itself are in processes with a name for a number.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,22 @@ def test_times_are_on_one_clock(tmp_path: Path) -> None:
     assert traces.faults(document) == []
 
 
+def test_phases_lie_in_their_steps(tmp_path: Path) -> None:
+    """A step of the rank begins before that of the profiler, and ends with it; no phase reaches into the next step."""
+    phases = [[5, [[0, 30_000, "data"], [30_000, 90_000, "forward"], [90_000, 150_000, "wait"]]]]
+    document = kineto(step(5, 1000, 100), step(6, 1100, 100), base=0)
+    folder = traces.write(tmp_path, {0: (rank(0, phases=phases), document)})
+    assert traces.merge(folder).returncode == 0
+    document = traces.read(folder / "trace.json.gz")
+    assert traces.faults(document) == []
+    found = [event for event in document["traceEvents"] if event.get("cat") == "ddptop phase"]
+    begin = next(event["ts"] for event in document["traceEvents"] if event.get("cat") == "ddptop step")
+    assert [(event["name"], round(event["ts"] - begin, 3), event["dur"]) for event in found] == [
+        ("forward", 0, 40),
+        ("wait", 40, 60),
+    ]
+
+
 def test_a_gpu_stands_under_its_rank(tmp_path: Path) -> None:
     """Kineto gives a GPU a process of its own; the arrow from the launch to the kernel goes on."""
     gpu = {"pid": 0, "tid": 7}
@@ -133,6 +151,11 @@ def _parts(**changes: Any) -> Any:
     return change
 
 
+def _outside(folder: Path) -> None:
+    shutil.copy(folder / "rank-1.json.gz", folder.parent)
+    _parts(ranks=[rank(0, file="../rank-1.json.gz")])(folder)
+
+
 _STEP = json.dumps(step(5, 0, 90)).encode()
 HOSTILE = {
     "cut off": _cut,
@@ -150,7 +173,7 @@ HOSTILE = {
     "a time beyond all": _replace(b'{"traceEvents": [%s, {"ph": "X", "pid": 77, "ts": 1e300}]}' % _STEP),
     "a base beyond all": _replace(b'{"baseTimeNanoseconds": 1%s, "traceEvents": [%s]}' % (b"0" * 300, _STEP)),
     "deep": _replace(b'{"traceEvents": ' + b"[" * 500_000),
-    "another folder's file": _parts(ranks=[rank(0, file="../rank-1.json.gz")]),
+    "another folder's file": _outside,
     "a rank twice": _parts(ranks=[rank(0), rank(0)]),
     "no ranks": _parts(ranks=[]),
     "a rank below zero": _parts(ranks=[rank(-1)]),
@@ -178,8 +201,14 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatc
     million = gzip.compress(b"1," * (1 << 20))
     folder = traces.write(tmp_path, {0: kineto(step(5, 0, 90))})
     (folder / "rank-0.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [') + million * 1000)
-    with pytest.raises(Complaint, match=r"rank-0\.json\.gz: more than 1 MiB; profile fewer steps"):
-        trace.read(folder, parts.read(folder).ranks[0])
+    part = parts.read(folder).ranks[0]
+    tracemalloc.start()
+    try:
+        with pytest.raises(Complaint, match=r"rank-0\.json\.gz: more than 1 MiB; profile fewer steps"):
+            trace.read(folder, part)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_waits_are_no_work(tmp_path: Path) -> None:
 
 @given(
     spans=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=30),
-    cuts=st.lists(st.integers(0, 60), max_size=8),
+    cuts=st.lists(st.integers(0, 40), max_size=8),
 )
 def test_own_times_fill_the_steps(spans: list[tuple[int, int]], cuts: list[int]) -> None:
     """On the training thread own times and waits add up to the steps, whatever overlaps or lies in a gap.
