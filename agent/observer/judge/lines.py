@@ -7,7 +7,7 @@ has most of it, and the line there; a library's only where the user's own code i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,7 +67,7 @@ def line_of(culprit: Sequence[Looks], peer: Sequence[Looks], phase: str | None, 
     excess = own.above(other)
     if excess < SEEN * cost_ms:
         return None
-    found = _largest(own, other, excess)
+    found = _largest(own, other, excess, own.always & other.always if other is not None else own.always)
     if found is None:
         return Line("")
     if not _waits(own, other, excess):
@@ -125,11 +125,12 @@ class _Spent:
         return self.total - (other.total if other is not None else 0.0)
 
 
-def _largest(own: _Spent, other: _Spent | None, excess: float) -> tuple[Frame, float] | None:
+def _largest(
+    own: _Spent, other: _Spent | None, excess: float, always: Container[_Key] = ()
+) -> tuple[Frame, float] | None:
     """Return the line with most of the difference, and its part of that; None where it is spread over all."""
     lines = {frame: ms - (other.by_line.get(frame, 0.0) if other else 0.0) for frame, ms in own.by_line.items()}
     functions = {key: ms - (other.by_function.get(key, 0.0) if other else 0.0) for key, ms in own.by_function.items()}
-    always = own.always & other.always if other is not None else own.always
     for is_library in (False, True):
         inside: defaultdict[_Key, list[Frame]] = defaultdict(list)
         for frame in lines:

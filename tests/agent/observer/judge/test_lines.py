@@ -120,6 +120,12 @@ def test_of_a_wait_for_data_workers_the_line_is_in_the_worker() -> None:
     of_worker = looks(("worker", 55, (NEXT, LOAD, DECODE)), ("worker", 5, (NEXT, LOAD)))
     found = line_of([waiting, of_worker], [usual, looks(WORKER)], "data", 25.0)
     assert _rounded(found) == Line("data.py:20 decoded, in a data worker", 1.0)
+    # Nothing else is ever done in this worker, and the one of the ordinary rank was hardly seen at work.
+    only = looks(("worker", 60, (NEXT, LOAD, DECODE)))
+    for others in ([usual], [usual, looks(("worker", 0.1, (NEXT, LOAD, DECODE)))]):
+        assert _rounded(line_of([waiting, only], others, "data", 25.0)) == Line(
+            "data.py:20 decoded, in a data worker", 1.0
+        )
     found = line_of([waiting], [usual], "data", 25.0)
     assert _rounded(found) == Line("train.py:10 main, which waits for data workers", 1.0)
     assert line_of([waiting, looks(WORKER)], [usual, looks(WORKER)], "data", 25.0) == found
