@@ -161,6 +161,25 @@ def test_a_run_that_stands_says_for_how_long(state, stands, said):
         assert word.style == INK[f"bold state-{'stalled' if said else 'running'}"], "it is not green"
 
 
+LINE = "data/loading/images.py:188 AugmentedImages.load_image"
+SLOW = Verdict(
+    1, "slow_rank",
+    f"rank 1 holds the group back by 24 ms a step (61%): backward pass, since step 63 · {LINE} (23 of 24 ms)",
+    1, rank=1, phase="backward", cost_ms=24.0, line=LINE,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("hint", ["", "p pauses"])
+def test_the_line_of_code_is_not_cut(width: int, hint: str) -> None:
+    """It has a row of its own where the rest of the verdict takes the first one; rank and cost are there, too."""
+    rows = [text_of(row) for row in header_rows(frame(verdicts=(SLOW,)), width, INK, KEYS, hint=hint, roomy=True)]
+    assert all(len(row) <= width for row in rows)
+    assert any(f"{LINE} (23 of 24 ms)" in row for row in rows)
+    assert any(row.startswith("rank 1 holds the group back by 24 ms a step (61%)") for row in rows)
+    assert any(hint in row for row in rows)
+
+
 def test_a_verdict_follows_how_long_a_run_stands() -> None:
     """What was slow before is no longer the first thing to know."""
     verdict = Verdict(1, "slow_rank", "rank 2 holds the group back by 31 ms a step", 1, rank=2)

@@ -113,7 +113,8 @@ def header_rows(
     shown whole, in two rows if need be, with what can be done in the row below, in the place of all else.
     """
     word, hue = message(frame, keys, typed)
-    said: list[Row] = [[Segment(line, ink[hue])] for line in _said(word, width)] if word else []
+    code = "" if frame.verdict is None else frame.verdict.line
+    said: list[Row] = [[Segment(line, ink[hue])] for line in _said(word, width, code)] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink, keys), _progress(frame, width, ink)]
     stuck = _stuck(frame)
@@ -127,8 +128,11 @@ def header_rows(
     return rows + [[]] * ((4 if roomy else 3) - len(rows))
 
 
-def _said(text: str, width: int) -> list[str]:
-    """Return a message in one row, or in two where its first clause does not fit into one."""
+def _said(text: str, width: int, code: str) -> list[str]:
+    """Return a message in one row, or in two where its first clause does not fit into one, or the line of code."""
+    before, between, line = text.partition(f"{_BETWEEN}{code}")
+    if code and between and cell_len(text) > width:
+        return [_clauses(before, width), units.shorten(code + line, width)]
     if cell_len(text.partition(_BETWEEN)[0]) <= width:
         return [_clauses(text, width)]
     first, *more = units.wrapped(text, width)
