@@ -117,7 +117,8 @@ class _Spent:
         self.always = frozenset(
             key
             for key in inside.keys() | outside.keys()
-            if inside[key] >= ALWAYS * self.total and outside[key] >= ALWAYS * apart
+            # Where nothing was seen outside of the phase, nothing is known of it.
+            if (apart or phase is None) and inside[key] >= ALWAYS * self.total and outside[key] >= ALWAYS * apart
         )
 
     def above(self, other: _Spent | None) -> float:

@@ -131,6 +131,12 @@ def test_of_a_wait_for_data_workers_the_line_is_in_the_worker() -> None:
     assert line_of([waiting, looks(WORKER)], [usual, looks(WORKER)], "data", 25.0) == found
 
 
+def test_a_rank_that_is_seen_in_nothing_else_has_a_line_too() -> None:
+    """Of a step that is nearly all of one phase a few looks show no other: its line is not for that the loop."""
+    slow, usual = looks(("other", 34, (MAIN, LOAD, DECODE))), looks(("other", 9, (MAIN, LOAD, DECODE)))
+    assert _rounded(line_of([slow], [usual], "other", 25.0)) == Line("data.py:20 decoded", 1.0)
+
+
 @pytest.mark.parametrize("ms", [26, 900])
 def test_what_all_ranks_wait_for_has_its_line_without_a_peer(ms: float) -> None:
     """Where the input holds all of them back one rank's looks are enough, also where it takes nearly the whole step."""
