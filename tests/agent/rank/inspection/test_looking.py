@@ -14,6 +14,7 @@ import pytest
 from support.fakes.clocks import Clock
 from support.harness import DEADLINE_S
 
+from ddptop.agent.rank.inspection import frames
 from ddptop.agent.rank.inspection.looking import LOOKS_S, Looking
 from ddptop.agent.rank.inspection.workers import Workers
 from ddptop.agent.rank.records import meter
@@ -250,10 +251,16 @@ def test_own_code_and_libraries_are_told_apart(rank: Rank) -> None:
     }  # fmt: skip
 
 
-def test_hooks_of_a_backward_pass_are_seen_on_a_thread_of_the_engine(rank: Rank) -> None:
+@pytest.mark.parametrize("is_newest_first", [True, False])
+def test_hooks_of_a_backward_pass_are_seen_on_a_thread_of_the_engine(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, is_newest_first: bool
+) -> None:
     """Torch runs them on threads of its own, also once a hook has asked for the present thread; others are not they."""
     other = Standing(lambda run: _thread.start_new_thread(run, ()))
     rank.has_engine = True
+    if not is_newest_first:
+        taken = "ddptop.agent.rank.inspection.looking.current"
+        monkeypatch.setattr(taken, lambda: dict(reversed(frames.current().items())))
     try:
         rank.looks(7)
         rank.spend(50)
