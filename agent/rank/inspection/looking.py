@@ -33,8 +33,9 @@ _SELDOM: Final = 5
 """Times as long it is from one glance to the next where they take longer."""
 _SETTLES_S: Final = 1.5
 """Seconds after them by which the last step of them is to have ended."""
-_ENOUGH: Final = 100
-"""Glances within recorded steps that are enough; where there are fewer, those at all steps count."""
+_ENOUGH: Final = 40
+"""Glances within recorded steps that are enough; where there are fewer, the looks take twice as long, and where there
+are too few then, those at all steps count."""
 _BACKWARD: Final = ACTIVITIES[BACKWARD]
 _ENGINE: Final = "run_backward"
 """Torch's functions that run a backward pass; on a device's tensors its hooks run on threads of its own, which stand
@@ -123,11 +124,12 @@ class Looking:
         if now < self._due:
             return
         took = now - self._began
-        if (took >= LOOKS_S and stamps.steps >= self._before + _STEPS) or took >= _LONGEST_S:
+        least = LOOKS_S if len(self._settled) >= _ENOUGH else 2 * LOOKS_S
+        if (took >= least and stamps.steps >= self._before + _STEPS) or took >= _LONGEST_S:
             self._is_looking, self._until, self._after = False, now, stamps.steps
             self._workers.end()
             return
-        self._due = now + EVERY_S * self._random.uniform(0.5, 1.5) * (1 if took < LOOKS_S else _SELDOM)
+        self._due = now + EVERY_S * self._random.uniform(0.5, 1.5) * (1 if took < least else _SELDOM)
         frames = current()
         frame = frames.get(stamps.thread or 0)
         at, phase = stamps.clock(), stamps.activity
