@@ -82,13 +82,22 @@ class Tab(AppService):
                     await self.on_packed(payload)
 
     async def stop(self) -> None:
-        """End the process, by force where it does not end by itself; the observer goes on with what was asked of it."""
+        """End the process, by force where its dashboard does not leave by itself.
+
+        The observer goes on with what was asked of it. A kill without an observer is the process's own, and comes to
+        its end before the process does: it must not leave half a group.
+        """
         process, task, self._task = self._process, self._task, None
         if process is None or task is None:
             return
         try:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._leave(process, task), END_S)
+            await asyncio.wait_for(self._leave(task), END_S)
+            if not await _has_ended(process):
+                with contextlib.suppress(OSError):
+                    print("ddptop: a closed tab first finishes the kill that it has begun", file=sys.stderr, flush=True)
+                await process.wait()
+        except asyncio.TimeoutError:
+            pass
         finally:
             task.cancel()
             # This kills it, where it still runs.
@@ -96,12 +105,19 @@ class Tab(AppService):
         await asyncio.wait([task], timeout=END_S)
         await process.wait()
 
-    async def _leave(self, process: Process, task: asyncio.Task[None]) -> None:
+    async def _leave(self, task: asyncio.Task[None]) -> None:
+        """Ask the dashboard to leave, and wait for the end of its output; see `browser`."""
         await self._download_manager.cancel_app_downloads(app_service_id=self.app_service_id)
         await self.send_meta({"type": "quit"})
         self.stdin.close()
         await asyncio.wait([task])
-        await process.wait()
+
+
+async def _has_ended(process: Process) -> bool:
+    """Return whether a process ends in a moment."""
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(process.wait(), END_S)
+    return process.returncode is not None
 
 
 async def _tail(stream: asyncio.StreamReader) -> bytes:

@@ -259,6 +259,59 @@ async def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPa
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("end", ["tab", "server"])
+async def test_a_kill_without_an_observer_is_carried_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
+) -> None:
+    """It takes longer than a process gets to end: neither its tab nor the server cuts it off in the middle."""
+    begun, left, may_end, done = (tmp_path / name for name in ("begun", "left", "may-end", "done"))
+    code = (
+        "import time\n"
+        "from pathlib import Path\n"
+        "from ddptop.tui.app.web import browser\n"
+        "from ddptop.tui.control.kill import Killing\n"
+        "def kill(*_):\n"
+        f"    Path({str(begun)!r}).touch()\n"
+        f"    while not os.path.exists({str(may_end)!r}): time.sleep(0.01)\n"
+        f"    Path({str(done)!r}).touch()\n"
+        "    return 'killed'\n"
+        "def shown(*_, **__):\n"
+        "    Killing(kill, 'all').start()\n"
+        "    sys.stdin.buffer.read()\n"
+        f"    Path({str(left)!r}).touch()\n"
+        "    return 0\n"
+        "browser.exactly = browser.Link = lambda *_, **__: None\n"
+        "browser.run_dashboard = shown\n"
+        "sys.argv[1:] = ['run', 'run']\n"
+        "browser.main()"
+    )
+    for module in (browsertab, service):
+        monkeypatch.setattr(module, "END_S", 0.5)
+    before = children()
+
+    async def closed() -> None:
+        async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
+            socket = await client.ws_connect(f"{home}ws")
+            await asyncio.to_thread(until, begun.exists, "it has begun")
+            if end == "tab":
+                await socket.close()
+                while made._tabs:
+                    await asyncio.sleep(0.01)
+
+    closing = asyncio.create_task(closed())
+    await asyncio.to_thread(until, begun.exists, "it has begun")
+    processes = children() - before
+    await asyncio.to_thread(until, left.exists, "the dashboard has left")
+    # Longer than a process gets after that, and than the server's own end takes.
+    await asyncio.wait([closing], timeout=4 * browsertab.END_S)
+    assert not closing.done()
+    assert all(each.is_running() for each in processes)
+    may_end.touch()
+    await closing
+    assert done.exists()
+    await gone(processes)
+
+
 def test_a_tab_shows_the_run_that_is_served_and_no_other(quiet_run: str) -> None:
     """Neither one that has its name since, nor one whose name begins so."""
     assert exactly(quiet_run, quiet_run).name == quiet_run
