@@ -7,7 +7,6 @@ actions     what all ranks do together: pause, step, resume, checkpoint, stop
 model       what the run and its ranks are like: messages in, frames out
 relay       the messages of the ranks: received once, repeated, recorded and judged
 service     the topics and answers of an observer, for onlookers and the observers of other hosts
-profiles    traces of torch.profiler in several ranks as one, and two ranks compared by operator
 inspection  the places at which ranks stand, by their agents or from outside
 hosts       the other hosts of a run, and the link between their observers
 judge       verdicts: the rank that holds the group back, and other faults

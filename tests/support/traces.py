@@ -32,7 +32,7 @@ def profile(folder: Path) -> dict[str, Any]:
 
 def merge(folder: Path) -> subprocess.CompletedProcess[str]:
     """Have the traces of a folder joined, as the observer does."""
-    command = [sys.executable, "-m", "ddptop.agent.observer.profiles", str(folder)]
+    command = [sys.executable, "-m", "ddptop.agent.observer.record.profiles", str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 

@@ -32,7 +32,7 @@ from ddptop.tui.model.frame import Frame, whole
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.profiles.kept import Kept
+    from ddptop.agent.observer.record.profiles.kept import Kept
     from ddptop.agent.observer.status.report import Report
     from ddptop.tui.link.logs.copies import CopiedLogs
     from ddptop.tui.model.history.history import History
@@ -135,7 +135,7 @@ class Link:
     def profiles(self) -> list[Kept]:
         """Return the profiles that are kept with the run; see `Source.profiles`."""
         # Here, because few runs are profiled while somebody looks.
-        from ddptop.agent.observer.profiles import kept
+        from ddptop.agent.observer.record.profiles import kept
 
         return kept.profiles(self.directory.profiles)
 

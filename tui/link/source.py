@@ -22,7 +22,7 @@ from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.profiles.kept import Kept
+    from ddptop.agent.observer.record.profiles.kept import Kept
     from ddptop.agent.observer.status.report import Report
 
 __all__ = [

@@ -216,7 +216,7 @@ def _fetch(ranks: PolledRanks, rank: int, token: str, file: Path, size: int) -> 
 
 
 def _join(folder: Path) -> None:
-    command = [sys.executable, "-m", "ddptop.agent.observer.profiles", str(folder)]
+    command = [sys.executable, "-m", "ddptop.agent.observer.record.profiles", str(folder)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=JOIN_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as problem:

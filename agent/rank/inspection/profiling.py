@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,7 @@ from ddptop.agent.wire import (
 
 _TRACE: Final = "rank-{}.json.gz"
 _MOST_SPANS: Final = 512
+_LEVEL: Final = "KINETO_LOG_LEVEL"
 
 
 class Passed(Exception):
@@ -179,8 +182,24 @@ def _begun() -> Any:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         wanted.add(profiler.ProfilerActivity.CUDA)
     begun = profiler.profile(activities=wanted & set(profiler.supported_activities()), record_shapes=True)
-    begun.start()
+    with _quiet():
+        begun.start()
     return begun
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what torch's profiler says of itself out of the output of the rank, unless its user has chosen a level.
+
+    It looks for the level each time it begins.
+    """
+    is_chosen = _LEVEL in os.environ
+    os.environ.setdefault(_LEVEL, "99")
+    try:
+        yield
+    finally:
+        if not is_chosen:
+            del os.environ[_LEVEL]
 
 
 def _mark(step: int) -> Any:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.store import Store
-from ddptop.agent.observer.profiles.kept import Kept
+from ddptop.agent.observer.record.profiles.kept import Kept
 from ddptop.agent.observer.status.report import Report
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError

@@ -8,8 +8,8 @@ import pytest
 from support.screens.dashboards import dashboard, seen, until
 from support.screens.frames import StillSource, frame
 
-from ddptop.agent.observer.profiles.kept import Kept
-from ddptop.agent.observer.profiles.summary import Difference, Summary
+from ddptop.agent.observer.record.profiles.kept import Kept
+from ddptop.agent.observer.record.profiles.summary import Difference, Summary
 from ddptop.tui.screens.profile import ProfileScreen
 from ddptop.tui.screens.run import RunScreen
 

@@ -81,7 +81,7 @@ def _profile(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ddptop.agent.observer.profiles import kept
+    from ddptop.agent.observer.record.profiles import kept
     from ddptop.tui.model.diagnosis import profile
 
     if options.out is not None:
@@ -99,7 +99,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, run: str) -> int:
     """Profile, and print what it shows."""
-    from ddptop.agent.observer.profiles import kept
+    from ddptop.agent.observer.record.profiles import kept
     from ddptop.tui.model.diagnosis import profile
 
     world = action.world

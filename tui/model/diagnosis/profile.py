@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.observer.profiles.kept import Kept
-from ddptop.agent.observer.profiles.summary import Difference
+from ddptop.agent.observer.record.profiles.kept import Kept
+from ddptop.agent.observer.record.profiles.summary import Difference
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.tui.model.diagnosis.report import ReportLine
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -79,6 +80,18 @@ def test_whole_steps_are_profiled_and_no_others(training: Training, tmp_path: Pa
     # The step of number n begins with n - 1 that are completed.
     assert rows == {4 + step - 1 for step in (5, 6, 7)}
     assert not training.profiling.is_armed
+
+
+def test_the_profiler_says_nothing_in_the_output_of_the_script(
+    training: Training, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that it begins, nor that it has found no device; and the variables of the script are as they were."""
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    training.ask(2, 1)
+    training.step(3)
+    training.profiled(2, 1)
+    assert capfd.readouterr() == ("", "")
+    assert "KINETO_LOG_LEVEL" not in os.environ
 
 
 def test_a_step_that_has_begun_is_not_profiled(training: Training) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support import traces
 from support.traces import kineto, rank, spent, step
 
-from ddptop.agent.observer.profiles import operators, parts, trace
-from ddptop.agent.observer.profiles.parts import RankPart
+from ddptop.agent.observer.record.profiles import operators, parts, trace
+from ddptop.agent.observer.record.profiles.parts import RankPart
 
 
 def _summary(folder: Path) -> dict[str, Any]:

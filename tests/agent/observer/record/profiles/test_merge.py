@@ -17,7 +17,7 @@ import pytest
 from support import traces
 from support.traces import kineto, rank, spent, step
 
-from ddptop.agent.observer.profiles import parts, trace
+from ddptop.agent.observer.record.profiles import parts, trace
 from ddptop.agent.text import Complaint
 
 
@@ -220,7 +220,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
         "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
         f"sys.argv = ['profiles', {str(folder)!r}];"
-        "runpy.run_module('ddptop.agent.observer.profiles', None, '__main__')"
+        "runpy.run_module('ddptop.agent.observer.record.profiles', None, '__main__')"
     )
     done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2, done.stderr
@@ -231,7 +231,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
 def test_neither_torch_nor_sockets_are_imported() -> None:
     """The process begins in a tenth of a second, beside a training that has the cores."""
     program = (
-        "import sys, ddptop.agent.observer.profiles.__main__ as main;"
+        "import sys, ddptop.agent.observer.record.profiles.__main__ as main;"
         "print([name for name in ('torch', 'textual', 'zmq', 'numpy', 'psutil') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

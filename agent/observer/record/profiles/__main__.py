@@ -6,14 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from ddptop.agent.observer.profiles import merge, parts, summary
+from ddptop.agent.observer.record.profiles import merge, parts, summary
 from ddptop.agent.run.files import private
 from ddptop.agent.text import Complaint, clean
 
 
 def main() -> int:
     if len(sys.argv) != 2:
-        print("usage: python -m ddptop.agent.observer.profiles FOLDER", file=sys.stderr)
+        print("usage: python -m ddptop.agent.observer.record.profiles FOLDER", file=sys.stderr)
         return 2
     folder = Path(sys.argv[1])
     try:

@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.observer.profiles import operators
-from ddptop.agent.observer.profiles.operators import Operator
-from ddptop.agent.observer.profiles.parts import WAIT, Profile, RankPart
-from ddptop.agent.observer.profiles.trace import Trace
+from ddptop.agent.observer.record.profiles import operators
+from ddptop.agent.observer.record.profiles.operators import Operator
+from ddptop.agent.observer.record.profiles.parts import WAIT, Profile, RankPart
+from ddptop.agent.observer.record.profiles.trace import Trace
 from ddptop.agent.text import clean_line
 
 _MOST_OPERATORS: Final = 100

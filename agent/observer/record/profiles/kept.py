@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ddptop.agent.observer.profiles.parts import SUMMARY, TRACE
-from ddptop.agent.observer.profiles.summary import Summary
+from ddptop.agent.observer.record.profiles.parts import SUMMARY, TRACE
+from ddptop.agent.observer.record.profiles.summary import Summary
 from ddptop.agent.run.files import private
 
 _NUMBER: Final = re.compile(r"\d{4,9}")

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ddptop.agent.observer.profiles.parts import WAIT
-from ddptop.agent.observer.profiles.trace import Event, Stretch, Trace
+from ddptop.agent.observer.record.profiles.parts import WAIT
+from ddptop.agent.observer.record.profiles.trace import Event, Stretch, Trace
 
 _ON_HOST: Final = {"cpu_op", "cuda_runtime", "cuda_driver"}
 _ON_DEVICE: Final = {"kernel", "gpu_memcpy", "gpu_memset"}

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ddptop.agent.observer.profiles.parts import Nanoseconds, RankPart
+from ddptop.agent.observer.record.profiles.parts import Nanoseconds, RankPart
 from ddptop.agent.run.files import private
 from ddptop.agent.text import Complaint, size
 

@@ -1,7 +1,8 @@
 """Profiles: the traces that torch.profiler made in several ranks, as one trace, and in what two ranks differ.
 
 The observer writes a folder for each profile into the run directory, `profiles/0001`, with what the ranks have sent;
-`python -m ddptop.agent.observer.profiles FOLDER`, a process of its own, makes `trace.json.gz` and `summary.json` of it.
+`python -m ddptop.agent.observer.record.profiles FOLDER`, a process of its own, makes `trace.json.gz` and `summary.json`
+of it.
 
 __main__   the process: a folder with the traces of ranks becomes one with one trace and a summary
 kept       the profiles that are kept with a run

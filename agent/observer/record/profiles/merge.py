@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.observer.profiles import trace
-from ddptop.agent.observer.profiles.parts import Profile, RankPart
-from ddptop.agent.observer.profiles.trace import Event, Stretch, Trace, Track
+from ddptop.agent.observer.record.profiles import trace
+from ddptop.agent.observer.record.profiles.parts import Profile, RankPart
+from ddptop.agent.observer.record.profiles.trace import Event, Stretch, Trace, Track
 from ddptop.agent.text import clean_line
 
 _FIRST_PID: Final = 1000
