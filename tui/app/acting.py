@@ -36,6 +36,7 @@ from ddptop.tui.screens.dialogs.question import (
     about_restart,
     about_stop,
 )
+from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.views.screen.events import EventList
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class _UnderWay:
     has_event: bool
     """True where an event of its run says that it was done."""
     then: Callable[[], None] | None = None
-    """Shows the outcome, in place of a message, where its run is still shown."""
+    """Shows a profile, in place of a message, where its run is still shown and nobody types."""
     killed: bool = False
     """True where its run was killed meanwhile, so that it cannot be done any more."""
     freeze: Control | None = None
@@ -122,7 +123,7 @@ class Acting:
             rank: the rank that a kill may be limited to.
             steps: how many steps to make from a pause.
             listed: True where it was asked for in the list, so that messages have to name the run.
-            then: shows what a profile says, once it is made and its run is still shown.
+            then: shows what a profile says, once it is made, where its run is still shown and nobody types.
         """
         self._programs[run.run] = run.program
         name = f"{action} of {run.run}" if listed else action
@@ -288,8 +289,10 @@ class Acting:
                 # It was decided before it could be cancelled.
                 text = f"not frozen: {acted.text}"
                 self._app.notify(text, title="" if shown else turn.run, severity="warning", markup=False)
-            case None if shown and turn.then is not None:
+            case None if shown and turn.then is not None and not self._is_typing:
                 turn.then()
+            case None if turn.then is not None:
+                self._app.notify(f"profile kept in {acted.text}", title="" if shown else turn.run, markup=False)
             case None if shown and turn.has_event and any(each.region for each in self._app.screen.query(EventList)):
                 # The event that says the same stands on this screen.
                 pass
@@ -324,6 +327,12 @@ class Acting:
                 self._app.notify(text, title=turn.name, severity="warning", timeout=15, markup=False)
             case _:
                 self._app.notify(acted.text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)
+
+    @property
+    def _is_typing(self) -> bool:
+        """True where a screen that opened now would take the keys that are meant for a dialog or a field."""
+        screen = self._app.screen
+        return screen.is_modal or (isinstance(screen, LiveScreen) and screen.is_typed_into)
 
     def look_after(self, begun: KillDialog.Begun) -> None:
         """Tell the end of a kill, should its dialog be closed before; what waits for the ranks ends with them."""

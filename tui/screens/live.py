@@ -180,10 +180,10 @@ class LiveScreen(Transient[int]):
     def can_count(self) -> bool:
         """True where digits are a number of steps as soon as the run is paused."""
         # A number that nobody sees would be taken for less than what was typed.
-        return bool(self._headers) and not self._is_typed_into
+        return bool(self._headers) and not self.is_typed_into
 
     @property
-    def _is_typed_into(self) -> bool:
+    def is_typed_into(self) -> bool:
         """True while the part that has the keys takes text."""
         return isinstance(self.focused, Input | RunList) or getattr(self.focused, "typing", False)
 

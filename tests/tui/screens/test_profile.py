@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
+from support.harness import DEADLINE_S
 from support.screens.dashboards import dashboard, seen, until
 from support.screens.frames import StillSource, frame
+from textual.screen import Screen
 
 from ddptop.agent.observer.record.profiles.kept import Kept
 from ddptop.agent.observer.record.profiles.summary import Difference, Summary
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.lists import EventScreen
 from ddptop.tui.screens.profile import ProfileScreen
 from ddptop.tui.screens.run import RunScreen
 
@@ -38,6 +43,22 @@ async def test_the_key_profiles_and_shows_what_that_says() -> None:
         assert "profiles/0003/trace.json.gz" in text
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
+
+
+@pytest.mark.parametrize(("key", "place"), [("k", KillDialog), ("e slash", EventScreen)])
+async def test_a_profile_does_not_come_between_the_user_and_a_dialog(
+    key: str, place: type[Screen[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor takes what is typed into a field: a message says where it is."""
+    source, made = StillSource(frame()), threading.Event()
+    monkeypatch.setattr(source, "profile", lambda *_, **__: made.wait(DEADLINE_S) and "/run/profiles/0001")
+    async with dashboard(source).run_test(size=(110, 30), notifications=True) as pilot:
+        await pilot.press("P", *key.split())
+        await until(pilot, lambda: isinstance(pilot.app.screen, place), "the place to type")
+        made.set()
+        await until(pilot, lambda: pilot.app._notifications, "a message")
+        assert [each.message for each in pilot.app._notifications] == ["profile kept in /run/profiles/0001"]
+        assert isinstance(pilot.app.screen, place)
 
 
 @pytest.mark.parametrize(("kept", "says"), [([KEPT], SENTENCE), ([], "no profile is kept with this run")])
