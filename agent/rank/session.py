@@ -303,6 +303,7 @@ class Session:
         descriptors.give_up()
         self.gate.renew()
         self.stamps.abandon()
+        self.profiling.abandon()
         device_time.CAPTURES.renew()
 
     def tick(self) -> None:

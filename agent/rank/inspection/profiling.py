@@ -2,11 +2,15 @@
 
 The training thread begins and ends it, as the profiler belongs to a thread; a thread of its own writes the trace, which
 takes seconds where there are many events.  Nothing of torch's profiler is loaded before somebody asks.
+
+A process has one profiler.  Where the script begins its own meanwhile, this one ends before: torch would cancel it, and
+crash the process as soon as its trace is written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import sys
@@ -31,6 +35,7 @@ from ddptop.agent.wire import (
 _TRACE: Final = "rank-{}.json.gz"
 _MOST_SPANS: Final = 512
 _LEVEL: Final = "KINETO_LOG_LEVEL"
+_SCRIPTS_OWN: Final = "its script has used the profiler meanwhile"
 
 
 class Passed(Exception):
@@ -51,13 +56,21 @@ class _Asked:
         self.trace = folder / f"{command.number:04}" / _TRACE.format(rank)
         self.profiler: Any = None
         self.mark: Any = None
-        """The mark of the step that goes on, in the trace."""
+        """The mark of the step that goes on, in the trace; None before the first of these steps, and after the last."""
         self.phases: dict[int, ProfiledStep] = {}
         """By step, where it is recorded."""
+        self.thread = 0
+        """Identifier of the thread that has begun it."""
         self.problem = ""
         self.has_passed = False
         self.size: int | None = None
         """Bytes of the trace; None: it is not written yet."""
+
+    def end_mark(self) -> None:
+        """End the mark of the step that goes on."""
+        mark, self.mark = self.mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
 
 
 class Profiling:
@@ -73,6 +86,9 @@ class Profiling:
         """The newest."""
         self._active: _Asked | None = None
         """The one that has begun, until its trace is written."""
+        self._is_beginning = False
+        self._gives_way = False
+        """True once torch says when a profiler begins."""
         self.is_armed = False
         """True while the training thread is to call `boundary` at the end of each step."""
 
@@ -90,6 +106,9 @@ class Profiling:
             if self._active is not None:
                 # The one before it was given up, and ends soon.
                 return None
+            if asked is not None:
+                # Nobody has read it, where it is still there.
+                asked.trace.unlink(missing_ok=True)
             asked = self._asked = _Asked(command, self._folder, self._rank)
             asked.trace.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # From now on the boundary of each step has something to do.
@@ -122,8 +141,10 @@ class Profiling:
             return
         try:
             if asked is self._active:
-                asked.mark.__exit__(None, None, None)
-                if step < asked.last:
+                asked.end_mark()
+                if asked.problem:
+                    self._abort(asked)
+                elif step < asked.last:
                     asked.mark = _mark(step + 1)
                 else:
                     asked.profiler.stop()
@@ -131,16 +152,62 @@ class Profiling:
             elif step >= asked.first:
                 asked.has_passed = True
             elif step == asked.first - 1:
-                asked.profiler = _begun()
-                self._active = asked
+                self._begin(asked)
                 asked.mark = _mark(step + 1)
         except Exception as error:
             asked.problem = describe(error)
-            self._active = None
             self._faults.note("profiling", error)
+            with contextlib.suppress(Exception):
+                self._abort(asked)
         self.is_armed = step < asked.last and not asked.has_passed and not asked.problem
         if self.is_armed:
             self._stamps.eventful = 0
+
+    def _begin(self, asked: _Asked) -> None:
+        self._is_beginning = True
+        try:
+            self._watch()
+            asked.profiler = _begun()
+        finally:
+            self._is_beginning = False
+        asked.thread = threading.get_ident()
+        self._active = asked
+
+    def _watch(self) -> None:
+        """Have torch say when a profiler of the script begins, from now on."""
+        if self._gives_way:
+            return
+        begins = sys.modules["torch"].autograd.profiler.profile
+        prepare = begins._prepare_trace
+
+        @functools.wraps(prepare)
+        def prepared(*args: Any, **kwargs: Any) -> Any:
+            self._give_way()
+            return prepare(*args, **kwargs)
+
+        begins._prepare_trace = prepared
+        self._gives_way = True
+
+    def _give_way(self) -> None:
+        """End the profile before a profiler of the script begins, on the script's thread; raises nothing."""
+        asked = self._active
+        if self._is_beginning or asked is None or asked.mark is None:
+            return
+        asked.problem = _SCRIPTS_OWN
+        # That of another thread is ended by the thread itself, at the end of its step.
+        if asked.thread == threading.get_ident():
+            self.is_armed = False
+            with contextlib.suppress(Exception):
+                asked.end_mark()
+                self._abort(asked)
+
+    def _abort(self, asked: _Asked) -> None:
+        """End the profiler, where it has begun, without a trace."""
+        profiler, asked.profiler = asked.profiler, None
+        if self._active is asked:
+            self._active = None
+        if profiler is not None:
+            profiler.stop()
 
     def _write(self, asked: _Asked) -> None:
         unfinished = asked.trace.with_name(f".{asked.trace.name}")
@@ -165,6 +232,11 @@ class Profiling:
         if asked is not None and asked.first <= stamped.step <= asked.last and not asked.problem:
             spans = [PhaseSpan(*each) for each in itertools.islice(intervals_of(stamped), _MOST_SPANS)]
             asked.phases[stamped.step] = ProfiledStep(stamped.step, tuple(spans))
+
+    def abandon(self) -> None:
+        """In a forked child: its steps are not these, and torch's profiler goes on in the parent alone."""
+        self.is_armed = False
+        self._active = None
 
     def close(self) -> None:
         """End a profile with the script: there is no trace of steps that are not made."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +16,7 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.inspection import profiling
 from ddptop.agent.rank.inspection.profiling import Passed, Profiling, Unprofiled
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.stamps import StepStamps
@@ -141,6 +143,77 @@ def test_a_script_that_profiles_itself_keeps_its_profiler(training: Training) ->
     with pytest.raises(Unprofiled, match="uses the profiler"):
         training.ask(2, 1)
     assert any(each.name == "aten::sum" for each in theirs.events() or ())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_script_that_profiles_itself_meanwhile_keeps_its_profiler(training: Training, *, whole: bool) -> None:
+    """Torch has one for a process, and crashes the process that writes the trace of one that another has replaced."""
+    training.ask(2, 3)
+    training.step(2)
+    with torch.profiler.profile() as theirs:
+        training.step(1 if whole else 4)
+    training.step(4)
+    with pytest.raises(Unprofiled, match="has used the profiler meanwhile"):
+        training.ask(2, 3)
+    assert any(each.name == "aten::sum" for each in theirs.events() or ())
+    assert not any(each.name.startswith("ddptop") for each in theirs.events() or ())
+    training.ask(20, 1, "b")
+    training.step(20)
+    training.profiled(20, 1, "b")
+
+
+def test_a_thread_of_the_script_may_profile_meanwhile(training: Training) -> None:
+    """The profile ends with its step, and no trace of it is written."""
+    training.ask(2, 3)
+    training.step(2)
+
+    def profile() -> None:
+        with torch.profiler.profile():
+            torch.ones(3).sum()
+
+    thread = threading.Thread(target=profile)
+    thread.start()
+    thread.join()
+    training.step(4)
+    with pytest.raises(Unprofiled, match="has used the profiler meanwhile"):
+        training.ask(2, 3)
+    assert not cast(Any, torch.autograd)._profiler_enabled()
+
+
+def test_a_profiler_does_not_outlive_an_error(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would gather events until the training ends."""
+
+    def fail(step: int) -> None:
+        raise ValueError(step)
+
+    monkeypatch.setattr(profiling, "_mark", fail)
+    training.ask(2, 1)
+    training.step(2)
+    with pytest.raises(Unprofiled, match="ValueError"):
+        training.ask(2, 1)
+    assert not cast(Any, torch.autograd)._profiler_enabled()
+
+
+def test_a_forked_child_profiles_nothing(training: Training) -> None:
+    """It has a copy of what was asked, and no profiler: its steps are its own."""
+    training.ask(2, 2)
+    training.step(2)
+    ours = training.profiling._active
+    assert ours is not None
+    training.profiling.abandon()
+    assert not training.profiling.is_armed
+    # In the parent it goes on.
+    ours.end_mark()
+    ours.profiler.stop()
+
+
+def test_a_trace_that_nobody_has_read_goes_with_the_next(training: Training, tmp_path: Path) -> None:
+    """The observer of another host has given it up, and does not reach it here."""
+    training.ask(2, 1)
+    training.step(3)
+    training.profiled(2, 1)
+    training.profiling.ask(wire.Profile(1, "b", 2, 9, 1), training.completed)
+    assert not list((tmp_path / "profiles").glob("*/*"))
 
 
 def test_a_trace_that_cannot_be_written_is_a_reason(training: Training, tmp_path: Path) -> None:
