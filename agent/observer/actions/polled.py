@@ -50,7 +50,7 @@ class PolledRanks(ABC):
             Refused: a rank that has not ended does not answer.
         """
         replies = self.gather(command)
-        self._check_heard(replies)
+        self.check_heard(replies)
         return replies
 
     def demand(self, command: Command) -> Mapping[int, Reply]:
@@ -72,7 +72,7 @@ class PolledRanks(ABC):
             if not left:
                 break
             replies |= self.gather(command, left)
-        self._check_heard(replies)
+        self.check_heard(replies)
         return replies
 
     def gather(self, command: Command, ranks: Collection[int] | None = None) -> Mapping[int, Reply]:
@@ -88,7 +88,7 @@ class PolledRanks(ABC):
 
     def check(self, replies: Mapping[int, Reply]) -> None:
         """Raise `Refused` where a rank has not answered, or refused."""
-        self._check_heard(replies)
+        self.check_heard(replies)
         for rank, reply in replies.items():
             if not reply.done:
                 known = reply.text.startswith("already paused")
@@ -113,7 +113,8 @@ class PolledRanks(ABC):
         departed = self.departed()
         return [rank for rank in self.ranks if rank not in departed]
 
-    def _check_heard(self, replies: Mapping[int, Reply]) -> None:
+    def check_heard(self, replies: Mapping[int, Reply]) -> None:
+        """Raise `Unheard` where a rank has not answered."""
         silent = [rank for rank in self.ranks if rank not in replies]
         if silent:
             if hosts := self.unheard(silent):

@@ -34,7 +34,11 @@ STANDS_S: Final = 30.0
 """Seconds for which a rank is accused before the observer profiles it by itself."""
 JOIN_S: Final = 300.0
 """Seconds that joining the traces may take."""
+SILENT_S: Final = 30.0
+"""Seconds for which a rank may answer nothing: while torch writes a trace, it lets no other thread of the rank run."""
 _SILENT: Final = wire.Reply(0, False, "it does not answer")
+_WRITING: Final = wire.Reply(0, False, pending=True)
+"""In place of a rank that has not answered yet."""
 _FREE: Final = 1 << 30
 """Bytes that have to be free on the disk."""
 
@@ -92,10 +96,9 @@ def profile(
     try:
         ranks.ranks = chosen
         first, token, traces = _profiled(ranks, int(folder.name), command.steps, wait)
-        wait.decide()
         wait.tell("joining the traces")
         culprit, peer = blamed if blamed is not None and set(blamed) <= set(chosen) else (None, None)
-        parts = _gathered(directory, ranks, token, folder, traces)
+        parts = _gathered(directory, ranks, token, folder, traces, wait)
         said = {
             "run": directory.name,
             "steps": [first, first + command.steps - 1],
@@ -106,7 +109,7 @@ def profile(
             "ranks": parts,
         }
         (folder / "parts.json").write_text(json.dumps(said))
-        _join(folder)
+        _join(folder, wait)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -155,8 +158,17 @@ def _at(
 ) -> Mapping[int, wire.Profiled] | None:
     """Return the traces of all ranks, None where one of them had passed the first step before it was asked."""
     last = first + steps - 1
+    replies: dict[int, wire.Reply] = {}
+    heard_at = wait.clock()
     for _ in wait.rounds():
-        replies = ranks.ask(wire.Profile(0, token, number, first, steps))
+        present = ranks.gather(wire.Profile(0, token, number, first, steps))
+        if len(present) == len(ranks.ranks):
+            heard_at = wait.clock()
+        elif wait.clock() - heard_at > SILENT_S:
+            ranks.check_heard(present)
+        known, replies = replies, {}
+        for rank in ranks.ranks:
+            replies[rank] = present.get(rank) or known.get(rank) or _WRITING
         found = {rank: reply.profiled for rank, reply in replies.items() if reply.profiled is not None}
         if len(found) == len(replies):
             return found
@@ -175,7 +187,12 @@ def _at(
 
 
 def _gathered(
-    directory: RunDir, ranks: PolledRanks, token: str, folder: Path, traces: Mapping[int, wire.Profiled]
+    directory: RunDir,
+    ranks: PolledRanks,
+    token: str,
+    folder: Path,
+    traces: Mapping[int, wire.Profiled],
+    wait: Wait,
 ) -> list[dict[str, object]]:
     """Bring the traces of other hosts here, and return what is said of each rank to the process that joins them."""
     here = directory.members()
@@ -185,7 +202,7 @@ def _gathered(
     for rank, trace in sorted(traces.items()):
         file = folder / f"rank-{rank}.json.gz"
         if rank not in here:
-            _fetch(ranks, rank, token, file, trace.size)
+            _fetch(ranks, rank, token, file, trace.size, wait)
         state = states.get(rank)
         phases = [
             [each.step, [[span.begin_ns, span.end_ns, span.phase] for span in each.phases]] for each in trace.steps
@@ -202,10 +219,11 @@ def _gathered(
     return parts
 
 
-def _fetch(ranks: PolledRanks, rank: int, token: str, file: Path, size: int) -> None:
+def _fetch(ranks: PolledRanks, rank: int, token: str, file: Path, size: int, wait: Wait) -> None:
     """Copy the trace of a rank on another host, in pieces."""
     with open(file, "xb") as copy:
-        while copy.tell() <= size:
+        while copy.tell() <= min(size, wire.LARGEST_PROFILE):
+            wait.check()
             reply = ranks.gather(wire.ReadProfile(0, token, copy.tell()), [rank]).get(rank, _SILENT)
             if reply.piece is None or reply.piece.offset != copy.tell():
                 raise Refused(f"rank {rank} does not hand over its trace: {reply.text}")
@@ -215,12 +233,26 @@ def _fetch(ranks: PolledRanks, rank: int, token: str, file: Path, size: int) -> 
     raise Refused(f"rank {rank} hands over more than its trace")
 
 
-def _join(folder: Path) -> None:
+def _join(folder: Path, wait: Wait) -> None:
     command = [sys.executable, "-m", "ddptop.agent.observer.record.profiles", str(folder)]
+    give_up = wait.clock() + JOIN_S
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=JOIN_S, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired) as problem:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+    except OSError as problem:
         raise Refused(f"the traces cannot be joined: {clean_line(str(problem))}") from problem
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise Refused(f"the traces cannot be joined: {clean_line(lines[-1])}")
+    with process:
+        try:
+            # Of what it says only a refusal's few lines, for which the pipe has room.
+            while process.poll() is None:
+                wait.check()
+                if wait.clock() > give_up:
+                    raise Refused(f"the traces cannot be joined within {JOIN_S:.0f} s; profile fewer steps or ranks")
+                wait.sleep(0.05)
+        finally:
+            process.kill()
+        assert process.stderr is not None
+        lines = process.stderr.read().strip().splitlines()
+    if process.returncode:
+        raise Refused(f"the traces cannot be joined: {clean_line((lines or [f'exit code {process.returncode}'])[-1])}")

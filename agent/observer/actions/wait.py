@@ -43,12 +43,16 @@ class Wait:
         self._began, self._progress, nap = self.clock(), -1, 0.002
         while True:
             yield
-            if self.is_cancelled:
-                raise Cancelled(f"cancelled; {after or 'the run goes on'}")
+            self.check(after)
             if self.waited_s > SOON_S and self.hang:
                 raise Hung(f"{self.hang}; {after}" if after else self.hang)
             self.sleep(nap)
             nap = min(2 * nap, 0.1)
+
+    def check(self, after: str = "") -> None:
+        """Raise `Cancelled` where the action was cancelled; `after` as above."""
+        if self.is_cancelled:
+            raise Cancelled(f"cancelled; {after or 'the run goes on'}")
 
     @property
     def waited_s(self) -> float:

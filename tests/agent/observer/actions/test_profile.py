@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Cancelled, Hung, Refused
+from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unheard
 from ddptop.agent.observer.actions import profile as module
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.profile import OnVerdict, profile
@@ -80,7 +82,11 @@ class Ranks(PolledRanks):
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Return what is said to the process that joins the traces, which is not begun."""
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr(module, "_join", lambda folder: said.append(json.loads((folder / "parts.json").read_text())))
+
+    def join(folder: Path, wait: Wait) -> None:
+        said.append(json.loads((folder / "parts.json").read_text()))
+
+    monkeypatch.setattr(module, "_join", join)
     return said
 
 
@@ -172,6 +178,67 @@ def test_a_rank_that_hands_over_too_much_is_not_believed(tmp_path: Path, joined:
     ranks._answer = longer  # type: ignore[method-assign]
     with pytest.raises(Refused, match="more than its trace"):
         act(tmp_path, ranks)
+    assert not list((tmp_path / "profiles").glob("*"))
+
+
+def test_a_rank_may_not_claim_a_trace_without_bounds(
+    tmp_path: Path, joined: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own word on the size is no bound."""
+    monkeypatch.setattr(wire, "LARGEST_PROFILE", 2 * wire.MOST_OF_PROFILE)
+    with pytest.raises(Refused, match="more than its trace"):
+        act(tmp_path, Ranks(5, 5))
+    assert not list((tmp_path / "profiles").glob("*"))
+
+
+def silence(ranks: Ranks, rounds: int) -> None:
+    """Let rank 1 answer nothing for so many rounds once it profiles."""
+    send, left = ranks.send, [rounds]
+
+    def some(command: wire.Command, asked: Collection[int], timeout_s: float) -> Mapping[int, wire.Reply]:
+        replies = send(command, asked, timeout_s)
+        if not left[0] or not isinstance(command, wire.Profile) or not replies[1].pending:
+            return replies
+        left[0] -= 1
+        ranks.now += timeout_s
+        return {rank: reply for rank, reply in replies.items() if rank != 1}
+
+    ranks.send = some  # type: ignore[method-assign, assignment]
+
+
+def test_a_rank_that_writes_its_trace_is_waited_for(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
+    """Torch writes it without letting the agent's thread run, for longer than a rank usually has for an answer."""
+    ranks = Ranks(5, 5)
+    silence(ranks, 3)
+    act(tmp_path, ranks)
+    assert joined
+
+
+def test_a_rank_that_stays_silent_is_named(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
+    """It is not waited for without end."""
+    ranks = Ranks(5, 5, pace=0)
+    silence(ranks, 10_000)
+    with pytest.raises(Unheard, match="rank 1 did not answer"):
+        act(tmp_path, ranks)
+    assert not list((tmp_path / "profiles").glob("*"))
+
+
+def test_a_join_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause that somebody asks for meanwhile need not wait for minutes, and no process stays."""
+    python, started = tmp_path / "python", tmp_path / "started"
+    python.write_text(f"#!/bin/sh\necho $$ > {started}.new; mv {started}.new {started}; exec sleep 600\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    wait = Wait(sleep=lambda seconds: cancel_once_begun())
+
+    def cancel_once_begun() -> None:
+        time.sleep(0.001)
+        wait.is_cancelled = started.exists()
+
+    with pytest.raises(Cancelled):
+        profile(RunDir(tmp_path), Ranks(5, 5), wire.Act(1, "profile", steps=3), None, wait)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
     assert not list((tmp_path / "profiles").glob("*"))
 
 
