@@ -52,6 +52,8 @@ class Workers:
         self._number = 0
         self._thread: threading.Thread | None = None
         """In a worker: the thread that looks."""
+        self._of = 0
+        """In a worker: the looks that it takes, or took last."""
         self._fetching = 0
         """In a worker: identifier of the thread that makes a batch, 0 where none does."""
         self._batches = self._spent = 0
@@ -87,9 +89,10 @@ class Workers:
 
         @functools.wraps(fetch)
         def fetched(*args: Any, **kwargs: Any) -> Any:
-            if not _NOW.unpack_from(self._pages)[0] or os.getpid() == self._owner:
+            (of,) = _NOW.unpack_from(self._pages)
+            if not of or os.getpid() == self._owner:
                 return fetch(*args, **kwargs)
-            self._look()
+            self._look(of)
             began = time.perf_counter_ns()
             self._fetching = threading.get_ident()
             try:
@@ -101,21 +104,21 @@ class Workers:
 
         return fetched
 
-    def _look(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._batches = self._spent = 0
-            self._thread = threading.Thread(target=self._watch, name="ddptop-looks", daemon=True)
-            # Where no more threads can be started.
-            with contextlib.suppress(RuntimeError):
-                self._thread.start()
+    def _look(self, of: int) -> None:
+        if of == self._of or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._of, self._batches, self._spent = of, 0, 0
+        self._thread = threading.Thread(target=self._watch, args=(of,), name="ddptop-looks", daemon=True)
+        # Where no more threads can be started.
+        with contextlib.suppress(RuntimeError):
+            self._thread.start()
 
-    def _watch(self) -> None:
+    def _watch(self, of: int) -> None:
         # A worker has nobody to tell an error to, and the training must not see it.
         with contextlib.suppress(Exception):
-            self._watch_until_the_end()
+            self._watch_until_the_end(of)
 
-    def _watch_until_the_end(self) -> None:
-        (of,) = _NOW.unpack_from(self._pages)
+    def _watch_until_the_end(self, of: int) -> None:
         part = _PARTS[_number() % len(_PARTS)]
         _HEAD.pack_into(self._pages, part, of, 0)
         tally = Tally(self._sources())

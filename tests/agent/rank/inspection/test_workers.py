@@ -100,6 +100,22 @@ def test_the_line_in_the_dataset_is_found(workers: Workers, batches: Any) -> Non
     assert workers.take() is None
 
 
+def test_a_worker_does_not_look_without_end(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Whatever the pages say, and what it has seen by then stays."""
+    monkeypatch.setattr(workers_module, "_LONGEST_S", 0.3)
+    batches = request.getfixturevalue("batches")
+    workers.begin()
+    draw_until(batches, 1)
+    draw_until(batches, 0)
+    assert not any(int(next(batches)[1][-1]) for _ in range(20))
+    until(lambda: not workers.is_writing, "what the workers have seen")
+    looks = workers.take()
+    assert looks is not None
+    assert looks.steps > 0
+
+
 def test_a_loader_without_workers_is_not_looked_at(workers: Workers) -> None:
     """The training thread itself makes the batches, and is looked at by others."""
     workers.begin()
