@@ -24,6 +24,7 @@ from ddptop.agent.observer.actions.controller import FARTHEST, PATIENCE_S
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.model.thresholds import Profile as Settings
+from ddptop.agent.observer.record.profiles.parts import PARTS, TRACE
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line
@@ -108,7 +109,7 @@ def profile(
             "at": time.time(),
             "ranks": parts,
         }
-        (folder / "parts.json").write_text(json.dumps(said))
+        (folder / PARTS).write_text(json.dumps(said))
         _join(folder, wait)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -130,8 +131,12 @@ def _chosen(ranks: PolledRanks, command: wire.Act, blamed: tuple[int, int] | Non
 
 def _new_folder(directory: RunDir) -> Path:
     directory.profiles.mkdir(mode=0o700, exist_ok=True)
-    numbers = [int(name) for name in os.listdir(directory.profiles) if name.isdigit()]
-    folder = directory.profiles / f"{max(numbers, default=0) + 1:04}"
+    folders = [each for each in directory.profiles.iterdir() if each.name.isdigit()]
+    for each in folders:
+        if not (each / TRACE).exists():
+            # An observer was killed meanwhile, and nobody goes on with it.
+            shutil.rmtree(each, ignore_errors=True)
+    folder = directory.profiles / f"{max((int(each.name) for each in folders), default=0) + 1:04}"
     folder.mkdir(mode=0o700)
     return folder
 

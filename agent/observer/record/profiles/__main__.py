@@ -43,8 +43,9 @@ def _make(folder: Path) -> None:
         private.replace(folder / parts.SUMMARY, content)
     finally:
         making.unlink(missing_ok=True)
-    for rank in profile.ranks:
-        (folder / rank.file).unlink()
+    # Those of ranks that have died before the others had written theirs, too.
+    for trace in [*folder.glob("rank-*.json.gz"), *folder.glob(".rank-*.json.gz")]:
+        trace.unlink()
 
 
 def _refuse(folder: Path, why: str) -> int:

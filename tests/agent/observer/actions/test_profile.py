@@ -116,6 +116,7 @@ def test_all_ranks_profile_the_same_steps(tmp_path: Path, joined: list[dict[str,
 def test_the_accused_rank_is_profiled_with_an_ordinary_one(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
     """Whoever asks for the culprit need not know who it is."""
     act(tmp_path, Ranks(5, 5, 5, 5), culprit=True, blamed=(3, 1))
+    (tmp_path / "profiles/0001/trace.json.gz").touch()
     act(tmp_path, Ranks(5, 5, 5, 5), ranks=(0, 2), blamed=(3, 1))
     first, second = joined
     assert (first["asked"], first["culprit"], first["peer"]) == ([1, 3], 3, 1)
@@ -221,6 +222,17 @@ def test_a_rank_that_stays_silent_is_named(tmp_path: Path, joined: list[dict[str
     with pytest.raises(Unheard, match="rank 1 did not answer"):
         act(tmp_path, ranks)
     assert not list((tmp_path / "profiles").glob("*"))
+
+
+def test_a_profile_that_an_observer_has_left_is_removed(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
+    """It was killed meanwhile; profiles that are complete stay."""
+    left, whole = tmp_path / "profiles/0001", tmp_path / "profiles/0002"
+    for folder, name in ((left, "rank-0.json.gz"), (whole, "trace.json.gz")):
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(TRACE)
+    assert Path(act(tmp_path, Ranks(5, 5))).name == "0003"
+    assert not left.exists()
+    assert (whole / "trace.json.gz").exists()
 
 
 def test_a_join_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

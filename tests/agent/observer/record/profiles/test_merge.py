@@ -54,6 +54,9 @@ def test_traces_of_the_profiler_become_one_sound_trace(profile: Path) -> None:
 def test_only_the_trace_and_the_summary_remain(profile: Path) -> None:
     """The traces of the ranks are in the one trace; other files are left alone."""
     before = {path.name for path in profile.iterdir()}
+    # Of a rank that has died after it had written its trace, and of one that died while it did.
+    (profile / "rank-7.json.gz").touch()
+    (profile / ".rank-8.json.gz").touch()
     assert traces.merge(profile).returncode == 0
     gone = {"rank-0.json.gz", "rank-2.json.gz"}
     assert {path.name for path in profile.iterdir()} == before - gone | {"trace.json.gz", "summary.json"}
