@@ -14,7 +14,7 @@ import zmq
 from msgspec import inspect
 from support.fakes.events import SaidEvents
 from support.harness import DEADLINE_S, until
-from support.hostile import announce, foreign, marks, texts_in, value_of
+from support.values.hostile import announce, foreign, marks, texts_in, value_of
 from support.values.messages import replies_of
 
 from ddptop.agent import wire

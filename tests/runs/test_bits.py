@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.harness import status, write_script
-from support.ranks import observed, plain
+from support.processes.ranks import observed, plain
 
 from ddptop.agent.run.switches.recording import VARIABLE
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.harness import DDPTOP, carriers, until
-from support.supervised import events, over, running
+from support.processes.supervised import events, over, running
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, is_alive

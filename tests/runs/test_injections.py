@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.harness import DEADLINE_S, ddptop, status, write_script
-from support.scripts import TRAIN
+from support.processes.scripts import TRAIN
 
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir

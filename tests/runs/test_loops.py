@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.harness import DEADLINE_S, ddptop, status, write_script
-from support.ranks import observed
+from support.processes.ranks import observed
 
 IN_A_THREAD = """
 import threading, time

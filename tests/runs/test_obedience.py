@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 from support.harness import DEADLINE_S, carriers, ddptop, status, until, write_script
-from support.scripts import OBEDIENT
+from support.processes.scripts import OBEDIENT
 
 from ddptop.agent import wire
 from ddptop.agent.control import caller

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from support.harness import DEADLINE_S, ddptop, status, until, write_script
-from support.ranks import observed
-from support.scripts import TRAIN
+from support.processes.ranks import observed
+from support.processes.scripts import TRAIN
 
 from ddptop.agent.run.switches.recording import VARIABLE
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import zmq
 from support.harness import DEADLINE_S, carriers, ddptop, started, status, until, write_script
-from support.ranks import observed, plain
-from support.scripts import TRAIN, UNTIDY
+from support.processes.ranks import observed, plain
+from support.processes.scripts import TRAIN, UNTIDY
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir

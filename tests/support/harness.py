@@ -18,10 +18,10 @@ from ddptop.agent.run import rundir
 from ddptop.tui.cli.output.status import as_json
 from ddptop.tui.link.look import frames
 from ddptop.tui.settings import Thresholds
-from support.asking import WARM, Warm
+from support.processes.asking import WARM, Warm
 
 DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")
-LIGHT: Final = Path(__file__).with_name("light.py")
+LIGHT: Final = Path(__file__).parent / "processes" / "light.py"
 """What training scripts of tests import that start many ranks; not imported here, because it imports torch."""
 _FORKED_VERBS: Final = frozenset(
     ("status", "ps", "events", "report", "logs", "stacks", "pause", "resume", "step", "stop", "checkpoint", "kill")

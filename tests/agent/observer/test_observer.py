@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import zmq
 from support.harness import DEADLINE_S, WAIT, carriers, until
-from support.supervised import events, over, running
+from support.processes.supervised import events, over, running
 
 from ddptop.agent import wire
 from ddptop.agent.observer.launcher import launcher

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from hypothesis import given, settings
-from support.hostile import LONGEST, marks, structs, texts_in
+from support.values.hostile import LONGEST, marks, structs, texts_in
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import freezer

@@ -23,9 +23,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from support.asking import WARM, Warm
 from support.cluster import slurm
 from support.harness import DDPTOP, until
+from support.processes.asking import WARM, Warm
 
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 _INIT: Final = Path(__file__).with_name("host.sh")

@@ -6,4 +6,6 @@ steps       records of steps
 histories   the history that an observer keeps, and an onlooker that asks it
 inspections where ranks stand
 reports     the report on a run that has ended
+traces      folders of profiles, and a check of Chrome traces
+hostile     values of an enemy
 """

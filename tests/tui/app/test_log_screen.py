@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from support.hostile import PIECES, marks
 from support.screens.dashboards import SIZES, dashboard, footer_keys, seen, settled, still_app, until
 from support.screens.frames import StillSource, frame
 from support.screens.hosts import hosted
+from support.values.hostile import PIECES, marks
 from textual.pilot import Pilot
 
 from ddptop.tui.model.frame import Frame

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 from support.harness import DEADLINE_S, carriers, ddptop, until, write_script
+from support.processes.scripts import OBEDIENT
 from support.screens import terminal as programs
-from support.scripts import OBEDIENT
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import traces
-from support.traces import kineto, rank, spent, step
+from support.values import traces
+from support.values.traces import kineto, rank, spent, step
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import sshd
 from support.bases import base_of_its_own
 from support.harness import DDPTOP, DEADLINE_S, until, write_script
+from support.processes import sshd
+from support.processes.sshd import Machine
 from support.screens.terminal import Terminal
-from support.sshd import Machine
 
 from ddptop.agent.run import rundir
 from ddptop.agent.version import VERSION

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes.groups import Group, slow
-from support.hostile import structs
+from support.values.hostile import structs
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.blocks import MOST_ROWS

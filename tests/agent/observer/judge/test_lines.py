@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from hypothesis import given, settings
-from support.hostile import structs
+from support.values.hostile import structs
 
 from ddptop.agent.observer.judge.lines import Line, line_of
 from ddptop.agent.wire import Frame, Looks, Stack

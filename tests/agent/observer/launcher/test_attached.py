@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.harness import WAIT, WAITING, carriers, ddptop, until
-from support.supervised import events
+from support.processes.supervised import events
 
 from ddptop.agent.observer.launcher.attached import Attached
 from ddptop.agent.observer.record.recording import read_history

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 from support.harness import carriers, until
-from support.supervised import events
+from support.processes.supervised import events
 
 from ddptop.agent.observer.launcher import resizing
 from ddptop.agent.run import hosts, rundir

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
-from support.hostile import PIECES, cells, marks, structs, texts_in
 from support.screens.dashboards import seen
 from support.screens.frames import StillSource, frame_at
 from support.values.histories import RecordedHistory
+from support.values.hostile import PIECES, cells, marks, structs, texts_in
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.store import Store

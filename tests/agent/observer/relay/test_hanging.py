@@ -14,7 +14,7 @@ import zmq
 from support.fakes.ranks import Rank, ranks
 from support.fakes.relay import relayed
 from support.harness import until
-from support.standing import Spot, in_user_code, waits
+from support.processes.standing import Spot, in_user_code, waits
 
 from ddptop.agent import wire
 from ddptop.agent.observer.inspection import work

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.harness import until
-from support.supervised import events, over, running
+from support.processes.supervised import events, over, running
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import cause

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import zmq
 from support.harness import WAIT, WAITING, carriers, until
-from support.supervised import events, over, running
+from support.processes.supervised import events, over, running
 
 from ddptop.agent import wire
 from ddptop.agent.observer import observer

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.fakes.clocks import Clock
 from support.harness import until, write_script
-from support.ranks import observed
+from support.processes.ranks import observed
 
 from ddptop.agent.rank.collectives import timing, wrapper
 from ddptop.agent.rank.collectives.backends import Backend, Backends

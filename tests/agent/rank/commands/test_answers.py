@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import zmq
 from support.harness import DEADLINE_S, until
-from support.hostile import announce, foreign
+from support.values.hostile import announce, foreign
 from support.values.messages import read_reply
 
 from ddptop import agent

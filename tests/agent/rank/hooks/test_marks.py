@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.harness import ddptop, status, write_script
-from support.ranks import observed
+from support.processes.ranks import observed
 
 SCRIPT = """
 import os, sys, torch, torch.distributed as dist

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 from support.harness import DEADLINE_S, until, write_script
-from support.ranks import FORKED, observed
+from support.processes.ranks import FORKED, observed
 from support.values.messages import read_reply
 
 from ddptop.agent import wire

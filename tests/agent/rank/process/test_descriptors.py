@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.harness import status, until, write_script
-from support.ranks import observed
+from support.processes.ranks import observed
 
 from ddptop.agent.rank.process import descriptors
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.hostile import PIECES, marks
+from support.values.hostile import PIECES, marks
 
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run import rundir

@@ -8,7 +8,7 @@ import warnings
 from datetime import datetime, timezone
 
 import pytest
-from support.hostile import PIECES, marks
+from support.values.hostile import PIECES, marks
 
 from ddptop.agent.run.files.logfile import RawLine
 from ddptop.tui.model.logs.lines import Level, LogLine, read_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.standing import BARRIER, Run, Spot, in_library, in_user_code, waits
+from support.processes.standing import BARRIER, Run, Spot, in_library, in_user_code, waits
 
 from ddptop.agent.wire import Work
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.standing import BARRIER, REDUCE, Run, Spot, Where, called, waits
+from support.processes.standing import BARRIER, REDUCE, Run, Spot, Where, called, waits
 
 
 def apart(run: Run, *, every_s: float = 0.2, call: Spot | None = None, calls_each: int = 0) -> Where:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.standing import (
+from support.processes.standing import (
     ALL_REDUCE,
     BACKWARD,
     BARRIER,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.standing import BARRIER, Run, Spot, called, in_library, in_user_code, waits
+from support.processes.standing import BARRIER, Run, Spot, called, in_library, in_user_code, waits
 
 from ddptop.agent.observer.judge.hang.progress import EARLY_S
 

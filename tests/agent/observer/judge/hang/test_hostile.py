@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.hostile import structs
+from support.values.hostile import structs
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.hang.progress import ONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.standing import REDUCE, Spot, called, in_library, in_user_code, waits
+from support.processes.standing import REDUCE, Spot, called, in_library, in_user_code, waits
 
 from ddptop.agent.observer.judge.hang.looks import has_advanced, spins_in_user_code, stands_still
 from ddptop.agent.observer.judge.hang.progress import ONE

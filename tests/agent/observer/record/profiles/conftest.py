@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import traces
+from support.values import traces
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import traces
-from support.traces import kineto, rank, spent, step
+from support.values import traces
+from support.values.traces import kineto, rank, spent, step
 
 from ddptop.agent.observer.record.profiles import parts, trace
 from ddptop.agent.text import Complaint

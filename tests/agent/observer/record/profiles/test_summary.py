@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import traces
-from support.traces import kineto, rank, spent, step
+from support.values import traces
+from support.values.traces import kineto, rank, spent, step
 
 from ddptop.agent.observer.record.profiles import operators, parts, trace
 from ddptop.agent.observer.record.profiles.parts import RankPart

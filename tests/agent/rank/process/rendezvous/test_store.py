@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from support.bases import base_of_its_own
 from support.harness import DEADLINE_S, write_script
-from support.ranks import observed
+from support.processes.ranks import observed
 
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.hosts import Listen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.harness import ddptop, status, until, write_script
-from support.ranks import observed
+from support.processes.ranks import observed
 
 ALONE = '''
 """Trains a model of its own in each rank, until it is told to end."""

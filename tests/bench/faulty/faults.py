@@ -1,8 +1,8 @@
 """The fault matrix: is the right rank, class and line told of each way to hang or to die, and how soon?
 
-    python tests/bench/faults.py [--faults sleep,kill] [--worlds 2,4] [--starts launch,spawn,hand]
+    python tests/bench/faulty/faults.py [--faults sleep,kill] [--worlds 2,4] [--starts launch,spawn,hand]
                                  [--techniques ddp,allreduce,fsdp,mesh] [--json FILE]
-    python tests/bench/faults.py --healthy 120
+    python tests/bench/faulty/faults.py --healthy 120
 
 Each program in `faulty/programs/` writes down, when its fault begins, the rank, the class and the line that are right.
 The run is watched as by a user, with `ddptop watch --json` and `ddptop report --json`, and ended by `ddptop kill`.
@@ -32,8 +32,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from faulty import cases, grading, wellness
 from faulty.cases import Case

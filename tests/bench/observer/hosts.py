@@ -1,6 +1,7 @@
 """A run on many fake hosts, and its real head: what its observer costs, what goes between hosts, how soon it is told.
 
-    python tests/bench/hosts.py [--hosts 128] [--ranks 8] [--step-ms 100] [--seconds 10] [--windows 3] [--quick]
+    python tests/bench/observer/hosts.py [--hosts 128] [--ranks 8] [--step-ms 100] [--seconds 10] [--windows 3]
+        [--quick]
 
 The ranks of the first host are those of `load.py`, and their observer is the real one, which is the head.  Every other
 host is a real `Branch` of its own, over TCP and with the keys of the run, in one of a few processes: it says of its
@@ -34,11 +35,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import load
 import msgspec
 import psutil
 import zmq
-from observer.heard import Heard
 
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.link import frames
@@ -51,6 +50,11 @@ from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.files import private
 from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import Run, RunDir, identify, is_alive
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import load
+from observer.heard import Heard
 
 HOSTS_A_PROCESS: Final = 43
 MOST_RECORDS: Final = 400

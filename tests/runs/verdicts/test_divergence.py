@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.harness import ddptop, status, until, write_script
-from support.ranks import Ranks, observed, plain
+from support.processes.ranks import Ranks, observed, plain
 
 from ddptop.agent.run.switches import checking
 

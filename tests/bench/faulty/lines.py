@@ -1,8 +1,8 @@
 """Is the line of code behind a slow rank right, and how soon is it there?
 
-    python tests/bench/lines.py [--places hook,worker] [--models linear,conv,deep] [--worlds 2,4] [--healthy 60]
+    python tests/bench/faulty/lines.py [--places hook,worker] [--models linear,conv,deep] [--worlds 2,4] [--healthy 60]
 
-`faulty/programs/delays.py` is slow on rank 1 in a line of its own, which it notes by itself.  It trains under
+`programs/delays.py` is slow on rank 1 in a line of its own, which it notes by itself.  It trains under
 `ddptop launch` and is watched by `ddptop watch --json`.  Seconds are from the first verdict that blames this rank for
 being slow to the first with a line.  Where the machine has too few cores the rank may be blamed for having none, or not
 at all: `no verdict`, which is not counted against the line.  `--healthy` trains so many seconds without a delay, with
@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from faulty.runs import START_S, Watched, command, watched
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from support.harness import status, until
-from support.ranks import observed
+from support.processes.ranks import observed
 
-PROGRAM = Path(__file__).parents[1] / "bench" / "faulty" / "programs" / "delays.py"
+PROGRAM = Path(__file__).parents[2] / "bench" / "faulty" / "programs" / "delays.py"
 
 
 def test_the_line_that_holds_the_group_back_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Does the verdict name who was made slow, and nobody else?  `python tests/bench/verdicts.py [--quick] [--keep DIR]`.
+"""Does the verdict name who was made slow, and nobody else?
+
+    python tests/bench/faulty/verdicts.py [--quick] [--keep DIR]
 
 One job for each model and world: it trains under `ddptop launch` and, through the injector
 that `--inject` uses, makes one rank after another slow in one phase after another, with

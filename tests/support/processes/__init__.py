@@ -1,0 +1,12 @@
+"""Runs of real processes, and what they are started from.
+
+asking      command lines of ddptop, by forks of a process that is kept for them
+warm        that process
+ranks       ranks of a training script without torchrun, by forks of a process that has imported torch
+forked      that process
+supervised  launched runs
+standing    a run with a clock of its own, whose ranks stand as a test says
+scripts     training scripts of real runs
+light       a training by hand that loads less than DDP does
+sshd        another machine: a real sshd on the loopback
+"""
