@@ -36,6 +36,8 @@ _log = logging.getLogger("ddptop.observer")
 
 ACTIONS: Final = ("pause", "step", "resume", "checkpoint", "stop", "checksum", "profile")
 _OF_STEPS: Final = ("step", "profile")
+_OVERTAKES: Final = ("stop", "profile")
+"""An action, and another one that it cancels: a scheduler that ends the run leaves no time for a profile."""
 _SETTLE: Final = "settle"
 """What this observer does by itself; nobody asks for it."""
 _WHOLE: Final = 7 * 86400.0
@@ -107,7 +109,7 @@ class Actions:
         self._present: _Action | None = None
         """The action that is under way, or has ended and is not answered yet."""
         self._next: _Action | None = None
-        """A resume that has cancelled it, or what was asked for while this observer acted by itself: it follows."""
+        """A resume or a stop that has cancelled it, or what was asked for while this observer acted by itself."""
         self._passed_on: list[tuple[bytes, int, Answer]] = []
         """What a branch has passed on to the head: whoever has asked, the number of the request, and the answer."""
         self._blamed: tuple[int, int] | None = None
@@ -166,7 +168,7 @@ class Actions:
         elif action.is_the_same(before):
             # The ranks of a run that a scheduler ends ask for the same.
             before.askers += action.askers
-        elif not before.askers and self._next is None:
+        elif self._next is None and (not before.askers or (command.action, before.command.action) == _OVERTAKES):
             # What this observer does by itself makes way; what it puts right takes a moment.
             before.wait.is_cancelled = before.command.action != _SETTLE
             self._next = action
@@ -323,7 +325,8 @@ class Actions:
         self._answer(ended, ended.outcome)
         if following is None:
             return
-        if isinstance(ended.outcome, Cancelled) and ended.askers and ended.command.action != "step":
+        is_resume = following.command.action == "resume"
+        if is_resume and isinstance(ended.outcome, Cancelled) and ended.askers and ended.command.action != "step":
             self._answer(following, f"cancelled the {ended.said}; the run goes on")
         else:
             self._start(following)

@@ -378,6 +378,18 @@ def test_a_profile_that_nobody_has_asked_for_makes_way(observer: Observer, monke
     assert all(gate.held for gate in observer.ranks.gates)
 
 
+def test_a_stop_does_not_wait_for_a_profile(observer: Observer) -> None:
+    """Whoever has asked for the profile is told; a pause waits all the same, as it ends nothing."""
+    profile = observer.ask("profile", "ada", steps=3)
+    observer.turn()
+    assert not observer.reply(observer.ask("pause", "bob")).done
+    stop = observer.ask("stop", "the scheduler", checkpoint=False)
+    assert observer.reply(profile).text == "cancelled; the run goes on"
+    until(lambda: observer.turn() and observer.actions.under_way == "stop by the scheduler", "the stop")
+    shutil.rmtree(observer.directory.path / "ranks")
+    observer.reply(stop)
+
+
 def test_ranks_that_are_meant_to_be_uneven_are_looked_at_once(observer: Observer) -> None:
     """One has ended, or is on its way to a step: all that are asked are held alike, and nobody asks again."""
     observer.reply(observer.ask("pause"))
