@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.harness import WAITING
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unheard
@@ -238,7 +240,7 @@ def test_a_profile_that_an_observer_has_left_is_removed(tmp_path: Path, joined: 
 def test_a_join_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause that somebody asks for meanwhile need not wait for minutes, and no process stays."""
     python, started = tmp_path / "python", tmp_path / "started"
-    python.write_text(f"#!/bin/sh\necho $$ > {started}.new; mv {started}.new {started}; exec sleep 600\n")
+    python.write_text(f"#!/bin/sh\necho $$ > {started}.new; mv {started}.new {started}; exec {shlex.join(WAITING)}\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     wait = Wait(sleep=lambda seconds: cancel_once_begun())

@@ -49,7 +49,7 @@ FAST = settings(
 
 
 def _of_the_run(message: Any, rank: int) -> Any:
-    """Return a message as one of the run's own ranks would send it, so that it is not refused at the door."""
+    """Return a message as one of the run's own ranks would send it, so that it is not refused for its sender."""
     changes: dict[str, Any] = {}
     if hasattr(message, "rank"):
         changes["rank"] = rank
