@@ -39,7 +39,7 @@ def left_out(kept: Kept, world: int) -> str:
 
 
 def head(kept: Kept) -> str:
-    """Return what was profiled: `profile 0003: steps 120 to 122 of ranks 0, 2, 27 November 14:05:03`."""
+    """Return what was profiled: `profile 0003: steps 120 to 122 of ranks 0, 2, 2026-11-27 14:05:03`."""
     summary = kept.summary
     return f"profile {kept.number}: {_steps(kept)} of {ranks_in_spans(summary.ranks)}, {_moment(summary.at)}"
 
