@@ -48,7 +48,8 @@ def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(faulty):
     # It goes on to be judged after it was told, so that the milliseconds may be others.
     said = r"verdict: rank 1 holds the group back by \d+ ms a step \(\d+%\): backward pass, since step \d+"
     assert re.search(said, faulty.stdout)
-    assert all(re.fullmatch(said, f"verdict: {each.text}") for each in named)
+    # The line of code is known some seconds later.
+    assert all(re.fullmatch(said + "( · .+)?", f"verdict: {each.text}") for each in named)
     slow, *others = told["injected"].split("; ")
     assert slow == "rank 1: 30 ms more in backward in each step from step 40"
     assert others == ["rank 0: nan from step 338", "rank 0: crash from step 341"]
