@@ -219,6 +219,13 @@ def test_the_header_says_what_a_restart_waits_for() -> None:
     assert message(waiting, KEYS)[0] == "host node2 gone (rank 1) · a new start waits for 1 of 2 hosts"
 
 
+@pytest.mark.parametrize(("every", "said"), [(1, False), (8, True)])
+def test_the_header_says_that_few_steps_are_recorded(every: int, *, said: bool) -> None:
+    """The numbers are of these steps; where each is recorded nothing is said of it."""
+    rows = header_rows(frame(recorded_every=every), 118, INK, KEYS, roomy=True)
+    assert ("one step in 8 recorded" in " ".join(map(text_of, rows))) is said
+
+
 def test_the_header_says_what_to_do() -> None:
     """A verdict, a held, an orphaned and an ended run each say so; where the footer does not, the key that helps."""
     said = [
