@@ -11,26 +11,26 @@ from collections.abc import Callable
 
 
 class Waiting:
-    """What is told of an action while it waits, and the wish to end it."""
+    """What an action waits for, and the wish to end it."""
 
-    def __init__(self, told: Callable[[str], None] = lambda line: None, until: float = math.inf) -> None:
+    def __init__(self, show: Callable[[str], None] = lambda line: None, until: float = math.inf) -> None:
         """Prepare.
 
         Args:
-            told: takes each new line, and an empty one once it waits no more, from the action's thread.
+            show: takes each new line, and an empty one once it waits no more, from the action's thread.
             until: the time, by the monotonic clock, at which it is cancelled.
         """
         self.line = ""
         """What the action waits for: `pausing: waiting for rank 1`. Empty: nothing that takes longer than a moment."""
         self.cancelled = False
-        self._told = told
+        self._show = show
         self._until = until
 
     def tell(self, line: str) -> None:
         """Take the line of this moment."""
         if line != self.line:
             self.line = line
-            self._told(line)
+            self._show(line)
 
     def cancel(self) -> None:
         """End the action where it still waits; one that is decided stays as it is."""

@@ -59,7 +59,7 @@ class _Action:
         self.author = _author(command)
         self.name = f"{command.action} {command.steps}" if command.action in _OF_STEPS else command.action
         self.began = time.monotonic()
-        self.askers: list[tuple[bytes, int]] = []
+        self.requesters: list[tuple[bytes, int]] = []
         """Whoever has asked for it, each with the number of the request."""
         self.wait = Wait()
         self.thread: threading.Thread | None = None
@@ -160,15 +160,15 @@ class Actions:
 
     def _begin(self, sender: bytes, command: wire.Act) -> None:
         before, action = self._present, _Action(command)
-        action.askers.append((sender, command.id))
+        action.requesters.append((sender, command.id))
         if command.action not in ACTIONS:
             self._answer(action, _no_action(command))
         elif before is None:
             self._start(action)
         elif action.is_the_same(before):
             # The ranks of a run that a scheduler ends ask for the same.
-            before.askers += action.askers
-        elif self._next is None and (not before.askers or (command.action, before.command.action) == _OVERTAKES):
+            before.requesters += action.requesters
+        elif self._next is None and (not before.requesters or (command.action, before.command.action) == _OVERTAKES):
             # What this observer does by itself makes way; what it puts right takes a moment.
             before.wait.is_cancelled = before.command.action != _SETTLE
             self._next = action
@@ -250,8 +250,8 @@ class Actions:
             text = str(outcome)
             self._record(action, outcome)
         kind = outcome.kind if isinstance(outcome, Refused) else ""
-        for asker, number in action.askers:
-            self._requests.reply(asker, wire.Reply(number, not refused, text, refusal=kind, parameters=parameters))
+        for requester, number in action.requesters:
+            self._requests.reply(requester, wire.Reply(number, not refused, text, refusal=kind, parameters=parameters))
 
     def _record(self, action: _Action, outcome: str | Refused) -> None:
         if action.command.action == "checksum":
@@ -275,7 +275,7 @@ class Actions:
 
         def is_theirs(action: _Action) -> bool:
             # All who ask at another host have one sender.
-            return action.author == author and any(asker == sender for asker, _ in action.askers)
+            return action.author == author and any(requester == sender for requester, _ in action.requesters)
 
         if self._next is not None and is_theirs(self._next):
             following, self._next = self._next, None
@@ -326,7 +326,7 @@ class Actions:
         if following is None:
             return
         is_resume = following.command.action == "resume"
-        if is_resume and isinstance(ended.outcome, Cancelled) and ended.askers and ended.command.action != "step":
+        if is_resume and isinstance(ended.outcome, Cancelled) and ended.requesters and ended.command.action != "step":
             self._answer(following, f"cancelled the {ended.said}; the run goes on")
         else:
             self._start(following)

@@ -218,8 +218,8 @@ class Judge:
             "no_communication": self._communication.ceased_at_ns,
             "diverged": self._divergence.ceased_at_ns,
         }
-        told = [self._on_hosts(self._with_line(each)) for each in found if each is not None]
-        self._intervals.update(told, ceased, now_ns)
+        findings = [self._on_hosts(self._with_line(each)) for each in found if each is not None]
+        self._intervals.update(findings, ceased, now_ns)
         return self._intervals.verdicts
 
     def _without_core(self) -> Finding | None:

@@ -19,7 +19,7 @@ KINDS: Final = ("slow_rank", "input_bound")
 """Kinds of verdicts that have a line of code for their reason."""
 PATIENCE_S: Final = 75.0
 """Seconds after which ranks that have not looked are not asked any more: those of a paused run make no steps."""
-_ASKER: Final = b"\0lines %d"
+_REQUESTER: Final = b"\0lines %d"
 """Stands for the question about a verdict among those who ask; names of onlookers do not look like it."""
 
 
@@ -65,7 +65,7 @@ class Lines:
         if question is not None:
             command = wire.Look(0, question.verdict.number)
             for rank in sorted({*question.ranks} - question.found.keys()):
-                self._forwarding.forward(_ASKER % question.verdict.number, rank, command, self._take)
+                self._forwarding.forward(_REQUESTER % question.verdict.number, rank, command, self._take)
         return {accusation_of(present[number]): line for number, line in self._answered.items() if line is not None}
 
     def _next(self, verdicts: Sequence[wire.Verdict], ordinary: Sequence[int]) -> _Question | None:
@@ -82,9 +82,9 @@ class Lines:
                 return _Question(verdict, ranks, self._clock() + PATIENCE_S)
         return None
 
-    def _take(self, asker: bytes, rank: int, reply: wire.Reply) -> None:
+    def _take(self, requester: bytes, rank: int, reply: wire.Reply) -> None:
         question = self._question
-        if question is not None and asker == _ASKER % question.verdict.number and reply.looks:
+        if question is not None and requester == _REQUESTER % question.verdict.number and reply.looks:
             question.found[rank] = reply.looks
 
 

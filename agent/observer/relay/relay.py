@@ -77,7 +77,7 @@ _FINISH_S: Final = 5.0
 _CLOSE_S: Final = 3.0
 _NEWS: Final = ("state", "ending", "cause", "action", "waiting")
 """Fields of the state of which a change is published at once."""
-_ASKER: Final = b"actions"
+_REQUESTER: Final = b"actions"
 _BUDGET: Final = b"budget"
 """Stand for the observer itself among those who ask ranks."""
 
@@ -442,7 +442,7 @@ class Relay:
             while True:
                 command, ranks, replies = self._asked.get_nowait()
                 for rank in ranks:
-                    self._forwarding.forward(_ASKER, rank, command, lambda _, *answer, to=replies: to.put(answer))
+                    self._forwarding.forward(_REQUESTER, rank, command, lambda _, *answer, to=replies: to.put(answer))
 
     def _greet(self) -> None:
         new = self._service.read_subscriptions()
