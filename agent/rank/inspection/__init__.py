@@ -1,4 +1,4 @@
-"""The place at which a rank stands, found on the agent's thread while the training stands or goes on.
+"""The place at which a rank stands, and what its time is spent in, seen from inside its process once somebody asks.
 
 inspecting  the whole answer
 profiling   a profile of whole steps by torch's own profiler

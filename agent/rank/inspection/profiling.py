@@ -1,7 +1,8 @@
 """A profile of whole steps of this rank by torch's own profiler, between the boundaries that the observer has chosen.
 
-The training thread begins and ends it, as the profiler belongs to a thread; a thread of its own writes the trace, which
-takes seconds where there are many events.  Nothing of torch's profiler is loaded before somebody asks.
+The training thread begins and ends it, as the profiler belongs to a thread.  Another thread writes the trace: of many
+events that takes seconds, in some of which torch holds the interpreter's lock, and the training stands.  Nothing of
+torch's profiler is loaded before somebody asks.
 
 A process has one profiler.  Where the script begins its own meanwhile, this one ends before: torch would cancel it, and
 crash the process as soon as its trace is written.
