@@ -3,7 +3,7 @@
 cli       the command line: verbs, `ps` and `status`, plain output
 app       the app: one run or several, keys, palette, snapshots, the browser
 screens   the contents of the terminal; `dialogs` are over it
-views     the parts of screens: panels, table, heatmap, timeline, plot, rank, stacks, runs
+views     the parts of screens: panels, table, heatmap, timeline, plot, stacks, runs
 link      the sources of frames: a run, the fleet, the machine
 remote    verbs that are carried out on other machines, by ssh or srun
 control   actions on runs: kill, signal, launch, and the rules by which they are offered

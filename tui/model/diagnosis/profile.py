@@ -84,7 +84,8 @@ def table(kept: Kept) -> list[str]:
 
 def text(kept: Kept) -> list[str]:
     """Return the whole of a profile as lines."""
-    return [head(kept), *sentences(kept), "", *table(kept), "", *places(kept)]
+    rows = table(kept)
+    return [head(kept), *sentences(kept), *(["", *rows] if rows else []), "", *places(kept)]
 
 
 def newest(kept: Sequence[Kept]) -> list[ReportLine]:
