@@ -11,6 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from ddptop.agent import wire
 from ddptop.agent.observer.end import hung
 from ddptop.agent.run.states import ENDED
@@ -114,6 +116,8 @@ class Changes:
                 present[number] = verdict
             else:
                 self._tell_end(number, now.at_ns)
+        for verdict in now.verdicts:
+            self._tell_line(verdict, now.at_ns)
         self._going_on, self._heard = present, True
         self.missing_steps = now.missing_steps
         self._show()
@@ -152,6 +156,15 @@ class Changes:
             began, text = verdict.since_at_ns / 1e9, hung.ageless(verdict)
             self.add(EventLine(began, text, verdict.rank, level_of(verdict), verdict.number))
             _bound(self._begun)
+
+    def _tell_line(self, verdict: wire.Verdict, at_ns: int) -> None:
+        """Tell the line of code behind a verdict, which is found some seconds after its beginning was told."""
+        begun = self._begun.get(verdict.number)
+        if begun is not None and verdict.line and not begun.line:
+            self._begun[verdict.number] = msgspec.structs.replace(begun, line=verdict.line)
+            where = "" if verdict.rank is None else f"rank {verdict.rank}: "
+            text = f"{where}{verdict.line_share or 0.0:.0%} of that delay is at {verdict.line}"
+            self.add(EventLine(at_ns / 1e9, text, verdict.rank, "info", verdict.number))
 
     def _tell_end(self, number: int, at_ns: int) -> None:
         begun, line = self._begun.get(number), None

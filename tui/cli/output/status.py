@@ -123,6 +123,7 @@ def interval_json(verdict: wire.Verdict) -> dict[str, Any]:
         "share": _number(verdict.share),
         "hang": hang_json(verdict.hang),
         "host": verdict.host or None,
+        **_line_json(verdict),
     }
 
 
@@ -239,11 +240,13 @@ def _verdict_json(verdict: wire.Verdict) -> dict[str, Any]:
         "every": verdict.every,
         "hang": hang_json(verdict.hang),
         "host": verdict.host or None,
-        "line": verdict.line or None,
-        "line_ms": verdict.line_ms,
-        "line_share": verdict.line_share,
+        **_line_json(verdict),
     }
     return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
+
+
+def _line_json(verdict: wire.Verdict) -> dict[str, Any]:
+    return {"line": verdict.line or None, "line_ms": verdict.line_ms, "line_share": verdict.line_share}
 
 
 def hang_json(told: wire.Hang | None) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.screens.frames import frame_at
@@ -39,6 +40,20 @@ def test_a_verdict_is_told_at_its_beginning_and_at_its_end_each_once():
         changes.note_verdicts(wire.Verdicts(at * S))
     assert not changes.verdicts
     assert told(changes) == [(3, "rank 1 is slow"), (8, "no longer: rank 1 is slow")]
+
+
+def test_the_line_of_code_behind_a_verdict_is_told_when_it_is_found():
+    """Once, some seconds after the beginning; of a verdict that has it when it is heard first it is in its own line."""
+    changes = Changes(0.0)
+    found = msgspec.structs.replace(verdict(1, 3), line="train.py:88 load", line_share=0.86)
+    with_it = msgspec.structs.replace(verdict(2, 4), text="rank 2 is slow \u00b7 train.py:9 f", line="train.py:9 f")
+    for at, present in ((5, (verdict(1, 3),)), (9, (found, with_it)), (10, (found, with_it))):
+        changes.note_verdicts(wire.Verdicts(at * S, present))
+    assert told(changes) == [
+        (3, "rank 1 is slow"),
+        (4, "rank 2 is slow \u00b7 train.py:9 f"),
+        (9, "rank 1: 86% of that delay is at train.py:88 load"),
+    ]
 
 
 def test_a_hang_is_told_with_how_long_it_lasted():
