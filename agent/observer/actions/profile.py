@@ -122,6 +122,8 @@ def _chosen(ranks: PolledRanks, command: wire.Act, blamed: tuple[int, int] | Non
         raise Refused("no verdict accuses a rank; say which ranks: --ranks 0,1 or --ranks all")
     wanted = blamed if command.culprit and blamed is not None else command.ranks
     chosen = sorted(ranks.ranks if wanted is None else set(wanted))
+    if not chosen:
+        raise Refused("no rank is named; say which ranks: --ranks 0,1 or --ranks all")
     if missing := set(chosen) - set(ranks.ranks):
         raise Refused(f"{named(missing)}: not in this run, or ended")
     if len(chosen) > MOST_RANKS:

@@ -130,6 +130,7 @@ def test_the_accused_rank_is_profiled_with_an_ordinary_one(tmp_path: Path, joine
     ("ranks", "changes", "reason"),
     [
         (Ranks(5, 5), {"culprit": True}, "no verdict accuses a rank"),
+        (Ranks(5, 5), {"ranks": ()}, "no rank is named"),
         (Ranks(5, 5), {"ranks": (0, 7, 9)}, "ranks 7, 9: not in this run"),
         (Ranks(5, 5, problem={1: "its script uses the profiler at this moment"}), {}, "rank 1: its script uses"),
         (Ranks(5, 500), {}, "do not share a step count"),
