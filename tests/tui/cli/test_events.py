@@ -80,7 +80,8 @@ def test_a_verdict_has_the_fields_of_an_event_and_its_own(capsys: Captured, monk
     recorded("fields", "running", None)
     events(monkeypatch, "fields", "--json")
     event, slow, _, data = json.loads(capsys.readouterr().out)
-    assert set(slow) == set(event) | {"until", "kind", "phase", "cost_ms", "share", "hang", "host"}
+    own = {"until", "kind", "phase", "cost_ms", "share", "hang", "host", "line", "line_ms", "line_share"}
+    assert set(slow) == set(event) | own
     assert (slow["at"], slow["until"], slow["rank"], slow["level"]) == (DAY / 1e9 + 60, DAY / 1e9 + 780, 1, "warning")
     assert (slow["kind"], slow["phase"], slow["cost_ms"], slow["share"]) == ("slow_rank", "data", 5.0, 0.25)
     assert (data["until"], data["rank"], data["text"]) == (None, None, "all ranks wait for data")
