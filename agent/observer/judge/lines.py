@@ -21,7 +21,9 @@ SEEN: Final = 0.5
 ALWAYS: Final = 0.9
 """Part of a phase, and of all else, from which on a line says nothing: the loop of the training, or a library's."""
 ALIKE: Final = 1.3
-"""A line stands out where it has become so many times slower than all else has."""
+"""A line stands out where it has become so many times slower than all else has, whatever the phase."""
+HARDLY: Final = 0.05
+"""All else has not become slower where that is at most this part of the line's own difference."""
 WAIT: Final = "wait"
 _WAITS_FOR_WORKERS: Final = "_try_get_data"
 """Torch's function in which a loader waits for its workers."""
@@ -93,6 +95,8 @@ class _Spent:
         self.depth: dict[_Key, int] = {}
         """By function, its largest distance from the outermost frame."""
         self.total = 0.0
+        self.whole = 0.0
+        """The same of all phases."""
         self.always: frozenset[_Key] = frozenset()
         """The lines that are on the stack of nearly everything, whatever the phase."""
         inside: defaultdict[_Key, float] = defaultdict(float)
@@ -102,6 +106,8 @@ class _Spent:
             ms = stack.ns / 1e6 / max(1, looks.steps)
             frames = [looks.places[number] for number in stack.frames if number < len(looks.places)]
             is_apart = stack.phase == WAIT or (phase is not None and stack.phase != phase)
+            if stack.phase != WAIT:
+                self.whole += ms
             for key in {_line(frame) for frame in frames}:
                 (outside if is_apart else inside)[key] += ms
             if is_apart:
@@ -151,8 +157,8 @@ def _stands_out(own: _Spent, other: _Spent | None, frame: Frame) -> bool:
     if other is None:
         return True
     here, there = own.by_line[frame], other.by_line.get(frame, 0.0)
-    rest, usual = own.total - here, other.total - there
-    return here * usual >= ALIKE * rest * there or rest <= ALIKE * usual
+    rest, usual = own.whole - here, other.whole - there
+    return rest - usual <= HARDLY * (here - there) or here * usual >= ALIKE * rest * there
 
 
 def _waits(own: _Spent, other: _Spent | None, excess: float) -> bool:

@@ -113,6 +113,20 @@ def test_looks_that_do_not_show_the_cost_say_nothing(culprit: Looks, peer: Looks
     assert line_of([culprit], [peer], "data", 25.0) is None
 
 
+def test_a_line_that_is_all_of_its_phase_on_both_ranks_is_named() -> None:
+    """A hook that ordinary ranks have too: what they do in other phases shows that this rank is not slow in all."""
+    hook = Frame("clipped", "train.py", 65)
+    peer = looks(USUAL[1], ("backward", 0.5, (BACKWARD, hook)), ("wait", 25, (BACKWARD,)))
+    culprit = looks(USUAL[1], ("backward", 25.5, (BACKWARD, hook)), ("backward", 0.1, (BACKWARD,)))
+    assert _rounded(line_of([culprit], [peer], "backward", 25.0)) == Line("train.py:65 clipped", 1.0)
+
+
+def test_a_phase_that_is_slower_as_all_else_is_has_no_line() -> None:
+    """One line may be nearly all of the phase that is blamed, and is slow because the machine is."""
+    culprit = looks(*((phase, 2.2 * ms, frames) for phase, ms, frames in USUAL[:3]))
+    assert line_of([culprit], [looks(*USUAL)], "forward", 12.0) == Line("")
+
+
 def test_of_a_wait_for_data_workers_the_line_is_in_the_worker() -> None:
     """Where workers were looked at their line is named, otherwise the loop's, with the reason."""
     waiting = looks(("data", 26, (MAIN, NEXT, WAIT)), *USUAL[1:3])
