@@ -17,7 +17,7 @@ from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.control.events import Events
 from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
-from ddptop.agent.observer.actions import checksums
+from ddptop.agent.observer.actions.checksums import Checksums
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
 from ddptop.agent.observer.actions.parameters import compared
 from ddptop.agent.observer.actions.profile import OnVerdict, profile
@@ -226,7 +226,7 @@ class Actions:
             case "profile":
                 return profile(self._directory, ranks, command, self._blamed, action.wait)
             case "checksum":
-                return compared(checksums.gather(ranks, action.wait))
+                return compared(Checksums().gather(ranks, action.wait)[1])
             case "pause":
                 return controller.pause()
             case "step":

@@ -1,8 +1,7 @@
 """Profiles the same whole steps of several ranks, and brings their traces together into one; no rank is held.
 
-A step a little ahead is chosen, and another one further ahead where a rank has passed it before it was asked.  Ranks on
-other hosts hand their traces over in pieces.  The traces are joined by a process of its own, because that takes seconds
-in which the observer has other things to do.
+Ranks on other hosts hand their traces over in pieces.  A process of its own joins them, because that takes seconds in
+which the observer has other things to do.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.actions.checksums import AHEAD
-from ddptop.agent.observer.actions.controller import FARTHEST, PATIENCE_S
+from ddptop.agent.observer.actions.ahead import Ahead
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.model.thresholds import Profile as Settings
@@ -35,13 +33,41 @@ STANDS_S: Final = 30.0
 """Seconds for which a rank is accused before the observer profiles it by itself."""
 JOIN_S: Final = 300.0
 """Seconds that joining the traces may take."""
-SILENT_S: Final = 30.0
-"""Seconds for which a rank may answer nothing: while torch writes a trace, it lets no other thread of the rank run."""
 _SILENT: Final = wire.Reply(0, False, "it does not answer")
-_WRITING: Final = wire.Reply(0, False, pending=True)
-"""In place of a rank that has not answered yet."""
 _FREE: Final = 1 << 30
 """Bytes that have to be free on the disk."""
+
+
+class Profiles(Ahead[wire.Profiled]):
+    """The traces of the same whole steps of several ranks."""
+
+    paused = "paused, and what is profiled are steps; resume it first"
+    apart = "there are no steps to profile on all of them"
+    fast = "its steps are too fast for this; `ddptop profile` again"
+    # While torch writes a trace, it lets no other thread of the rank run.
+    silent_s = 30.0
+
+    def __init__(self, number: int, steps: int) -> None:
+        """Ask for a profile of this number, of so many steps."""
+        self._number = number
+        self.steps = steps
+        self.token = ""
+        """Of the attempt that was made last."""
+
+    def command(self, boundary: int) -> wire.Command:
+        """Return the question for the steps behind this one."""
+        self.token = os.urandom(8).hex()
+        return wire.Profile(0, self.token, self._number, boundary + 1, self.steps)
+
+    def found(self, reply: wire.Reply) -> wire.Profiled | None:
+        """Return the trace that a rank has written."""
+        return reply.profiled
+
+    def waiting(self, boundary: int, behind: Mapping[int, int]) -> str:
+        """Return the line on ranks that have not written their traces."""
+        last, step = boundary + self.steps, min(behind.values())
+        doing = "writing the trace" if step >= last else f"step {step:,} of {last:,}"
+        return f"profiling steps {boundary + 1:,} to {last:,}: {named(behind)}, {doing}"
 
 
 class OnVerdict:
@@ -96,13 +122,14 @@ def profile(
     folder = _new_folder(directory)
     try:
         ranks.ranks = chosen
-        first, token, traces = _profiled(ranks, int(folder.name), command.steps, wait)
+        asked = Profiles(int(folder.name), command.steps)
+        boundary, traces = asked.gather(ranks, wait)
         wait.tell("joining the traces")
         culprit, peer = blamed if blamed is not None and set(blamed) <= set(chosen) else (None, None)
-        parts = _gathered(directory, ranks, token, folder, traces, wait)
+        parts = _gathered(directory, ranks, asked.token, folder, traces, wait)
         said = {
             "run": directory.name,
-            "steps": [first, first + command.steps - 1],
+            "steps": [boundary + 1, boundary + command.steps],
             "asked": chosen,
             "culprit": culprit,
             "peer": peer,
@@ -141,56 +168,6 @@ def _new_folder(directory: RunDir) -> Path:
     folder = directory.profiles / f"{max((int(each.name) for each in folders), default=0) + 1:04}"
     folder.mkdir(mode=0o700)
     return folder
-
-
-def _profiled(ranks: PolledRanks, number: int, steps: int, wait: Wait) -> tuple[int, str, Mapping[int, wire.Profiled]]:
-    """Return the first step, the token of the profile, and by rank its trace."""
-    for ahead in AHEAD:
-        standing = ranks.standing()
-        if all(reply.done for reply in standing.values()):
-            raise Refused("paused, and what is profiled are steps; resume it first")
-        completed = [reply.step or 0 for reply in standing.values()]
-        if max(completed) - min(completed) > FARTHEST:
-            raise Refused("the ranks do not share a step count, so there are no steps to profile on all of them")
-        first = max(completed) + 1 + ahead
-        token = os.urandom(8).hex()
-        traces = _at(ranks, token, number, first, steps, wait)
-        if traces is not None:
-            return first, token, traces
-    raise Refused("its steps are too fast for this; `ddptop profile` again")
-
-
-def _at(
-    ranks: PolledRanks, token: str, number: int, first: int, steps: int, wait: Wait
-) -> Mapping[int, wire.Profiled] | None:
-    """Return the traces of all ranks, None where one of them had passed the first step before it was asked."""
-    last = first + steps - 1
-    replies: dict[int, wire.Reply] = {}
-    heard_at = wait.clock()
-    for _ in wait.rounds():
-        present = ranks.gather(wire.Profile(0, token, number, first, steps))
-        if len(present) == len(ranks.ranks):
-            heard_at = wait.clock()
-        elif wait.clock() - heard_at > SILENT_S:
-            ranks.check_heard(present)
-        known, replies = replies, {}
-        for rank in ranks.ranks:
-            replies[rank] = present.get(rank) or known.get(rank) or _WRITING
-        found = {rank: reply.profiled for rank, reply in replies.items() if reply.profiled is not None}
-        if len(found) == len(replies):
-            return found
-        for rank, reply in replies.items():
-            if not reply.done and not reply.pending:
-                if reply.step is None:
-                    raise Refused(f"rank {rank}: {reply.text}")
-                return None
-        behind = {rank: min(reply.step or 0, last) for rank, reply in replies.items() if rank not in found}
-        if wait.stuck_s(sum(behind.values()) + len(found)) > PATIENCE_S:
-            raise Refused(f"{named(behind)} made no step within {PATIENCE_S:.0f} s; `ddptop stacks` shows why")
-        step = min(behind.values())
-        doing = "writing the trace" if step >= last else f"step {step:,} of {last:,}"
-        wait.tell(f"profiling steps {first:,} to {last:,}: {named(behind)}, {doing}")
-    return None
 
 
 def _gathered(

@@ -8,7 +8,8 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Hung, Refused
-from ddptop.agent.observer.actions.checksums import AHEAD, gather
+from ddptop.agent.observer.actions.ahead import AHEAD
+from ddptop.agent.observer.actions.checksums import Checksums
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 
@@ -57,7 +58,7 @@ class Ranks(PolledRanks):
     def found(self, *, cancelled: bool = False, hang: str = "", patience_s: float = 60) -> dict[int, wire.Checksums]:
         self.wait = Wait(lambda: self.now, self.move)
         self.wait.is_cancelled, self.wait.hang = cancelled, hang
-        return gather(self, self.wait, patience_s)
+        return Checksums().gather(self, self.wait, patience_s)[1]
 
 
 def test_all_ranks_tell_of_the_same_step() -> None:
