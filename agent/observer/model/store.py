@@ -260,6 +260,12 @@ class Store:
         """True once the run is over by its record, by its observer's word or by the process table."""
         return self._sources.ended
 
+    @property
+    def is_uneven(self) -> bool:
+        """True where some ranks are held, and others are not."""
+        held = [each.beat.held_at_ns is not None for each in self.ranks.values() if each.beat is not None]
+        return any(held) and not all(held)
+
     def watch(self, ranks: frozenset[int]) -> None:
         """Expect the records of these ranks, and of all others summaries alone."""
         for rank in self._watched ^ ranks:

@@ -42,6 +42,19 @@ class Following:
                     self.refused.pop(member.rank, None)
                     yield member, False
 
+    def is_followed(self, member: Member) -> bool:
+        """Say whether only the socket that answers was refused when this process was tried last."""
+        return self.refused.get(member.rank) == (member, True)
+
+    def tried(self, member: Member, problem: Exception | None, *, is_followed: bool) -> str:
+        """Take note of what came of listening to a rank; return what is new in it, empty where nothing is."""
+        before = self.refused.pop(member.rank, None)
+        if problem is None:
+            return "" if before is None else f"rank {member.rank} is listened to now"
+        self.refused[member.rank] = member, is_followed
+        is_known = before is not None and before[0].process == member.process
+        return "" if is_known else f"not listened to rank {member.rank}: {problem}"
+
     def refused_of(self, generation: int) -> list[Member]:
         """Return the ranks whose sockets were refused, which may be in order by now; forget earlier generations."""
         self.refused = {rank: each for rank, each in self.refused.items() if each[0].generation >= generation}

@@ -21,22 +21,12 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control.events import Events
+from ddptop.agent.observer.hosts import sides
 from ddptop.agent.observer.hosts.common import CommonRecord, Newest
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere, is_elsewhere
 from ddptop.agent.observer.hosts.link.side import Said
 from ddptop.agent.observer.hosts.role import LinkedHosts
-from ddptop.agent.observer.hosts.sides import (
-    Answered,
-    Asked,
-    Come,
-    Greeted,
-    Heard,
-    Left,
-    Missed,
-    News,
-    Shown,
-    ThisHost,
-)
+from ddptop.agent.observer.hosts.sides import News, ThisHost
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.inspection.rivals import Rivals
 from ddptop.agent.observer.model import thresholds
@@ -66,8 +56,7 @@ from ddptop.agent.wire import EACH_RECORD
 _log = logging.getLogger("ddptop.observer")
 
 PERIOD_S: Final = 0.1
-"""Seconds between two looks at what the ranks have published while something is incomplete, and between two
-greetings."""
+"""Seconds between two looks at the ranks' messages while something is incomplete, and between two greetings."""
 EVERY_S: Final = 1.0
 """Seconds between two judgements, and between two looks while nobody needs what comes any sooner."""
 _RECALL_S: Final = 0.5
@@ -129,7 +118,7 @@ class Relay:
         database = directory.database if is_plain(directory.database) else None
         self._model = RunModel(directory, run, thresholds.of_user().thresholds, database)
         self._frames = Frames(self._model, run.world, self._service, self._recorder)
-        self._verdicts = RunVerdicts(run.world, judge)
+        self._verdicts = RunVerdicts(run.world, self._common, self.events, judge)
         self._rivals = Rivals()
         self._lines = Lines(self._forwarding)
         self._judges = False
@@ -346,21 +335,16 @@ class Relay:
             self._listen(member)
 
     def _listen(self, member: Member) -> None:
-        refused = self._following.refused
-        before = refused.pop(member.rank, None)
-        is_followed = before == (member, True)
+        is_followed, problem = self._following.is_followed(member), None
         try:
             if not is_followed:
                 self._follow(member)
                 is_followed = True
             self._forwarding.connect(member.rank, member.cmd)
-        except (RunDirError, zmq.ZMQError) as problem:
-            refused[member.rank] = member, is_followed
-            if before is None or before[0].process != member.process:
-                self.events.say(f"not listened to rank {member.rank}: {problem}", "error")
-        else:
-            if before is not None:
-                self.events.say(f"rank {member.rank} is listened to now", rank=member.rank)
+        except (RunDirError, zmq.ZMQError) as error:
+            problem = error
+        if said := self._following.tried(member, problem, is_followed=is_followed):
+            self.events.say(said, "info" if problem is None else "error", member.rank)
 
     def _hear_hosts(self) -> None:
         """Take in what other hosts have sent, and find out what that makes of this one."""
@@ -375,23 +359,23 @@ class Relay:
 
     def _take_news(self, news: News) -> None:
         match news:
-            case Heard():
+            case sides.Heard():
                 # An event that was told without a link comes again with it.
                 if type(news.message) is not wire.Event or self._common.is_new(news.message):
                     self._intake.take_from_elsewhere(news.message, news.payload)
-            case Shown():
+            case sides.Shown():
                 self._service.show(news.topic, news.payload)
-            case Answered():
+            case sides.Answered():
                 self._service.send(news.requester, *news.frames)
-            case Asked():
+            case sides.Asked():
                 self._commands.carry_out(news.requester, news.frames, news.ahead_s)
-            case Come():
+            case sides.Come():
                 self._follow(news.member, elsewhere=True)
-            case Left():
+            case sides.Left():
                 self._lose(news.rank)
-            case Missed():
+            case sides.Missed():
                 self._intake.look_for_gap(news.rank)
-            case Greeted():
+            case sides.Greeted():
                 self._newcomers |= self._service.subscribed if news.topics is None else news.topics
             case Said():
                 self.events.say(*news)
@@ -540,8 +524,7 @@ class Relay:
         self._guarded("connections to ranks", self._intake.mend)
         self._guarded("ranks not listened to", self._listen_again)
         self._send_state()
-        held = [each.beat.held_at_ns is not None for each in self._model.store.ranks.values() if each.beat is not None]
-        self.is_uneven = any(held) and not all(held)
+        self.is_uneven = self._model.store.is_uneven
         if self.hosts.judges:
             self._verdicts.standstill = self._hanging.finding()
             self._verdicts.turn(time.time_ns())
@@ -580,8 +563,7 @@ class Relay:
             self._verdicts.turn(time.time_ns())
 
     def _send_verdicts(self) -> bool:
-        """Record and publish the verdicts of this moment; return False where they are not known yet."""
-        self._record_verdicts()
+        """Publish the verdicts of this moment; return False where they are not known yet."""
         present = self._verdicts.now
         if not self._judges:
             if self._recorder.recorded_before is None and time.monotonic() < self._frames.known_by:
@@ -593,13 +575,6 @@ class Relay:
         self._service.publish(wire.TOPIC_VERDICTS, wire.encode(told))
         return True
 
-    def _record_verdicts(self) -> None:
-        changed, events = self._verdicts.take_changes()
-        for verdict in changed:
-            self._common.judge(verdict)
-        for text, level in events:
-            self.events.say(text, level)
-
     def _finish(self) -> None:
         self._intake.finish()
         told, at_ns = self.hosts.last_verdicts, self._over_at_ns or time.time_ns()
@@ -607,8 +582,6 @@ class Relay:
             self._begin_to_judge()
         if self._over:
             self._verdicts.finish(at_ns)
-        self._record_verdicts()
-        if self._over:
             self._common.finish(at_ns)
             self._common.tell()
             # Who looks on, and who reads the record, is told what was wrong at the end, the same first.

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.control.events import Events
+from ddptop.agent.observer.hosts.common import CommonRecord
 from ddptop.agent.observer.judge.intervals import Accusation, Finding
 
 if TYPE_CHECKING:
@@ -44,7 +46,23 @@ def judge_of(world: int, generation: int, known: Sequence[wire.Verdict]) -> Judg
 class RunVerdicts:
     """The verdicts of a run and their intervals; for use from one thread."""
 
-    def __init__(self, world: int, make: Make = judge_of, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        world: int,
+        common: CommonRecord,
+        events: Events,
+        make: Make = judge_of,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Judge nothing yet.
+
+        Args:
+            world: number of ranks.
+            common: takes each verdict that is to be recorded.
+            events: takes what is said of the judge itself.
+            make: makes the judge.
+            clock: in seconds.
+        """
         self.faults = 0
         self.now: tuple[wire.Verdict, ...] = ()
         """The verdicts of this moment."""
@@ -64,8 +82,8 @@ class RunVerdicts:
         """The lines of code behind verdicts, for the next turn."""
         self.ordinary: Sequence[int] = ()
         """Ranks that are neither slow nor fast at this moment, the one nearest to the middle first."""
-        self._to_record: list[wire.Verdict] = []
-        self._to_say: list[tuple[str, str]] = []
+        self._common = common
+        self._events = events
         self._world = world
         self._make = make
         self._clock = clock
@@ -83,12 +101,6 @@ class RunVerdicts:
         slow = next((each.rank for each in self.now if each.kind in _OF_A_RANK and each.rank is not None), None)
         peer = next((rank for rank in self.ordinary if rank != slow), None)
         return None if slow is None or peer is None else (slow, peer)
-
-    def take_changes(self) -> tuple[list[wire.Verdict], list[tuple[str, str]]]:
-        """Return, once each, the verdicts that are to be recorded, and texts of events with their levels."""
-        changes = self._to_record, self._to_say
-        self._to_record, self._to_say = [], []
-        return changes
 
     def begin(self, generation: int, recorded: Sequence[wire.Verdict], now_ns: int) -> None:
         """Begin to judge, and continue the verdicts of an earlier observer of this run."""
@@ -147,7 +159,8 @@ class RunVerdicts:
         present = judge.verdicts(now_ns)
         for verdict in judge.ended():
             self._close(verdict, now_ns)
-        self._to_say += [(line, "info") for line in judge.notes()]
+        for line in judge.notes():
+            self._events.say(line)
         self.ordinary = judge.ordinary() if present else ()
         self.missing_steps, self.suspects = judge.missing_steps, judge.suspects()
         return present
@@ -177,7 +190,7 @@ class RunVerdicts:
             return
         self._open[verdict.number] = verdict
         self._due[verdict.number] = now + WRITE_S
-        self._to_record.append(verdict)
+        self._common.judge(verdict)
 
     def _close(self, verdict: wire.Verdict, now_ns: int) -> None:
         self._open.pop(verdict.number, None)
@@ -186,7 +199,7 @@ class RunVerdicts:
         closed = msgspec.structs.replace(verdict, until_at_ns=max(until, verdict.since_at_ns))
         if self.hang is not None and self.hang.number == verdict.number:
             self.hang = closed
-        self._to_record.append(closed)
+        self._common.judge(closed)
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -199,8 +212,8 @@ class RunVerdicts:
         self.faults += 1
         if (kind := type(error).__name__) not in self._reported:
             self._reported.add(kind)
-            self._to_say.append((f"judging: {error!r:.200}", "warning"))
+            self._events.say(f"judging: {error!r:.200}", "warning")
         if self.faults == MOST_FAULTS:
             self._judge = None
             stopped = "judging has stopped: too many errors; the run and its record are not affected"
-            self._to_say.append((stopped, "error"))
+            self._events.say(stopped, "error")

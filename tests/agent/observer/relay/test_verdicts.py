@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -104,17 +106,17 @@ class Recorded:
     def __init__(self, known: Sequence[wire.Verdict] = (), generation: int = 0) -> None:
         self.now = 0.0
         self.judge = Told()
-        self.verdicts = RunVerdicts(2, self._make, lambda: self.now)
+        self.writes: list[wire.Verdict] = []
+        """What was recorded by now."""
+        self.said: list[tuple[str, ...]] = []
+        common: Any = SimpleNamespace(judge=self.writes.append)
+        events: Any = SimpleNamespace(say=lambda *text: self.said.append(text))
+        self.verdicts = RunVerdicts(2, common, events, self._make, lambda: self.now)
         self.verdicts.begin(generation, known, 1_000)
 
     def _make(self, world: int, generation: int, known: Sequence[wire.Verdict]) -> Told:
         self.judge.known = known
         return self.judge
-
-    @property
-    def writes(self) -> list[wire.Verdict]:
-        """What was to be recorded by now."""
-        return self.verdicts._to_record
 
     @property
     def file(self) -> dict[int, wire.Verdict]:
@@ -175,7 +177,8 @@ def test_a_successor_goes_on_with_what_was_recorded() -> None:
 def test_checksums_wait_for_the_judge() -> None:
     """A rank sends those of its last checks once, when it is heard for the first time."""
     judge = Told()
-    verdicts = RunVerdicts(2, lambda *_: judge)
+    nobody: Any = None
+    verdicts = RunVerdicts(2, nobody, nobody, lambda *_: judge)
     early, late = (wire.Checksums(0, step, step, ()) for step in (5, 10))
     verdicts.take(wire.Beat(0, 1, "running", "forward", 1, None, 1))
     verdicts.take(early)
@@ -197,8 +200,9 @@ def test_errors_of_the_judge_cost_verdicts_and_are_said_once() -> None:
     made.verdicts.take(steps(0, 1))
     made.verdicts.turn(400)
     assert made.verdicts.faults == MOST_FAULTS
-    assert len(made.verdicts.take_changes()[1]) == 2
-    failing = RunVerdicts(1, _cannot)
+    assert [level for _, level in made.said] == ["warning", "error"]
+    events: Any = SimpleNamespace(say=lambda *text: made.said.append(text))
+    failing = RunVerdicts(1, events, events, _cannot)
     failing.begin(0, (), 0)
     failing.turn(1)
     failing.finish(2)
