@@ -13,10 +13,13 @@ import pytest
 from support.values import traces
 from support.values.traces import kineto, rank, spent, step
 
+from ddptop.agent.observer.record.profiles.kept import Kept
+from ddptop.agent.observer.record.profiles.summary import Difference, Summary
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.cli.main import main
 from ddptop.tui.link.control import RunControl
+from ddptop.tui.model.diagnosis import profile
 
 
 def _profile(folder: Path, number: str = "0001", ranks: int = 2, **more: Any) -> Path:
@@ -76,11 +79,11 @@ def test_the_ranks_that_are_named_are_asked_for(
     """By itself the accused rank and an ordinary one, and where none is accused the first eight."""
     found: list[object] = []
 
-    def profile(control: object, steps: int, ranks: object, waiting: object, *, culprit: bool = False) -> str:
+    def asked_for(control: object, steps: int, ranks: object, waiting: object, *, culprit: bool = False) -> str:
         found.append((steps, ranks, culprit))
         return str(_profile(run.profiles))
 
-    monkeypatch.setattr(RunControl, "profile", profile)
+    monkeypatch.setattr(RunControl, "profile", asked_for)
     assert verb(*words) == 0
     assert found == [asked]
 
@@ -102,11 +105,30 @@ def test_it_prints_sentences_a_table_and_the_trace(
     assert "no rank is accused: rank 1, which works longest" in lines[1]
     assert lines[2] == "aten::sort takes 18 ms a step on rank 1 and 0.4 ms on rank 4: 1 call against 1"
     table = [line.split() for line in lines[4:6]]
-    assert table[0] == ["own", "ms", "a", "step", "rank", "1", "rank", "4", "more", "calls", "shapes"]
+    assert table[0] == ["own", "ms", "a", "step", "rank", "1", "rank", "4", "more", "calls"]
     assert table[1] == ["aten::sort", "18.4", "0.40", "18.0", "1", "/", "1"]
     assert any(line.startswith(f"{trace} (") for line in lines)
     assert "open it at https://ui.perfetto.dev" in lines
     assert "ranks 8-11 left out: at most 8 are profiled unless --ranks names them" in lines
+
+
+def test_the_table_fits_a_narrow_terminal() -> None:
+    """Whatever the names and numbers; shapes have a line of their own, where the ranks have different ones."""
+    long, shape = "autograd::engine::evaluate_function: " + "x" * 60, "[" + "64, " * 20 + "64]"
+    operators = [
+        Difference(long, 12_345.6, 1_234.5, 11_111.1, 1000, 1000, [shape], [shape[:20]]),
+        Difference("aten::mm", 2.0, 1.0, 1.0, 3, 3, [], []),
+    ]
+    summary = Summary("r", (5, 7), [0, 1], 1, 0, 0.0, [], operators, 4)
+    lines = profile.table(Kept("0001", Path("trace.json.gz"), 1, summary))
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines] == [
+        "own",
+        "engine:",
+        "[64,",
+        "aten::mm",
+        "and",
+    ]
 
 
 def test_the_list_has_all_that_are_kept(

@@ -20,8 +20,11 @@ MOST_RANKS: Final = 8
 VIEWER: Final = "https://ui.perfetto.dev"
 _MOST_LINES: Final = 10
 """Operators of the table at most."""
-_NAME: Final = 48
-"""Cells of an operator's name at most."""
+_COLUMNS: Final = 80
+_ENGINE: Final = "autograd::engine::evaluate_function: "
+"""The beginning of the names under which torch's engine runs the functions of a backward pass."""
+_SHAPES: Final = 33
+"""Cells of the shapes of one rank at most."""
 NONE: Final = "no profile is kept with this run"
 
 
@@ -56,20 +59,21 @@ def places(kept: Kept) -> list[str]:
 
 
 def table(kept: Kept) -> list[str]:
-    """Return the largest differences as a table, its head first; empty where there is none."""
+    """Return the largest differences as a table of at most 80 columns, its head first; empty where there is none.
+
+    Below an operator stand the shapes that it is called with, where they differ.
+    """
     summary = kept.summary
     compared = summary.peer is not None
-    rows = [["own ms a step", f"rank {summary.culprit}", f"rank {summary.peer}", "more", "calls", "shapes"]]
+    rows = [["own ms a step", f"rank {summary.culprit}", f"rank {summary.peer}", "more", "calls"]]
     for each in summary.operators[:_MOST_LINES]:
-        shapes = [clean_line(found[0], 40) if found else "–" for found in (each.culprit_shapes, each.peer_shapes)]
         rows.append(
             [
-                clean_line(each.name, _NAME),
+                each.name.replace(_ENGINE, "engine: "),
                 _ms(each.culprit_ms),
                 _ms(each.peer_ms),
                 _ms(each.difference_ms),
                 _calls(each, compared=compared),
-                "" if shapes == ["–", "–"] else " / ".join(shapes),
             ]
         )
     if not compared:
@@ -77,7 +81,15 @@ def table(kept: Kept) -> list[str]:
     if len(rows) == 1:
         return []
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(map(_cell, row, widths, range(len(row)))).rstrip() for row in rows]
+    widths[0] = min(widths[0], _COLUMNS - sum(width + 2 for width in widths[1:]))
+    rows = [[clean_line(row[0], widths[0]), *row[1:]] for row in rows]
+    first, *rest = ("  ".join(map(_cell, row, widths, range(len(row)))).rstrip() for row in rows)
+    lines = [first]
+    for line, each in zip(rest, summary.operators, strict=False):
+        lines.append(line)
+        if compared and each.culprit_shapes and each.peer_shapes:
+            mine, other = (clean_line(found[0], _SHAPES) for found in (each.culprit_shapes, each.peer_shapes))
+            lines.append(f"    {mine} against {other}")
     more = summary.left_out + max(0, len(summary.operators) - _MOST_LINES)
     return [*lines, f"and {plural(more, 'operator')} more: summary.json beside the trace"] if more else lines
 
@@ -143,5 +155,5 @@ def _ms(value: float) -> str:
 
 
 def _cell(text: str, width: int, column: int) -> str:
-    """Return a cell, the names and the shapes at the left, numbers at the right."""
-    return text.rjust(width) if 0 < column < 5 and not text.startswith("[") else text.ljust(width)
+    """Return a cell, the names at the left, numbers at the right."""
+    return text.rjust(width) if column else text.ljust(width)
