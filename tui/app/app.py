@@ -324,9 +324,10 @@ class DdptopApp(App[None]):
                     waiting=bool(live.frame.waiting),
                     all_ended=live.frame.all_ended,
                 )
-            case "profile":
-                return self._offers_profile(live)
-            case "logs" | "events" | "stacks" | "report":
+            case "profile" if live is None or live.frame.state not in ENDED:
+                # Of a run that has ended the newest profile is shown.
+                return self.check_action("act", ("profile",))
+            case "profile" | "logs" | "events" | "stacks" | "report":
                 if live is not None and live.opened_by == action:
                     return False
                 return action != "report" or (live is not None and can_be_reported(live.frame))
@@ -337,14 +338,6 @@ class DdptopApp(App[None]):
             case "runs" | "launch":
                 return self.several is not None
         return True
-
-    def _offers_profile(self, live: LiveScreen | None) -> bool:
-        """Offer to profile a run that makes steps, and to look at the newest profile of one that has ended."""
-        if live is None:
-            return False
-        if live.frame.state in ENDED:
-            return live.opened_by != "profile"
-        return bool(self.check_action("act", ("profile",)))
 
     @property
     def _live(self) -> LiveScreen | None:
