@@ -117,6 +117,7 @@ from ddptop.agent.wire.message import Rank as Rank
 from ddptop.agent.wire.profiles import LARGEST_PROFILE as LARGEST_PROFILE
 from ddptop.agent.wire.profiles import MOST_OF_PROFILE as MOST_OF_PROFILE
 from ddptop.agent.wire.profiles import MOST_PROFILED as MOST_PROFILED
+from ddptop.agent.wire.profiles import MOST_SPANS as MOST_SPANS
 from ddptop.agent.wire.profiles import PhaseSpan as PhaseSpan
 from ddptop.agent.wire.profiles import Profiled as Profiled
 from ddptop.agent.wire.profiles import ProfiledStep as ProfiledStep

@@ -172,8 +172,6 @@ class Looks(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     steps: Count
     """Steps of the training that the looks are of, or batches of data workers."""
-    ns: Span
-    """Wall time of these steps, or of making these batches, summed over the workers."""
     places: Annotated[tuple[Frame, ...], msgspec.Meta(max_length=MOST_PLACES)] = ()
     stacks: Annotated[tuple[Stack, ...], msgspec.Meta(max_length=MOST_STACKS)] = ()
     """Those with the most time; of the others nothing is said."""

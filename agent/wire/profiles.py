@@ -14,7 +14,8 @@ MOST_OF_PROFILE: Final = 256 << 10
 """Bytes of one piece of a trace."""
 LARGEST_PROFILE: Final = 256 << 20
 """Bytes of the trace of one rank at most, compressed."""
-_MOST_SPANS: Final = 512
+MOST_SPANS: Final = 512
+"""Stretches of one step at most."""
 
 
 class PhaseSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -30,7 +31,7 @@ class ProfiledStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The phases of a profiled step."""
 
     step: Count
-    phases: Annotated[tuple[PhaseSpan, ...], msgspec.Meta(max_length=_MOST_SPANS)] = ()
+    phases: Annotated[tuple[PhaseSpan, ...], msgspec.Meta(max_length=MOST_SPANS)] = ()
 
 
 class Profiled(msgspec.Struct, frozen=True, array_like=True, gc=False):

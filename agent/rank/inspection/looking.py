@@ -80,8 +80,8 @@ class Looking:
         self._glances: list[_Glance] = []
         self._settled: list[_Glance] = []
         """Those of recorded steps, with their exact phases."""
-        self._steps = self._ns = 0
-        """The recorded steps, and their time."""
+        self._steps = 0
+        """The recorded steps."""
         self._first = self._last = 0
         """Time of the beginning, and of the newest glance."""
         self._before = self._after = 0
@@ -98,7 +98,7 @@ class Looking:
         if token != self._token:
             self._token, self._found, self._is_looking = token, None, True
             self._glances, self._settled = [], []
-            self._steps = self._ns = 0
+            self._steps = 0
             self._first = self._last = self._stamps.clock()
             self._before = self._stamps.steps
             # Where a hook asks for the present thread, Python makes one up.
@@ -157,21 +157,20 @@ class Looking:
             return
         first, last = (bisect_right(self._glances, moment, key=lambda each: each.at) for moment in (begin, stamped.end))
         self._steps += 1
-        self._ns += stamped.end - begin
         for glance in self._glances[first:last]:
             index = bisect_right(intervals, glance.at - begin, key=lambda each: each[0]) - 1
             self._settled.append(glance._replace(phase=intervals[index][2]))
 
     def _close(self) -> None:
         """Sum up: the glances at recorded steps where there are enough, otherwise those at all steps."""
-        steps, ns, glances, seen = self._steps, self._ns, self._settled, self._glances
+        steps, glances, seen = self._steps, self._settled, self._glances
         self._glances, self._settled = [], []
         if len(glances) < _ENOUGH:
-            steps, ns = self._after - self._before, self._last - self._first
+            steps = self._after - self._before
             # Where a backward pass waits for others, only the stamps of a recorded step tell.
             glances = [each for each in seen if each.phase != _BACKWARD]
         tally = Tally(self._sources())
         for each in glances:
             tally.add(each.phase, each.stack, each.ns)
         of_workers = self._workers.take()
-        self._found = (tally.looks(max(0, steps), max(0, ns)), *([] if of_workers is None else [of_workers]))
+        self._found = (tally.looks(max(0, steps)), *([] if of_workers is None else [of_workers]))

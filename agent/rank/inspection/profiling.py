@@ -26,6 +26,7 @@ from ddptop.agent.rank.records.stamps import Stamps, StepStamps
 from ddptop.agent.wire import (
     LARGEST_PROFILE,
     MOST_OF_PROFILE,
+    MOST_SPANS,
     PhaseSpan,
     Profile,
     Profiled,
@@ -34,7 +35,6 @@ from ddptop.agent.wire import (
 )
 
 _TRACE: Final = "rank-{}.json.gz"
-_MOST_SPANS: Final = 512
 _LEVEL: Final = "KINETO_LOG_LEVEL"
 _SCRIPTS_OWN: Final = "its script has used the profiler meanwhile"
 
@@ -231,7 +231,7 @@ class Profiling:
         """Take the phases of a profiled step from its stamps; called by the agent's thread."""
         asked = self._asked
         if asked is not None and asked.first <= stamped.step <= asked.last and not asked.problem:
-            spans = [PhaseSpan(*each) for each in itertools.islice(intervals_of(stamped), _MOST_SPANS)]
+            spans = [PhaseSpan(*each) for each in itertools.islice(intervals_of(stamped), MOST_SPANS)]
             asked.phases[stamped.step] = ProfiledStep(stamped.step, tuple(spans))
 
     def abandon(self) -> None:

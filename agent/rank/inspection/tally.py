@@ -38,13 +38,13 @@ class Tally:
         """Add time; of the stack the innermost frame is first."""
         self._ns[phase, stack] += max(0, ns)
 
-    def looks(self, steps: int, ns: int) -> Looks:
-        """Return what has been added, of so many steps and so much time."""
+    def looks(self, steps: int) -> Looks:
+        """Return what has been added, of so many steps."""
         frames = {place: self._frame(*place) for _, stack in self._ns for place in stack}
         by_frame: Counter[tuple[str, tuple[Frame, ...]]] = Counter()
         for (phase, stack), spent in self._ns.items():
             by_frame[phase, _kept([frames[place] for place in stack])] += spent
-        return bounded(steps, ns, by_frame)
+        return bounded(steps, by_frame)
 
     def _frame(self, code: CodeType, instruction: int) -> Frame:
         file = code.co_filename
@@ -56,12 +56,11 @@ class Tally:
         )
 
 
-def bounded(steps: int, ns: int, stacks: Mapping[tuple[str, tuple[Frame, ...]], int]) -> Looks:
-    """Return looks of so many steps and so much time: as many stacks as a message has room for, by their times.
+def bounded(steps: int, stacks: Mapping[tuple[str, tuple[Frame, ...]], int]) -> Looks:
+    """Return looks of so many steps: as many stacks as a message has room for, by their times.
 
     Args:
         steps: steps of the training, or batches of data workers.
-        ns: their time.
         stacks: by phase and frames, the outermost frame first, the time spent.
     """
     numbers: dict[Frame, int] = {}
@@ -71,7 +70,7 @@ def bounded(steps: int, ns: int, stacks: Mapping[tuple[str, tuple[Frame, ...]], 
         if len(numbers) + len(new) <= MOST_PLACES:
             numbers |= {frame: number for number, frame in enumerate(new, len(numbers))}
             kept.append(Stack(phase, tuple(numbers[frame] for frame in frames), spent))
-    return Looks(steps, ns, tuple(numbers), tuple(kept))
+    return Looks(steps, tuple(numbers), tuple(kept))
 
 
 def _kept(stack: Sequence[Frame]) -> tuple[Frame, ...]:

@@ -56,7 +56,7 @@ class Workers:
         """In a worker: the looks that it takes, or took last."""
         self._fetching = 0
         """In a worker: identifier of the thread that makes a batch, 0 where none does."""
-        self._batches = self._spent = 0
+        self._batches = 0
 
     def begin(self) -> None:
         """Have the workers look from their next batch on."""
@@ -93,21 +93,19 @@ class Workers:
             if not of or os.getpid() == self._owner:
                 return fetch(*args, **kwargs)
             self._look(of)
-            began = time.perf_counter_ns()
             self._fetching = threading.get_ident()
             try:
                 return fetch(*args, **kwargs)
             finally:
                 self._fetching = 0
                 self._batches += 1
-                self._spent += time.perf_counter_ns() - began
 
         return fetched
 
     def _look(self, of: int) -> None:
         if of == self._of or (self._thread is not None and self._thread.is_alive()):
             return
-        self._of, self._batches, self._spent = of, 0, 0
+        self._of, self._batches = of, 0
         self._thread = threading.Thread(target=self._watch, args=(of,), name="ddptop-looks", daemon=True)
         # Where no more threads can be started.
         with contextlib.suppress(RuntimeError):
@@ -134,7 +132,7 @@ class Workers:
             if stack:
                 tally.add("worker", stack, now - last)
             last = now
-        payload = _fitting(tally.looks(self._batches, self._spent))
+        payload = _fitting(tally.looks(self._batches))
         begin = part + _HEAD.size
         self._pages[begin : begin + len(payload)] = payload
         _HEAD.pack_into(self._pages, part, of, len(payload))
@@ -152,13 +150,13 @@ def _fitting(looks: Looks) -> bytes:
     while len(payload := msgspec.msgpack.encode(looks)) > _PART - _HEAD.size:
         times = _times([looks])
         most = sorted(times, key=lambda each: -times[each])[: len(times) // 2]
-        looks = bounded(looks.steps, looks.ns, {each: times[each] for each in most})
+        looks = bounded(looks.steps, {each: times[each] for each in most})
     return payload
 
 
 def _together(found: list[Looks]) -> Looks:
     """Return the looks of several workers as one: the sum of their times."""
-    return bounded(sum(looks.steps for looks in found), sum(looks.ns for looks in found), _times(found))
+    return bounded(sum(looks.steps for looks in found), _times(found))
 
 
 def _times(found: list[Looks]) -> Counter[tuple[str, tuple[Frame, ...]]]:

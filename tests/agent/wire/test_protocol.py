@@ -23,7 +23,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Hang: "kind ranks where waiting evidence sure timeout_at_ns",
     wire.Frame: "function file line source library",
     wire.Stack: "phase frames ns",
-    wire.Looks: "steps ns places stacks",
+    wire.Looks: "steps places stacks",
     wire.Thread: "name frames main native_id left_out holds_gil",
     wire.OpenCall: "op group number bytes open_ns blocking sure",
     wire.PastCall: "op bytes",

@@ -32,7 +32,7 @@ def looks(*spent: Spent, steps: int = STEPS) -> Looks:
     stacks = [
         Stack(phase, tuple(map(places.index, frames)), int(ms * steps * 1_000_000)) for phase, ms, frames in spent
     ]
-    return Looks(steps, sum(stack.ns for stack in stacks), tuple(places), tuple(stacks))
+    return Looks(steps, tuple(places), tuple(stacks))
 
 
 def _rounded(found: Line | None) -> Line | None:

@@ -22,7 +22,7 @@ DECODED = wire.Frame("decoded", "data.py", 20)
 def looks(ms: float) -> tuple[wire.Looks, ...]:
     """Return looks at ten steps with so many ms in `decoded` each, and 10 elsewhere."""
     stacks = wire.Stack("data", (0,), int(ms * 10**7)), wire.Stack("forward", (), 10**8)
-    return (wire.Looks(10, 10**9, (DECODED,), stacks),)
+    return (wire.Looks(10, (DECODED,), stacks),)
 
 
 class Asked:

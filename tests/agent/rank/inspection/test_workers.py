@@ -94,8 +94,7 @@ def test_the_line_in_the_dataset_is_found(workers: Workers, batches: Any) -> Non
     assert {each.phase for each in looks.stacks} == {"worker"}
     assert inside >= 0.8 * sum(each.ns for each in looks.stacks)
     # An item takes 10 ms at least, a batch has two of them.
-    assert inside >= 0.5 * looks.ns
-    assert looks.ns >= 0.02e9 * looks.steps
+    assert inside >= 0.01e9 * looks.steps
     workers.begin()
     assert workers.take() is None
 
@@ -127,10 +126,10 @@ def test_as_much_is_written_as_there_is_room_for() -> None:
     """The stacks with the most time, and of the places only theirs."""
     places = tuple(Frame(f"function_{number}" * 8, f"file_{number}" * 20, number) for number in range(MOST_PLACES))
     stacks = tuple(Stack("worker", (number, MOST_PLACES - 1), 1000 - number) for number in range(250))
-    payload = workers_module._fitting(Looks(7, 1000, places, stacks))
+    payload = workers_module._fitting(Looks(7, places, stacks))
     assert len(payload) <= workers_module._PART - workers_module._HEAD.size
     looks = msgspec.msgpack.decode(payload, type=Looks)
-    assert (looks.steps, looks.ns) == (7, 1000)
+    assert looks.steps == 7
     assert len(looks.stacks) > 30
     for number, stack in enumerate(looks.stacks):
         assert stack.ns == 1000 - number
@@ -140,8 +139,8 @@ def test_as_much_is_written_as_there_is_room_for() -> None:
 def test_a_worker_that_cannot_be_read_is_left_out(workers: Workers) -> None:
     """Two loaders may write to one part at a time: what is no looks then is none, and the others count."""
     workers.begin()
-    good = msgspec.msgpack.encode(Looks(3, 9, (Frame("a", "a.py", 1),), (Stack("worker", (0,), 9),)))
+    good = msgspec.msgpack.encode(Looks(3, (Frame("a", "a.py", 1),), (Stack("worker", (0,), 9),)))
     for part, payload in zip(workers_module._PARTS, (good, b"\xc1 torn", good), strict=False):
         workers._pages[part + 12 : part + 12 + len(payload)] = payload
         workers_module._HEAD.pack_into(workers._pages, part, workers._number, len(payload))
-    assert workers.take() == Looks(6, 18, (Frame("a", "a.py", 1),), (Stack("worker", (0,), 18),))
+    assert workers.take() == Looks(6, (Frame("a", "a.py", 1),), (Stack("worker", (0,), 18),))
