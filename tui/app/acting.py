@@ -22,7 +22,7 @@ from ddptop.tui.control.actions import is_offered, to_save, why_not
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine, line_of
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
-from ddptop.tui.model.diagnosis import profile
+from ddptop.tui.model.diagnosis.kinds import KINDS, first_ranks
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.question import (
     ANEW,
@@ -78,7 +78,7 @@ class _UnderWay:
     has_event: bool
     """True where an event of its run says that it was done."""
     then: Callable[[], None] | None = None
-    """Shows a profile, in place of a message, where its run is still shown and nobody types."""
+    """Shows a diagnosis, in place of a message, where its run is still shown and nobody types."""
     killed: bool = False
     """True where its run was killed meanwhile, so that it cannot be done any more."""
     freeze: Control | None = None
@@ -123,7 +123,7 @@ class Acting:
             rank: the rank that a kill may be limited to.
             steps: how many steps to make from a pause.
             listed: True where it was asked for in the list, so that messages have to name the run.
-            then: shows what a profile says, once it is made, where its run is still shown and nobody types.
+            then: shows a diagnosis, once it is made, where its run is still shown and nobody types.
         """
         self._programs[run.run] = run.program
         name = f"{action} of {run.run}" if listed else action
@@ -140,9 +140,10 @@ class Acting:
                 self._ask_to_freeze(control, run, "")
             case "step":
                 do(partial(control.step, steps, waiting), waiting)
-            case "profile":
-                ranks = profile.first_ranks(run.world)
-                do(partial(control.profile, profile.STEPS, ranks, waiting, culprit=True), waiting, then=then)
+            case _ if (kind := KINDS.get(action)) is not None:
+                ranks = first_ranks(run.world)
+                work = partial(control.diagnose, action, waiting, steps=kind.steps, ranks=ranks, culprit=True)
+                do(work, waiting, then=then)
             case "checkpoint":
                 do(partial(control.checkpoint, waiting), waiting)
             case "stop":
@@ -292,7 +293,7 @@ class Acting:
             case None if shown and turn.then is not None and not self._is_typing:
                 turn.then()
             case None if turn.then is not None:
-                self._app.notify(f"profile kept in {acted.text}", title="" if shown else turn.run, markup=False)
+                self._app.notify(f"{turn.name} kept in {acted.text}", title="" if shown else turn.run, markup=False)
             case None if shown and turn.has_event and any(each.region for each in self._app.screen.query(EventList)):
                 # The event that says the same stands on this screen.
                 pass

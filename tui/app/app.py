@@ -324,10 +324,12 @@ class DdptopApp(App[None]):
                     waiting=bool(live.frame.waiting),
                     all_ended=live.frame.all_ended,
                 )
-            case "profile" if live is None or live.frame.state not in ENDED:
-                # Of a run that has ended the newest profile is shown.
-                return self.check_action("act", ("profile",))
-            case "profile" | "logs" | "events" | "stacks" | "report":
+            case "diagnose" if live is not None and live.frame.state in ENDED:
+                # The newest one is shown.
+                return live.opened_by != parameters[0]
+            case "diagnose":
+                return self.check_action("act", parameters)
+            case "logs" | "events" | "stacks" | "report":
                 if live is not None and live.opened_by == action:
                     return False
                 return action != "report" or (live is not None and can_be_reported(live.frame))
@@ -430,21 +432,21 @@ class DdptopApp(App[None]):
             top.dismiss(top.rank)
         self.push_screen(screen, self._returned)
 
-    def action_profile(self) -> None:
-        """Profile the run, and show what that says; of an ended one show the newest profile."""
-        live = self._live
+    def action_diagnose(self, kind: str) -> None:
+        """Diagnose the run, and show what that says; of an ended one show the newest diagnosis of this kind."""
+        live, show = self._live, partial(self._show_diagnosis, kind)
         if live is None or live.frame.state in ENDED:
-            self._show_profile()
+            show()
             return
         live.take_count()
-        self.acting.begin("profile", self.source.control, self.shown.newest(), then=self._show_profile)
+        self.acting.begin(kind, self.source.control, self.shown.newest(), then=show)
 
-    def _show_profile(self) -> None:
-        from ddptop.tui.model.diagnosis.profile import newest
-        from ddptop.tui.screens.profile import ProfileScreen
+    def _show_diagnosis(self, kind: str) -> None:
+        from ddptop.tui.screens.diagnosis import DiagnosisScreen
 
         if (live := self._live) is not None:
-            self._show_list(ProfileScreen(self.shown.frame(), live.rank, lambda: newest(self.source.profiles())))
+            make = partial(self.source.diagnosis, kind)
+            self._show_list(DiagnosisScreen(self.shown.frame(), live.rank, kind, make))
 
     def action_plot(self) -> None:
         """Show the plot on the whole screen."""

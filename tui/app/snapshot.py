@@ -32,7 +32,7 @@ class Still:
         self._frame = frame
         self._link = link
         self.report = link.report
-        self.profiles = link.profiles
+        self.diagnosis = link.diagnosis
 
     def poll(self) -> None:
         """Take in the numbers that plots look back at: they ask for them when they are drawn."""

@@ -82,16 +82,17 @@ class RunControl:
             raise Refused("its observer is of a version that compares none")
         return reply.parameters
 
-    def profile(
+    def diagnose(
         self,
-        steps: int,
-        ranks: tuple[int, ...] | None = None,
+        kind: str,
         waiting: Waiting | None = None,
         *,
+        steps: int = 1,
+        ranks: tuple[int, ...] | None = None,
         culprit: bool = False,
     ) -> str:
-        """Profile so many steps of the accused rank and an ordinary one, or of some ranks; see `Control.profile`."""
-        return self._act("profile", waiting, steps=steps, ranks=ranks, culprit=culprit).text
+        """Diagnose some ranks over so many steps; see `Control.diagnose`."""
+        return self._act(kind, waiting, steps=steps, ranks=ranks, culprit=culprit).text
 
     def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
         """End all scripts at the same step."""

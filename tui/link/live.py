@@ -28,13 +28,14 @@ from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.inspection import RunInspector
 from ddptop.tui.link.source import DRAIN_S, Refused
 from ddptop.tui.link.subscription import Subscription
+from ddptop.tui.model.diagnosis.newest import newest
 from ddptop.tui.model.frame import Frame, whole
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.record.profiles.kept import Kept
     from ddptop.agent.observer.status.report import Report
     from ddptop.tui.link.logs.copies import CopiedLogs
+    from ddptop.tui.model.diagnosis.report import ReportLine
     from ddptop.tui.model.history.history import History
 
 DEFAULT = Thresholds()
@@ -132,12 +133,9 @@ class Link:
 
         return report.of(self.directory)
 
-    def profiles(self) -> list[Kept]:
-        """Return the profiles that are kept with the run; see `Source.profiles`."""
-        # Here, because few runs are profiled while somebody looks.
-        from ddptop.agent.observer.record.profiles import kept
-
-        return kept.profiles(self.directory.profiles)
+    def diagnosis(self, kind: str) -> list[ReportLine]:
+        """Return the newest diagnosis of a kind; see `Source.diagnosis`."""
+        return newest(kind, self.directory)
 
     def open(self, run: str) -> None:
         """Show another run from now on; see `Source.open`."""

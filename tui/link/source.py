@@ -22,8 +22,8 @@ from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.record.profiles.kept import Kept
     from ddptop.agent.observer.status.report import Report
+    from ddptop.tui.model.diagnosis.report import ReportLine
 
 __all__ = [
     "Busy", "Cancelled", "Control", "Home", "Hung", "Inspector", "ReadOnly", "Refused", "Source", "Unholdable",
@@ -79,24 +79,26 @@ class Control(Protocol):
         """
         ...
 
-    def profile(
+    def diagnose(
         self,
-        steps: int,
-        ranks: tuple[int, ...] | None = None,
+        kind: str,
         waiting: Waiting | None = None,
         *,
+        steps: int = 1,
+        ranks: tuple[int, ...] | None = None,
         culprit: bool = False,
     ) -> str:
-        """Profile so many steps of some ranks by torch's profiler. Blocks; returns the folder, on the observer's host.
+        """Diagnose some ranks. Blocks; returns the folder of the diagnosis, on the host of the run's observer.
 
         Args:
-            steps: number of steps.
-            ranks: the ranks, None for all.
+            kind: of `model.diagnosis.kinds`.
             waiting: as of `pause`.
-            culprit: profile the rank that a verdict accuses and an ordinary one, and `ranks` where none is accused.
+            steps: number of steps over which it is made.
+            ranks: the ranks, None for all.
+            culprit: diagnose the rank that a verdict accuses and an ordinary one, and `ranks` where none is accused.
 
         Raises:
-            Refused: there is no profile, and why.
+            Refused: there is no diagnosis, and why.
             Cancelled: `waiting` was cancelled.
         """
         ...
@@ -235,8 +237,8 @@ class Source(Protocol):
         """
         ...
 
-    def profiles(self) -> list[Kept]:
-        """Return the profiles that are kept with the run, the newest first; in any thread."""
+    def diagnosis(self, kind: str) -> list[ReportLine]:
+        """Return the newest diagnosis of a kind that is kept with the run; in any thread."""
         ...
 
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
@@ -264,7 +266,7 @@ class ReadOnly:
         self.frame = source.frame
         self.watch = source.watch
         self.report = source.report
-        self.profiles = source.profiles
+        self.diagnosis = source.diagnosis
         self.close = source.close
         self.control: Control = _Refusal()
         self._source = source
@@ -286,7 +288,7 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 class _Refusal:
     """A `Control` that does nothing, and says nothing of the run's processes."""
 
-    pause = freeze = step = checkpoint = profile = stop = resume = kill = signal = _refuse
+    pause = freeze = step = checkpoint = diagnose = stop = resume = kill = signal = _refuse
     resumable = restart = victims = processes = _refuse
 
 
@@ -344,9 +346,9 @@ class Home:
             raise RunDirError("no run is shown")
         return self._source.report()
 
-    def profiles(self) -> list[Kept]:
-        """Return the profiles of the run that is shown."""
-        return [] if self._source is None else self._source.profiles()
+    def diagnosis(self, kind: str) -> list[ReportLine]:
+        """Return the newest diagnosis of the run that is shown."""
+        return [] if self._source is None else self._source.diagnosis(kind)
 
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
         """Say which ranks' steps are looked at, and whose logs."""

@@ -80,7 +80,7 @@ class LiveScreen(Transient[int]):
         Binding("o", "app.report", "Report", id="run.report", tooltip="Show why the run has failed, and what to do"),
         Binding(
             "P",
-            "app.profile",
+            "app.diagnose('profile')",
             "Profile",
             id="run.profile",
             tooltip="Profile three steps: say in what the slow rank differs; of an ended run, the newest profile",
@@ -95,7 +95,7 @@ class LiveScreen(Transient[int]):
         ),
     ]
 
-    opened_by: ClassVar[str] = ""
+    opened_by = ""
     """The action of the app that opens a screen of this kind, and that it does not offer; empty where there is none."""
     is_of_rank: ClassVar[bool] = False
     """True where all of the screen is about one rank."""

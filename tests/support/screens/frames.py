@@ -19,13 +19,13 @@ from msgspec.structs import replace
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.store import Store
-from ddptop.agent.observer.record.profiles.kept import Kept
 from ddptop.agent.observer.status.report import Report
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict
 from ddptop.tui.control.kill import Aim, Consent, ProcessLine
 from ddptop.tui.link.source import Refused, Unholdable
+from ddptop.tui.model.diagnosis.report import ReportLine
 from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, whole
 from support.values.histories import RecordedHistory
@@ -263,7 +263,7 @@ class StillSource:
         self.unholdable = False
         self.inspector = StillInspector(current.world)
         self.reported: Report | None = None
-        self.kept: list[Kept] = []
+        self.kept: dict[str, list[ReportLine]] = {}
 
     @property
     def control(self) -> StillSource:
@@ -290,9 +290,9 @@ class StillSource:
             raise RunDirError("no report here")
         return self.reported
 
-    def profiles(self) -> list[Kept]:
-        """Return those that the test has given, in `kept`."""
-        return self.kept
+    def diagnosis(self, kind: str) -> list[ReportLine]:
+        """Return the lines that the test has given for the kind, in `kept`."""
+        return self.kept.get(kind) or [ReportLine("", f"no {kind} is kept")]
 
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
         """Note whose steps are looked at, and whose logs."""
@@ -318,17 +318,18 @@ class StillSource:
         """Save."""
         return self._do("checkpoint", "step 1,284 saved in /data/c.pt (0.2 s)", self.current.state)
 
-    def profile(
+    def diagnose(
         self,
-        steps: int,
-        ranks: tuple[int, ...] | None = None,
+        kind: str,
         waiting: Waiting | None = None,
         *,
+        steps: int = 1,
+        ranks: tuple[int, ...] | None = None,
         culprit: bool = False,
     ) -> str:
-        """Profile."""
-        said = f"profile {steps} {ranks} {culprit}"
-        return self._do(said, "/run/resnet-7f3a/profiles/0001", self.current.state)
+        """Diagnose."""
+        said = f"{kind} {steps} {ranks} {culprit}"
+        return self._do(said, f"/run/resnet-7f3a/{kind}/0001", self.current.state)
 
     def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
         """End in order."""

@@ -73,19 +73,19 @@ def verb(run: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> Callable[..., o
     ],
 )
 def test_the_ranks_that_are_named_are_asked_for(
-    words: tuple[str, ...], asked: object, run: rundir.RunDir, verb: Callable[..., object],
+    words: tuple[str, ...], asked: tuple[object, ...], run: rundir.RunDir, verb: Callable[..., object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """By itself the accused rank and an ordinary one, and where none is accused the first eight."""
     found: list[object] = []
 
-    def asked_for(control: object, steps: int, ranks: object, waiting: object, *, culprit: bool = False) -> str:
-        found.append((steps, ranks, culprit))
+    def asked_for(control: object, kind: str, waiting: object, *, steps: int, ranks: object, culprit: bool) -> str:
+        found.append((kind, steps, ranks, culprit))
         return str(_profile(run.profiles))
 
-    monkeypatch.setattr(RunControl, "profile", asked_for)
+    monkeypatch.setattr(RunControl, "diagnose", asked_for)
     assert verb(*words) == 0
-    assert found == [asked]
+    assert found == [("profile", *asked)]
 
 
 def test_it_prints_sentences_a_table_and_the_trace(
@@ -94,7 +94,7 @@ def test_it_prints_sentences_a_table_and_the_trace(
 ) -> None:  # fmt: skip
     """And says which ranks were left out, and copies the trace packed or not, by the name of the file."""
     folder = _profile(run.profiles, ranks=8)
-    monkeypatch.setattr(RunControl, "profile", lambda *given, **more: str(folder))
+    monkeypatch.setattr(RunControl, "diagnose", lambda *given, **more: str(folder))
     assert verb("--out", str(tmp_path / "a.json.gz")) == 0
     assert verb("--out", str(tmp_path / "a.json")) == 0
     trace = folder / "trace.json.gz"
@@ -172,6 +172,6 @@ def test_wrong_options_get_one_line(
 def test_a_profile_on_another_host_says_where(
     verb: Callable[..., object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(RunControl, "profile", lambda *given, **more: "/elsewhere/profiles/0001")
+    monkeypatch.setattr(RunControl, "diagnose", lambda *given, **more: "/elsewhere/profiles/0001")
     assert verb() == 1
     assert "/elsewhere/profiles/0001 on the host of rank 0" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from ddptop.tui.link.source import Control, ReadOnly, Refused, Source
 ACTIONS = {name for name in vars(Control) if not name.startswith("_")}
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "step": (1,),
-    "profile": (3,),
+    "diagnose": ("profile",),
     "kill": (0.0, None, print),
     "signal": (15, None),
     "victims": (None,),
@@ -53,6 +53,6 @@ def test_a_run_to_be_looked_at_can_only_be_looked_at() -> None:
     with pytest.raises(Refused, match="read-only"):
         source.open("another")
     assert still.asked == []
-    reading = {"poll", "advance", "frame", "watch", "close", "inspector", "report", "profiles"}
+    reading = {"poll", "advance", "frame", "watch", "close", "inspector", "report", "diagnosis"}
     assert {name for name in dir(source) if not name.startswith("_")} == reading | {"open", "control"}
     assert reading | {"open", "control"} == {name for name in vars(Source) if not name.startswith("_")}

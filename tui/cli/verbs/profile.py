@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs import control
+from ddptop.tui.cli.verbs.diagnosis import add_kept, add_ranks, diagnose
 from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json, typed
 
 if TYPE_CHECKING:
@@ -32,39 +33,12 @@ def add(verbs: Verbs) -> None:
         AWAITED,
     )  # fmt: skip
     add_run(profile)
-    profile.add_argument(
-        "--ranks",
-        type=typed(_ranks),
-        metavar="RANKS",
-        help="ranks as 0,2 or 0-3; `culprit`: the accused rank and an ordinary one; `all`",
-    )
-    profile.add_argument("--steps", type=typed(_steps), default=3, metavar="N", help="number of steps, 1 to 50 (3)")
+    add_ranks(profile, "profile")
     profile.add_argument(
         "--out", type=typed(_target), metavar="FILE", help="copy the trace to this file, .json or .json.gz"
     )
-    profile.add_argument("--list", action="store_true", help="list the profiles that are kept with the run, also ended")
-    profile.add_argument("--json", action="store_true", help="as JSON (see `ddptop help json`)")
+    add_kept(profile, "profiles")
     profile.set_defaults(carry=_profile, printing=_print)
-
-
-def _ranks(text: str) -> str | tuple[int, ...]:
-    if text in ("culprit", "all"):
-        return text
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not (first.isdecimal() and (last.isdecimal() if dash else True)) or len(part) > 11:
-            raise ValueError("ranks as 0,2 or 0-3, or `culprit`, or `all`")
-        if not int(first) <= int(last or first) <= int(first) + 1023:
-            raise ValueError("a range as 0-3, of up to 1,024 ranks")
-        found.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(found))
-
-
-def _steps(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 50:
-        raise ValueError("a number of steps, 1 to 50")
-    return int(text)
 
 
 def _target(text: str) -> Path:
@@ -102,16 +76,7 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
     from ddptop.agent.observer.record.profiles import kept
     from ddptop.tui.model.diagnosis import profile
 
-    world = action.world
-    match options.ranks:
-        case None:
-            done = action.profile(options.steps, profile.first_ranks(world), waiting, culprit=True)
-        case "culprit":
-            done = action.profile(options.steps, None, waiting, culprit=True)
-        case "all":
-            done = action.profile(options.steps, None, waiting)
-        case ranks:
-            done = action.profile(options.steps, ranks, waiting)
+    done = diagnose(options, action, waiting)
     found = kept.read(Path(done))
     if found is None:
         # The observer that made it is on another host.
@@ -126,7 +91,7 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
         print_json(profile.as_json(found))
         return 0
     print("\n".join(profile.text(found)))
-    if options.ranks is None and (missing := profile.left_out(found, world)):
+    if options.ranks is None and (missing := profile.left_out(found, action.world)):
         print(missing)
     return 0
 

@@ -11,12 +11,9 @@ import msgspec
 from ddptop.agent.observer.record.profiles.kept import Kept
 from ddptop.agent.observer.record.profiles.summary import Difference
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
+from ddptop.tui.model.diagnosis.kinds import MOST_RANKS
 from ddptop.tui.model.diagnosis.report import ReportLine
 
-STEPS: Final = 3
-"""Steps of a profile, where nobody says how many."""
-MOST_RANKS: Final = 8
-"""Ranks of a profile at most, where nobody says which."""
 VIEWER: Final = "https://ui.perfetto.dev"
 _MOST_LINES: Final = 10
 """Operators of the table at most."""
@@ -26,11 +23,6 @@ _ENGINE: Final = "autograd::engine::evaluate_function: "
 _SHAPES: Final = 33
 """Cells of the shapes of one rank at most."""
 NONE: Final = "no profile is kept with this run"
-
-
-def first_ranks(world: int) -> tuple[int, ...]:
-    """Return the ranks that are profiled where none is accused and nobody says which."""
-    return tuple(range(min(world, MOST_RANKS)))
 
 
 def left_out(kept: Kept, world: int) -> str:

@@ -1,4 +1,4 @@
-"""The key that profiles, and the screen of a profile."""
+"""The keys that diagnose a run, and the screen of a diagnosis."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from textual.screen import Screen
 
 from ddptop.agent.observer.record.profiles.kept import Kept
 from ddptop.agent.observer.record.profiles.summary import Difference, Summary
+from ddptop.tui.model.diagnosis.profile import newest
+from ddptop.tui.screens.diagnosis import DiagnosisScreen
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.lists import EventScreen
-from ddptop.tui.screens.profile import ProfileScreen
 from ddptop.tui.screens.run import RunScreen
 
 SENTENCE = "aten::sort takes 18 ms a step on rank 2 and 0.4 ms on rank 0: 12 calls against 12"
@@ -32,11 +33,11 @@ async def test_the_key_profiles_and_shows_what_that_says() -> None:
     """Three steps of the accused rank and an ordinary one, or of the first ranks; `escape` leads back."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(110, 30)) as pilot:
-        source.kept = [KEPT]
+        source.kept["profile"] = newest([KEPT])
         await pilot.press("P")
         await until(pilot, lambda: SENTENCE in seen(pilot.app), "the summary")
         assert source.asked == ["profile 3 (0, 1, 2, 3) True"]
-        assert isinstance(pilot.app.screen, ProfileScreen)
+        assert isinstance(pilot.app.screen, DiagnosisScreen)
         text = seen(pilot.app)
         assert "profile 0003: steps 5 to 7 of ranks 0, 2" in text
         assert "12 / 12 " in text
@@ -52,7 +53,7 @@ async def test_a_profile_does_not_come_between_the_user_and_a_dialog(
 ) -> None:
     """Nor takes what is typed into a field: a message says where it is."""
     source, made = StillSource(frame()), threading.Event()
-    monkeypatch.setattr(source, "profile", lambda *_, **__: made.wait(DEADLINE_S) and "/run/profiles/0001")
+    monkeypatch.setattr(source, "diagnose", lambda *_, **__: made.wait(DEADLINE_S) and "/run/profiles/0001")
     async with dashboard(source).run_test(size=(110, 30), notifications=True) as pilot:
         await pilot.press("P", *key.split())
         await until(pilot, lambda: isinstance(pilot.app.screen, place), "the place to type")
@@ -66,7 +67,7 @@ async def test_a_profile_does_not_come_between_the_user_and_a_dialog(
 async def test_an_ended_run_shows_its_newest_profile(kept: list[Kept], says: str) -> None:
     """Nothing is asked of it."""
     source = StillSource(frame("finished"))
-    source.kept = kept
+    source.kept["profile"] = newest(kept)
     async with dashboard(source).run_test(size=(110, 30)) as pilot:
         await pilot.press("P")
         await until(pilot, lambda: says in seen(pilot.app), "the profile")

@@ -1,0 +1,72 @@
+"""The options that the verbs of a diagnosis share: of which ranks it is made, over how many steps, and those kept."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ddptop.tui.cli.verbs.options import typed
+from ddptop.tui.model.diagnosis.kinds import KINDS, first_ranks
+
+if TYPE_CHECKING:
+    from ddptop.agent.control.waiting import Waiting
+    from ddptop.tui.link.control import RunControl
+
+_MOST_STEPS = 50
+
+
+def add_ranks(verb: argparse.ArgumentParser, kind: str) -> None:
+    """Let the verb take ranks and a number of steps."""
+    verb.add_argument(
+        "--ranks",
+        type=typed(_ranks),
+        metavar="RANKS",
+        help="ranks as 0,2 or 0-3; `culprit`: the accused rank and an ordinary one; `all`",
+    )
+    steps = KINDS[kind].steps
+    verb.add_argument(
+        "--steps",
+        type=typed(_steps),
+        default=steps,
+        metavar="N",
+        help=f"number of steps, 1 to {_MOST_STEPS} ({steps})",
+    )
+
+
+def add_kept(verb: argparse.ArgumentParser, plural: str) -> None:
+    """Let the verb list what is kept with a run, and print JSON."""
+    verb.add_argument(
+        "--list", action="store_true", help=f"list the {plural} that are kept with the run, also an ended one"
+    )
+    verb.add_argument("--json", action="store_true", help="as JSON (see `ddptop help json`)")
+
+
+def diagnose(options: argparse.Namespace, action: RunControl, waiting: Waiting) -> str:
+    """Have the diagnosis of the verb made, of the ranks that `--ranks` names; returns its folder.
+
+    Raises:
+        Refused, Cancelled: as `Control.diagnose`.
+    """
+    named = options.ranks
+    ranks = first_ranks(action.world) if named is None else None if isinstance(named, str) else named
+    return action.diagnose(options.verb, waiting, steps=options.steps, ranks=ranks, culprit=named in (None, "culprit"))
+
+
+def _ranks(text: str) -> str | tuple[int, ...]:
+    if text in ("culprit", "all"):
+        return text
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)) or len(part) > 11:
+            raise ValueError("ranks as 0,2 or 0-3, or `culprit`, or `all`")
+        if not int(first) <= int(last or first) <= int(first) + 1023:
+            raise ValueError("a range as 0-3, of up to 1,024 ranks")
+        found.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(found))
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_STEPS:
+        raise ValueError(f"a number of steps, 1 to {_MOST_STEPS}")
+    return int(text)

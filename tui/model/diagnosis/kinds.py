@@ -1,0 +1,25 @@
+"""The diagnoses that are made on request and kept with a run, and the ranks and steps of one where nobody says them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+MOST_RANKS: Final = 8
+"""Ranks that are diagnosed at most, where nobody says which."""
+
+
+class Kind(NamedTuple):
+    """A kind of diagnosis, where nobody says more than its name."""
+
+    steps: int = 1
+    """Steps over which it is made."""
+
+
+KINDS: Final[Mapping[str, Kind]] = {"profile": Kind(steps=3)}
+"""By the name of its action, as keys, verbs and messages have it."""
+
+
+def first_ranks(world: int) -> tuple[int, ...]:
+    """Return the ranks that are diagnosed where none is accused and nobody says which."""
+    return tuple(range(min(world, MOST_RANKS)))

@@ -1,0 +1,27 @@
+"""The newest diagnosis of a kind, all of the screen for it: a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ddptop.tui.model.diagnosis.report import ReportLine
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.screens.report import ReportScreen
+
+
+class DiagnosisScreen(ReportScreen):
+    """A diagnosis as it was when the screen was opened."""
+
+    def __init__(self, frame: Frame, rank: int, kind: str, make: Callable[[], Sequence[ReportLine]]) -> None:
+        """Show what `make` returns, which is called in a thread; `kind` is one of `model.diagnosis.kinds`."""
+        super().__init__(frame, rank, make)
+        self.opened_by = kind
+
+    def show(self, frame: Frame) -> None:
+        """Show the state of the run; the diagnosis stays."""
+        self.listing.fold()
+        self.show_caption(frame)
+
+    def caption(self, frame: Frame) -> tuple[str, str, str]:
+        """Return the run, and how all of the kind are had as text."""
+        return frame.run, frame.state, f"all that are kept: ddptop {self.opened_by} {frame.run} --list"
