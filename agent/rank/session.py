@@ -26,6 +26,7 @@ from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.inspection.looking import Looking
+from ddptop.agent.rank.inspection.modules import Modules
 from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
 from ddptop.agent.rank.inspection.workers import Workers
@@ -134,7 +135,8 @@ class Session:
         self._inspecting = Inspecting(self.collectives, self.faults, process, self.hello.started_at_ns)
         self.profiling = Profiling(self.rank, directory.profiles, self.stamps, self.faults)
         self.workers = Workers(own_sources)
-        self.looking = Looking(self.stamps, self.workers, own_sources)
+        self.modules = Modules(self.stamps, self.faults)
+        self.looking = Looking(self.stamps, self.workers, self.modules, own_sources)
         self._account = Account(
             directory,
             Member(
@@ -223,6 +225,7 @@ class Session:
         self._tell_last()
         self._ended = True
         self.profiling.close()
+        self.modules.close()
         crashes.end()
         self.rendezvous.end()
         stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
@@ -304,6 +307,7 @@ class Session:
         self.gate.renew()
         self.stamps.abandon()
         self.profiling.abandon()
+        self.modules.close()
         device_time.CAPTURES.renew()
 
     def tick(self) -> None:
@@ -353,6 +357,8 @@ class Session:
             self.faults.note("the end of a step", error)
         if self.profiling.is_armed:
             self.profiling.boundary(step)
+        if self.modules.is_armed:
+            self.modules.boundary(step)
 
     def hold(self) -> None:
         """Do as `count` where optimizer steps are what is counted.
@@ -552,9 +558,9 @@ class Session:
             generation=self.hello.generation,
         )
 
-    def look(self, token: int) -> tuple[Looks, ...] | None:
+    def look(self, token: int, *, modules: bool) -> tuple[Looks, ...] | None:
         """Return the looks at the training for a verdict, None while the rank still looks."""
-        return self.looking.ask(token)
+        return self.looking.ask(token, modules=modules)
 
     def bare_beat(self, seq: int, refused: int) -> Beat:
         """Return a sign of life with the agent's own counts only."""

@@ -116,7 +116,9 @@ class Look(Message, frozen=True, tag="look"):
 
     id: Whole
     token: Count
-    """Number of the verdict for which the rank looks: another one begins anew."""
+    """Another one begins anew."""
+    modules: bool = False
+    """Look for the modules whose backward pass torch executes, too, which costs the training more."""
 
 
 class ReadLog(Message, frozen=True, tag="read_log"):

@@ -1,10 +1,11 @@
 """What a rank pays while it looks at its training thread: `python tests/bench/looks.py [--rounds 60] [--ms 10]`.
 
 A process that is a whole group trains without a pause, in steps of about so many ms: a third of it Python, the rest
-torch.  In short blocks, in another order in each round, it is asked to look, is not asked, and is not asked again
-(A/A).  Printed are the medians of the ratios of step times within a round, by the wall, which has in it the waits for
-the interpreter lock, and by the CPU time of the training thread; and how often it was looked at in a second, and the
-CPU time of the agent's thread for one glance, for which the training cannot have the interpreter lock.
+torch.  In short blocks, in another order in each round, it is asked to look, to look for the modules of backward
+passes too, is not asked, and is not asked again (A/A).  Printed are the medians of the ratios of step times within a
+round, by the wall, which has in it the waits for the interpreter lock, and by the CPU time of the training thread; and
+how often it was looked at in a second, and the CPU time of the agent's thread for one glance, for which the training
+cannot have the interpreter lock.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-KINDS: Final = ("off", "again", "looks")
+KINDS: Final = ("off", "again", "looks", "modules")
 BLOCK_S: Final = 0.15
 
 
@@ -85,9 +86,9 @@ def measure(rounds: int, ms: float) -> tuple[dict[str, list[tuple[float, float]]
     for _ in range(rounds):
         order.shuffle(kinds)
         for kind in kinds:
-            if kind == "looks":
+            if kind in ("looks", "modules"):
                 token += 1
-                looking.ask(token)
+                looking.ask(token, modules=kind == "modules")
                 # The agent's thread wakes ten times a second, and sees then that it is to look.
                 took(max(1, round(120 / length)), *parts)
                 before, began = len(counted), time.perf_counter()
@@ -95,6 +96,7 @@ def measure(rounds: int, ms: float) -> tuple[dict[str, list[tuple[float, float]]
                 glances, seconds = glances + len(counted) - before, seconds + time.perf_counter() - began
                 looking._is_looking = False
                 session.workers.end()
+                session.modules.end()
             else:
                 took(max(1, round(120 / length)), *parts)
                 times[kind].append(took(steps, *parts))

@@ -1,6 +1,7 @@
 """The lines of code behind verdicts: the accused rank and an ordinary one are asked to look at their training threads.
 
-Both look for some seconds, once for each verdict; of a healthy run no rank is ever asked.
+Both look for some seconds, once for each verdict, and once more where the cost was not seen.  Where torch executes a
+slow backward pass, they look for its modules afterwards.  Of a healthy run no rank is ever asked.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ KINDS: Final = ("slow_rank", "input_bound")
 """Kinds of verdicts that have a line of code for their reason."""
 PATIENCE_S: Final = 75.0
 """Seconds after which ranks that have not looked are not asked any more: those of a paused run make no steps."""
+AGAIN_S: Final = 60.0
+"""Seconds after which a verdict that stands, and whose cost the looks did not show, is asked for once more."""
 _REQUESTER: Final = b"\0lines %d"
 """Stands for the question about a verdict among those who ask; names of onlookers do not look like it."""
+_ASKED: Final = 40
+"""Bits of a token above which stands how often was asked before; below them is the number of the verdict."""
 
 
 @dataclass
@@ -29,7 +34,24 @@ class _Question:
     ranks: tuple[int, ...]
     """The culprit, and the rank it is compared with, where there is one."""
     give_up: float
+    token: int
+    modules: bool = False
+    """The backward pass is what is slower, so that its modules are looked for."""
     found: dict[int, tuple[wire.Looks, ...]] = field(default_factory=dict)
+
+
+@dataclass
+class _Answer:
+    line: Line | None = None
+    """None: the looks have not shown the cost of the verdict."""
+    asked: int = 0
+    """Questions that have ended."""
+    due: float | None = None
+    """When the next question is; None: there is none."""
+    modules: bool = False
+    """The next question, or the last one, is for the modules of the backward pass."""
+    is_again: bool = False
+    """The looks were asked for once more."""
 
 
 class Lines:
@@ -40,8 +62,8 @@ class Lines:
         self._forwarding = forwarding
         self._clock = clock
         self._question: _Question | None = None
-        self._answered: dict[int, Line | None] = {}
-        """By number of the verdict, what was found; None: nothing that fits it."""
+        self._answers: dict[int, _Answer] = {}
+        """By number of the verdict."""
 
     def turn(self, verdicts: Sequence[wire.Verdict], ordinary: Sequence[int]) -> Mapping[Accusation, Line]:
         """Ask where that is due, once a second; return what is known of the verdicts of this moment.
@@ -51,40 +73,54 @@ class Lines:
             ordinary: ranks that are neither slow nor fast.
         """
         present = {verdict.number: verdict for verdict in verdicts}
-        self._answered = {number: line for number, line in self._answered.items() if number in present}
+        self._answers = {number: answer for number, answer in self._answers.items() if number in present}
         question = self._question
-        if question is not None and (question.verdict.number not in present or self._clock() > question.give_up):
-            self._answered[question.verdict.number] = None
+        if question is not None and question.verdict.number not in present:
             question = self._question = None
-        if question is not None and len(question.found) == len(question.ranks):
+        if question is not None and (len(question.found) == len(question.ranks) or self._clock() > question.give_up):
             question.verdict = present[question.verdict.number]
-            self._answered[question.verdict.number] = _compared(question)
+            self._end(question)
             question = self._question = None
         if question is None:
             question = self._question = self._next(verdicts, ordinary)
         if question is not None:
-            command = wire.Look(0, question.verdict.number)
+            command = wire.Look(0, question.token, question.modules)
             for rank in sorted({*question.ranks} - question.found.keys()):
-                self._forwarding.forward(_REQUESTER % question.verdict.number, rank, command, self._take)
-        return {accusation_of(present[number]): line for number, line in self._answered.items() if line is not None}
+                self._forwarding.forward(_REQUESTER % question.token, rank, command, self._take)
+        found = {number: answer.line for number, answer in self._answers.items()}
+        return {accusation_of(present[number]): line for number, line in found.items() if line is not None}
+
+    def _end(self, question: _Question) -> None:
+        """Take what a question has shown, and choose the next one about its verdict."""
+        answer = self._answers.setdefault(question.verdict.number, _Answer())
+        answer.asked, answer.due = answer.asked + 1, None
+        line = _compared(question) if len(question.found) == len(question.ranks) else None
+        if line is not None and not (question.modules and (line.is_in_engine or not line.text)):
+            answer.line = line
+        if answer.line is None and not answer.is_again:
+            answer.is_again, answer.due = True, self._clock() + AGAIN_S
+        elif line is not None and line.is_in_engine and not question.modules:
+            answer.modules, answer.due = True, self._clock()
 
     def _next(self, verdicts: Sequence[wire.Verdict], ordinary: Sequence[int]) -> _Question | None:
         for verdict in verdicts:
-            if verdict.kind not in KINDS or verdict.number in self._answered:
+            answer = self._answers.get(verdict.number, _Answer(due=self._clock()))
+            if verdict.kind not in KINDS or answer.due is None or self._clock() < answer.due:
                 continue
-            if verdict.line:
+            if verdict.line and not answer.asked:
                 # An observer before this one has found it.
-                self._answered[verdict.number] = Line(verdict.line, verdict.line_share or 0.0)
+                self._answers[verdict.number] = _Answer(Line(verdict.line, verdict.line_share or 0.0))
                 continue
             peer = next((rank for rank in ordinary if rank != verdict.rank), None)
             if peer is not None:
                 ranks = (peer,) if verdict.rank is None else (verdict.rank, peer)
-                return _Question(verdict, ranks, self._clock() + PATIENCE_S)
+                token = verdict.number | answer.asked << _ASKED
+                return _Question(verdict, ranks, self._clock() + PATIENCE_S, token, answer.modules)
         return None
 
     def _take(self, requester: bytes, rank: int, reply: wire.Reply) -> None:
         question = self._question
-        if question is not None and requester == _REQUESTER % question.verdict.number and reply.looks:
+        if question is not None and requester == _REQUESTER % question.token and reply.looks:
             question.found[rank] = reply.looks
 
 

@@ -54,7 +54,7 @@ class Commanded(Protocol):
         """The profiles of the rank."""
         ...
 
-    def look(self, token: int) -> tuple[wire.Looks, ...] | None:
+    def look(self, token: int, *, modules: bool) -> tuple[wire.Looks, ...] | None:
         """Return the looks at the training for a verdict, None while the rank still looks."""
         ...
 
@@ -174,8 +174,8 @@ class Executing:
             case wire.ReadProfile(id, token, offset):
                 piece = session.profiling.read(token, offset)
                 return wire.Reply(id, piece is not None, "" if piece else "there is no such trace", piece=piece)
-            case wire.Look(id, token):
-                looks = session.look(token)
+            case wire.Look(id, token, modules):
+                looks = session.look(token, modules=modules)
                 if looks is None:
                     return wire.Reply(id, False, "looking", gate.completed, pending=True)
                 return wire.Reply(id, True, "", gate.completed, looks=looks)

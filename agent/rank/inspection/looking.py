@@ -11,10 +11,12 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable
+from types import FrameType
 from typing import Final, NamedTuple
 
 from ddptop.agent.rank.inspection.frames import current
-from ddptop.agent.rank.inspection.tally import Place, Tally, stack_of
+from ddptop.agent.rank.inspection.modules import Modules
+from ddptop.agent.rank.inspection.tally import Instruction, Place, Tally, stack_of
 from ddptop.agent.rank.inspection.workers import Workers
 from ddptop.agent.rank.records.meter import intervals_of
 from ddptop.agent.rank.records.stamps import ACTIVITIES, BACKWARD, Stamps, StepStamps
@@ -60,6 +62,7 @@ class Looking:
         self,
         stamps: Stamps,
         workers: Workers,
+        modules: Modules,
         sources: Callable[[], Sources],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -68,11 +71,13 @@ class Looking:
         Args:
             stamps: of the training thread.
             workers: the data workers.
+            modules: those of a backward pass.
             sources: returns the files of this process, once the script is known.
             clock: returns seconds, by which glances are due.
         """
         self._stamps = stamps
         self._workers = workers
+        self._modules = modules
         self._sources = sources
         self._clock = clock
         self._token: int | None = None
@@ -88,13 +93,20 @@ class Looking:
         """Completed steps at the beginning, and at the end."""
         self._elsewhere: set[int] = set()
         """Threads that have been seen outside of a backward pass."""
+        self._of_modules = False
+        """Only the steps count whose modules are marked."""
         self._due = self._began = self._until = 0.0
         self._is_looking = False
         # Not the generator of the module `random`: that is the script's.
         self._random = random.Random()
 
-    def ask(self, token: int) -> tuple[Looks, ...] | None:
-        """Return the looks for a verdict; None while they are not all there, and begin them where nobody has yet."""
+    def ask(self, token: int, *, modules: bool = False) -> tuple[Looks, ...] | None:
+        """Return the looks for a verdict; None while they are not all there, and begin them where nobody has yet.
+
+        Args:
+            token: another one begins anew.
+            modules: look for the modules of backward passes, too.
+        """
         if token != self._token:
             self._token, self._found, self._is_looking = token, None, True
             self._glances, self._settled = [], []
@@ -107,6 +119,11 @@ class Looking:
             }
             self._due = self._began = self._clock()
             self._workers.begin()
+            self._of_modules = modules
+            if modules:
+                self._modules.begin()
+            else:
+                self._modules.end()
         elif self._found is None and not self._is_looking and self._clock() > self._until + _SETTLES_S:
             self._close()
         return self._found
@@ -128,20 +145,31 @@ class Looking:
         if (took >= least and stamps.steps >= self._before + _STEPS) or took >= _LONGEST_S:
             self._is_looking, self._until, self._after = False, now, stamps.steps
             self._workers.end()
+            self._modules.end()
             return
         self._due = now + EVERY_S * self._random.uniform(0.5, 1.5) * (1 if took < least else _SELDOM)
         frames = current()
         frame = frames.get(stamps.thread or 0)
         at, phase = stamps.clock(), stamps.activity
-        stack = stack_of(frame)
+        instructions = stack_of(frame)
+        stack: tuple[Place, ...] = instructions
         if phase != _BACKWARD:
             self._elsewhere.update(frames)
-        elif frame is not None and frame.f_code.co_name.endswith(_ENGINE):
-            hooks = next((each for ident, each in frames.items() if ident not in self._elsewhere), None)
-            stack = stack_of(hooks) + stack
+        else:
+            stack = self._in_backward(instructions, frames)
         frames.clear()
         self._glances.append(_Glance(at, at - self._last, stack, phase))
         self._last = at
+
+    def _in_backward(self, stack: tuple[Instruction, ...], frames: dict[int, FrameType]) -> tuple[Place, ...]:
+        """Return the stack with what the engine executes: a module's operators, and hooks on a thread of its own."""
+        engine = next((index for index, (code, _) in enumerate(stack) if code.co_name.endswith(_ENGINE)), None)
+        if engine is None:
+            return stack
+        hooks = stack[:engine]
+        if not engine:
+            hooks = stack_of(next((each for ident, each in frames.items() if ident not in self._elsewhere), None))
+        return (*hooks, *reversed(self._modules.present), *stack[engine:])
 
     def settle(self, stamped: StepStamps) -> None:
         """Take note of a recorded step, from whose stamps the phases of its glances follow."""
@@ -153,7 +181,7 @@ class Looking:
             return
         intervals = list(intervals_of(stamped))
         begin = stamped.end - intervals[-1][1] if intervals else 0
-        if not intervals or begin < self._first:
+        if not intervals or begin < self._first or (self._of_modules and stamped.step not in self._modules.steps):
             return
         first, last = (bisect_right(self._glances, moment, key=lambda each: each.at) for moment in (begin, stamped.end))
         self._steps += 1

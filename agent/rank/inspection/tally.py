@@ -22,8 +22,10 @@ _DEEPEST: Final = 200
 _LONGEST: Final = 100
 """Characters of the name of a function."""
 
-Place: TypeAlias = "tuple[CodeType, int]"
+Instruction: TypeAlias = "tuple[CodeType, int]"
 """A function, and the place of the instruction in it that it executes."""
+Place: TypeAlias = "Instruction | str"
+"""The same, or the name of a module whose backward pass is under way."""
 
 
 class Tally:
@@ -40,13 +42,16 @@ class Tally:
 
     def looks(self, steps: int) -> Looks:
         """Return what has been added, of so many steps."""
-        frames = {place: self._frame(*place) for _, stack in self._ns for place in stack}
+        frames = {place: self._frame(place) for _, stack in self._ns for place in stack}
         by_frame: Counter[tuple[str, tuple[Frame, ...]]] = Counter()
         for (phase, stack), spent in self._ns.items():
             by_frame[phase, _kept([frames[place] for place in stack])] += spent
         return bounded(steps, by_frame)
 
-    def _frame(self, code: CodeType, instruction: int) -> Frame:
+    def _frame(self, place: Place) -> Frame:
+        if isinstance(place, str):
+            return Frame(clean(place, _LONGEST), "", 0)
+        code, instruction = place
         file = code.co_filename
         # Python 3.10 does not know the class of a method.
         function = clean(function_name(getattr(code, "co_qualname", code.co_name)), _LONGEST)
@@ -79,9 +84,9 @@ def _kept(stack: Sequence[Frame]) -> tuple[Frame, ...]:
     return (*reversed(own[:_OWN]), *reversed(stack[:_INNERMOST]))
 
 
-def stack_of(frame: FrameType | None) -> tuple[Place, ...]:
+def stack_of(frame: FrameType | None) -> tuple[Instruction, ...]:
     """Return where a thread stands, the innermost frame first; of deeper stacks the innermost frames."""
-    stack: list[Place] = []
+    stack: list[Instruction] = []
     while frame is not None and len(stack) < _DEEPEST:
         stack.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back

@@ -20,6 +20,7 @@ from ddptop.agent.rank.commands.executing import Executing
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.inspection.looking import Looking
+from ddptop.agent.rank.inspection.modules import Modules
 from ddptop.agent.rank.inspection.stacks import own_sources
 from ddptop.agent.rank.inspection.workers import Workers
 from ddptop.agent.rank.publisher import PERIOD_S, Publisher
@@ -37,7 +38,7 @@ class Session:
         self.faults, self.health, self.gate = Faults(), self, self
         self.limit = self.record_ns = None
         self.stamps = Stamps()
-        self.looking = Looking(self.stamps, Workers(own_sources), own_sources)
+        self.looking = Looking(self.stamps, Workers(own_sources), Modules(self.stamps, Faults()), own_sources)
         self.own_rate = OwnRate(self.stamps)
         self.own_rate.is_over = True
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faulty.runs import START_S, Watched, command, watched
 
-PLACES: Final = ("loader", "worker", "forward", "hook", "optimizer", "logging")
+PLACES: Final = ("loader", "worker", "forward", "hook", "operator", "optimizer", "logging")
 MODELS: Final = ("linear", "conv", "deep")
 WORLDS: Final = (2, 4)
 VERDICT_S: Final = 60.0
@@ -52,12 +52,13 @@ def once(place: str, model: str, world: int, folder: Path) -> tuple[str, Found]:
     base = folder / "base"
     base.mkdir(mode=0o700)
     with watched(base, command("launch", world, "delays", arguments)) as run:
-        found = _watch(run)
+        found = _watch(run, of_module=place == "operator")
         return (note.read_text() if note.exists() else ""), found
 
 
-def _watch(run: Watched) -> Found:
-    began = time.monotonic()
+def _watch(run: Watched, *, of_module: bool) -> Found:
+    """Return the first line; of a module the first module, for which ranks look once a line shows no more."""
+    began, earlier = time.monotonic(), ""
     blamed: float | None = None
     deadline, said = began + START_S + VERDICT_S, ""
     while time.monotonic() < deadline and not run.over:
@@ -71,10 +72,12 @@ def _watch(run: Watched) -> Found:
             if blamed is None:
                 blamed = time.monotonic()
                 deadline = blamed + LINE_S
-            if verdict["line"] or "no line of its code" in said:
+            earlier = verdict["line"] or ""
+            is_named = earlier.startswith("backward of ") if of_module else earlier
+            if is_named or "no line of its code" in said:
                 return Found(verdict["line"] or "", time.monotonic() - blamed, said)
         said = said or ((frame.get("verdict") or {}).get("text") or "")
-    return Found(None if blamed is None else "", None, said)
+    return Found(None if blamed is None else earlier, None, said)
 
 
 def _slow(frame: dict[str, Any]) -> list[dict[str, Any]]:

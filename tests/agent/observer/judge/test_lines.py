@@ -180,3 +180,37 @@ def test_whatever_a_rank_sends_is_taken(culprit: Looks, peer: Looks) -> None:
             assert found is None or 0 <= found.share <= 1
     beyond = msgspec.structs.replace(looks(*USUAL), places=(MAIN,))
     line_of([beyond], [], None, 25.0)
+
+
+ENGINE = Frame("_engine_run_backward", "torch/autograd/graph.py", 800, library=True)
+LAYER, CONV, NORM = Frame("layer3", "", 0), Frame("layer3.conv2", "", 0), Frame("layer3.bn2", "", 0)
+HOOK = Frame("clipped", "train.py", 50)
+
+
+def in_backward(*spent: tuple[float, tuple[Frame, ...]]) -> Looks:
+    """Return looks at a rank with so many ms below the engine of the backward pass, and little else."""
+    stacks: list[Spent] = [("backward", ms, (BACKWARD, ENGINE, *frames)) for ms, frames in spent]
+    return looks(USUAL[0], USUAL[1], *stacks)
+
+
+@pytest.mark.parametrize(
+    ("slow", "text", "is_in_engine"),
+    [
+        # Nobody has looked for modules, or there are none.
+        ([(35, ())], "train.py:13 main", True),
+        ([(8, (LAYER, NORM)), (27, (LAYER, CONV))], "backward of layer3.conv2", False),
+        # Of a module whose parts are slower alike.
+        ([(17, (LAYER, NORM)), (17, (LAYER, CONV))], "backward of layer3", False),
+        # A hook is a line.
+        ([(5, (LAYER, NORM)), (30, (LAYER, CONV, HOOK))], "train.py:50 clipped", False),
+        ([(5, ()), (30, (HOOK,))], "train.py:50 clipped", False),
+    ],
+)
+def test_below_the_engine_a_module_or_a_hook_is_named(
+    slow: list[tuple[float, tuple[Frame, ...]]], text: str, is_in_engine: bool
+) -> None:
+    """The engine's own time alone is no more than the line of the backward pass, which says that more can be seen."""
+    usual = in_backward((5, (LAYER, NORM)), (5, (LAYER, CONV)))
+    found = line_of([in_backward(*slow)], [usual], "backward", 25.0)
+    assert found is not None
+    assert (found.text, found.is_in_engine) == (text, is_in_engine)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 from support.fakes.clocks import Clock
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.lines import Line
-from ddptop.agent.observer.relay.lines import PATIENCE_S, Lines
+from ddptop.agent.observer.relay.lines import AGAIN_S, PATIENCE_S, Lines
 
 SLOW = wire.Verdict(4, "slow_rank", "rank 2 holds the group back", 100, rank=2, phase="data", cost_ms=25.0)
 OTHER = msgspec.structs.replace(SLOW, number=5, rank=3)
@@ -32,6 +33,8 @@ class Asked:
         self.clock = Clock(0.0)
         forwarding: Any = self
         self.lines = Lines(forwarding, self.clock)
+        self.modules: set[bool] = set()
+        """Of the questions since the last turn: true for one that is for modules."""
         self.questions: list[tuple[int, int]] = []
         """Ranks and the tokens that they were asked with, since the last turn."""
         self._askers: dict[int, tuple[bytes, Callable[..., object]]] = {}
@@ -39,12 +42,14 @@ class Asked:
     def forward(self, asker: bytes, rank: int, command: wire.Look, answer: Callable[..., object]) -> None:
         """Stand for the way to the ranks."""
         self.questions.append((rank, command.token))
+        self.modules.add(command.modules)
         self._askers[rank] = asker, answer
 
     def turn(self, *verdicts: wire.Verdict, ordinary: tuple[int, ...] = (0, 1)) -> dict[Any, Line]:
         """Let a second pass."""
         self.clock.now += 1
         self.questions.clear()
+        self.modules.clear()
         return dict(self.lines.turn(verdicts, ordinary))
 
     def answer(self, rank: int, found: tuple[wire.Looks, ...] = ()) -> None:
@@ -115,6 +120,91 @@ def test_ranks_that_do_not_look_are_given_up() -> None:
     asked.clock.now += PATIENCE_S
     assert asked.turn(SLOW, OTHER) == {}
     assert {token for _, token in asked.questions} == {5}
+
+
+def test_a_verdict_whose_cost_was_not_seen_is_asked_for_once_more() -> None:
+    """After a while, by another token so that the ranks look anew, as long as it stands; and then never again."""
+    asked = Asked()
+    for time_ in range(2):
+        asked.turn(SLOW)
+        assert [rank for rank, _ in asked.questions] == [0, 2]
+        tokens = {token for _, token in asked.questions}
+        assert (tokens == {SLOW.number}) is (time_ == 0)
+        asked.answer(0, looks(1))
+        asked.answer(2, looks(1))
+        for _ in range(int(AGAIN_S)):
+            assert asked.turn(SLOW) == {}
+            assert asked.questions == []
+    asked.clock.now += 10 * AGAIN_S
+    assert asked.turn(SLOW) == {}
+    assert asked.questions == []
+
+
+def test_what_is_seen_the_second_time_is_named() -> None:
+    """Also where the ranks had not looked the first time, those of a run that was paused; others have their turn."""
+    asked = Asked()
+    asked.turn(SLOW)
+    asked.clock.now += PATIENCE_S
+    asked.turn(SLOW)
+    asked.clock.now += AGAIN_S
+    asked.turn(SLOW)
+    asked.answer(0, looks(1))
+    asked.answer(2, looks(26))
+    ((accusation, line),) = asked.turn(SLOW, OTHER).items()
+    assert (accusation, line.text) == (ACCUSED, "data.py:20 decoded")
+    assert {token for _, token in asked.questions} == {OTHER.number}
+
+
+BACKWARD = msgspec.structs.replace(SLOW, phase="backward")
+MAIN = wire.Frame("main", "train.py", 13)
+ENGINE = wire.Frame("_engine_run_backward", "torch/autograd/graph.py", 800, library=True)
+CONV = wire.Frame("layer3.conv2", "", 0)
+
+
+def in_engine(ms: float, *modules: wire.Frame) -> tuple[wire.Looks, ...]:
+    """Return looks at ten steps with so many ms in a backward pass that torch executes."""
+    places = (MAIN, ENGINE, *modules)
+    stacks = wire.Stack("backward", (*range(len(places)),), int(ms * 10**7)), wire.Stack("forward", (), 10**8)
+    return (wire.Looks(10, places, stacks),)
+
+
+def test_where_torch_executes_a_backward_pass_its_modules_are_asked_for() -> None:
+    """Once, and of the same ranks; the line that is known stands meanwhile."""
+    asked = Asked()
+    asked.turn(BACKWARD)
+    assert asked.modules == {False}
+    first = {token for _, token in asked.questions}
+    asked.answer(0, in_engine(1))
+    asked.answer(2, in_engine(26))
+    (line,) = asked.turn(BACKWARD).values()
+    assert line.text == "train.py:13 main"
+    assert asked.modules == {True}
+    assert [rank for rank, _ in asked.questions] == [0, 2]
+    assert first.isdisjoint(token for _, token in asked.questions)
+    asked.answer(0, in_engine(1, CONV))
+    asked.answer(2, in_engine(26, CONV))
+    for _ in range(3):
+        (line,) = asked.turn(BACKWARD).values()
+        assert line.text == "backward of layer3.conv2"
+        assert asked.questions == []
+
+
+@pytest.mark.parametrize("found", [in_engine(1), in_engine(26), ()])
+def test_where_the_modules_say_no_more_the_line_stays(found: tuple[wire.Looks, ...]) -> None:
+    """Of a compiled model there are none; the cost may be over meanwhile, or the ranks do not answer."""
+    asked = Asked()
+    asked.turn(BACKWARD)
+    asked.answer(0, in_engine(1))
+    asked.answer(2, in_engine(26))
+    asked.turn(BACKWARD)
+    asked.answer(0, in_engine(1))
+    asked.answer(2, found)
+    asked.clock.now += PATIENCE_S
+    for _ in range(3):
+        (line,) = asked.turn(BACKWARD).values()
+        assert line.text == "train.py:13 main"
+        assert asked.questions == []
+        asked.clock.now += AGAIN_S
 
 
 def test_what_all_ranks_wait_for_is_asked_of_one() -> None:

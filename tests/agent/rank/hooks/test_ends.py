@@ -23,6 +23,7 @@ from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
 from ddptop.agent.rank.hooks.marks import Marks
+from ddptop.agent.rank.inspection.modules import Modules
 from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import EVERY, Cost
@@ -49,6 +50,7 @@ class Rank:
         self.collectives = Collectives(self.stamps, self.faults)
         self.checks = Checks(0, 0, self.faults)
         self.profiling = Profiling(0, Path("profiles"), self.stamps, self.faults)
+        self.modules = Modules(self.stamps, self.faults)
         self.checks.watch(torch)
         self.nested = False
         of_rank: Any = self

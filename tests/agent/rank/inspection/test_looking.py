@@ -14,8 +14,10 @@ import pytest
 from support.fakes.clocks import Clock
 from support.harness import DEADLINE_S
 
+from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection import frames
 from ddptop.agent.rank.inspection.looking import LOOKS_S, Looking
+from ddptop.agent.rank.inspection.modules import Modules
 from ddptop.agent.rank.inspection.workers import Workers
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.stamps import BACKWARD, DATA, OTHER, Call, Stamps
@@ -87,7 +89,8 @@ class Rank:
         self.stamps = Stamps(self.now, self.now)
         self.stamps.observed, self.stamps.thread = True, thread.ident
         self.workers = Workers(sources)
-        self.looking = Looking(self.stamps, self.workers, sources, lambda: self.now.now / 1e9)
+        self.modules = Modules(self.stamps, Faults())
+        self.looking = Looking(self.stamps, self.workers, self.modules, sources, lambda: self.now.now / 1e9)
 
     def spend(self, ms: int, place: Callable[[], None] | None = None) -> None:
         """Let the time pass, with the glances that are due in it."""
@@ -288,6 +291,25 @@ def test_hooks_of_a_backward_pass_are_seen_on_a_thread_of_the_engine(
         if stack.phase == "backward"
     }
     assert names[-4:] == ("run", "run_backward", "run", "hook")
+
+
+def test_the_module_of_a_backward_pass_stands_above_the_engine(rank: Rank) -> None:
+    """Modules are looked for where they are asked for, until the looks end; marked steps count."""
+    rank.modules.present = "layer3", "layer3.conv2"
+    for wanted in (False, True):
+        rank.looking.ask(7 + wanted, modules=wanted)
+        assert rank.modules.is_armed is wanted
+    rank.modules.steps = set(range(4, 60, 2))
+    rank.train(4, 52)
+    assert rank.modules.is_armed
+    assert not rank.modules._is_wanted
+    looks = rank.looks(8)
+    assert looks is not None
+    assert looks.steps == pytest.approx(LOOKS_S / 0.06 / 2, abs=1)
+    for stack in looks.stacks:
+        names = [looks.places[each].function for each in stack.frames]
+        expected = ["layer3", "layer3.conv2"] if "Standing.run_backward" in names else []
+        assert names[names.index(f"Standing.{'run_backward' if expected else 'load'}") + 1 :] == expected
 
 
 def test_frames_that_cannot_be_taken_end_nothing(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,11 +76,39 @@ def averaged(seconds: float) -> None:
     time.sleep(seconds)  # stands here
 
 
+class Picked(nn.Module):
+    """Takes long in the backward pass, in an operator of torch: no line of Python executes meanwhile."""
+
+    def __init__(self, delay: Delay) -> None:
+        super().__init__()
+        self.delay = delay
+        self.each_s = 0.0
+        """Seconds for one element, once they are measured."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        seconds = self.delay.of("operator")
+        if not seconds or not features.requires_grad:
+            return features
+        if not self.each_s:
+            source = torch.zeros(1, requires_grad=True)
+            began = time.perf_counter()
+            for _ in range(5):
+                self._first(source, 1 << 22).sum().backward()
+            self.each_s = (time.perf_counter() - began) / 5 / (1 << 22)
+        return features + 0.0 * self._first(features.flatten()[:1], int(seconds / self.each_s))
+
+    @staticmethod
+    def _first(source: torch.Tensor, count: int) -> torch.Tensor:
+        """Return one of so many elements, none of which exists but in the backward pass."""
+        return source.expand(count)[:1]
+
+
 PLACES: Final[dict[str, Callable[..., object]]] = {
     "loader": decoded,
     "worker": augmented,
     "forward": smoothed,
     "hook": clipped,
+    "operator": Picked,
     "optimizer": averaged,
     "logging": written,
 }
@@ -115,6 +143,7 @@ class Net(nn.Module):
     def __init__(self, kind: str, delay: Delay) -> None:
         super().__init__()
         self.delay = delay
+        self.picked = Picked(delay)
         layers: list[nn.Module] = []
         if kind == "conv":
             layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
@@ -128,7 +157,7 @@ class Net(nn.Module):
         features = smoothed(self.body(images), self.delay.of("forward"))
         if features.requires_grad:
             features.register_hook(lambda gradient: clipped(gradient, self.delay.of("hook")))
-        result: torch.Tensor = self.head(features)
+        result: torch.Tensor = self.head(self.picked(features))
         return result
 
 
@@ -140,6 +169,15 @@ class Averaging(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         averaged(self.delay.of("optimizer"))
         return super().step(closure)
+
+
+def right(place: str) -> str:
+    """Return the line that is right to name, or the module."""
+    if place == "operator":
+        return "backward of picked"
+    lines, first = inspect.getsourcelines(PLACES[place])
+    at = next(number for number, text in enumerate(lines, first) if text.rstrip().endswith(MARK))
+    return f"delays.py:{at} {PLACES[place].__name__}"
 
 
 def main() -> None:
@@ -157,9 +195,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     if rank == 0 and given.note is not None and given.place in PLACES:
-        lines, first = inspect.getsourcelines(PLACES[given.place])
-        at = next(number for number, text in enumerate(lines, first) if text.rstrip().endswith(MARK))
-        given.note.write_text(f"delays.py:{at} {PLACES[given.place].__name__}")
+        given.note.write_text(right(given.place))
     delay = Delay(given.place if rank == given.rank else "", given.ms, given.at)
     workers = given.workers if given.workers is not None else 2 if given.place == "worker" else 0
     loader = DataLoader(Images(delay, 4), batch_size=4, num_workers=workers)
