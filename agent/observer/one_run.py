@@ -125,7 +125,9 @@ class Observer:
             self._ends.turn()
             self._scheduler.turn(self._members.values())
             relay = self._relay
-            self._orders.turn(self._run, uneven=relay.is_uneven, hang=relay.hang, blamed=relay.blamed)
+            self._orders.turn(
+                self._run, uneven=relay.is_uneven, hang=relay.hang, blamed=relay.blamed, held=relay.is_held
+            )
             self._look_at_hosts()
             self._presence.tick()
             if self._orders.ending:

@@ -95,6 +95,8 @@ class Profile(Message, frozen=True, tag="profile"):
     """Number of the profile in its run, from 1."""
     first: Count
     steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_PROFILED)] = 3
+    cancelled: bool = False
+    """Nobody waits for the profile of this token any more: it is not made, or removed."""
 
 
 class ReadProfile(Message, frozen=True, tag="read_profile"):

@@ -20,7 +20,7 @@ from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refus
 from ddptop.agent.observer.actions.checksums import Checksums
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
 from ddptop.agent.observer.actions.parameters import compared
-from ddptop.agent.observer.actions.profile import OnVerdict, profile
+from ddptop.agent.observer.actions.profile import UNASKED, OnVerdict, profile
 from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.end import freezer
@@ -290,19 +290,27 @@ class Actions:
         self._present.wait.is_cancelled = True
         return True
 
-    def turn(self, *, uneven: bool, hang: wire.Verdict | None, blamed: tuple[int, int] | None = None) -> None:
+    def turn(
+        self,
+        *,
+        uneven: bool,
+        hang: wire.Verdict | None,
+        blamed: tuple[int, int] | None = None,
+        held: bool = False,
+    ) -> None:
         """Answer what has ended, and put right what was left half done; to be called from time to time.
 
         Args:
             uneven: some ranks of the run are held, and others are not.
             hang: the hang that was judged last.
             blamed: the rank that a verdict accuses of being slow, and an ordinary one; None: none is.
+            held: some ranks of the run are held, or all.
         """
         self._answer_passed_on()
         self._blamed = blamed
         self._take_outcome()
         now = time.monotonic()
-        is_free = self._present is None and self._hosts.role != "branch"
+        is_free = self._present is None and self._hosts.role != "branch" and not held
         if (unasked := self._on_verdict.due(blamed, now, is_free=is_free)) is not None:
             self._start(_Action(unasked))
         if self._present is not None:
@@ -315,13 +323,15 @@ class Actions:
             self._uneven_since = now
         elif now - self._uneven_since >= _SETTLE_S:
             self._uneven_since = None
-            self._start(_Action(wire.Act(0, _SETTLE, "the observer")))
+            self._start(_Action(wire.Act(0, _SETTLE, UNASKED)))
 
     def _take_outcome(self) -> None:
         ended, following = self._present, self._next
         if ended is None or ended.outcome is None:
             return
         self._present = self._next = None
+        if ended.command.who == UNASKED and ended.command.action == "profile" and isinstance(ended.outcome, Refused):
+            self._on_verdict.not_made()
         self._answer(ended, ended.outcome)
         if following is None:
             return

@@ -157,8 +157,9 @@ class Orders:
         uneven: bool = False,
         hang: wire.Verdict | None = None,
         blamed: tuple[int, int] | None = None,
+        held: bool = False,
     ) -> None:
-        """Carry out the commands that have arrived; `uneven`, `hang` and `blamed` are those of `Actions.turn`."""
+        """Carry out the commands that have arrived; the arguments are those of `Actions.turn`."""
         for sender, command in self._requests.received():
             refusal = lateness(command) or self._obey(sender, command, run)
             if refusal is not None:
@@ -167,7 +168,7 @@ class Orders:
         self._ending.turn(run)
         self._answer_signals()
         self._answer_passed_on()
-        self.actions.turn(uneven=uneven and self.killed_by is None, hang=hang, blamed=blamed)
+        self.actions.turn(uneven=uneven and self.killed_by is None, hang=hang, blamed=blamed, held=held)
 
     def await_parts(self) -> None:
         """Wait for the outcomes of the endings of single ranks and processes, and of an action."""

@@ -22,6 +22,7 @@ from ddptop.agent.observer.actions.ahead import Ahead
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.model.thresholds import Profile as Settings
+from ddptop.agent.observer.record.profiles import kept
 from ddptop.agent.observer.record.profiles.parts import PARTS, TRACE
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
@@ -31,6 +32,10 @@ MOST_RANKS: Final = 64
 """Ranks of one profile at most: nobody reads more in one trace."""
 STANDS_S: Final = 30.0
 """Seconds for which a rank is accused before the observer profiles it by itself."""
+UNASKED: Final = "the observer"
+"""The author of a profile that the observer makes by itself."""
+_CANCEL_S: Final = 0.5
+"""Seconds that ranks have to answer that they make no profile."""
 JOIN_S: Final = 300.0
 """Seconds that joining the traces may take."""
 _SILENT: Final = wire.Reply(0, False, "it does not answer")
@@ -59,6 +64,10 @@ class Profiles(Ahead[wire.Profiled]):
         self.token = os.urandom(8).hex()
         return wire.Profile(0, self.token, self._number, boundary + 1, self.steps)
 
+    def cancelling(self) -> wire.Command:
+        """Return the command after which no rank makes the profile that was asked for last."""
+        return wire.Profile(0, self.token, self._number, 1, cancelled=True)
+
     def found(self, reply: wire.Reply) -> wire.Profiled | None:
         """Return the trace that a rank has written."""
         return reply.profiled
@@ -80,13 +89,17 @@ class OnVerdict:
         self._since = 0.0
         self._is_made = False
 
+    def not_made(self) -> None:
+        """Take note that the last one was refused, or made way: it was none of those that may be made."""
+        self._left += 1
+
     def due(self, blamed: tuple[int, int] | None, now: float, *, is_free: bool) -> wire.Act | None:
         """Return the command for a profile once a rank has been accused for so long.
 
         Args:
             blamed: the rank that a verdict accuses at this moment, and an ordinary one.
             now: in seconds.
-            is_free: no other action is under way.
+            is_free: no other action is under way, and the ranks make steps.
         """
         accused = None if blamed is None else blamed[0]
         if accused != self._accused:
@@ -94,7 +107,7 @@ class OnVerdict:
         if accused is None or self._is_made or not self._left or not is_free or now - self._since < STANDS_S:
             return None
         self._left, self._is_made = self._left - 1, True
-        return wire.Act(0, "profile", "the observer", culprit=True, steps=3)
+        return wire.Act(0, "profile", UNASKED, culprit=True, steps=3)
 
 
 def profile(
@@ -120,9 +133,9 @@ def profile(
     if shutil.disk_usage(directory.path).free < _FREE:
         raise Refused(f"no room: less than 1 GiB is free at {directory.path}")
     folder = _new_folder(directory)
+    asked = Profiles(int(folder.name), command.steps)
     try:
         ranks.ranks = chosen
-        asked = Profiles(int(folder.name), command.steps)
         boundary, traces = asked.gather(ranks, wait)
         wait.tell("joining the traces")
         culprit, peer = blamed if blamed is not None and set(blamed) <= set(chosen) else (None, None)
@@ -134,13 +147,18 @@ def profile(
             "culprit": culprit,
             "peer": peer,
             "at": time.time(),
+            "unasked": command.who == UNASKED,
             "ranks": parts,
         }
         (folder / PARTS).write_text(json.dumps(said))
         _join(folder, wait)
     except BaseException:
+        if asked.token:
+            # Nobody reads what they make; whoever does not answer now is not waited for.
+            ranks.send(asked.cancelling(), ranks.ranks, _CANCEL_S)
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    kept.bound(directory.profiles)
     return str(folder)
 
 
@@ -208,7 +226,10 @@ def _fetch(ranks: PolledRanks, rank: int, token: str, file: Path, size: int, wai
     with open(file, "xb") as copy:
         while copy.tell() <= min(size, wire.LARGEST_PROFILE):
             wait.check()
-            reply = ranks.gather(wire.ReadProfile(0, token, copy.tell()), [rank]).get(rank, _SILENT)
+            question = wire.ReadProfile(0, token, copy.tell())
+            # A link between hosts may lose an answer.
+            replies = ranks.gather(question, [rank]) or ranks.gather(question, [rank])
+            reply = replies.get(rank, _SILENT)
             if reply.piece is None or reply.piece.offset != copy.tell():
                 raise Refused(f"rank {rank} does not hand over its trace: {reply.text}")
             if not reply.piece.content:

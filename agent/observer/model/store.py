@@ -261,10 +261,9 @@ class Store:
         return self._sources.ended
 
     @property
-    def is_uneven(self) -> bool:
-        """True where some ranks are held, and others are not."""
-        held = [each.beat.held_at_ns is not None for each in self.ranks.values() if each.beat is not None]
-        return any(held) and not all(held)
+    def held(self) -> list[bool]:
+        """For each rank that was heard, true where it is held."""
+        return [each.beat.held_at_ns is not None for each in self.ranks.values() if each.beat is not None]
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Expect the records of these ranks, and of all others summaries alone."""

@@ -91,7 +91,9 @@ class Relay:
         self._following = Following()
         self._asked: queue.SimpleQueue[tuple[wire.Command, Collection[int], Replies]] = queue.SimpleQueue()
         self.is_uneven = False
-        """Some ranks are held, and others are not; looked at once a second."""
+        """Some ranks are held, and others are not; looked at once a second, as is the next one."""
+        self.is_held = False
+        """Some ranks are held, or all."""
         self._state: wire.RunState | None = None
         self._is_news = False
         """True where the state has changed since it was sent."""
@@ -524,7 +526,8 @@ class Relay:
         self._guarded("connections to ranks", self._intake.mend)
         self._guarded("ranks not listened to", self._listen_again)
         self._send_state()
-        self.is_uneven = self._model.store.is_uneven
+        held = self._model.store.held
+        self.is_held, self.is_uneven = any(held), any(held) and not all(held)
         if self.hosts.judges:
             self._verdicts.standstill = self._hanging.finding()
             self._verdicts.turn(time.time_ns())

@@ -195,6 +195,9 @@ class Executing:
 
     def _profile(self, command: wire.Profile) -> wire.Reply:
         completed = self._session.gate.completed
+        if command.cancelled:
+            self._session.profiling.cancel(command.token)
+            return wire.Reply(command.id, True, "", completed)
         try:
             profiled = self._session.profiling.ask(command, completed)
         except Passed:

@@ -123,6 +123,14 @@ class Profiling:
             return None
         return Profiled(asked.size, tuple(asked.phases.values()))
 
+    def cancel(self, token: str) -> None:
+        """Make no profile of this token, end it where it has begun, and remove the trace that nobody reads."""
+        asked = self._asked
+        if asked is not None and asked.token == token and not asked.problem:
+            asked.problem = "it was cancelled"
+            if asked.size is not None:
+                asked.trace.unlink(missing_ok=True)
+
     def read(self, token: str, offset: int) -> ProfilePiece | None:
         """Return a piece of the trace; None where there is no such trace. It is removed once its end was asked for."""
         asked = self._asked
@@ -152,6 +160,8 @@ class Profiling:
                     threading.Thread(target=self._write, args=(asked,), name="ddptop-profile", daemon=True).start()
             elif step >= asked.first:
                 asked.has_passed = True
+            elif asked.problem:
+                pass
             elif step == asked.first - 1:
                 self._begin(asked)
                 asked.mark = _mark(step + 1)
@@ -220,6 +230,9 @@ class Profiling:
                 raise ValueError(f"it has {size >> 20} MiB; profile fewer steps")
             unfinished.replace(asked.trace)
             asked.size = size
+            if asked.problem:
+                # Cancelled meanwhile, before there was a trace to remove.
+                asked.trace.unlink(missing_ok=True)
         except Exception as error:
             asked.problem = f"its trace cannot be written: {describe(error)}"
             with contextlib.suppress(OSError):

@@ -159,6 +159,7 @@ def test_a_run_without_profiles_says_so(verb: Callable[..., object], capsys: pyt
     [
         ("--ranks", "two"), ("--ranks", "3-1"), ("--ranks", "0-9999999"), ("--steps", "0"), ("--steps", "51"),
         ("--out", "trace.txt"), ("--out", "/nowhere/trace.json"), ("--list", "--out", "trace.json"),
+        ("--list", "--ranks", "0"), ("--list", "--steps", "3"),
     ],
 )  # fmt: skip
 def test_wrong_options_get_one_line(

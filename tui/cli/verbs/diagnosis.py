@@ -27,7 +27,6 @@ def add_ranks(verb: argparse.ArgumentParser, kind: str) -> None:
     verb.add_argument(
         "--steps",
         type=typed(_steps),
-        default=steps,
         metavar="N",
         help=f"number of steps, 1 to {_MOST_STEPS} ({steps})",
     )
@@ -41,6 +40,12 @@ def add_kept(verb: argparse.ArgumentParser, plural: str) -> None:
     verb.add_argument("--json", action="store_true", help="as JSON (see `ddptop help json`)")
 
 
+def only_made(options: argparse.Namespace) -> str | None:
+    """Return an option that was given and is for a diagnosis that is made, not for those that are kept; None: none."""
+    given = (name for name in ("ranks", "steps", "out") if getattr(options, name, None) is not None)
+    return next((f"--{name}" for name in given), None)
+
+
 def diagnose(options: argparse.Namespace, action: RunControl, waiting: Waiting) -> str:
     """Have the diagnosis of the verb made, of the ranks that `--ranks` names; returns its folder.
 
@@ -49,7 +54,8 @@ def diagnose(options: argparse.Namespace, action: RunControl, waiting: Waiting) 
     """
     named = options.ranks
     ranks = first_ranks(action.world) if named is None else None if isinstance(named, str) else named
-    return action.diagnose(options.verb, waiting, steps=options.steps, ranks=ranks, culprit=named in (None, "culprit"))
+    steps = options.steps or KINDS[options.verb].steps
+    return action.diagnose(options.verb, waiting, steps=steps, ranks=ranks, culprit=named in (None, "culprit"))
 
 
 def _ranks(text: str) -> str | tuple[int, ...]:

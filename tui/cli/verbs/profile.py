@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs import control
-from ddptop.tui.cli.verbs.diagnosis import add_kept, add_ranks, diagnose
+from ddptop.tui.cli.verbs.diagnosis import add_kept, add_ranks, diagnose, only_made
 from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json, typed
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def _list(options: argparse.Namespace) -> int:
     from ddptop.agent.observer.record.profiles import kept
     from ddptop.tui.model.diagnosis import profile
 
-    if options.out is not None:
-        return complain("profile: --list and --out: give one of them", 2)
+    if (other := only_made(options)) is not None:
+        return complain(f"profile: --list and {other}: give one of them", 2)
     directory = chosen(options.run, last=True)
     found = kept.profiles(directory.profiles)
     if options.json:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import sys
 from pathlib import Path
+from typing import Final
 
 from ddptop.agent.observer.record.profiles import merge, parts, summary
 from ddptop.agent.run.files import private
 from ddptop.agent.text import Complaint, clean
+
+_LEAST: Final = 1 << 30
+"""Bytes of memory that this process may take, however little is free."""
 
 
 def main() -> int:
@@ -16,6 +22,7 @@ def main() -> int:
         print("usage: python -m ddptop.agent.observer.record.profiles FOLDER", file=sys.stderr)
         return 2
     folder = Path(sys.argv[1])
+    _bound_memory()
     try:
         _make(folder)
     except Complaint as problem:
@@ -25,6 +32,15 @@ def main() -> int:
     except MemoryError:
         return _refuse(folder, "not enough memory to join the traces; profile fewer steps or ranks")
     return 0
+
+
+def _bound_memory() -> None:
+    """Take at most half of the memory that is free: beyond that this process fails, and not the training beside it."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (max(_LEAST, free // 2), hard))
 
 
 def _make(folder: Path) -> None:

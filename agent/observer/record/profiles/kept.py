@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from ddptop.agent.observer.record.profiles.parts import SUMMARY, TRACE
+from ddptop.agent.observer.record.profiles.parts import PARTS, SUMMARY, TRACE
 from ddptop.agent.observer.record.profiles.summary import Summary
 from ddptop.agent.run.files import private
 
 _NUMBER: Final = re.compile(r"\d{4,9}")
 _LARGEST: Final = 16 << 20
+MOST_BYTES: Final = 2 << 30
+"""Bytes of the traces that are kept with a run."""
 
 
 class Kept(NamedTuple):
@@ -43,3 +46,18 @@ def read(folder: Path) -> Kept | None:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return Kept(folder.name, folder / TRACE, size, summary)
+
+
+def bound(folder: Path) -> None:
+    """Remove profiles of a run until `MOST_BYTES` are left: first those that nobody has asked for, the oldest first.
+
+    The newest stays, however large it is, and so does a folder that is not an observer's.
+    """
+    found = profiles(folder)
+    total = sum(each.size for each in found)
+    for each in sorted(found[1:], key=lambda each: (not each.summary.unasked, int(each.number))):
+        if total <= MOST_BYTES:
+            return
+        if (folder / each.number / PARTS).is_file():
+            total -= each.size
+            shutil.rmtree(folder / each.number, ignore_errors=True)

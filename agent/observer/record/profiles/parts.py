@@ -54,6 +54,8 @@ class Profile(msgspec.Struct, frozen=True):
     """The rank that a verdict accuses."""
     peer: Rank | None = None
     """The rank with which it is compared."""
+    unasked: bool = False
+    """The observer has made it by itself."""
 
 
 def read(folder: Path) -> Profile:

@@ -54,6 +54,8 @@ class Summary(msgspec.Struct, frozen=True):
     accused: bool = True
     compared: str = ""
     """Which ranks are compared, and why these."""
+    unasked: bool = False
+    """The observer has made the profile by itself."""
 
 
 class Comparison:
@@ -94,6 +96,7 @@ class Comparison:
             max(0, len(differences) - _MOST_OPERATORS),
             self._accused,
             self._compared(),
+            profile.unasked,
         )
         return msgspec.json.encode(summary)
 

@@ -112,9 +112,9 @@ class Observer:
 
     time_ns = staticmethod(time.time_ns)
 
-    def turn(self, *, uneven: bool = False) -> bool:
+    def turn(self, *, uneven: bool = False, held: bool = False) -> bool:
         """Have a turn of the main thread."""
-        self.actions.turn(uneven=uneven, hang=self.hang, blamed=self.blamed)
+        self.actions.turn(uneven=uneven, hang=self.hang, blamed=self.blamed, held=held)
         self.replies |= dict(replies_of(self.side.requests))
         return True
 
@@ -376,6 +376,29 @@ def test_a_profile_that_nobody_has_asked_for_makes_way(observer: Observer, monke
     assert observer.reply(observer.ask("pause")).done
     assert observer.texts[0] == "profile 3: cancelled \u00b7 the observer"
     assert all(gate.held for gate in observer.ranks.gates)
+
+
+def test_a_profile_that_nobody_has_asked_for_waits_for_a_run_that_is_paused(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are no steps to profile; it is made once there are, and its number is not used up by one that made way."""
+    monkeypatch.setattr(observer.actions, "_on_verdict", OnVerdict(Profile(on_verdict=True, most=1)))
+    observer.blamed = (1, 0)
+    observer.turn()
+    observer.now = 31.0
+    for _ in range(3):
+        observer.turn(held=True)
+        assert not observer.actions.under_way
+    observer.turn()
+    assert observer.actions.under_way == "profile 3 by the observer"
+    assert observer.reply(observer.ask("pause")).done
+    observer.blamed = (0, 1)
+    observer.turn(held=True)
+    observer.now = 90.0
+    assert observer.reply(observer.ask("resume")).done
+    observer.turn()
+    assert observer.actions.under_way == "profile 3 by the observer"
+    observer.actions.close()
 
 
 def test_a_stop_does_not_wait_for_a_profile(observer: Observer) -> None:

@@ -40,6 +40,10 @@ class Ranks(PolledRanks):
         self.now = 0.0
         self.trace = TRACE
         self.read: list[int] = []
+        self.cancelled: list[str] = []
+        """Tokens of profiles that ranks were said to make no more."""
+        self.losing: set[int] = set()
+        """Offsets of pieces whose first answers get lost."""
 
     def move(self, seconds: float = 0.0) -> None:
         self.now += seconds + 0.001
@@ -47,6 +51,9 @@ class Ranks(PolledRanks):
 
     def send(self, command: wire.Command, ranks: Collection[int], timeout_s: float) -> Mapping[int, wire.Reply]:
         self.move()
+        if isinstance(command, wire.ReadProfile) and command.offset in self.losing:
+            self.losing.remove(command.offset)
+            return {}
         return {rank: self._answer(rank, command) for rank in ranks}
 
     def _answer(self, rank: int, command: wire.Command) -> wire.Reply:
@@ -54,6 +61,9 @@ class Ranks(PolledRanks):
         match command:
             case wire.Query():
                 return wire.Reply(0, self.held, "", completed)
+            case wire.Profile(_, token, cancelled=True):
+                self.cancelled.append(token)
+                return wire.Reply(0, True, "", completed)
             case wire.Profile(_, token, _, first, steps):
                 if rank in self.problem:
                     return wire.Reply(0, False, self.problem[rank])
@@ -163,9 +173,21 @@ def test_a_wait_ends_when_it_has_to(
     tmp_path: Path, joined: list[dict[str, Any]], given: dict[str, Any], refusal: type[Refused]
 ) -> None:
     """Somebody cancels it, or the run hangs."""
+    ranks = Ranks(5, 5, pace=0)
     with pytest.raises(refusal):
-        act(tmp_path, Ranks(5, 5, pace=0), **given)
+        act(tmp_path, ranks, **given)
     assert not list((tmp_path / "profiles").glob("*"))
+    # The ranks would make it all the same.
+    ((token, _, _),) = ranks.asked[0]
+    assert ranks.cancelled == [token, token]
+
+
+def test_a_lost_piece_of_a_trace_is_asked_for_once_more(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
+    """Its answer may get lost between hosts; the copy is whole."""
+    ranks = Ranks(5, 5)
+    ranks.losing = {0, wire.MOST_OF_PROFILE}
+    folder = Path(act(tmp_path, ranks))
+    assert [(folder / part["file"]).read_bytes() for part in joined[0]["ranks"]] == [TRACE] * 2
 
 
 def test_a_rank_that_hands_over_too_much_is_not_believed(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
@@ -281,6 +303,16 @@ def test_the_observer_profiles_an_accused_rank_once() -> None:
     assert unasked.due((0, 1), 152.0, is_free=True) is not None
     assert unasked.due((3, 1), 160.0, is_free=True) is None
     assert unasked.due((3, 1), 300.0, is_free=True) is None, "two are the most"
+
+
+def test_a_profile_that_was_not_made_is_none_of_those_that_may_be() -> None:
+    """It was refused, or made way for somebody; of this accusation there is no other."""
+    unasked = OnVerdict(Profile(on_verdict=True, most=1))
+    for moment, blamed in ((0.0, (3, 1)), (100.0, (0, 1)), (200.0, (3, 1))):
+        assert unasked.due(blamed, moment, is_free=True) is None
+        assert unasked.due(blamed, moment + 31, is_free=True) is not None
+        unasked.not_made()
+        assert unasked.due(blamed, moment + 90, is_free=True) is None
 
 
 def test_nobody_is_profiled_who_has_not_asked_for_it() -> None:

@@ -216,6 +216,29 @@ def test_a_trace_that_nobody_has_read_goes_with_the_next(training: Training, tmp
     assert not list((tmp_path / "profiles").glob("*/*"))
 
 
+@pytest.mark.parametrize("steps", [0, 2, 5])
+def test_what_is_cancelled_leaves_no_profiler_and_no_trace(training: Training, tmp_path: Path, steps: int) -> None:
+    """Before the first of its steps, among them, and once it is written; the next profile is made."""
+    training.ask(2, 3)
+    training.step(steps)
+    if steps == 5:
+        training.profiled(2, 3)
+    training.profiling.cancel("another")
+    assert training.profiling._asked is not None
+    assert not training.profiling._asked.problem
+    training.profiling.cancel("a")
+    training.step()
+    assert not torch._C._autograd._profiler_enabled()
+    training.step(8)
+    assert not training.profiling.is_armed
+    assert not list((tmp_path / "profiles").glob("*/*"))
+    with pytest.raises(Unprofiled, match="cancelled"):
+        training.ask(2, 3)
+    training.ask(20, 1, "b")
+    training.step(20)
+    training.profiled(20, 1, "b")
+
+
 def test_a_trace_that_cannot_be_written_is_a_reason(training: Training, tmp_path: Path) -> None:
     """Nothing is left of it, and the next profile is made."""
     training.ask(2, 1)

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support.values import traces
 from support.values.traces import kineto, rank, spent, step
@@ -239,3 +240,14 @@ def test_neither_torch_nor_sockets_are_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n"
+
+
+def test_the_process_takes_at_most_half_of_the_free_memory() -> None:
+    """A trace of millions of events fails in it with one line, and does not push the training out of the memory."""
+    program = (
+        "import resource; from ddptop.agent.observer.record.profiles.__main__ import _bound_memory; _bound_memory();"
+        "print(resource.getrlimit(resource.RLIMIT_AS)[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    half = psutil.virtual_memory().available / 2
+    assert int(done.stdout) == pytest.approx(max(half, 1 << 30), rel=0.3)
