@@ -156,7 +156,12 @@ class _StandIns:
     def __init__(self, torch: Any, names: list[str]) -> None:
         self._torch = torch
         self._plain = torch.distributed.ProcessGroup
-        self._class = type("ProcessGroup", (self._plain,), {name: _passing_on(name) for name in names})
+        self._has_default = hasattr(self._plain, "_set_default_backend")
+        members: dict[str, Any] = {name: _passing_on(name) for name in names}
+        if not self._has_default:
+            # Torch 2.4 asks the group itself for the name of its backend.
+            members["getBackendName"] = lambda stand_in: stand_in.stands_for.name()
+        self._class = type("ProcessGroup", (self._plain,), members)
 
     def are_heard(self) -> bool:
         """Say whether C++ calls the methods of a stand-in, by a call without communication."""
@@ -214,7 +219,8 @@ class _StandIns:
             for device in group._device_types:
                 backend = group._get_backend(device)
                 stand_in._register_backend(device, kinds[str(backend.name()).lower()], backend)
-            stand_in._set_default_backend(kinds[str(group.name()).lower()])
+            if self._has_default:
+                stand_in._set_default_backend(kinds[str(group.name()).lower()])
             stand_in._set_group_name(group.group_name)
         except (AttributeError, KeyError, RuntimeError, TypeError):
             return None
