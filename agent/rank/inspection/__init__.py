@@ -6,6 +6,7 @@ stacks      the stacks of all threads, and the meaning of their frames
 looking     the time that the training thread spends in each line, for a verdict
 modules     the module whose backward pass torch executes meanwhile
 workers     the same of the data workers
+work        the floating-point operations of one step, counted once
 tally       stacks and their times, summed up by lines
 frames      the innermost frames of the threads, taken without harm, and the last thread that ended by an exception
 """

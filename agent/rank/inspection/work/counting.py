@@ -1,0 +1,249 @@
+"""The work of this rank in a step, counted once: one early step is traced, between two boundaries.
+
+The trace is that of torch's execution trace observer, which hears of each operator with the shapes of its tensors.  A
+dispatch mode, by which torch's `FlopCounterMode` counts, would change the way of each operator and what torch's
+compiler meets; torch's profiler would load CUPTI into each training, and end the profiler of the script.  The observer
+changes nothing that is computed, hears of what compiled code calls and of all threads, and is gone after the step.
+
+All ranks trace the same step, so that they wait for each other once.  It is early, and in no row of ten or of a power
+of two the first or last, where scripts evaluate and save.  Where a graph was compiled, or the process has forked, a
+later one is taken.  Nothing is said where it fails: the work is not known then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.inspection.work import arithmetic
+from ddptop.agent.rank.inspection.work.peaks import peak_of
+from ddptop.agent.rank.records.stamps import Stamps
+
+_STEPS: Final = (23, 53, 113, 233, 473)
+"""One of these steps is traced, the first at which nothing stands against it."""
+_LARGEST: Final = 64 << 20
+"""Bytes of a trace, some 50,000 operators, after which it ends without a result."""
+_LOOK_S: Final = 0.25
+_SETTLE_S: Final = 0.5
+"""Seconds after the step until the observer is removed: an operator of another thread may be about to write."""
+_ERRORS: Final = 2
+"""The level of torch's log in C++ at which no warnings are printed, which the observer writes at its begin and end."""
+_COMPILED: Final = ("frames", "aot_autograd", "inductor")
+"""The counters of torch's compiler that grow while it compiles."""
+_KINDS: Final = {
+    "c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "float32",
+    "c10::Float8_e4m3fn": "float8", "c10::Float8_e4m3fnuz": "float8",
+}  # fmt: skip
+
+
+class _Unavailable(Exception):
+    """The observer is not in this torch, or the script uses it."""
+
+
+class _Trace:
+    """The observer, from the boundary before the step until it is removed."""
+
+    def __init__(self, torch: Any) -> None:
+        """Begin to hear of operators.
+
+        Raises:
+            _Unavailable: the observer cannot be had.
+        """
+        try:
+            self._observer: Any = importlib.import_module("torch._C._profiler")
+            self._level = _log_level(torch)
+            # Nothing on the disk: what a killed process has written is gone with it.
+            self.file = os.memfd_create("ddptop-operators")
+        except (ImportError, OSError, ValueError) as error:
+            raise _Unavailable from error
+        self._lock = threading.Lock()
+        self._is_on = self._is_there = False
+        self.ended = threading.Event()
+        self.is_spoiled = False
+        """True where its step is not a usual one."""
+        self.compiled = _compiled()
+        self._said = self._level.value
+        try:
+            os.write(self.file, b" ")
+            self._level.value = max(self._said, _ERRORS)
+            self._observer._add_execution_trace_observer(f"/proc/self/fd/{self.file}")
+            if os.fstat(self.file).st_size:
+                # Not emptied by the observer, which is another one.
+                raise _Unavailable
+            self._is_there = True
+            self._observer._enable_execution_trace_observer()
+            self._is_on = True
+            # The observer expects that each thread which has made a forward pass was heard before its backward pass.
+            with self._observer._RecordFunctionFast("ddptop counts"):
+                pass
+        except BaseException:
+            self.end()
+            self.remove()
+            os.close(self.file)
+            raise
+
+    def end(self) -> None:
+        """Hear of no more operators, once."""
+        with self._lock:
+            if self._is_on:
+                self._is_on = False
+                self._observer._disable_execution_trace_observer()
+            self._level.value = self._said
+        self.ended.set()
+
+    def remove(self) -> None:
+        """Complete the file, once."""
+        with self._lock:
+            if self._is_there:
+                self._is_there = False
+                self._observer._remove_execution_trace_observer()
+
+
+class Counting:
+    """The work of one rank in a step."""
+
+    def __init__(self, stamps: Stamps, faults: Faults) -> None:
+        """Know nothing, and load nothing."""
+        self._stamps = stamps
+        self._faults = faults
+        self._steps = list(_STEPS)
+        """Those at which it is tried yet."""
+        self._trace: _Trace | None = None
+        self._device: str | None = None
+        self._gives_way = False
+        self.is_armed = True
+        """True while the training thread is to call `boundary` at the end of each step at which something is to do."""
+        self.flops: float | None = None
+        """Floating-point operations of a step."""
+        self.peak: float | None = None
+        """Such operations a second that the device can do, with numbers of the type that most of them have."""
+
+    def boundary(self, step: int, device: str | None) -> None:
+        """Begin or end at the boundary behind a step; called by the training thread, and raises nothing."""
+        try:
+            if self._trace is not None:
+                self._trace.end()
+                self.is_armed = False
+                return
+            while self._steps and self._steps[0] <= step:
+                del self._steps[0]
+            if not self._steps:
+                self.is_armed = False
+                return
+            due = self._steps[0] - 1
+            if step == due:
+                self._device = device
+                self._begin()
+            # Until the boundary before it nothing is to do.
+            self._stamps.eventful = min(self._stamps.eventful, due if self._trace is None else 0)
+        except _Unavailable:
+            self.is_armed = False
+        except Exception as error:
+            self.is_armed = False
+            self._faults.note("counting the work of a step", error)
+
+    def _begin(self) -> None:
+        torch: Any = sys.modules["torch"]
+        if torch.autograd._profiler_enabled():
+            return
+        self._watch(torch)
+        self._trace = trace = _Trace(torch)
+        threading.Thread(target=self._follow, args=(trace,), name="ddptop-counting", daemon=True).start()
+
+    def _watch(self, torch: Any) -> None:
+        """End before the script begins an observer of its own: a process has one, and torch does not say so."""
+        if self._gives_way:
+            return
+        own = torch.profiler.ExecutionTraceObserver
+        register = own.register_callback
+
+        @functools.wraps(register)
+        def registered(*args: Any, **kwargs: Any) -> Any:
+            trace = self._trace
+            self._steps.clear()
+            if trace is not None:
+                self.spoil()
+                time.sleep(_SETTLE_S)
+                trace.remove()
+            return register(*args, **kwargs)
+
+        own.register_callback = registered
+        self._gives_way = True
+
+    def spoil(self) -> None:
+        """End without a result, before a fork for example: what is forked must not go on writing."""
+        trace = self._trace
+        if trace is not None:
+            trace.is_spoiled = True
+            trace.end()
+
+    def _follow(self, trace: _Trace) -> None:
+        """Wait for the end of the step, and read the trace."""
+        try:
+            while not trace.ended.wait(_LOOK_S):
+                if os.fstat(trace.file).st_size > _LARGEST:
+                    self._steps.clear()
+                    self.spoil()
+            time.sleep(_SETTLE_S)
+            trace.remove()
+            if trace.is_spoiled or _compiled() != trace.compiled:
+                self._trace = None
+                self.is_armed = True
+                self._stamps.eventful = 0
+                return
+            self._count(trace)
+        except Exception as error:
+            self._faults.note("counting the work of a step", error)
+        finally:
+            os.close(trace.file)
+
+    def _count(self, trace: _Trace) -> None:
+        with open(f"/proc/self/fd/{trace.file}", "rb") as lines:
+            work = arithmetic.read(lines)
+        if work is not None:
+            self.peak = self._peak(work)
+            self.flops = float(work.flops)
+        self._trace = None
+
+    def _peak(self, work: arithmetic.Arithmetic) -> float | None:
+        torch: Any = sys.modules["torch"]
+        kind = _KINDS.get(work.type)
+        if kind is None or self._device is None or not self._device.startswith("cuda"):
+            return None
+        if kind == "float32" and _has_tf32(torch, by_convolution=work.by_convolution):
+            kind = "tf32"
+        name = torch.cuda.get_device_name(self._device)
+        # Where the device has no TF32, it computes in float32.
+        return peak_of(name, kind) or (peak_of(name, "float32") if kind == "tf32" else None)
+
+    def close(self) -> None:
+        """End with the script."""
+        self.is_armed = False
+        self.spoil()
+
+
+def _has_tf32(torch: Any, *, by_convolution: bool) -> bool:
+    switches = torch.backends.cudnn if by_convolution else torch.backends.cuda.matmul
+    # Newer ones have both; the older one raises where the script has set the newer.
+    newer = getattr(switches.conv if hasattr(switches, "conv") else switches, "fp32_precision", None)
+    return bool(switches.allow_tf32) if newer is None else bool(newer == "tf32")
+
+
+def _log_level(torch: Any) -> ctypes.c_int:
+    """Return the level of torch's log in C++, which no function of Python sets."""
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    return ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")
+
+
+def _compiled() -> int:
+    """Return how much torch's compiler has compiled; it is not loaded for that."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return sum(sum(counters[name].values()) for name in _COMPILED if name in counters)
