@@ -43,8 +43,8 @@ _Save = TypeVar("_Save", bound=CheckpointFunction)
 class Listener(Protocol):
     """The part of this process's agent that the public functions call."""
 
-    def announce(self, total_steps: object, note: object, coordinates: object) -> None:
-        """Accept the number of steps, the script's note, and the coordinates of this rank; see `start`."""
+    def announce(self, total_steps: object, note: object, coordinates: object, samples: object, tokens: object) -> None:
+        """Accept what a script says of itself; see `start`."""
 
     def log(self, metrics: Mapping[str, object]) -> None:
         """Accept values for the current step."""
@@ -86,7 +86,12 @@ def _count(call: str, error: Exception) -> None:
 
 @_harmless
 def start(
-    *, total_steps: int | None = None, note: str | None = None, coordinates: Mapping[str, int] | None = None
+    *,
+    total_steps: int | None = None,
+    note: str | None = None,
+    coordinates: Mapping[str, int] | None = None,
+    samples: int | None = None,
+    tokens: int | None = None,
 ) -> None:
     """Announce how many optimizer steps the training takes, so that the dashboard can show progress.
 
@@ -96,9 +101,12 @@ def start(
         coordinates: The position of this rank, where ranks are not alike: `{"data": 0, "tensor": 1}` on a device mesh,
             `{"stage": 2}` in a pipeline. Ranks that differ only along `tensor`, `stage`, `pipeline`, `context` or
             `sequence` (or tp, pp, cp, sp) work on the same samples, and the dashboard counts these once.
+        samples: Samples of one optimizer step of this rank, of all its backward passes together, where batches do not
+            come from a `DataLoader`.
+        tokens: Tokens of one such step, likewise, and where batches do not show them.
     """
     if _listener is not None:
-        _listener.announce(total_steps, note, coordinates)
+        _listener.announce(total_steps, note, coordinates, samples, tokens)
 
 
 @_harmless

@@ -62,6 +62,11 @@ class Rank(Commanded, Protocol):
     notices: deque[wire.Event]
     """Events of the rank that are to be published."""
 
+    @property
+    def announced(self) -> tuple[int | None, int | None]:
+        """Samples and tokens of a step, where its script has given them."""
+        ...
+
     def beat(self, seq: int, refused: int) -> wire.Beat:
         """Return a sign of life; may raise any exception where one of its values cannot be read."""
         ...
@@ -311,6 +316,9 @@ class Publisher:
 
     def _record(self, stamped: StepStamps) -> wire.Step:
         self._batches.sort(stamped)
+        samples, tokens = self._session.announced
+        stamped.samples = stamped.samples if samples is None else samples
+        stamped.tokens = stamped.tokens if tokens is None else tokens
         self._seen.update(phase for _, phase in stamped.marks)
         try:
             step, device_ns = meter.record(stamped, self._seen), device_time.by_phase(stamped)

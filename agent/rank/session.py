@@ -29,6 +29,7 @@ from ddptop.agent.rank.inspection.looking import Looking
 from ddptop.agent.rank.inspection.modules import Modules
 from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
+from ddptop.agent.rank.inspection.work.counting import Counting
 from ddptop.agent.rank.inspection.workers import Workers
 from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, observing
 from ddptop.agent.rank.process.account import Account
@@ -134,6 +135,7 @@ class Session:
         process = identify(os.getpid()) or Process(os.getpid(), time.time())
         self._inspecting = Inspecting(self.collectives, self.faults, process, self.hello.started_at_ns)
         self.profiling = Profiling(self.rank, directory.profiles, self.stamps, self.faults)
+        self.counting = Counting(self.stamps, self.faults)
         self.workers = Workers(own_sources)
         self.modules = Modules(self.stamps, self.faults)
         self.looking = Looking(self.stamps, self.workers, self.modules, own_sources)
@@ -191,7 +193,7 @@ class Session:
         self._inspecting.dead_threads.watch()
         self.rendezvous.begin()
         # A forked child (a data worker) has neither our thread nor our sockets.
-        os.register_at_fork(after_in_child=self._abandon)
+        os.register_at_fork(before=self.counting.spoil, after_in_child=self._abandon)
         if self._output.problem is not None:
             self.faults.note(f"rank {self.rank}'s {self._output.problem}")
         try:
@@ -226,6 +228,7 @@ class Session:
         self._ended = True
         self.profiling.close()
         self.modules.close()
+        self.counting.close()
         crashes.end()
         self.rendezvous.end()
         stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
@@ -359,6 +362,8 @@ class Session:
             self.profiling.boundary(step)
         if self.modules.is_armed:
             self.modules.boundary(step)
+        if self.counting.is_armed:
+            self.counting.boundary(step, self.device)
 
     def hold(self) -> None:
         """Do as `count` where optimizer steps are what is counted.
@@ -416,9 +421,14 @@ class Session:
         except Exception as error:
             self.faults.note("the record of the last step", error)
 
-    def announce(self, total_steps: object, note: object, coordinates: object) -> None:
+    def announce(self, total_steps: object, note: object, coordinates: object, samples: object, tokens: object) -> None:
         """See `ddptop.agent.start`."""
-        self._script.announce(total_steps, note, coordinates)
+        self._script.announce(total_steps, note, coordinates, samples, tokens)
+
+    @property
+    def announced(self) -> tuple[int | None, int | None]:
+        """Samples and tokens of a step, where its script has given them."""
+        return self._script.samples, self._script.tokens
 
     def log(self, metrics: Mapping[str, object]) -> None:
         """See `ddptop.agent.log`."""
@@ -532,6 +542,8 @@ class Session:
             counted_cost_ns=self.stamps.cost.counted_ns,
             record_ns=self.record_ns,
             is_loss_unsure=self.is_loss_unsure,
+            flops=self.counting.flops,
+            peak=self.counting.peak,
         )
 
     def _activity(self, state: str) -> str:

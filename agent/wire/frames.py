@@ -170,6 +170,12 @@ class RankFrame(Message, frozen=True, tag="rank_frame"):
     """True where it runs on another host than this one: `log` is a copy then, if there is one."""
     unkept: bool = False
     """True where what it prints goes to the terminal that started it, and into no file."""
+    tokens_per_s: float | None = None
+    flops: float | None = None
+    """Floating-point operations of a step, counted once."""
+    flops_per_s: float | None = None
+    mfu: float | None = None
+    """Part of the operations that its device can do in the same time, from 0 to 1. None: its peak is not known."""
 
     @property
     def current_step_ms(self) -> float | None:
@@ -289,6 +295,12 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     """Why, one line; empty where that is not known."""
     on_hosts: Annotated[tuple[HostFrame, ...], msgspec.Meta(max_length=4096)] = ()
     """The hosts of a run on several, in the order of their ranks; none of a run on one."""
+    tokens_per_s: float | None = None
+    """Like `samples_per_s`."""
+    flops_per_s: float | None = None
+    """Floating-point operations a second of all ranks together whose work is known."""
+    mfu: float | None = None
+    """Part of the operations that the devices of the ranks could do, of those ranks for which both are known."""
 
     @property
     def verdict(self) -> Verdict | None:

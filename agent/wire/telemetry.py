@@ -110,6 +110,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Steps before this one, since the record before, that were only counted: the record stands for them, too."""
     counted_ns: Span = 0
     """Time of these, from boundary to boundary, without pauses."""
+    tokens: Size | None = None
+    """Tokens in these samples, padding included. None: they are no text, or not known to be."""
 
 
 class Hello(Message, frozen=True, tag="hello"):
@@ -207,6 +209,10 @@ class Beat(Message, frozen=True, tag="beat"):
     """The things that are counted as steps, in words; empty where they are optimizer steps, or none was seen yet."""
     total_by: Label | None = None
     """The library that says how many steps there are: `Trainer`, `Lightning`, `DeepSpeed`, `tqdm`. None: the script."""
+    flops: Amount | None = None
+    """Floating-point operations of the model in a step, counted once. None: not yet, or they cannot be."""
+    peak: Amount | None = None
+    """Such operations a second that the device can do. None: not known, as of a CPU."""
 
 
 class Steps(Message, frozen=True, tag="steps"):
@@ -281,6 +287,8 @@ class Summary(Message, frozen=True, tag="summary"):
     dominant_p50_ns: Span | None = None
     """Its median latency."""
     dominant_p99_ns: Span | None = None
+    tokens: Amount | None = None
+    """Mean number of tokens of a step, over the steps where it is known."""
 
 
 class Event(Message, frozen=True, tag="event"):

@@ -143,6 +143,20 @@ def rate(value: float | None) -> str:
     return f"{value / 1000:4.0f}k" if value < 999_499 else f"{min(value / 1e6, 9999):4.0f}M"
 
 
+def share(part: float | None) -> str:
+    """Return six cells, a part of one: ` 41.2%`, `  0.3%`."""
+    return (DASH if part is None or not math.isfinite(part) else f"{min(100 * part, 999.9):.1f}%").rjust(6)
+
+
+def flops(amount: float | None) -> str:
+    """Return ten cells, floating-point operations: `12.3 TFLOP`, ` 189 MFLOP`."""
+    if amount is None or not math.isfinite(amount):
+        return DASH.rjust(10)
+    known = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
+    prefix, factor = next((each for each in known if amount >= 0.9995 * each[1]), ("k", 1e3))
+    return f"{significant(min(round(amount / factor, 2), 999), 3):>4} {prefix}FLOP"
+
+
 def clock(at: float | None) -> str:
     """Return a time of day, `12:34:56`, of a moment in seconds since the epoch."""
     if at is None:

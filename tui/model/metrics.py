@@ -22,7 +22,7 @@ class Metric:
     name: str
     title: str
     unit: str
-    """`ms`, `bytes` or nothing."""
+    """`ms`, `bytes`, `%` of a number from 0 to 1, or nothing."""
 
     def text(self, value: float) -> str:
         """Return a value with its unit, at most ten cells."""
@@ -30,6 +30,8 @@ class Metric:
             return units.size(round(value))
         if self.unit == "ms":
             return f"{units.milliseconds(value)} ms"
+        if self.unit == "%":
+            return units.share(value)
         return units.loss(value)
 
 
@@ -55,7 +57,9 @@ _RECORDED_ONLY: Final = {
     for metric in (
         Metric("all_reduce", "all-reduce latency, median of the calls", "ms"),
         Metric("samples", "samples per second", ""),
+        Metric("tokens", "tokens per second", ""),
         Metric("learning_rate", "learning rate", ""),
+        Metric("mfu", "MFU (work of the model as a part of the device's peak)", "%"),
     )
 }
 

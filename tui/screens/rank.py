@@ -217,6 +217,12 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
     if rank.state not in ENDED:
         yield from _fact("age", units.age(rank.step_age_s), width, ink, after=" since the last one was completed")
     yield from _fact("samples", units.rate(rank.samples_per_s).rjust(6), width, ink, unit=" samples/s")
+    if rank.tokens_per_s is not None:
+        yield from _fact("tokens", units.rate(rank.tokens_per_s).rjust(6), width, ink, unit=" tokens/s")
+    if rank.flops is not None:
+        speed = "" if rank.flops_per_s is None else f" a step, {units.flops(rank.flops_per_s).strip()}/s"
+        mfu = "" if rank.flops_per_s is None else f", MFU {units.share(rank.mfu).strip()}"
+        yield from _fact("work", units.flops(rank.flops), width, ink, after=f"{speed}{mfu}")
 
 
 def _phases(

@@ -13,7 +13,7 @@ from typing import Final
 
 from ddptop.agent.observer.model.hosts import NO_HOSTS, UNREPORTED, HostFrames, is_on_several
 from ddptop.agent.observer.model.ranks.group import WAIT
-from ddptop.agent.observer.model.ranks.rank import RankModel
+from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
 from ddptop.agent.observer.model.situation import Situation
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import states
@@ -81,6 +81,9 @@ class Framer:
             step_ms=step_ms,
             phases_ms=totals.phases_ms,
             samples_per_s=totals.samples_per_s if moving else None,
+            tokens_per_s=totals.tokens_per_s if moving else None,
+            flops_per_s=totals.flops_per_s if moving else None,
+            mfu=totals.mfu if moving else None,
             loss=totals.loss,
             is_loss_unsure=totals.is_loss_unsure,
             collective=totals.collective,
@@ -214,6 +217,7 @@ def rank_frame(
     stands = state in _STANDING or (state in _MOVING and states.stands(age, means.step_ms))
     moving = state in _MOVING and not stands
     device = beat.device
+    flops_per_s = rate_of(beat.flops, None if means.step_ms is None else means.step_ms * 1e6) if moving else None
     return RankFrame(
         rank=model.rank,
         state=state,
@@ -238,6 +242,10 @@ def rank_frame(
         allreduce_transfer_ms=None if exchange is None else exchange[1],
         timed_every=beat.timed_every,
         samples_per_s=means.samples_per_s if moving else None,
+        tokens_per_s=means.tokens_per_s if moving else None,
+        flops=beat.flops,
+        flops_per_s=flops_per_s,
+        mfu=flops_per_s / beat.peak if flops_per_s is not None and beat.peak else None,
         memory_bytes=beat.memory_bytes,
         memory_total_bytes=beat.memory_total_bytes,
         memory_kind="device" if device is not None and not device.startswith("cpu") else "process",

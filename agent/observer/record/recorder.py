@@ -291,6 +291,7 @@ class Recorder:
                 return []
             if type(message) is wire.Beat and self._numbers is not None:
                 self._numbers.memory(message.rank, message.at_ns, message.memory_bytes)
+                self._numbers.work(message.rank, message.flops, message.peak)
             if type(message) is wire.Event:
                 return self._event_rows(message, message.rank)
             return [recording.row(message, item.payload)]

@@ -20,6 +20,8 @@ MOST_METRICS: Final = 512
 _LONGEST_GIVEN: Final = 4096
 """Characters of such a name that are read."""
 _MOST_COORDINATES: Final = 8
+_LARGEST_SIZE: Final = 1 << 53
+"""The bound on `wire.message.Size`."""
 
 _Value = TypeVar("_Value")
 
@@ -35,15 +37,22 @@ class Script:
         """One line that every screen shows."""
         self.coordinates: dict[str, int] | None = None
         """The position of this rank on the axes that the script names."""
+        self.samples: int | None = None
+        self.tokens: int | None = None
+        """Those of one step of this rank."""
         self._stamps = stamps
         self._faults = faults
         self._names: dict[str, str] = {}
         """Names that the script logs, each with the name that is sent."""
 
-    def announce(self, total_steps: object, note: object, coordinates: object) -> None:
+    def announce(self, total_steps: object, note: object, coordinates: object, samples: object, tokens: object) -> None:
         """Take in what `ddptop.agent.start` was given."""
         self.total_steps = self.accepted("start(total_steps)", given.count, total_steps)
         self.note = self.accepted("start(note)", functools.partial(given.line, limit=200), note)
+        if samples is not None:
+            self.samples = self.accepted("start(samples)", _read_size, samples)
+        if tokens is not None:
+            self.tokens = self.accepted("start(tokens)", _read_size, tokens)
         if coordinates is not None:
             self.coordinates = self.accepted("start(coordinates)", self._read_coordinates, coordinates)
 
@@ -90,3 +99,10 @@ class Script:
         if known != whole:
             self._faults.note(f"log({whole[:60]}…): longer than {LONGEST_NAME} characters; shown as {known}")
         return known
+
+
+def _read_size(value: object) -> int:
+    size = given.count(value)
+    if size > _LARGEST_SIZE:
+        raise ValueError("more than a step can have")
+    return size

@@ -3,7 +3,7 @@
 An evaluation does not announce itself.  It is recognized because it draws, or first uses, its batches
 without gradients; and, where the model is not under DDP, because it draws many batches from a
 dataset that no backward pass has followed.  Its time counts as `other`: its batches are
-neither this step's data nor its forward pass.  This module knows draws, and the shape of a batch.
+neither this step's data nor its forward pass.  This module knows draws, and the shapes in a batch.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ddptop.agent.rank.records.stamps import BACKWARD, COPY, DATA, FORWARD, OTHER, Draw, StepStamps
 
 _MOST_DATASETS: Final = 1024
 """Datasets that are remembered, the newest: a script may make a new one for each step."""
+
+
+_MOST_TENSORS: Final = 16
+"""Tensors of a batch that are looked at."""
+_TOKENS: Final = "input_ids"
+"""The name of tokens in a batch of the Transformers library."""
 
 
 class Datasets:
@@ -70,12 +76,9 @@ class Batches:
         for draw, end, evaluation in zip(draws, ends, evaluations, strict=True):
             if evaluation:
                 _to_other(stamped, draw.begin, end)
-        sizes = [
-            draw.samples
-            for draw, evaluation in zip(draws, evaluations, strict=True)
-            if draw.samples is not None and not evaluation
-        ]
-        stamped.samples = sum(sizes) if sizes else None
+        trained = [draw for draw, evaluation in zip(draws, evaluations, strict=True) if not evaluation]
+        stamped.samples = _sum(draw.samples for draw in trained)
+        stamped.tokens = _sum(draw.tokens for draw in trained)
 
     def _train_on(self, draws: Iterable[Draw]) -> None:
         for draw in draws:
@@ -109,15 +112,38 @@ def _to_other(stamped: StepStamps, begin: int, end: int) -> None:
             stamped.marks[index] = (stamp, OTHER)
 
 
-def size_of(torch: Any, batch: Any) -> int | None:
-    """Return the first dimension of the first tensor in a batch."""
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+def sizes_of(torch: Any, batch: Any) -> tuple[int | None, int | None]:
+    """Return the samples and the tokens of a batch, None where they are not known.
+
+    Samples are the first dimension of its first tensor.  Tokens are the numbers in `input_ids`; without that name, of
+    a first tensor that holds whole numbers for each sample where another tensor has the same shape: the next token for
+    each.  Pictures are bytes or fractions, and classes one number a sample.  Padding counts, as it is computed, too.
+    """
+    tensors = list(itertools.islice(_tensors(torch, batch), _MOST_TENSORS))
+    if not tensors:
+        return None, None
+    _, first = tensors[0]
+    samples = len(first) if first.ndim else 1
+    for name, tensor in tensors:
+        if name == _TOKENS and tensor.ndim:
+            return samples, tensor.numel()
+    is_text = first.ndim == 2 and first.shape[1] > 1 and first.dtype in (torch.int64, torch.int32)
+    same = [each for _, each in tensors if each.shape == first.shape and each.dtype == first.dtype]
+    return samples, first.numel() if is_text and len(same) > 1 else None
+
+
+def _tensors(torch: Any, batch: Any, name: object = None) -> Iterator[tuple[object, Any]]:
+    """Yield the tensors of a batch in order, each with the name that a mapping gives it."""
     if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.ndim else 1
-    if isinstance(batch, dict):
-        batch = tuple(batch.values())
-    if isinstance(batch, (list, tuple)):
+        yield name, batch
+    elif isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from _tensors(torch, value, key)
+    elif isinstance(batch, (list, tuple)):
         for item in batch:
-            size = size_of(torch, item)
-            if size is not None:
-                return size
-    return None
+            yield from _tensors(torch, item)

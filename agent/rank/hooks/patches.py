@@ -73,12 +73,12 @@ def _data(session: Session, torch: Any) -> None:
 
     def leave(batch: Any) -> None:
         try:
-            size = batches.size_of(torch, batch)
+            sizes = batches.sizes_of(torch, batch)
         except Exception as error:
             # The batch may be any object of the script; the draw is noted all the same.
             session.faults.note("size of a batch", error)
-            size = None
-        stamps.drew(size)
+            sizes = None, None
+        stamps.drew(*sizes)
         if not session.sees_forward and batch is not None and torch.is_grad_enabled():
             stamps.turn(FORWARD)
 

@@ -52,6 +52,7 @@ class Digest:
         most = max(self._took, key=self._took.__getitem__)
         dominant_p50, dominant_p99 = percentiles(self._latencies[most]) or (None, None)
         samples = [step.samples for step in steps if step.samples is not None]
+        tokens = [step.tokens for step in steps if step.tokens is not None]
         count = len(steps) + sum(step.counted for step in steps)
         recorded_ns = sum(step.wall_ns for step in steps)
         wall_ns = recorded_ns + sum(step.counted_ns for step in steps)
@@ -90,4 +91,5 @@ class Digest:
             dominant=KINDS.index(most),
             dominant_p50_ns=dominant_p50,
             dominant_p99_ns=dominant_p99,
+            tokens=sum(tokens) / len(tokens) if tokens else None,
         )

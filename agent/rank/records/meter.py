@@ -61,6 +61,7 @@ def record(stamped: StepStamps, seen: Container[int] = EVERY_PHASE) -> Step:
         copy_ns=phases[COPY] if phases[COPY] or stamped.clock is not None else None,
         counted=stamped.counted,
         counted_ns=stamped.counted_ns,
+        tokens=stamped.tokens,
     )
 
 

@@ -99,7 +99,7 @@ class Call:
 class Draw:
     """One batch drawn from a data loader, and its use."""
 
-    __slots__ = ("begin", "dataset", "evaluation", "samples", "trained")
+    __slots__ = ("begin", "dataset", "evaluation", "samples", "tokens", "trained")
 
     def __init__(self, begin: int, dataset: int, evaluation: bool) -> None:
         self.begin = begin
@@ -107,6 +107,7 @@ class Draw:
         self.dataset = dataset
         """Number of the dataset, which identifies the loader."""
         self.samples: int | None = None
+        self.tokens: int | None = None
         self.evaluation = evaluation
         """True where the batch was drawn, or first used, without gradients."""
         self.trained = False
@@ -133,7 +134,7 @@ class StepStamps:
     __slots__ = (
         "calls", "clock", "counted", "counted_ns", "draws", "end", "end_at", "full", "gradients", "losses", "marks",
         "metrics", "missed", "moments", "observed", "parts", "rate", "samples", "seq", "skipped", "skips", "spoiled",
-        "step", "waits",
+        "step", "tokens", "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -156,6 +157,7 @@ class StepStamps:
         self.skipped: Pending | None = None
         """Not zero where a GradScaler skipped the optimizer, because gradients were not finite; None where none did."""
         self.samples: int | None = None
+        self.tokens: int | None = None
         self.rate: float | None = None
         """Learning rate."""
         self.metrics: dict[str, float] = {}
@@ -378,16 +380,18 @@ class Stamps:
         self._opening = None
         self.enter(DATA)
 
-    def drew(self, samples: int | None) -> None:
+    def drew(self, samples: int | None, tokens: int | None = None) -> None:
         """Note that the batch has arrived, and its size where that is known."""
         self.leave()
         if not self.recording:
             return
         current = self._current
         if current.draws:
-            current.draws[-1].samples = samples
+            current.draws[-1].samples, current.draws[-1].tokens = samples, tokens
         if samples is not None:
             current.samples = (current.samples or 0) + samples
+        if tokens is not None:
+            current.tokens = (current.tokens or 0) + tokens
 
     def used(self, *, evaluation: bool) -> None:
         """Note the use of the last batch, for evaluation or for training."""
@@ -498,7 +502,7 @@ class Stamps:
             told.skips = 0
         for of_this_step in (told.draws, told.moments, told.gradients):
             of_this_step.clear()
-        told.clock = told.samples = None
+        told.clock = told.samples = told.tokens = None
         told.counted = self.steps - 1 - self._recorded
         told.counted_ns = began - self._since
         self._finish(told, step, now)
@@ -559,4 +563,4 @@ class Stamps:
         current.clock = self.device
         current.moments[:] = [] if current.clock is None else [current.clock.record()]
         current.draws.clear()
-        current.samples = None
+        current.samples = current.tokens = None

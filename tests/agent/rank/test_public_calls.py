@@ -333,7 +333,7 @@ def test_a_fault_before_the_first_sign_of_life_is_told(tmp_path):
     """The first beat has what went wrong before anybody listened."""
     folder = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     session = Session(RunDir(folder), run_id="first", program="first\udcff", log=None)
-    session.announce("many", None, None)
+    session.announce("many", None, None, None, None)
     told = beat(session)
     assert (told.faults, told.fault) == (1, "start(total_steps): TypeError: str is not a number")
     wire.encode(session.hello)

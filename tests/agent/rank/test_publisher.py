@@ -41,6 +41,7 @@ class Session:
         self.looking = Looking(self.stamps, Workers(own_sources), Modules(self.stamps, Faults()), own_sources)
         self.own_rate = OwnRate(self.stamps)
         self.own_rate.is_over = True
+        self.announced = None, None
 
     def check(self, *_: object) -> None: ...
 

@@ -56,6 +56,8 @@ def test_no_random_text_keeps_an_unprintable_character() -> None:
         (units.milliseconds, 6),
         (units.short_milliseconds, 4),
         (units.rate, 5),
+        (units.share, 6),
+        (units.flops, 10),
         (units.age, 6),
         (units.loss, 7),
         (functools.partial(units.loss, unsure=True), 7),
@@ -95,7 +97,7 @@ def test_unknown_is_a_dash_and_never_zero() -> None:
     """None is drawn as a dash by every unit."""
     for write in (units.count, units.milliseconds, units.short_milliseconds, units.rate, units.age, units.loss):
         assert write(None).strip() == units.DASH
-    for other in (units.size, units.percent, units.duration):
+    for other in (units.size, units.percent, units.duration, units.share, units.flops):
         assert other(None).strip() == units.DASH
 
 

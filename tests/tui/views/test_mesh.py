@@ -40,16 +40,17 @@ def grid() -> Frame:
         ([None] * 4, 4),
     ],
 )
-def test_samples_of_one_replica_count_once(coordinates: list[Mapping[str, int] | None], rates: int) -> None:
-    """The group's samples a second are those of its replicas, each of which draws 32 in 10 ms."""
+def test_samples_and_tokens_of_one_replica_count_once(coordinates: list[Mapping[str, int] | None], rates: int) -> None:
+    """The group's samples a second are those of its replicas, each of which draws 32 of 64 tokens in 10 ms."""
     store = Store(Run("grid-1", "id", "grid.py", (), 4, "gloo", "cpu", 10**9, True))
     for rank, where in enumerate(coordinates):
         told = None if where is None else dict(where)
         store.apply(wire.Beat(rank, 1, "running", "forward", 1, None, 1, coordinates=told), 2.0)
-        step = wire.Step(1, 1, 10**9, 10**7, 0, 10**7, 0, 0, 0, 0, 1.0, 32)
+        step = wire.Step(1, 1, 10**9, 10**7, 0, 10**7, 0, 0, 0, 0, 1.0, 32, tokens=32 * 64)
         store.apply(wire.Steps(rank, (step,)), 2.0)
     found = frame_at(store, 2.0)
     assert found.samples_per_s == pytest.approx(rates * 3200)
+    assert found.tokens_per_s == pytest.approx(rates * 3200 * 64)
     assert found.placed == (coordinates[0] is not None)
 
 

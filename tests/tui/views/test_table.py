@@ -232,3 +232,21 @@ async def test_text_from_outside_is_text() -> None:
         await pilot.press("escape", "slash", *"[/bold")
         assert "/[/bold" in str(table_of(app).border_title)
         assert not any(ord(char) < 32 for char in painted)
+
+
+async def test_tokens_and_mfu_have_columns_where_they_are_known() -> None:
+    """Tokens in the place of samples, which can be asked for; ranks are sorted by MFU; elsewhere neither is there."""
+    ranks = tuple(rank_frame(rank, tokens_per_s=1000.0 * rank, mfu=0.1 * rank) for rank in range(4))
+    found = frame(world=4, ranks=ranks, tokens_per_s=6000.0, mfu=0.15)
+    usual = [column.key for column in columns_of(found) if column.usual]
+    assert {"tokens", "mfu"} <= set(usual)
+    assert "samples" not in usual
+    assert "samples" in {column.key for column in columns_of(found)}
+    assert not {"tokens", "mfu"} & {column.key for column in columns_of(frame())}
+    app = DdptopApp(StillSource(found), clock=lambda: NOW)
+    async with app.run_test(size=(200, 40)) as pilot:
+        app = await opened(pilot)
+        at = lines(app)[0].index("MFU") + 1
+        await pilot.click(RankTable, offset=(at, 1))
+        assert numbers(app) == [3, 2, 1, 0]
+        assert "30.0%" in lines(app)[1]

@@ -558,3 +558,13 @@ def test_the_cause_of_a_hang_is_marked_among_the_ranks() -> None:
     assert ["◀ hangs" in panel_text(shown, rank) for rank in range(4)] == [False, True, False, False]
     mark = next(column for column in columns_of(shown) if column.key == "mark")
     assert [text_of(mark.draw(rank, shown, INK)) for rank in shown.ranks] == [" ", "◀", " ", " "]
+
+
+@pytest.mark.parametrize(("width", "shown"), [(78, ["103k tokens/s"]), (118, ["103k tokens/s", "MFU 41.2%"])])
+def test_a_header_has_tokens_in_the_place_of_samples_and_mfu_where_there_is_room(width: int, shown: list[str]) -> None:
+    """In 80 cells MFU gives way: the table and the rank's screen have it, and tokens say the same."""
+    found = replace(frame(), step=1_284, total_steps=4_000, tokens_per_s=103_000.0, mfu=0.412)
+    rows = [text_of(row) for row in header_rows(found, width, INK, KEYS, roomy=False)]
+    assert [each for each in ("samples/s", "103k tokens/s", "MFU 41.2%") if each in rows[1]] == shown
+    assert "loss 0.8764" in rows[1]
+    assert max(map(len, rows)) <= width

@@ -9,7 +9,7 @@ from ddptop.agent.observer.model.hosts import UNREPORTED
 from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
-from ddptop.tui.cli.output.plain import progress
+from ddptop.tui.cli.output.plain import progress, throughput
 from ddptop.tui.cli.output.status import remark
 from ddptop.tui.drawing.units import DASH, collective, count, loss, milliseconds, size
 from ddptop.tui.model.diagnosis import hang
@@ -91,8 +91,7 @@ def _progress(frame: Frame) -> str:
         parts.append(f"{milliseconds(frame.current_step_ms).strip()} ms/step")
     if frame.loss is not None:
         parts.append(f"loss {loss(frame.loss, unsure=frame.is_loss_unsure).strip()}")
-    if frame.samples_per_s is not None:
-        parts.append(f"{frame.samples_per_s:,.0f} samples/s")
+    parts += throughput(frame)
     return _GAP.join(filter(None, (*parts, recording(frame))))
 
 

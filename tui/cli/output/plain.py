@@ -12,7 +12,7 @@ from typing import Final, TextIO
 from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
-from ddptop.tui.drawing.units import duration, significant
+from ddptop.tui.drawing.units import duration, share, significant
 from ddptop.tui.link.source import Source, frame_now
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, not_linked, unheard_hosts, waits_for, with_rank
@@ -190,8 +190,7 @@ def line(frame: Frame) -> str:
     parts = [progress(frame)]
     if frame.loss is not None:
         parts.append(f"loss {'~' * frame.is_loss_unsure}{significant(frame.loss)}")
-    if frame.samples_per_s is not None:
-        parts.append(f"{frame.samples_per_s:,.0f} samples/s")
+    parts += throughput(frame)
     parts.append(f"step {phases(frame)}")
     if frame.slowest is not None and frame.verdict is None:
         host = frame.hosts.name_of(frame.slowest)
@@ -200,6 +199,16 @@ def line(frame: Frame) -> str:
         parts.append(frame.verdict.text)
     parts += filter(None, (unheard_hosts(frame), not_linked(frame)))
     return "  ".join(parts)
+
+
+def throughput(frame: Frame) -> list[str]:
+    """Return `8,464 samples/s`, or tokens, and `MFU 41.2%`, as far as they are known."""
+    found = []
+    if frame.tokens_per_s is not None:
+        found.append(f"{frame.tokens_per_s:,.0f} tokens/s")
+    elif frame.samples_per_s is not None:
+        found.append(f"{frame.samples_per_s:,.0f} samples/s")
+    return found + ([] if frame.mfu is None else [f"MFU {share(frame.mfu).strip()}"])
 
 
 def progress(frame: Frame) -> str:

@@ -245,9 +245,17 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
         [Segment(f"counted: {frame.steps_are}", label)] if frame.steps_are else [],
         [figure(units.milliseconds(frame.current_step_ms), ink), Segment(" ms/step", label)],
         [Segment("loss ", label), figure(units.loss(frame.loss, unsure=frame.is_loss_unsure).strip().rjust(6), ink)],
-        [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],
+        _rate(frame, ink),
+        [] if frame.mfu is None else [Segment("MFU", label), figure(units.share(frame.mfu), ink)],
     ]
     return packed(pieces, width)
+
+
+def _rate(frame: Frame, ink: Ink) -> Row:
+    """Return the tokens a second where they are known, else the samples."""
+    if frame.tokens_per_s is not None:
+        return [figure(units.rate(frame.tokens_per_s), ink), Segment(" tokens/s", ink["label"])]
+    return [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", ink["label"])]
 
 
 def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED) -> tuple[str, str]:

@@ -143,6 +143,18 @@ HOST: Final = Column(
 COPY: Final = _phase("copy", "copy", 5)
 """Only of runs on a device, to which batches are copied."""
 
+TOKENS: Final = Column(
+    "tokens", "tok/s", 6, "tokens a second", lambda rank: rank.tokens_per_s,
+    _figures(lambda rank: units.rate(rank.tokens_per_s).rjust(6)), 11,
+)  # fmt: skip
+"""Of runs whose batches are known to be text, in the place of samples."""
+
+MFU: Final = Column(
+    "mfu", "MFU", 6, "work of the model as a part of the device's peak", lambda rank: rank.mfu,
+    _figures(lambda rank: units.share(rank.mfu)), 9,
+)  # fmt: skip
+"""Of runs on devices whose peak is known."""
+
 _COLUMNS: Final = (
     Column("rank", "rank", 5, "rank number", lambda rank: rank.rank, _rank, 0, falling=False),
     Column(
@@ -246,6 +258,11 @@ def columns_of(frame: Frame, *, grouped: bool = False) -> tuple[Column, ...]:
     known: tuple[Column, ...] = (*_COLUMNS[:1], PLACE, *_COLUMNS[1:]) if frame.placed else _COLUMNS
     if frame.collective in _SHORT:
         known = tuple(_named(column, frame.collective) if column.key in ("p50", "p99") else column for column in known)
+    samples = next(at for at, column in enumerate(known) if column.key == "samples")
+    if frame.mfu is not None:
+        known = (*known[: samples + 1], MFU, *known[samples + 1 :])
+    if frame.tokens_per_s is not None:
+        known = (*known[:samples], TOKENS, replace(known[samples], usual=False), *known[samples + 1 :])
     if "copy" in (frame.phases_ms or {}):
         after_data = 1 + next(at for at, column in enumerate(known) if column.key == "data")
         known = (*known[:after_data], COPY, *known[after_data:])

@@ -10,7 +10,7 @@ from operator import attrgetter
 from ddptop.agent.observer.model.ranks.mesh import replica_of
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
 from ddptop.agent.text import clean
-from ddptop.agent.wire import PHASES
+from ddptop.agent.wire import PHASES, Beat
 from ddptop.agent.wire.latencies import KINDS
 
 _Times = tuple[float | None, ...]
@@ -30,6 +30,9 @@ class Totals:
     step_ms: float | None
     phases_ms: dict[str, float] | None
     samples_per_s: float | None
+    tokens_per_s: float | None
+    flops_per_s: float | None
+    mfu: float | None
     loss: float | None
     is_loss_unsure: bool
     collective: str
@@ -49,7 +52,8 @@ class Totals:
 def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     """Return the numbers of the group that these ranks are; see `settings.Thresholds` for the factor."""
     beats = [model.beat for model in models if model.beat is not None]
-    times, rates = _measured(models)
+    times, samples, tokens = _measured(models)
+    work = [(model.beat, times[model.rank][0]) for model in models if model.rank in times]
     total = max((beat for beat in beats if beat.total_steps), key=lambda beat: beat.total_steps or 0, default=None)
     losses = [model.loss for model in models if model.loss is not None]
     dominant = [model.dominant for model in models]
@@ -59,7 +63,10 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         total_by=None if total is None else total.total_by,
         step_ms=max((each[0] for each in times.values() if each[0] is not None), default=None),
         phases_ms=_mean_phases(times.values()),
-        samples_per_s=sum(rates.values()) if rates else None,
+        samples_per_s=sum(samples.values()) if samples else None,
+        tokens_per_s=sum(tokens.values()) if tokens else None,
+        flops_per_s=_flops_per_s(work),
+        mfu=_mfu(work),
         loss=sum(losses) / len(losses) if losses else None,
         is_loss_unsure=any(beat.is_loss_unsure for beat in beats),
         collective=max(KINDS, key=dominant.count),
@@ -81,28 +88,46 @@ def step_of(models: Iterable[RankModel]) -> int | None:
     return min(known) if known and len(known) == len(steps) else None
 
 
-def _measured(models: Collection[RankModel]) -> tuple[dict[int, _Times], dict[object, float]]:
-    """Return the times of each rank that has any, and the samples a second of those that tell.
+def _measured(
+    models: Collection[RankModel],
+) -> tuple[dict[int, _Times], dict[object, float], dict[object, float]]:
+    """Return the times of each rank that has any, and the samples and the tokens a second where they are known.
 
     Samples on which several ranks work together count once: rates are by replica.
     """
     times: dict[int, _Times] = {}
-    rates: dict[object, float] = {}
+    samples: dict[object, float] = {}
+    tokens: dict[object, float] = {}
     for model in models:
         told = model.told
         if model.brief and told is not None:
             # Most ranks of a large group are never drawn: their own means need not be worked out.
             times[model.rank] = tuple([None if span is None else span / 1e6 for span in _TOLD(told)])
-            rate = rate_of(told)
+            rates = rate_of(told.samples, told.wall_ns), rate_of(told.tokens, told.wall_ns)
         else:
             means = model.means
-            rate = means.samples_per_s
+            rates = means.samples_per_s, means.tokens_per_s
             if means.step_ms is not None and means.phases_ms is not None:
                 times[model.rank] = (means.step_ms, *map(means.phases_ms.get, PHASES))
-        if rate is not None:
-            replica = replica_of(model.rank, None if model.beat is None else model.beat.coordinates)
-            rates[replica] = max(rate, rates.get(replica, 0.0))
-    return times, rates
+        if rates == (None, None):
+            continue
+        replica = replica_of(model.rank, None if model.beat is None else model.beat.coordinates)
+        for rate, of_all in zip(rates, (samples, tokens), strict=True):
+            if rate is not None:
+                of_all[replica] = max(rate, of_all.get(replica, 0.0))
+    return times, samples, tokens
+
+
+def _flops_per_s(work: Iterable[tuple[Beat | None, float | None]]) -> float | None:
+    """Return the operations a second of all ranks together, each with the ms of its step."""
+    known = [beat.flops / step_ms * 1e3 for beat, step_ms in work if beat is not None and beat.flops and step_ms]
+    return sum(known) if known else None
+
+
+def _mfu(work: Iterable[tuple[Beat | None, float | None]]) -> float | None:
+    known = [(beat, step_ms) for beat, step_ms in work if beat is not None and beat.peak and beat.flops and step_ms]
+    done = _flops_per_s(known)
+    return None if done is None else done / sum(beat.peak or 0.0 for beat, _ in known)
 
 
 def _mean_phases(times: Collection[_Times]) -> dict[str, float] | None:

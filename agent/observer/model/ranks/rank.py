@@ -325,10 +325,11 @@ def _of_summary(told: Summary) -> Means:
         step_ms=told.wall_ns / 1e6,
         phases_ms={phase: span / 1e6 for phase, span in zip(PHASES, _SPANS(told), strict=True) if span is not None},
         device_ms=None,
-        samples_per_s=rate_of(told),
+        samples_per_s=rate_of(told.samples, told.wall_ns),
+        tokens_per_s=rate_of(told.tokens, told.wall_ns),
     )
 
 
-def rate_of(told: Summary) -> float | None:
-    """Return the samples a second of a summary, None where it does not tell."""
-    return told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None
+def rate_of(amount: float | None, step_ns: float | None) -> float | None:
+    """Return so much of each step as so much a second, None where it is not known."""
+    return amount / step_ns * 1e9 if amount is not None and step_ns is not None and step_ns > 0 else None

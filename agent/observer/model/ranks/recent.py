@@ -23,12 +23,12 @@ WINDOW_NS: Final = 2_000_000_000
 _ON_DEVICE: Final = (len(DEVICE_PHASES) - 1, len(DEVICE_PHASES))
 """How many phases a record tells of the device."""
 _NUMBERS: Final = attrgetter(
-    "wall_ns", "counted", "counted_ns", *(f"{phase}_ns" for phase in PHASES), "samples", "device_ns"
+    "wall_ns", "counted", "counted_ns", *(f"{phase}_ns" for phase in PHASES), "samples", "tokens", "device_ns"
 )
 _SPANS: Final = slice(3, 3 + len(PHASES))
 """Where the phases are among the numbers of a step."""
 _SAMPLES: Final = 3 + len(PHASES)
-_DEVICE: Final = _SAMPLES + 1
+_DEVICE: Final = _SAMPLES + 2
 """Where the phases on the device are, which are not added up."""
 
 
@@ -40,6 +40,7 @@ class Means:
     phases_ms: dict[str, float] | None
     device_ms: dict[str, float] | None
     samples_per_s: float | None
+    tokens_per_s: float | None
 
 
 class RecentSteps:
@@ -84,8 +85,8 @@ class RecentSteps:
         self._advance()
         steps = len(self._window)
         if not steps:
-            return Means(None, None, None, None)
-        recorded, counted, counted_ns, *spans, samples = self._sums
+            return Means(None, None, None, None, None)
+        recorded, counted, counted_ns, *spans, samples, tokens = self._sums
         unknown = self._unknown
         total, all_steps = recorded + counted_ns, steps + counted
         # Steps that were only counted have the same phases, in the time that they took.
@@ -100,6 +101,7 @@ class RecentSteps:
             },
             device_ms=_device([step[_DEVICE] for step in self._window]) if unknown[_DEVICE] < steps else None,
             samples_per_s=samples / steps * all_steps / total * 1e9 if unknown[_SAMPLES] < steps and total else None,
+            tokens_per_s=tokens / steps * all_steps / total * 1e9 if unknown[_SAMPLES + 1] < steps and total else None,
         )
 
     def _advance(self) -> None:

@@ -14,7 +14,7 @@ _MOST_SECONDS: Final = 1 << 18
 
 RECORDED: Final = (
     "loss", "step", "data", "forward", "backward", "optimizer", "wait", "other",
-    "all_reduce", "samples", "learning_rate", "memory",
+    "all_reduce", "samples", "tokens", "learning_rate", "mfu", "memory",
 )  # fmt: skip
 """The numbers of every step over the whole run, in the order of the plot's choice."""
 CUSTOM: Final = "log."

@@ -35,6 +35,7 @@ _FILLED: Final = 1e-6
 _BEFORE: Final = 7
 """Columns of a row before its numbers: rank, step, moment, first and last second, steps, number of the step."""
 _WIDTH: Final = _BEFORE + len(RECORDED)
+_STEP: Final = RECORDED.index("step")
 
 
 class Progress(msgspec.Struct, array_like=True, gc=False):
@@ -71,6 +72,8 @@ class Rows:
         self._reached = 0
         """The furthest number that was possible."""
         self._memory = [math.nan] * progress.world
+        self._least_ms = [math.nan] * progress.world
+        """By rank, the time of a step at the peak of its device."""
         self._waiting = array("d")
         self._given: list[tuple[int, str, float]] = []
         """Values given by the script: the row, the name and the value."""
@@ -111,6 +114,10 @@ class Rows:
         if memory_bytes is not None and 0 < at_ns < _LAST_NS:
             second = at_ns // 10**9
             self._readings.extend((rank, -(-at_ns // 10**9) - _READING_S, second, memory_bytes))
+
+    def work(self, rank: int, flops: float | None, peak: float | None) -> None:
+        """Take in the operations of a step, and those a second at its device's peak, for the steps from here on."""
+        self._least_ms[rank] = flops / peak * 1e3 if flops is not None and peak else math.nan
 
     def forget(self, rank: int) -> None:
         """Forget a rank: a new process in its place counts from one again."""
@@ -154,10 +161,11 @@ class Rows:
             for name, value in given.items():
                 if name in progress.names or self._has_room_for(name):
                     self._given.append((len(self._waiting) // _WIDTH, CUSTOM + name, _finite(value)))
+        mfu = self._least_ms[rank] / numbers[_STEP] if numbers[_STEP] > 0 else math.nan
         second = end_ns // 10**9 if 0 < end_ns < _LAST_NS and steps > 0 else -1
         since = -(-(end_ns - took_ns) // 10**9)
         self._waiting.extend(
-            (rank, number, end_ns / 1e9, since, second, steps, step, *numbers, self._memory[rank])
+            (rank, number, end_ns / 1e9, since, second, steps, step, *numbers, mfu, self._memory[rank])
         )  # fmt: skip
 
     def _has_room_for(self, name: str) -> bool:
@@ -245,7 +253,7 @@ def _cells(values: Floats, weight: np.ndarray) -> np.ndarray:
 
 
 def _of_step(step: wire.Step) -> tuple[float, ...]:
-    """Return a record's numbers in the order of `RECORDED`, without the memory."""
+    """Return a record's numbers in the order of `RECORDED`, without MFU and memory."""
     calls = [
         call.duration_ns
         for call in step.collectives
@@ -259,12 +267,13 @@ def _of_step(step: wire.Step) -> tuple[float, ...]:
         (step.other_ns + (step.copy_ns or 0)) / 1e6,
         statistics.median(calls) / 1e6 if calls else math.nan,
         math.nan if step.samples is None or not step.wall_ns else step.samples / step.wall_ns * 1e9,
+        math.nan if step.tokens is None or not step.wall_ns else step.tokens / step.wall_ns * 1e9,
         math.nan if step.lr is None else _finite(step.lr),
     )
 
 
 def _of_summary(told: wire.Summary) -> tuple[float, ...]:
-    """Return a summary's numbers in the order of `RECORDED`, without the memory."""
+    """Return a summary's numbers in the order of `RECORDED`, without MFU and memory."""
     return (
         math.nan if told.loss is None else _finite(told.loss),
         told.wall_ns / 1e6,
@@ -272,6 +281,7 @@ def _of_summary(told: wire.Summary) -> tuple[float, ...]:
         (told.other_ns + (told.copy_ns or 0)) / 1e6,
         math.nan if told.p50_ns is None else told.p50_ns / 1e6,
         math.nan if told.samples is None or not told.wall_ns else told.samples / told.wall_ns * 1e9,
+        math.nan if told.tokens is None or not told.wall_ns else told.tokens / told.wall_ns * 1e9,
         math.nan,
     )
 

@@ -6,6 +6,7 @@ import io
 import pickle
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -142,3 +143,24 @@ def test_a_short_frame_of_a_rank_lacks_its_earlier_losses_alone():
     assert framer.rank(0).losses
     for rank in range(2):
         assert framer.rank(rank, short=True) == replace(framer.rank(rank), losses=())
+
+
+def test_mfu_is_the_work_of_the_ranks_as_a_part_of_what_their_devices_can_do():
+    """Of each rank by its own step; of the group over the ranks whose device is known; none while nothing moves."""
+    run = run_of(4)
+    store = Store(run)
+    # Operations of a step, and those a second at the peak; steps take 100 ms.
+    work = ((2e12, 100e12), (1e12, 50e12), (4e12, None), (None, 100e12))
+    for rank, (flops, peak) in enumerate(work):
+        hear(store, rank, 1, 2.0)
+        store.apply(wire.Beat(rank, 2 * 10**9, "running", "forward", 1, 2 * 10**9, 1, flops=flops, peak=peak), 2.0)
+    store.advance(2.1)
+    frame, ranks = drawn(Framer(store))
+    assert [rank.mfu for rank in ranks] == pytest.approx([0.2, 0.2, None, None])
+    assert [rank.flops_per_s for rank in ranks] == pytest.approx([20e12, 10e12, 40e12, None])
+    assert frame.mfu == pytest.approx((20 + 10) / (100 + 50))
+    assert frame.flops_per_s == pytest.approx(70e12)
+    store.advance(1000.0)
+    frame, ranks = drawn(Framer(store))
+    assert (frame.mfu, frame.flops_per_s, ranks[0].mfu, ranks[0].flops_per_s) == (None, None, None, None)
+    assert ranks[0].flops == 2e12

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from collections import UserDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from ddptop.agent.rank.hooks.batches import Batches, Datasets
+import pytest
+from support import late
+
+from ddptop.agent.rank.hooks.batches import Batches, Datasets, sizes_of
 from ddptop.agent.rank.records.stamps import BACKWARD, COPY, DATA, FORWARD, OTHER, Stamps, StepStamps
+
+if TYPE_CHECKING:
+    import torch
+
+_imports = late.imports(globals())
 
 TRAIN, HELD_OUT, SECOND = 1, 2, 3
 
@@ -165,3 +175,42 @@ def test_of_many_datasets_only_the_newest_are_remembered() -> None:
         train(stamps)
         assert sorted_stamps(stamps, batches).samples == 4
     assert max(len(datasets._known), len(batches._training)) <= 1024
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes"),
+    [
+        pytest.param(lambda: [whole(8, 33), whole(8, 33)], (8, 264), id="next"),
+        pytest.param(lambda: ({"input": whole(2, 5).int()}, whole(2, 5).int()), (2, 10), id="nested"),
+        pytest.param(lambda: {"attention_mask": torch.ones(4, 16), "input_ids": whole(4, 16)}, (4, 64), id="name"),
+        pytest.param(lambda: UserDict(input_ids=whole(3, 7), labels=torch.ones(3)), (3, 21), id="mapping"),
+        pytest.param(lambda: [torch.zeros(8, 3, 4, 4), whole(8)], (8, None), id="pictures"),
+        pytest.param(lambda: [whole(8, 28).byte(), whole(8, 28).byte()], (8, None), id="bytes"),
+        pytest.param(lambda: [whole(8), whole(8)], (8, None), id="pairs"),
+        pytest.param(lambda: [whole(8, 1), whole(8, 1)], (8, None), id="classes"),
+        pytest.param(lambda: [whole(8, 26), torch.zeros(8)], (8, None), id="categories"),
+        pytest.param(lambda: [torch.zeros(8, 26), whole(8, 26)], (8, None), id="fractions"),
+        pytest.param(lambda: torch.tensor(1.0), (1, None), id="number"),
+        pytest.param(lambda: ["text", 3, None], (None, None), id="nothing"),
+    ],
+)
+def test_tokens_are_known_from_everything_else(batch: Callable[[], Any], sizes: tuple[int | None, int | None]) -> None:
+    """Whole numbers with a next one for each, or by the name of the Transformers library; nothing else is text."""
+    assert sizes_of(torch, batch()) == sizes
+
+
+def whole(*shape: int) -> torch.Tensor:
+    return torch.zeros(*shape, dtype=torch.int64)
+
+
+def test_tokens_of_an_evaluation_are_left_out() -> None:
+    """The step has the tokens of the batches that it trains on, of all of them together."""
+    stamps = new_stamps()
+    for evaluation in (False, True, False):
+        stamps.draw(HELD_OUT if evaluation else TRAIN, evaluation=evaluation)
+        stamps.drew(4, 100)
+        stamps.turn(FORWARD)
+        if not evaluation:
+            train(stamps)
+    stamped = sorted_stamps(stamps, Batches())
+    assert (stamped.samples, stamped.tokens) == (8, 200)

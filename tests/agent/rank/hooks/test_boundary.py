@@ -210,14 +210,14 @@ def test_a_batch_without_a_size_is_drawn_all_the_same(monkeypatch: pytest.Monkey
     """A batch of the script's own making that raises when it is measured: a fault, and no phase is left open."""
     from torch.utils.data import DataLoader, dataloader
 
-    def raises(_: object, batch: object) -> int | None:
+    def raises(_: object, batch: object) -> tuple[int | None, int | None]:
         if batch is None:  # the end of the loader
-            return None
+            return None, None
         raise TypeError("no length")
 
     for owner, name in ((dataloader._BaseDataLoaderIter, "__next__"), (DataLoader, "__iter__")):
         monkeypatch.setattr(owner, name, getattr(owner, name))
-    monkeypatch.setattr(batches, "size_of", raises)
+    monkeypatch.setattr(batches, "sizes_of", raises)
     found: Any = Session()
     found.stamps, found.sees_forward = Stamps(), False
     patches._data(found, torch)

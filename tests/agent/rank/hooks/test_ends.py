@@ -25,6 +25,7 @@ from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
 from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.inspection.modules import Modules
 from ddptop.agent.rank.inspection.profiling import Profiling
+from ddptop.agent.rank.inspection.work.counting import Counting
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import EVERY, Cost
 from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, Stamps
@@ -51,6 +52,8 @@ class Rank:
         self.checks = Checks(0, 0, self.faults)
         self.profiling = Profiling(0, Path("profiles"), self.stamps, self.faults)
         self.modules = Modules(self.stamps, self.faults)
+        self.counting, self.device = Counting(self.stamps, self.faults), None
+        self.counting.is_armed = False
         self.checks.watch(torch)
         self.nested = False
         of_rank: Any = self

@@ -31,16 +31,18 @@ def test_numbers_are_those_of_the_records() -> None:
         for op, took in (("all_reduce", 10**6), ("all_reduce", 3 * 10**6), ("broadcast", 10**9), ("all_reduce", None))
     )
     history.rows.memory(0, 10**9, 1000)
-    history.take(0, step(1, collectives=calls, lr=0.1))
+    # At the peak a step would take 4 ms.
+    history.rows.work(0, 8e11, 2e14)
+    history.take(0, step(1, collectives=calls, lr=0.1, tokens=640))
     history.take(0, wire.Step(2, 2, 2, 10**7, 0, 0, 0, 0, None, 0, math.nan))
     found = {name: history.read(0, name) for name in RECORDED}
     expected = {
         "loss": 1, "step": 10, "data": 1, "forward": 2, "backward": 3, "optimizer": 1, "wait": 2, "other": 1,
-        "all_reduce": 2, "samples": 3200, "learning_rate": 0.1, "memory": 1000,
+        "all_reduce": 2, "samples": 3200, "tokens": 64_000, "learning_rate": 0.1, "mfu": 0.4, "memory": 1000,
     }  # fmt: skip
     assert {name: series.mean[0] for name, series in found.items()} == pytest.approx(expected)
     assert math.isinf(found["loss"].mean[1])
-    assert all(np.isnan(found[name].mean[1]) for name in ("wait", "all_reduce", "samples", "learning_rate"))
+    assert all(np.isnan(found[name].mean[1]) for name in ("wait", "all_reduce", "samples", "tokens", "learning_rate"))
     assert all(metric_named(name).text(value) for name, value in expected.items())
 
 
