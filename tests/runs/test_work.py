@@ -66,7 +66,7 @@ dist.destroy_process_group()
 """
 
 
-def told(folder: Path, script: str, name: str) -> tuple[dict[str, Any], str, dict[str, Any]]:
+def reported(folder: Path, script: str, name: str) -> tuple[dict[str, Any], str, dict[str, Any]]:
     """Return the status of a run once the work of its ranks is known, its lines for people, and its last status."""
     with observed(name, write_script(folder, script)) as (_, ranks):
 
@@ -89,7 +89,7 @@ def of_a_step(rank: dict[str, Any], name: str) -> float:
 
 def test_a_transformer_with_accumulation(tmp_path: Path) -> None:
     """Tokens of all micro-batches and ranks; operations by hand; no MFU of a CPU; no error of the agent."""
-    found, lines, last = told(tmp_path, TRANSFORMER, "text")
+    found, lines, last = reported(tmp_path, TRANSFORMER, "text")
     tokens = ROWS * LENGTH
     forward = 2 * tokens * (12 * WIDTH**2 + WIDTH * WORDS) + 4 * tokens * LENGTH * WIDTH
     for rank in found["ranks"]:
@@ -110,7 +110,7 @@ def test_a_transformer_with_accumulation(tmp_path: Path) -> None:
 
 def test_a_script_without_a_loader_says_it_by_itself(tmp_path: Path) -> None:
     """What `agent.start` was given is that of each step of each rank."""
-    found, _, _ = told(tmp_path, WITHOUT_A_LOADER, "given")
+    found, _, _ = reported(tmp_path, WITHOUT_A_LOADER, "given")
     for rank in found["ranks"]:
         assert of_a_step(rank, "samples_per_s") == pytest.approx(5)
         assert of_a_step(rank, "tokens_per_s") == pytest.approx(70)

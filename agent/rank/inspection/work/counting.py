@@ -144,10 +144,13 @@ class Counting:
                 self._begin()
             # Until the boundary before it nothing is to do.
             self._stamps.eventful = min(self._stamps.eventful, due if self._trace is None else 0)
-        except _Unavailable:
-            self.is_armed = False
         except Exception as error:
             self.is_armed = False
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        """Count an error; that this torch has another observer, or writes another trace, is none."""
+        if not isinstance(error, (_Unavailable, AttributeError, arithmetic.Unreadable)):
             self._faults.note("counting the work of a step", error)
 
     def _begin(self) -> None:
@@ -201,7 +204,7 @@ class Counting:
                 return
             self._count(trace)
         except Exception as error:
-            self._faults.note("counting the work of a step", error)
+            self._note(error)
         finally:
             os.close(trace.file)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -248,3 +250,19 @@ def test_the_newer_switch_of_tf32_is_read() -> None:
             assert counting._has_tf32(torch, by_convolution=False) == (precision == "tf32")
     finally:
         matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("way", ["none", "older", "other trace"])
+def test_of_another_torch_the_work_is_not_known(training: Training, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Without such an observer, or with one that writes something else: a dash, and no error."""
+    observer = torch._C._profiler
+    if way == "none":
+        monkeypatch.delattr(observer, "_add_execution_trace_observer")
+    elif way == "older":
+        monkeypatch.delattr(observer, "_RecordFunctionFast")
+    else:
+        monkeypatch.setattr(arithmetic, "_NODE", re.compile(rb"nothing"))
+    training.step(30)
+    until(lambda: all(each.name != "ddptop-counting" for each in threading.enumerate()), "the end of the thread")
+    assert not training.counting.is_armed
+    assert (training.counting.flops, training.faults.count) == (None, 0)
