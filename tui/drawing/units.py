@@ -33,6 +33,16 @@ def shorten(text: str, width: int) -> str:
     return text if cell_len(text) <= width else fit(text, width)
 
 
+def shorten_middle(text: str, width: int) -> str:
+    """Return `text` in at most `width` cells, with an ellipsis before its last part, two thirds of the room."""
+    if cell_len(text) <= width or width < 3:
+        return shorten(text, width)
+    end = text[-(2 * width // 3) :]
+    while cell_len(end) > 2 * width // 3:
+        end = end[1:]
+    return fit(text, width - cell_len(end)) + end
+
+
 def chopped(text: str, width: int) -> list[str]:
     """Return a text in one or more pieces of so many cells at most, and at least one character in each."""
     return [piece for piece in chop_cells(text, max(1, width)) if piece] or [text]

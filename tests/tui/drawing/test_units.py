@@ -132,3 +132,20 @@ def test_a_text_is_broken_between_words() -> None:
         lines = units.wrapped(text, 9)
         assert all(cell_len(line) <= 9 for line in lines)
         assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 9, 30])
+@pytest.mark.parametrize(
+    "text", ["/tmp/projects/experiments/model/train.py", "/home/世界/模型/训练/实验/数据/程序.py", "a.py", ""]
+)
+def test_a_path_without_room_keeps_its_end(text: str, width: int) -> None:
+    """It never takes more cells than there are, and begins and ends as the whole."""
+    shown = units.shorten_middle(text, width)
+    assert cell_len(shown) <= width
+    if cell_len(text) <= width:
+        assert shown == text
+    elif width > 8:
+        begin, end = shown.split("…")
+        assert text.startswith(begin.rstrip())
+        assert text.endswith(end)
+        assert len(end) >= width // 3

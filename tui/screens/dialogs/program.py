@@ -7,7 +7,7 @@ marked program; nothing is launched before it is closed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual import events, on
@@ -21,10 +21,13 @@ from textual.widgets.option_list import Option
 
 from ddptop.agent.text import clean
 from ddptop.tui.control.launch.programs import Suggestion, completed, suggestions
+from ddptop.tui.drawing import units
 from ddptop.tui.screens.dialogs.field import Field
 
 _NAME_CELLS = 24
 """Of a row, for the name; a longer one pushes its note on."""
+_AROUND: Final = 8
+"""Cells beside a row: the frames of the form and of the list, with what is between."""
 
 
 class ProgramInput(Input):
@@ -73,7 +76,9 @@ class ProgramInput(Input):
         opened = bool(found) != self.offering
         self._found, self._offered_for = found, self.value
         self._listing.clear_options()
-        self._listing.add_options([Option(_row(each), id=str(number)) for number, each in enumerate(found)])
+        self._listing.add_options(
+            [Option(_row(each, self.app.size.width - _AROUND), id=str(number)) for number, each in enumerate(found)]
+        )
         self._listing.highlighted = 0 if found else None
         self._listing.display = bool(found)
         # A layout that comes before the list's own turn is remembered, and a request made meanwhile does not count: the
@@ -219,7 +224,9 @@ class ProgramField(Field):
         self.query_one(ProgramInput).on_click()
 
 
-def _row(suggestion: Suggestion) -> Text:
-    row = Text(f"{clean(suggestion.text, 200):<{_NAME_CELLS}}", no_wrap=True, overflow="ellipsis")
+def _row(suggestion: Suggestion, width: int) -> Text:
+    """Return a row of the list; of a path that is too long for it the end is seen, which tells it from the others."""
+    name = units.shorten_middle(clean(suggestion.text, 4096), width)
+    row = Text(f"{name:<{_NAME_CELLS}}", no_wrap=True, overflow="ellipsis")
     row.append(f"  {clean(suggestion.note, 200)}", "dim")
     return row
