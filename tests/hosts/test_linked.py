@@ -6,6 +6,7 @@ The tests share the run, and the last of them ends it.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import re
 import time
@@ -64,20 +65,57 @@ def test_both_hosts_show_all_ranks_within_five_seconds_of_the_first_step(job: Jo
 
 
 def test_a_slow_rank_is_named_on_both_hosts_in_the_same_words(job: Job) -> None:
-    """Rank 3, on node2, is named, with its host; both hosts say the same, byte for byte."""
+    """Rank 3, on node2, is named, with its host and its line; both hosts say the same, byte for byte.
+
+    It is profiled with an ordinary rank, whichever host asks: one trace of the same steps, on one clock.
+    """
     with slow(job, 3):
 
         def same() -> bool:
             told = [each["verdict"] for each in on_all(job.cluster.hosts, status)]
-            named = all(verdict and verdict["rank"] == 3 for verdict in told)
+            named = all(verdict and verdict["rank"] == 3 and verdict["line"] for verdict in told)
             # It is judged anew each second: a second may pass between the two.
             return named and json.dumps(told[0]) == json.dumps(told[1])
 
         until(same, "the same verdict about rank 3 on both hosts", NAMED_S)
         lines = [host.ask("status").stdout for host in job.cluster.hosts]
+        profile(job)
+    script = (job.folder / "train.py").read_text().splitlines()
+    slept = next(at for at, text in enumerate(script, 1) if "time.sleep(slow_s" in text)
     for text in lines:
-        assert re.search(r"rank 3 \(node2\) holds the group back by", text), text
+        said = rf"rank 3 \(node2\) holds the group back by .* train\.py:{slept} <module> \(\d+ of \d+ ms\)"
+        assert re.search(said, text), text
     until(lambda: all(told["verdict"] is None for told in on_all(job.cluster.hosts, status)), "it is over", NAMED_S)
+
+
+def profile(job: Job) -> None:
+    """Profile the accused rank from both hosts; the trace is at the head."""
+    node1, node2 = job.cluster.hosts
+    far = node2.run(["ddptop", "profile", run_of(node2), "--ranks", "culprit"])
+    assert "on the host of rank 0" in far.stderr, far.stdout + far.stderr
+    # The hosts' own folders are not seen from here.
+    trace = job.folder / "trace.json.gz"
+    done = node1.run(["ddptop", "profile", run_of(node1), "--ranks", "all", "--json", "--out", str(trace)])
+    assert not done.returncode, done.stderr
+    made = json.loads(done.stdout)
+    assert (made["ranks"], made["culprit"]) == ([0, 1, 2, 3], 3)
+    listed = json.loads(node1.run(["ddptop", "profile", run_of(node1), "--list", "--json"], check=True).stdout)
+    assert [each["culprit"] for each in listed] == [3, 3]
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    titles = {each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"}
+    named = [title.split(" \u00b1")[0] for title in titles.values()]
+    assert named == [f"rank {rank} \u00b7 node{rank // 2 + 1}" for rank in range(4)]
+    steps = {
+        pid: [(each["name"], each["ts"]) for each in events if each["pid"] == pid and each.get("cat") == "ddptop step"]
+        for pid in titles
+    }
+    one, *others = steps.values()
+    assert len(one) == 3
+    for other in others:
+        assert [name for name, _ in one] == [name for name, _ in other]
+        # Ranks leave a collective together, near the end of a step: by one clock the next one begins at the same time.
+        for (_, here), (_, there) in zip(one[1:], other[1:], strict=True):
+            assert abs(here - there) < SLOW_MS * 1e3 / 2
 
 
 @contextlib.contextmanager
@@ -232,7 +270,6 @@ def _empty(host: Host) -> bool:
 
 RECORDED = """
 import json, sys
-from pathlib import Path
 from ddptop.agent.observer.record.recording import read_steps
 found = {}
 for message in read_steps(Path(sys.argv[1])):
