@@ -139,13 +139,19 @@ _MOST_SPANS: Final = 8
 
 def ranks_in_spans(ranks: Iterable[int]) -> str:
     """Return `rank 4`, or `ranks 4-7, 12`; of many spans the first and how many more."""
-    found: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in found]
-    single = len(found) == 1 and found[0][0] == found[0][1]
+    numbers = set(ranks)
+    texts = spans(numbers)
+    single = len(numbers) == 1
     more = f" and {len(texts) - _MOST_SPANS} more" if len(texts) > _MOST_SPANS else ""
     return f"rank{'' if single else 's'} {', '.join(texts[:_MOST_SPANS])}{more}"
+
+
+def spans(numbers: Iterable[int]) -> list[str]:
+    """Return numbers in order, those that follow each other as one span: `4-7`, `12`."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in found]

@@ -9,6 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -27,6 +28,7 @@ from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.inspection.looking import Looking
 from ddptop.agent.rank.inspection.modules import Modules
+from ddptop.agent.rank.inspection.probing.probing import DOING, Probing
 from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
 from ddptop.agent.rank.inspection.work.counting import Counting
@@ -48,7 +50,7 @@ from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.startup import pythonpath
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
-from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection, Looks
+from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection, Looks, Probe, Probed
 
 _EXIT: Final = os._exit
 _TICK_S: Final = 1.0
@@ -136,6 +138,7 @@ class Session:
         self._inspecting = Inspecting(self.collectives, self.faults, process, self.hello.started_at_ns)
         self.profiling = Profiling(self.rank, directory.profiles, self.stamps, self.faults)
         self.counting = Counting(self.stamps, self.faults)
+        self.probing = Probing(self.collectives, directory.path)
         self.workers = Workers(own_sources)
         self.modules = Modules(self.stamps, self.faults)
         self.looking = Looking(self.stamps, self.workers, self.modules, own_sources)
@@ -486,7 +489,7 @@ class Session:
         save = self._checkpoint
         if save is None:
             raise GateError("its script has registered no checkpoint function (ddptop.agent.on_checkpoint)")
-        return self.gate.save(token, functools.partial(self._call, save))
+        return self.gate.do(token, token, "saving a checkpoint", functools.partial(self._call, save))
 
     def _call(self, save: Callable[[int], object]) -> Saved:
         began = time.monotonic_ns()
@@ -496,7 +499,18 @@ class Session:
             return Saved(False, describe(error, 300), time.monotonic_ns() - began)
         took_ns = time.monotonic_ns() - began
         told = self._script.accepted("where on_checkpoint's function saved", given.path, where)
+        if told and (folder := Path(told).parent).is_dir():
+            self.probing.checkpoints = folder
         return Saved(True, told or "", took_ns)
+
+    def probe(self, command: Probe) -> Probed | None:
+        """Have the held training thread do a part of a probe; return the outcome, None until it is known.
+
+        Raises:
+            GateError: the rank is not held for it.
+        """
+        name = f"probe {command.token} {command.part}"
+        return self.gate.do(command.token, name, DOING, functools.partial(self.probing.run, command, self.device))
 
     @property
     def state(self) -> str:
@@ -551,7 +565,7 @@ class Session:
             case "starting":
                 return self._start_phase
             case "paused":
-                return "saving a checkpoint" if self.gate.working else f"held at step {self.gate.completed:,}"
+                return self.gate.doing or f"held at step {self.gate.completed:,}"
             case "ended":
                 return (
                     f"its script has ended by sys.exit ({self._left_at})" if self._left_at else "its script has ended"

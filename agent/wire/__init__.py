@@ -8,13 +8,14 @@ latencies   the latency of collectives from `Step` records, alike in the agent a
 telemetry   from PUB sockets, `[topic, payload]`
 inspection  the place at which a rank stands, in detail
 profiles    the traces of profiled steps
+probes      experiments of ranks that are held
 hosts       between the observers of a run on several hosts, and of the hosts
 checksums   of a rank's parameters
 message     the base of all messages, the types of their numbers, the bounds on their bytes
 incoming    the cleaning of decoded messages
 
 Each imports only entries below it in this list; `commands`, `answers` and `latencies` do not import each other, nor do
-`telemetry`, `inspection` and `profiles`.
+`telemetry`, `inspection`, `profiles` and `probes`.
 
 The messages need msgspec and the cleaning of text, and nothing else, so that any program can read and write them.
 A message that was read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
@@ -67,6 +68,7 @@ from ddptop.agent.wire.commands import Inspect as Inspect
 from ddptop.agent.wire.commands import Kill as Kill
 from ddptop.agent.wire.commands import Look as Look
 from ddptop.agent.wire.commands import Note as Note
+from ddptop.agent.wire.commands import Probe as Probe
 from ddptop.agent.wire.commands import Profile as Profile
 from ddptop.agent.wire.commands import Query as Query
 from ddptop.agent.wire.commands import ReadLog as ReadLog
@@ -114,6 +116,14 @@ from ddptop.agent.wire.message import MOST_RANKS as MOST_RANKS
 from ddptop.agent.wire.message import PROTOCOL as PROTOCOL
 from ddptop.agent.wire.message import UNREAD as UNREAD
 from ddptop.agent.wire.message import Rank as Rank
+from ddptop.agent.wire.probes import MOST_MEASURED as MOST_MEASURED
+from ddptop.agent.wire.probes import MOST_PAIRS as MOST_PAIRS
+from ddptop.agent.wire.probes import Board as Board
+from ddptop.agent.wire.probes import Carried as Carried
+from ddptop.agent.wire.probes import Facts as Facts
+from ddptop.agent.wire.probes import Measured as Measured
+from ddptop.agent.wire.probes import Pair as Pair
+from ddptop.agent.wire.probes import Probed as Probed
 from ddptop.agent.wire.profiles import LARGEST_PROFILE as LARGEST_PROFILE
 from ddptop.agent.wire.profiles import MOST_OF_PROFILE as MOST_OF_PROFILE
 from ddptop.agent.wire.profiles import MOST_PROFILED as MOST_PROFILED

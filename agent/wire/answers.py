@@ -13,6 +13,7 @@ from ddptop.agent.wire.hosts import Census
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.inspection import Inspection, Looks
 from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Rank, Size, Whole
+from ddptop.agent.wire.probes import Probed
 from ddptop.agent.wire.profiles import Profiled, ProfilePiece
 from ddptop.agent.wire.telemetry import Steps
 
@@ -69,8 +70,8 @@ class Reply(Message, frozen=True, tag="reply"):
     """The outcome, or the reason for the refusal."""
     step: Count | None = None
     pending: bool = False
-    """Ask again: the function of a `Save` still runs, the step of a `Check` is not made yet, or too many others wait
-    for the answer to a `Fill`."""
+    """Ask again: the function of a `Save` or a part of a `Probe` still runs, the step of a `Check` is not made yet, or
+    too many others wait for the answer to a `Fill`."""
     took_ns: Moment | None = None
     """`Save`: the time that the script's function took."""
     kept: bool = False
@@ -102,6 +103,8 @@ class Reply(Message, frozen=True, tag="reply"):
     """`ReadProfile`: a piece of it."""
     looks: Annotated[tuple[Looks, ...], msgspec.Meta(max_length=2)] = ()
     """`Look`: those at the training thread, and then those at data workers, where the rank has any."""
+    probed: Probed | None = None
+    """`Probe`: one part of a probe, once it is done."""
 
 
 class Extent(Message, frozen=True, tag="extent"):

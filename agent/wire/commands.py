@@ -1,7 +1,7 @@
 """Commands to a rank or to the observer, each of them answered by one `Reply` of `answers`.
 
 Onlookers ask the observer for an action (`Act`, `Kill`); the observer alone sends the ranks what it consists of:
-`Hold`, `Commit`, `Advance`, `Resume`, `Save`, `End`.
+`Hold`, `Commit`, `Advance`, `Resume`, `Save`, `Probe`, `End`.
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
@@ -12,6 +12,7 @@ import msgspec
 from ddptop.agent.wire.hosts import Conclude, HostEnd
 from ddptop.agent.wire.incoming import Label, Name
 from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Size, Whole
+from ddptop.agent.wire.probes import MOST_PAIRS, Pair
 from ddptop.agent.wire.profiles import MOST_PROFILED
 from ddptop.agent.wire.telemetry import Event
 
@@ -187,6 +188,37 @@ class Save(Message, frozen=True, tag="save"):
     until_ns: Whole | None = None
 
 
+class Probe(Message, frozen=True, tag="probe"):
+    """Do one part of a probe where the rank is held, and renew the lease: `Reply.probed`.
+
+    The controller repeats the message with the same `token` and `part` while the `Reply` is `pending`. Messages between
+    ranks are sent only where all ranks of the group have got the command: each of them asks the others first.
+    """
+
+    id: Whole
+    token: Label
+    part: Count
+    """Number of the part within the probe."""
+    kind: Name
+    """`room`: say for how large matrices there is room; `own`: what the rank does by itself; `pairs`: messages of each
+    pair in turn; `group`: those of all ranks."""
+    ms: Count = 0
+    """`own`: milliseconds of one experiment."""
+    size: Size = 0
+    """`own`: order of the matrices, 0 where there is no room for any; otherwise bytes of a large message."""
+    closely: bool = False
+    """`own`: look for the processes that take the cores."""
+    files: bool = True
+    """`own`: write and read files, too."""
+    rounds: Annotated[
+        tuple[Annotated[tuple[Pair, ...], msgspec.Meta(max_length=MOST_PAIRS)], ...],
+        msgspec.Meta(max_length=MOST_PAIRS),
+    ] = ()
+    """`pairs`: the pairs of which all send at once, and those that do after them."""
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
 class Note(Message, frozen=True, tag="note"):
     """Publish an event: an action on the run and its outcome."""
 
@@ -205,7 +237,7 @@ class Act(Message, frozen=True, tag="act"):
 
     id: Whole
     action: Name
-    """`pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum` or `profile`."""
+    """`pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `profile` or `probe`."""
     who: Label = ""
     """The author of the action, for the event list: `ada (dashboard, pts/3)`."""
     steps: Count = 1
@@ -268,7 +300,7 @@ class History(Message, frozen=True, tag="history"):
     """Steps or seconds of a column at least."""
 
 
-Expiring = Hold | Commit | Resume | Advance | End | Save | Note | Act | Cancel | Kill
+Expiring = Hold | Commit | Resume | Advance | End | Save | Probe | Note | Act | Cancel | Kill
 """Commands with a deadline: refused after `until_ns`, by the clock of `agent.control.deadline`; None: no deadline.
 
 `asked_ns` is the time of sending, by the same clock.
@@ -276,5 +308,5 @@ Expiring = Hold | Commit | Resume | Advance | End | Save | Note | Act | Cancel |
 
 Command = (
     Hold | Commit | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | Note | History | Inspect
-    | Look | Profile | ReadProfile | ReadLog | Check | RecordEvery | HostEnd | Conclude
+    | Look | Profile | ReadProfile | Probe | ReadLog | Check | RecordEvery | HostEnd | Conclude
 )  # fmt: skip

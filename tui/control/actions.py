@@ -37,6 +37,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "step": Rule(_HELD),
     "checkpoint": Rule(_MOVING | _HELD),
     "profile": Rule(_MOVING),
+    "probe": Rule(_MOVING | _HELD),
     "stop": Rule(_MOVING | _HELD),
     "kill": Rule(None),
     "restart": Rule(ENDED, launched=True),

@@ -1,4 +1,4 @@
-"""The newest diagnosis of a kind, all of the screen for it: a profile."""
+"""The newest diagnosis of a kind, all of the screen for it: a profile, or a probe."""
 
 from __future__ import annotations
 

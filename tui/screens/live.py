@@ -85,6 +85,14 @@ class LiveScreen(Transient[int]):
             id="run.profile",
             tooltip="Profile three steps: say in what the slow rank differs; of an ended run, the newest profile",
         ),
+        Binding(
+            "D",
+            "app.diagnose('probe')",
+            "Probe",
+            id="run.probe",
+            show=False,
+            tooltip="Hold all ranks, try what each can do, and say which is slow; of an ended run, the newest probe",
+        ),
         Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
         Binding(
             "v",

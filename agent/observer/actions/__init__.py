@@ -7,6 +7,7 @@ ahead       a question to all ranks at the same steps, a little ahead of them
 checksums   the checksums of all ranks' parameters at the end of one step
 parameters  their comparison
 profile     the same steps of several ranks, profiled by torch, as one trace
+probe       experiments of all ranks while they are held: who is slower than others, and why
 wait        what an action waits for, for all to see, and the wish to cancel it
 polled      the ranks of an action: all are asked at once, and those that end meanwhile drop out
 ranks       the live ranks of a run

@@ -20,6 +20,7 @@ from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refus
 from ddptop.agent.observer.actions.checksums import Checksums
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
 from ddptop.agent.observer.actions.parameters import compared
+from ddptop.agent.observer.actions.probe import probe
 from ddptop.agent.observer.actions.profile import UNASKED, OnVerdict, profile
 from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
 from ddptop.agent.observer.actions.wait import Wait
@@ -34,10 +35,10 @@ from ddptop.agent.text import clean_line
 
 _log = logging.getLogger("ddptop.observer")
 
-ACTIONS: Final = ("pause", "step", "resume", "checkpoint", "stop", "checksum", "profile")
+ACTIONS: Final = ("pause", "step", "resume", "checkpoint", "stop", "checksum", "profile", "probe")
 _OF_STEPS: Final = ("step", "profile")
-_OVERTAKES: Final = ("stop", "profile")
-"""An action, and another one that it cancels: a scheduler that ends the run leaves no time for a profile."""
+_GIVE_WAY: Final = ("profile", "probe")
+"""Actions that a stop cancels: a scheduler that ends the run leaves no time for a diagnosis."""
 _SETTLE: Final = "settle"
 """What this observer does by itself; nobody asks for it."""
 _WHOLE: Final = 7 * 86400.0
@@ -168,7 +169,9 @@ class Actions:
         elif action.is_the_same(before):
             # The ranks of a run that a scheduler ends ask for the same.
             before.requesters += action.requesters
-        elif self._next is None and (not before.requesters or (command.action, before.command.action) == _OVERTAKES):
+        elif self._next is None and (
+            not before.requesters or (command.action == "stop" and before.command.action in _GIVE_WAY)
+        ):
             # What this observer does by itself makes way; what it puts right takes a moment.
             before.wait.is_cancelled = before.command.action != _SETTLE
             self._next = action
@@ -181,7 +184,9 @@ class Actions:
             if not before.can_be_cancelled:
                 self._answer(action, Refused(f"{doing}, and can no longer be cancelled"))
             else:
-                self._answer(action, Awaiting(f"{doing}, {line}") if line else Busy(doing))
+                waits = line and not before.wait.is_working
+                said = f"{doing}, {line}" if line else doing
+                self._answer(action, Awaiting(said) if waits else Busy(said))
 
     def _start(self, action: _Action) -> None:
         action.thread = threading.Thread(target=self._work, args=(action,), name="action", daemon=True)
@@ -225,6 +230,9 @@ class Actions:
         match command.action:
             case "profile":
                 return profile(self._directory, ranks, command, self._blamed, action.wait)
+            case "probe":
+                hosts = {rank: member.host for rank, member in self._directory.everyone().items()}
+                return probe(self._directory, ranks, hosts, controller, action.wait)
             case "checksum":
                 return compared(Checksums().gather(ranks, action.wait)[1])
             case "pause":

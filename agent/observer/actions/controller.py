@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,7 +36,7 @@ _LEASE_MS: Final = int(LEASE_S * 1000)
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Held:
     """A group that is held at one step."""
 
     step: int
@@ -69,6 +69,7 @@ class Controller:
         """
         started = self._wait.clock()
         held = self._lease("pause", patience_s)
+        self._wait.decide()
         self._keep(held)
         return f"held at step {held.step:,} in {(self._wait.clock() - started) * 1e3:,.0f} ms"
 
@@ -129,8 +130,8 @@ class Controller:
         """
         checkpoint = checkpoint and self._can_save()
         held = self._hold("stop")
-        saved = self._save(held) if checkpoint else "without a checkpoint"
         self._wait.decide()
+        saved = self._save(held) if checkpoint else "without a checkpoint"
         # Of ranks that end at once the answers may be lost.
         with contextlib.suppress(AllEnded):
             self._ranks.insist(wire.End(0, self._who))
@@ -177,15 +178,32 @@ class Controller:
 
     # Holding the group
 
-    def _hold(self, action: str) -> _Held:
+    @contextlib.contextmanager
+    def hold(self, action: str) -> Iterator[Held]:
+        """Hold the group for the block under a lease, which the block renews; a group that was paused stays so.
+
+        Raises:
+            Refused: some rank cannot be held; all ranks go on.
+        """
+        held = self._hold(action)
+        try:
+            yield held
+        except BaseException:
+            if not held.was_paused:
+                self._release(held.token, held.step)
+            raise
+        if not held.was_paused:
+            self._ranks.insist(wire.Resume(0))
+
+    def _hold(self, action: str) -> Held:
         """Hold the group under a lease, unless it is paused already."""
         standing = self._ranks.standing()
         if not _is_paused(standing):
             return self._lease(action, PATIENCE_S)
         step = max(reply.step or 0 for reply in standing.values())
-        return _Held(step, os.urandom(8).hex(), was_paused=True)
+        return Held(step, os.urandom(8).hex(), was_paused=True)
 
-    def _lease(self, action: str, patience_s: float) -> _Held:
+    def _lease(self, action: str, patience_s: float) -> Held:
         """Hold a running group at the next common step, under a lease."""
         token = os.urandom(8).hex()
         promises = self._ranks.gather(wire.Hold(0, token, _LEASE_MS))
@@ -197,9 +215,9 @@ class Controller:
         except Refused:
             self._release(token, _furthest(promises))
             raise
-        return _Held(step, token, was_paused=False)
+        return Held(step, token, was_paused=False)
 
-    def _keep(self, held: _Held) -> None:
+    def _keep(self, held: Held) -> None:
         """End the lease: the ranks are held until somebody resumes them, whatever becomes of this process."""
         try:
             replies = self._ranks.insist(wire.Commit(0, held.token, held.step))
@@ -221,8 +239,8 @@ class Controller:
             behind = {rank: reply for rank, reply in standing.items() if not reply.done}
             if not behind:
                 # What follows, such as a checkpoint, may take long.
-                wait.decide()
-                self._renew(token, step)
+                wait.line = ""
+                self.renew(token, step)
                 return
             wait.tell(f"{_DOING.get(action, action)}: waiting for {_awaited(behind)}")
             if wait.waited_s > min(FIRST_S, patience_s) and not any(reply.step for reply in standing.values()):
@@ -236,10 +254,11 @@ class Controller:
                     f"so the run goes on; does its loop call an optimizer step?"
                 )
             if wait.waited_s >= renew_at:
-                self._renew(token, step)
+                self.renew(token, step)
                 renew_at = wait.waited_s + RENEW_S
 
-    def _renew(self, token: str, step: int) -> None:
+    def renew(self, token: str, step: int) -> None:
+        """Renew the lease of a hold; raises `Refused` where a rank is no longer held."""
         replies = self._ranks.ask(wire.Commit(0, token, step, _LEASE_MS))
         if not all(reply.done for reply in replies.values()):
             raise Refused(_OUT_OF_REACH)
@@ -274,7 +293,7 @@ class Controller:
             raise Refused(f"no checkpoint function on {without}; every rank must register one")
         return all(told.values())
 
-    def _save(self, held: _Held) -> str:
+    def _save(self, held: Held) -> str:
         """Have all held ranks save, and return the line on it; raises `Refused`, with an unpaused group resumed."""
         nap = 0.01
         self._wait.decide()

@@ -22,6 +22,8 @@ class Wait:
         """The ranks that it waits for, in one line; empty where it waits for none, or for a moment only."""
         self.hang = ""
         """How the run hangs; empty where it does not."""
+        self.is_working = False
+        """True while the ranks do what they are held for: it does not wait for them to come to a step."""
         self.is_cancelled = False
         self.is_decided = False
         """True once the scripts save, or end: an action that has come so far cannot be cancelled."""

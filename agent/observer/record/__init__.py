@@ -8,6 +8,7 @@ budget     the number of steps that the ranks record
 ring       the bound on the bytes of the file; their number is in `run.records`
 floods     the choice of the events that are written
 logs       the bound on the bytes of the log files
+probes     the probes that are kept
 profiles   the traces of profiled steps, joined, compared and kept
 retention  the removal of ended runs where all runs together take too many bytes; `run.rundir` has their number
 """

@@ -7,12 +7,14 @@ observed, which the screens show.  Arguments and works refer to the tensors, so 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
@@ -97,6 +99,8 @@ class Collectives:
         """There is such a group."""
         self._has_seen = False
         """A collective, a send or a receive was called."""
+        self.is_aside = False
+        """True while the calls are not the training's."""
         self.groups: dict[str, Counted] = {}
         """By name, the calls of each process group."""
 
@@ -173,6 +177,15 @@ class Collectives:
         self._waits.watch(torch)
         self._stamps.observed = self.mechanism not in (None, wrapper.FUNCTIONS)
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Note no calls and waits in this block: they are not the training's. For use on the held training thread."""
+        self.is_aside = self._waits.is_aside = True
+        try:
+            yield
+        finally:
+            self.is_aside = self._waits.is_aside = False
+
     def missed(self, error: Exception) -> None:
         """Note that a call could not be noted, so that the time for which this step waits is not known."""
         self._faults.note("a call of a collective", error)
@@ -199,6 +212,8 @@ class Collectives:
 
         def pre_hook(args: Any) -> None:
             """Note a call: all of it in a step that is recorded, a plain tuple in one that is only counted."""
+            if self.is_aside:
+                return
             began = cost.clock() if cost.sampling else 0
             try:
                 now, thread = clock(), ident()

@@ -46,6 +46,8 @@ class Waits:
         self._flying = flying
         """Calls in flight, by id: shared with `timing.Collectives`."""
         self._begin = begin
+        self.is_aside = False
+        """True while the waits are not the training's."""
         self._watches = False
         self.without_future: Call | None = None
         """The last call whose work has no future (send, recv, reduce_scatter of gloo)."""
@@ -84,7 +86,7 @@ class Waits:
 
         @functools.wraps(original)
         def wait(awaited: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling() or ident() != stamps.thread:
+            if self.is_aside or compiling() or ident() != stamps.thread:
                 return original(awaited, *args, **kwargs)
             if functional:
                 self.functional = True

@@ -53,6 +53,9 @@ _METHODS: Final = {
 class Collectives(Protocol):
     """Receiver of the observed calls."""
 
+    is_aside: bool
+    """True while the calls are not the training's."""
+
     def now(self) -> int:
         """Return the present stamp."""
         ...
@@ -114,6 +117,8 @@ def _wrap(torch: Any, name: str, collectives: Collectives, faults: Faults) -> No
 
     @functools.wraps(original)
     def method(group: Any, *args: Any, **kwargs: Any) -> Any:
+        if collectives.is_aside:
+            return original(group, *args, **kwargs)
         try:
             before(group, args)
         except Exception as error:

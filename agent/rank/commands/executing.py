@@ -64,6 +64,10 @@ class Commanded(Protocol):
 
     def save(self, token: str) -> Saved | None:
         """Have the held training thread save a checkpoint; raises `GateError` where nothing can be saved now."""
+        ...
+
+    def probe(self, command: wire.Probe) -> wire.Probed | None:
+        """Have the held training thread do a part of a probe; raises `GateError` where it is not held for it."""
 
 
 class Executing:
@@ -145,6 +149,11 @@ class Executing:
                 if saved is None:
                     return wire.Reply(id, False, "saving", gate.completed, pending=True)
                 return wire.Reply(id, saved.done, saved.text, gate.completed, took_ns=saved.took_ns)
+            case wire.Probe(id):
+                probed = session.probe(command)
+                if probed is None:
+                    return wire.Reply(id, False, "probing", gate.completed, pending=True)
+                return wire.Reply(id, True, "", gate.completed, probed=probed)
             case wire.Query(id):
                 return wire.Reply(
                     id,

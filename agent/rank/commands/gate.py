@@ -12,6 +12,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar, cast
+
+_Outcome = TypeVar("_Outcome")
 
 
 class GateError(Exception):
@@ -44,10 +47,15 @@ class Gate:
         """Of the action under whose lease the rank is; None: under none."""
         self._kept: str | None = None
         """Of the action that the present hold without a lease is of."""
-        self._work: Callable[[], Saved] | None = None
+        self._work: Callable[[], object] | None = None
+        """Work for the held thread, which has not begun it."""
+        self._name: str | None = None
+        """Of the work that was asked for last."""
+        self._doing = ""
+        """A few words for it."""
         self._working = False
-        self._saved: Saved | None = None
-        self._save_token: str | None = None
+        self._outcome: object = None
+        """Of that work, None before it is done."""
         self.completed = 0
         """Steps completed. The training thread counts a step, without the lock, and then waits where there is a
         `limit`."""
@@ -67,9 +75,9 @@ class Gate:
         try:
             while (work := self._next_work()) is not None:
                 waited = True
-                saved = work()
+                outcome = work()
                 with self.lock:
-                    self._saved, self._working = saved, False
+                    self._outcome, self._working = outcome, False
                     self._renew()
         finally:
             with self.lock:
@@ -78,7 +86,7 @@ class Gate:
                 self.held_at_ns, self._working = None, False
         return waited
 
-    def _next_work(self) -> Callable[[], Saved] | None:
+    def _next_work(self) -> Callable[[], object] | None:
         """Wait while the gate is closed; return work for the held thread, None once the gate is open."""
         with self.lock:
             self._lapse()
@@ -190,26 +198,32 @@ class Gate:
             self._token = self._expires = self._kept = None
             self._changed.notify_all()
 
-    def save(self, token: str, work: Callable[[], Saved]) -> Saved | None:
-        """Have the held training thread do `work`, once for a token; return the outcome, None until it is known.
+    def do(self, token: str, name: str, doing: str, work: Callable[[], _Outcome]) -> _Outcome | None:
+        """Have the held training thread do `work`, once for a name; return the outcome, None until it is known.
+
+        Args:
+            token: of the action.
+            name: of the work, the same whenever it is asked for.
+            doing: a few words for it.
+            work: returns anything but None.
 
         Raises:
-            GateError: the rank is not held, or under the lease of another action.
+            GateError: the rank is not held, or under the lease of another action, or has other work.
         """
         with self.lock:
             self._lapse()
-            if token == self._save_token and self._saved is not None:
+            if name == self._name and self._outcome is not None:
                 self._renew()
-                return self._saved
+                return cast(_Outcome, self._outcome)
             if self._token not in (None, token):
                 raise GateError("the promise has lapsed")
             if not self.held:
                 raise GateError("not held; the run goes on")
             self._renew()
-            if token != self._save_token:
+            if name != self._name or (self._work is None and not self._working):
                 if self._work is not None or self._working:
-                    raise GateError("a checkpoint is being saved already")
-                self._save_token, self._saved, self._work = token, None, work
+                    raise GateError(f"it is {self._doing} already")
+                self._name, self._doing, self._outcome, self._work = name, doing, None, work
                 self._changed.notify_all()
             return None
 
@@ -224,9 +238,9 @@ class Gate:
         return self.limit is not None and self._token is None
 
     @property
-    def working(self) -> bool:
-        """True while the script's function saves a checkpoint."""
-        return self._working
+    def doing(self) -> str:
+        """The work that the held thread does; empty where it only waits."""
+        return self._doing if self._working else ""
 
     def _renew(self) -> None:
         if self._token is not None:

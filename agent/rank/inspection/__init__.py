@@ -1,6 +1,7 @@
 """The place at which a rank stands, and what its time is spent in, seen from inside its process once somebody asks.
 
 inspecting  the whole answer
+probing     the experiments of a probe, while the rank is held
 profiling   a profile of whole steps by torch's own profiler
 stacks      the stacks of all threads, and the meaning of their frames
 looking     the time that the training thread spends in each line, for a verdict

@@ -94,6 +94,11 @@ class Board:
         self._nvml, self._handle = _open(_names(uuid, index, environment))
 
     @property
+    def handle(self) -> tuple[Any, Any]:
+        """NVML and its handle of the device, None for what there is not."""
+        return self._nvml, self._handle
+
+    @property
     def load(self) -> float | None:
         """Load of the device in percent."""
         if self._handle is None or not self._tells_load:

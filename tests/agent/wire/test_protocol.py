@@ -37,6 +37,14 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.ProfiledStep: "step phases",
     wire.Profiled: "size steps",
     wire.ProfilePiece: "offset content",
+    wire.Measured: "name values ran",
+    wire.Carried: "sender receiver size large_s small_s",
+    wire.Board: "name throttled celsius mhz highest_mhz errors lanes most_lanes pcie highest_pcie",
+    wire.Facts: (
+        "took_s cores which threads nice group load steal_percent others_percent rivals quota throttled_ms "
+        "memory_limit memory_used swapped swap_reads mhz highest_mhz overheated resent board"
+    ),
+    wire.Probed: "measured carried small_s large_s facts order problem",
     wire.ModuleSums: "group number steps layout sums members names sharded left_out",
     wire.Checksums: "checksums: rank step at_ns modules took_ns every generation",
     wire.Hello: (
@@ -96,6 +104,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Query: "query: id",
     wire.Profile: "profile: id token number first steps",
     wire.ReadProfile: "read_profile: id token offset",
+    wire.Probe: "probe: id token part kind ms size closely files rounds asked_ns until_ns",
     wire.Inspect: "inspect: id stacks native",
     wire.Look: "look: id token",
     wire.Check: "check: id step",
@@ -113,7 +122,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
     wire.Reply: (
         "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding limit refusal parameters "
-        "inspection checksums census log profiled piece looks"
+        "inspection checksums census log profiled piece looks probed"
     ),
 }
 """Of each message in version 2 of the protocol its tag and its fields in their order; parts of messages have no tag."""

@@ -8,10 +8,10 @@ from ddptop.tui.control.actions import RULES, is_offered
 from ddptop.tui.model.frame import ENDED, STATES
 
 LIVE = {
-    "running": {"pause", "checkpoint", "profile", "stop", "kill"},
-    "stalled": {"pause", "freeze", "checkpoint", "profile", "stop", "kill"},
+    "running": {"pause", "checkpoint", "profile", "probe", "stop", "kill"},
+    "stalled": {"pause", "freeze", "checkpoint", "profile", "probe", "stop", "kill"},
     "pausing": {"cancel", "freeze", "kill"},
-    "paused": {"resume", "step", "checkpoint", "stop", "kill"},
+    "paused": {"resume", "step", "checkpoint", "probe", "stop", "kill"},
     "frozen": {"resume", "kill"},
     "of a newer agent": {"kill"},
 }

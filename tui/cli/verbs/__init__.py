@@ -10,6 +10,7 @@ watching   `attach`, `watch`, `logs`
 listing    `ps`, `status`, `events`, `report`, `programs`, `stacks`
 control    `pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `kill`
 profile    `profile`
+probe      `probe`
 diagnosis  options that the verbs of a diagnosis share
 cleaning   `clean`
 serving    `serve`

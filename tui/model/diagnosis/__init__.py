@@ -6,4 +6,5 @@ report   the report on the end of a run, as lines
 kinds    the diagnoses that are made on request
 newest   the newest of a kind, as lines
 profile  a profile of some ranks, as lines and as JSON
+probe    a probe, likewise
 """

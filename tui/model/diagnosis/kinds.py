@@ -16,7 +16,7 @@ class Kind(NamedTuple):
     """Steps over which it is made."""
 
 
-KINDS: Final[Mapping[str, Kind]] = {"profile": Kind(steps=3)}
+KINDS: Final[Mapping[str, Kind]] = {"profile": Kind(steps=3), "probe": Kind()}
 """By the name of its action, as keys, verbs and messages have it."""
 
 

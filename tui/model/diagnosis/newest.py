@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 def newest(kind: str, directory: RunDir) -> list[ReportLine]:
     """Return the newest diagnosis of a kind of `KINDS`, or a line that says that there is none."""
+    if kind == "probe":
+        from ddptop.agent.observer.record import probes
+        from ddptop.tui.model.diagnosis import probe
+
+        return probe.newest(probes.probes(directory.probes))
     assert kind == "profile"
     from ddptop.agent.observer.record.profiles import kept
     from ddptop.tui.model.diagnosis import profile

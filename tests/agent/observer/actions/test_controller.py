@@ -49,7 +49,7 @@ class Rank:
         if gate.limit is not None and gate.completed >= gate.limit:
             gate.held_at_ns = gate.held_at_ns or 1
             if gate._work is not None:
-                gate._saved, gate._work = gate._work(), None
+                gate._outcome, gate._work = gate._work(), None
             self.ended = gate.ended_by is not None
         else:
             gate.completed += 1
@@ -77,7 +77,7 @@ class Rank:
                     return wire.Reply(id, True, text, gate.completed)
                 case wire.Save(id, token):
                     assert self.checkpoint is not None
-                    saved = gate.save(token, self.checkpoint)
+                    saved = gate.do(token, token, "saving a checkpoint", self.checkpoint)
                     if saved is None:
                         return wire.Reply(id, False, "saving", pending=True)
                     return wire.Reply(id, saved.done, saved.text, took_ns=saved.took_ns)

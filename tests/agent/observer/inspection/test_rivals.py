@@ -12,6 +12,7 @@ from support.harness import WAIT, until
 from ddptop.agent import wire
 from ddptop.agent.observer.inspection import rivals
 from ddptop.agent.observer.inspection.rivals import Rivals
+from ddptop.agent.run import cores
 from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import Member
 
@@ -22,7 +23,7 @@ VERDICT = wire.Verdict(1, "no_core", "rank 1 waits for a core", 0, rank=1)
 def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
     """Two that are busy on it are told with the core; one that sleeps there is not, nor is the rank itself."""
     # Others of the machine may take the core, too, and more of it.
-    monkeypatch.setattr(rivals, "_MOST_NAMED", 1_000)
+    monkeypatch.setattr(cores, "_MOST_NAMED", 1_000)
     core = min(os.sched_getaffinity(0))
     sleeps = BUSY.replace("while True: pass", WAIT)
     codes = [BUSY % core] * 3 + [sleeps % core]
@@ -70,7 +71,7 @@ def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
 
 def test_as_long_as_no_rank_of_this_host_waits_for_a_core_nothing_is_read(monkeypatch):
     """Neither without a verdict, nor with one of a rank of another host, nor with another kind."""
-    monkeypatch.setattr(rivals, "_threads", lambda: 1 / 0)
+    monkeypatch.setattr(cores, "threads", lambda: 1 / 0)
     looks = Rivals()
     me = identify(os.getpid())
     assert me is not None
@@ -84,11 +85,11 @@ def test_the_threads_of_the_machine_are_read_seldom_while_a_rank_waits_for_a_cor
     """Twice when the verdict comes, twice a minute after that, and at once for another rank."""
     now, read = [0.0], list[float]()
 
-    def threads() -> dict[tuple[int, int], rivals._Used]:
+    def threads() -> dict[tuple[int, int], cores.Used]:
         read.append(now[0])
-        return {(1, 1): rivals._Used(0.0, 0)}
+        return {(1, 1): cores.Used(0.0, 0)}
 
-    monkeypatch.setattr(rivals, "_threads", threads)
+    monkeypatch.setattr(cores, "threads", threads)
     looks = Rivals(lambda: now[0])
     me = identify(os.getpid())
     assert me is not None

@@ -179,20 +179,20 @@ def test_a_checkpoint_is_saved_once_on_the_training_thread():
         return Saved(True, "/c.pt", 1)
 
     with pytest.raises(GateError, match="not held"):
-        gate.save("a", work)
+        gate.do("a", "a", "saving a checkpoint", work)
     gate.promise("a", 4.0)
     training = threading.Thread(target=step_of, args=(gate,))
     training.start()
     while not gate.held:
         pass
-    assert gate.save("a", work) is None
+    assert gate.do("a", "a", "saving a checkpoint", work) is None
     assert entered.wait(20)
     clock.now = 100.0
-    assert gate.save("a", work) is None
+    assert gate.do("a", "a", "saving a checkpoint", work) is None
     leave.set()
-    while gate.save("a", work) is None:
+    while gate.do("a", "a", "saving a checkpoint", work) is None:
         pass
-    assert gate.save("a", work) == Saved(True, "/c.pt", 1)
+    assert gate.do("a", "a", "saving a checkpoint", work) == Saved(True, "/c.pt", 1)
     assert calls == [training]
     gate.resume()
     training.join(20)

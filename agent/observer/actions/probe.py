@@ -1,0 +1,393 @@
+"""A probe: holds all ranks at a step, has them make experiments alone and together, and says who is slow, and why.
+
+Ranks of different hosts are alone at the same time.  All of it ends within ten seconds, after which the ranks go on;
+what there was no time for is left out, and named.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import statistics
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from ddptop.agent import wire
+from ddptop.agent.control.refusals import Refused
+from ddptop.agent.observer.actions.controller import RENEW_S, Controller, Held
+from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.observer.judge import probe as judge
+from ddptop.agent.observer.judge.probe import Connection, Experiments, Probe, Rank
+from ddptop.agent.observer.record import probes
+from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.text import plural, ranks_in_spans
+
+MOST_S: Final = 9.5
+"""Seconds for which ranks are held at most; what goes on then ends soon, and ten are promised."""
+ALONE_S: Final = 3.5
+"""Seconds in which all ranks of a host make their experiments one after the other, about."""
+_MS: Final = (40, 300)
+"""Shortest and longest experiment."""
+_AGAIN_MS: Final = 200
+_AGAIN: Final = 3
+"""Times that it is tried again."""
+_EXPERIMENTS: Final = 3
+"""Experiments of a rank, about."""
+_SILENT_S: Final = 8.0
+"""Seconds for which a rank may answer nothing: its own agent may not get a core meanwhile."""
+_NAP_S: Final = 0.02
+_FREE: Final = 64 << 20
+"""Bytes that have to be free on the disk of the run."""
+
+QUICK: Final = 64 << 10
+"""Bytes of the first messages, by which the size of the others is chosen."""
+_SIZES: Final = (64 << 10, 16 << 20)
+"""Smallest and largest message."""
+_LARGE_S: Final = 0.03
+"""Seconds that a large message of an ordinary pair takes, about."""
+_LATEST_S: Final = 0.25
+"""Those of the slowest pair at most."""
+MOST_BETWEEN: Final = 28
+"""Pairs of hosts that are tried, one after the other: those of eight hosts."""
+_MOST_AGAIN: Final = 8
+"""Ranks, and connections, that are tried again."""
+
+
+def probe(directory: RunDir, ranks: PolledRanks, hosts: Mapping[int, str], controller: Controller, wait: Wait) -> str:
+    """Probe a run, and return the folder of what was found.
+
+    Args:
+        directory: of the run.
+        ranks: those of the run that live.
+        hosts: by rank, the name of its host.
+        controller: holds them.
+        wait: where the action says what it waits for, and is cancelled.
+
+    Raises:
+        Refused: there is no probe, and why; all ranks go on.
+        Cancelled: the wait was cancelled.
+        Hung: the run hangs.
+    """
+    if shutil.disk_usage(directory.path).free < _FREE:
+        raise Refused(f"no room: less than {_FREE >> 20} MiB is free at {directory.path}")
+    with controller.hold("probe") as held:
+        began, wait.is_working = wait.clock(), True
+        parts = _Parts(ranks, held, controller, wait, began + MOST_S)
+        found = Probe(directory.name, held.step, time.time())
+        found.ranks = [Rank(rank, hosts.get(rank, "")) for rank in sorted(ranks.ranks)]
+        _own(parts, found)
+        _ranks_again(parts, found)
+        _messages(parts, found, ranks)
+        _connections_again(parts, found)
+        found.took_s = wait.clock() - began
+        found.left_out += parts.left_out
+    judge.judge(found)
+    return str(probes.keep(directory.probes, found))
+
+
+class _Parts:
+    """The parts of one probe, one after the other."""
+
+    def __init__(self, ranks: PolledRanks, held: Held, controller: Controller, wait: Wait, until: float) -> None:
+        """Begin; from `until` on no other part begins."""
+        self.left_out: list[str] = []
+        self.order = 0
+        """Order of the matrices, 0 where there is no room for any."""
+        self._ranks, self._held, self._controller, self._wait = ranks, held, controller, wait
+        self._until = until
+        self._number = 0
+        self._asked = list(ranks.ranks)
+        self._renew_at = wait.clock() + RENEW_S
+
+    def has_time(self, seconds: float, said: str = "") -> bool:
+        """Say whether there is time for something, and note that it is left out where there is none."""
+        if self._until - self._wait.clock() >= seconds:
+            return True
+        if said:
+            self.left_out.append(f"{said}: no time")
+        return False
+
+    def do(
+        self,
+        kind: str,
+        said: str,
+        ranks: Collection[int] | None = None,
+        *,
+        takes_s: float = 0.0,
+        ms: int = 0,
+        size: int = 0,
+        closely: bool = False,
+        files: bool = True,
+        rounds: tuple[tuple[wire.Pair, ...], ...] = (),
+    ) -> dict[int, wire.Probed]:
+        """Have some ranks, or all, do a part, and return what each has found.
+
+        Args:
+            kind: of the part, and the other fields of its command.
+            said: what is done, for all to see.
+            ranks: that do it.
+            takes_s: seconds that it takes, about.
+            ms, size, closely, files, rounds: as in `wire.Probe`.
+
+        Raises:
+            Refused: a rank has ended, or is not held any more.
+            Cancelled: the wait was cancelled.
+        """
+        self._wait.check()
+        self._number += 1
+        self._wait.line = f"probing: {said}"
+        command = wire.Probe(
+            0, self._held.token, self._number, kind, ms=ms, size=size, closely=closely, files=files, rounds=rounds
+        )
+        pending = list(self._ranks.ranks if ranks is None else ranks)
+        found: dict[int, wire.Probed] = {}
+        heard_at = self._wait.clock()
+        nap = takes_s
+        while True:
+            replies = self._ranks.gather(command, pending)
+            if gone := set(self._asked) - set(self._ranks.ranks):
+                raise Refused(f"{named(gone)} ended meanwhile")
+            if len(replies) == len(pending):
+                heard_at = self._wait.clock()
+            elif self._wait.clock() - heard_at > _SILENT_S:
+                raise Refused(f"{named(set(pending) - set(replies))} did not answer within {_SILENT_S:.0f} s")
+            for rank, reply in replies.items():
+                if reply.done and reply.probed is not None:
+                    found[rank] = reply.probed
+                elif not reply.pending:
+                    raise Refused(f"rank {rank}: {reply.text}")
+            pending = [rank for rank in pending if rank not in found]
+            if not pending:
+                return found
+            self._rest(nap)
+            nap = _NAP_S
+
+    def _rest(self, seconds: float) -> None:
+        """Sleep, renewing the lease and looking for a wish to cancel meanwhile."""
+        until = self._wait.clock() + seconds
+        while True:
+            self._wait.check()
+            if not self._held.was_paused and self._wait.clock() >= self._renew_at:
+                self._controller.renew(self._held.token, self._held.step)
+                self._renew_at = self._wait.clock() + RENEW_S
+            left = until - self._wait.clock()
+            if left <= 0:
+                return
+            self._wait.sleep(min(left, 0.1))
+
+
+def _turns(ranks: Sequence[Rank]) -> list[list[int]]:
+    """Return the ranks in turns: in each of them one of each host."""
+    by_host: dict[str, list[int]] = {}
+    for each in ranks:
+        by_host.setdefault(each.host, []).append(each.rank)
+    turns = itertools.zip_longest(*by_host.values())
+    return [[rank for rank in turn if rank is not None] for turn in turns]
+
+
+def _own(parts: _Parts, found: Probe) -> None:
+    """Have each rank make its experiments alone, and all of them together."""
+    rooms = parts.do("room", "looking for room")
+    parts.order = order = min(each.order for each in rooms.values())
+    if not order:
+        lacking = [rank for rank, each in rooms.items() if not each.order]
+        found.left_out.append(f"the matrix product: no room on the device below its peak, of {ranks_in_spans(lacking)}")
+    turns = _turns(found.ranks)
+    ms = int(max(_MS[0], min(_MS[1], 1e3 * ALONE_S / (len(turns) * _EXPERIMENTS))))
+    takes_s = _EXPERIMENTS * ms / 1e3
+    for number, turn in enumerate(turns):
+        missing = ranks_in_spans(itertools.chain(*turns[number:]))
+        if not parts.has_time(3 * takes_s, f"{missing} alone"):
+            break
+        said = f"{named(turn)} alone"
+        for rank, probed in parts.do("own", said, turn, ms=ms, size=order, takes_s=takes_s).items():
+            of_rank = _of(rank, found)
+            of_rank.alone, of_rank.facts, of_rank.problem = _made(probed), probed.facts, probed.problem
+    problems: dict[str, list[int]] = {}
+    for each in found.ranks:
+        if each.problem:
+            problems.setdefault(each.problem, []).append(each.rank)
+    found.left_out += [f"{ranks_in_spans(ranks)}: {problem}" for problem, ranks in problems.items()]
+    if len(found.ranks) > 1 and parts.has_time(2 * takes_s, "all ranks together"):
+        for rank, probed in parts.do("own", "all ranks together", ms=ms, size=order, takes_s=takes_s).items():
+            _of(rank, found).together = _made(probed)
+
+
+def _ranks_again(parts: _Parts, found: Probe) -> None:
+    """Have the ranks that look slow try again, each beside one that does not."""
+    suspected = judge.suspected(found)
+    if len(suspected) > _MOST_AGAIN:
+        found.left_out.append(f"a second look at {plural(len(suspected) - _MOST_AGAIN, 'rank')}")
+    worst = dict(itertools.islice(suspected.items(), _MOST_AGAIN))
+    files = any(judge.is_of_disk(name) for rank in worst for name in judge.looks_slow(_of(rank, found), found))
+    takes_s = (_EXPERIMENTS if files else _EXPERIMENTS - 1) * _AGAIN_MS / 1e3
+    turns = _turns([_of(rank, found) for rank in sorted({*worst, *worst.values()})])
+    for time_ in range(_AGAIN):
+        if not parts.has_time(len(turns) * takes_s):
+            break
+        # In the other order each time: what passes meanwhile meets not always the same.
+        for turn in turns[:: -1 if time_ % 2 else 1]:
+            said = f"{named(turn)} once more"
+            done = parts.do(
+                "own", said, turn, ms=_AGAIN_MS, size=parts.order, closely=True, files=files, takes_s=takes_s
+            )
+            for rank, probed in done.items():
+                of_rank = _of(rank, found)
+                of_rank.again.append(_made(probed))
+                of_rank.closer = probed.facts
+
+
+def _connections_again(parts: _Parts, found: Probe) -> None:
+    """Have the connections that look slow try again, each beside one that does not."""
+    slow = judge.suspected_connections(found)
+    worst_pairs = sorted(slow, key=lambda each: -statistics.median(each.large_s))[:_MOST_AGAIN]
+    beside = [judge.ordinary_connection(found, each) for each in worst_pairs]
+    pairs = {_pair(each) for each in (*worst_pairs, *beside) if each is not None}
+    if not pairs or not parts.has_time(2.0, f"a second look at {plural(len(pairs), 'pair')}"):
+        return
+    size = min(each.size for each in found.connections if _pair(each) in pairs)
+    for each in _carried(parts, found, "slow connections once more", [[pair] for pair in sorted(pairs)], size):
+        for known in found.connections:
+            if (known.sender, known.receiver) == (each.sender, each.receiver):
+                # Another size than before, where connections of two kinds are tried.
+                known.again_s = [took * known.size / each.size for took in each.large_s]
+                known.small_again_s = list(each.small_s)
+
+
+def _messages(parts: _Parts, found: Probe, ranks: PolledRanks) -> None:
+    """Have the ranks send messages to each other, in pairs and all of them."""
+    if len(found.ranks) < 2:
+        return
+    if (reason := _mute(ranks)) is not None:
+        found.left_out.append(f"messages between ranks: {reason}")
+        return
+    if not parts.has_time(3.0, "messages between ranks"):
+        return
+    within, between = _pairs(found)
+    quick = _carried(parts, found, "quick messages", [*within, *between], QUICK)
+    by_pair = {(each.sender, each.receiver): each for each in quick}
+    largest = QUICK
+    for rounds, said in ((within, "within hosts"), (between, "between hosts")):
+        wanted_pairs = set(itertools.chain(*rounds))
+        known = [each for pair, each in by_pair.items() if _sorted(pair) in wanted_pairs and each.large_s]
+        if not known:
+            continue
+        # Without what even a small message takes.
+        took = [max(20e-6, statistics.median(each.large_s) - _median(each.small_s)) for each in known]
+        wanted = min(_LARGE_S, 1.5 / (6 * len(rounds)))
+        many = min(wanted / statistics.median(took), _LATEST_S / max(took))
+        size = int(max(_SIZES[0], min(_SIZES[1], QUICK * many)))
+        takes_s = 8 * len(rounds) * statistics.median(took) * size / QUICK
+        if not parts.has_time(takes_s + 2.0, f"large messages {said}"):
+            continue
+        largest = max(largest, size)
+        for carried in _carried(parts, found, f"messages {said}", rounds, size):
+            found.connections.append(
+                Connection(carried.sender, carried.receiver, carried.size, list(carried.large_s), list(carried.small_s))
+            )
+    if not parts.has_time(2.0, "messages of the whole group"):
+        return
+    whole = parts.do("group", "messages of the whole group", size=min(largest, 4 << 20))
+    _note_problems(whole, found)
+    # All wait for the slowest.
+    for probed in whole.values():
+        found.small_s = max(found.small_s, list(probed.small_s), key=_median)
+        found.large_s = max(found.large_s, list(probed.large_s), key=_median)
+    found.large_size = min(largest, 4 << 20)
+
+
+def _mute(ranks: PolledRanks) -> str | None:
+    """Return why the group of the script cannot be used now; None where it can."""
+    replies = ranks.gather(wire.Inspect(0, stacks=False))
+    seen = {rank: reply.inspection for rank, reply in replies.items() if reply.inspection is not None}
+    if len(seen) < len(ranks.ranks):
+        return f"{named(set(ranks.ranks) - set(seen))} did not say which calls are open"
+    if waiting := [rank for rank, each in seen.items() if any(call.sure for call in each.open)]:
+        return f"{named(waiting)} waits for a call that is not complete"
+    groups = {rank: next((each for each in told.groups if each.group == _DEFAULT), None) for rank, told in seen.items()}
+    calls = {rank: 0 if each is None else each.calls for rank, each in groups.items()}
+    if not any(calls.values()):
+        return "the script has not used its default process group"
+    if len(set(calls.values())) > 1:
+        return "its ranks have made different numbers of calls of the default process group"
+    members = next((each.ranks for each in groups.values() if each is not None), ())
+    if members and set(members) != set(ranks.ranks):
+        return f"the default process group has {plural(len(members), 'rank')}, of which not all are left"
+    return None
+
+
+_DEFAULT: Final = "0"
+"""Name of the default process group."""
+
+
+def _pairs(found: Probe) -> tuple[list[list[wire.Pair]], list[list[wire.Pair]]]:
+    """Return rounds of pairs: neighbors within hosts, as many as can send at once, and pairs of hosts, one a round."""
+    by_host: dict[str, list[int]] = {}
+    for each in found.ranks:
+        by_host.setdefault(each.host, []).append(each.rank)
+    within = [
+        [pair for ranks in by_host.values() for pair in zip(ranks[first::2], ranks[first + 1 :: 2], strict=False)]
+        for first in (0, 1)
+    ]
+    within = [pairs for pairs in within if pairs]
+    if (most := max(map(len, within), default=0)) > wire.MOST_PAIRS // 2:
+        found.left_out.append(
+            f"{plural(most - wire.MOST_PAIRS // 2, 'pair')} of neighbors within hosts, and as many more"
+        )
+        within = [pairs[: wire.MOST_PAIRS // 2] for pairs in within]
+    firsts = [ranks[0] for ranks in by_host.values()]
+    pairs = list(itertools.combinations(firsts, 2))
+    # First each with the next one, so that every host has its turn.
+    distance = {rank: place for place, rank in enumerate(firsts)}
+    pairs.sort(key=lambda pair: (distance[pair[1]] - distance[pair[0]], pair))
+    if len(pairs) > MOST_BETWEEN:
+        found.left_out.append(f"{len(pairs) - MOST_BETWEEN:,} of {len(pairs):,} pairs of hosts")
+    return within, [[pair] for pair in pairs[:MOST_BETWEEN]]
+
+
+def _carried(
+    parts: _Parts, found: Probe, said: str, rounds: Sequence[Sequence[wire.Pair]], size: int
+) -> list[wire.Carried]:
+    """Have pairs send messages both ways, and return what each has received."""
+    done = parts.do("pairs", said, size=size, rounds=tuple(tuple(pairs) for pairs in rounds))
+    _note_problems(done, found)
+    for rank, probed in done.items():
+        if probed.facts is not None and probed.facts.resent is not None:
+            of_rank = _of(rank, found)
+            of_rank.resent = (of_rank.resent or 0) + probed.facts.resent
+    return [each for probed in done.values() for each in probed.carried]
+
+
+def _note_problems(done: Mapping[int, wire.Probed], found: Probe) -> None:
+    by_problem: dict[str, list[int]] = {}
+    for rank, probed in done.items():
+        if probed.problem:
+            by_problem.setdefault(probed.problem, []).append(rank)
+    texts = [f"messages between ranks: {problem} ({named(ranks)})" for problem, ranks in by_problem.items()]
+    found.left_out += [text for text in texts if text not in found.left_out]
+
+
+def _pair(connection: Connection) -> wire.Pair:
+    return _sorted((connection.sender, connection.receiver))
+
+
+def _sorted(pair: wire.Pair) -> wire.Pair:
+    return min(pair), max(pair)
+
+
+def _of(rank: int, found: Probe) -> Rank:
+    return next(each for each in found.ranks if each.rank == rank)
+
+
+def _made(probed: wire.Probed) -> Experiments:
+    return Experiments(
+        {each.name: list(each.values) for each in probed.measured},
+        {each.name: list(each.ran) for each in probed.measured if each.ran},
+    )
+
+
+def _median(values: Iterable[float]) -> float:
+    known = list(values)
+    return statistics.median(known) if known else 0.0

@@ -1,0 +1,511 @@
+"""What a probe has found: the ranks and connections that are slower than their like, and the likely reason. Pure.
+
+The experiments that each rank makes alone are the evidence: together, ranks that share cores differ by chance.  What
+looks slow is measured once more, beside one of its like, and is named only where it is slow again: so that a machine
+that is busy for a moment names nobody.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ddptop.agent.text import plural, ranks_in_spans, size
+from ddptop.agent.wire import Facts
+
+LESS: Final[Mapping[str, float]] = {
+    "compute": 0.25, "host": 0.25, "memory": 0.35, "upload": 0.35,
+    "disk_write": 0.7, "disk_read": 0.7, "checkpoint_write": 0.7, "checkpoint_read": 0.7,
+}  # fmt: skip
+"""By experiment, the part by which a rank is slower than its like from which on it is named.
+
+Alone on a machine of two noisy cores the medians of healthy ranks differed by up to 13 % in products, 24 % in copies of
+memory, and a factor of two in files (`tests/bench/faulty/probes.py`).
+"""
+LEAST_AGAIN: Final = 2
+"""Times that a rank that looks slow is to be slow again."""
+CARRIES: Final = 0.6
+"""Part of what others carry from which on downwards a connection is named."""
+SLOW_S: Final = 0.002
+"""Seconds by which a small message is later than between others, and it takes three times as long, too."""
+WORDS: Final[Mapping[str, tuple[str, str]]] = {
+    "compute": ("computes", "compute"),
+    "host": ("computes on its host", "compute on their host"),
+    "memory": ("copies memory", "copy memory"),
+    "upload": ("copies to its device", "copy to their devices"),
+    "disk_write": ("writes to the disk of the run", "write to the disk of the run"),
+    "disk_read": ("reads from the disk of the run", "read from the disk of the run"),
+    "checkpoint_write": ("writes to the disk of the checkpoints", "write to the disk of the checkpoints"),
+    "checkpoint_read": ("reads from the disk of the checkpoints", "read from the disk of the checkpoints"),
+}
+"""By experiment, its verb for one rank and for several."""
+NOTHING: Final = "no difference: look at the code"
+_SHARED: Final = 10.0
+"""Percent of a rank's cores that others use, or that the hypervisor takes, from which on that is a reason."""
+_THROTTLED: Final = 0.05
+"""The same of the time for which a control group is kept from running."""
+_CLOCK: Final = 0.85
+"""Part of another one's frequency from which on downwards that is a reason."""
+
+Values = dict[str, list[float]]
+"""By experiment, its measurements in the order of time."""
+
+
+class Experiments(msgspec.Struct):
+    """The experiments of a rank in one go."""
+
+    rates: Values = {}
+    """Of floating-point operations a second for `compute` and `host`, of bytes a second for all others."""
+    ran: Values = {}
+    """By measurement, the part of its time in which the rank did not wait for a core; empty where that is not known."""
+
+
+class Rank(msgspec.Struct):
+    """The experiments of one rank."""
+
+    rank: int
+    host: str = ""
+    alone: Experiments = msgspec.field(default_factory=Experiments)
+    together: Experiments = msgspec.field(default_factory=Experiments)
+    again: list[Experiments] = []
+    """Alone some more times, where it looked slow or is compared with one that did."""
+    facts: Facts | None = None
+    """While it was alone."""
+    closer: Facts | None = None
+    """While it was alone once more."""
+    resent: int | None = None
+    """Segments of TCP that its host has sent again while messages were sent."""
+    problem: str = ""
+
+
+class Connection(msgspec.Struct):
+    """The messages from one rank to another."""
+
+    sender: int
+    receiver: int
+    size: int
+    """Bytes of a large message."""
+    large_s: list[float]
+    small_s: list[float]
+    again_s: list[float] = []
+    """Of large ones once more, where it looked slow or is compared with one that did."""
+    small_again_s: list[float] = []
+
+
+class Probe(msgspec.Struct):
+    """A probe and what it has found."""
+
+    run: str
+    step: int
+    at: float
+    """Seconds since the epoch."""
+    took_s: float = 0.0
+    """Seconds for which the ranks were held for it."""
+    sentences: list[str] = []
+    """The differences, the most important first; one that says so where there is none."""
+    notes: list[str] = []
+    """What is worth knowing and makes no rank slower than another one."""
+    left_out: list[str] = []
+    ranks: list[Rank] = []
+    connections: list[Connection] = []
+    small_s: list[float] = []
+    """Seconds of small messages of the whole group."""
+    large_s: list[float] = []
+    """Seconds of large ones."""
+    large_size: int = 0
+
+
+class _Slow(NamedTuple):
+    """A rank that is slower than the others in some experiments."""
+
+    rank: Rank
+    by: dict[str, float]
+    """By experiment, the part of the others' rate that it lacks."""
+    together: bool
+    """It is slower than the others in the first of these together with them, too."""
+
+
+def suspected(probe: Probe) -> dict[int, int]:
+    """Return the ranks that look slow, each with the one that it is to be compared with."""
+    found = {}
+    for rank in probe.ranks:
+        slow = looks_slow(rank, probe)
+        if slow and (peer := _ordinary(slow[0], rank, probe.ranks)) is not None:
+            found[rank.rank] = peer
+    return found
+
+
+def looks_slow(rank: Rank, probe: Probe) -> list[str]:
+    """Return the experiments in which a rank looks slow at first."""
+    return [name for name, less in LESS.items() if _lack(name, rank, probe.ranks) >= less]
+
+
+def is_of_disk(name: str) -> bool:
+    """Say whether an experiment writes or reads files."""
+    return name.startswith(("disk", "checkpoint"))
+
+
+def suspected_connections(probe: Probe) -> list[Connection]:
+    """Return the connections that look slow."""
+    return [each for each in probe.connections if _is_slow(each, _alike(each, probe), again=False)]
+
+
+def ordinary_connection(probe: Probe, slow: Connection) -> Connection | None:
+    """Return the connection in the middle of those that one is compared with."""
+    alike = sorted(_alike(slow, probe), key=_rate)
+    return alike[len(alike) // 2] if alike else None
+
+
+def judge(probe: Probe) -> None:
+    """Say what was found, in `sentences` and `notes`."""
+    slow = [found for rank in probe.ranks if (found := _judged(rank, probe)) is not None]
+    blamed = {each.rank.rank for each in slow if {"compute", "host"} & each.by.keys()}
+    limited = _limited(probe)
+    sentences = _sentences(slow, probe)
+    sentences += [text for rank, text in limited.items() if rank not in blamed]
+    sentences += _shared(probe, blamed)
+    sentences += _of_connections(probe, blamed | limited.keys())
+    probe.notes = _notes(probe)
+    probe.sentences = sentences or [_nothing(probe)]
+
+
+def _nothing(probe: Probe) -> str:
+    if len(probe.ranks) < 2:
+        return "a single rank has none to be compared with"
+    unsure = [rank.rank for rank in probe.ranks if looks_slow(rank, probe) and len(rank.again) < LEAST_AGAIN]
+    if unsure:
+        looks = "looks slow" if len(unsure) == 1 else "look slow"
+        return f"{ranks_in_spans(unsure)} {looks}, and there was no time for another look: probe again"
+    return NOTHING
+
+
+# Ranks
+
+
+def typical(values: Sequence[float]) -> float | None:
+    """Return the median; None where there is none."""
+    return statistics.median(values) if values else None
+
+
+def _place(rank: Rank) -> tuple[object, ...] | None:
+    """Return the share of a host that a rank has: its cores, its control group, its niceness. None: not known."""
+    facts = rank.facts
+    return None if facts is None else (rank.host, facts.which, facts.group, facts.nice)
+
+
+def _rate_of(name: str, done: Experiments, *, as_if_alone: bool) -> float | None:
+    """Return the usual rate of an experiment, `as_if_alone`: for the time in which it had a core."""
+    rates, ran = done.rates.get(name, []), done.ran.get(name, [])
+    if as_if_alone and ran:
+        rates = [rate / max(part, 0.05) for rate, part in zip(rates, ran, strict=False)]
+    return typical(rates)
+
+
+def _part(name: str, one: Rank, own: Experiments, other: Rank, others: Experiments) -> float | None:
+    """Return the rate of a rank as a part of another one's, None where that is not known.
+
+    Of two with the same share of a host chance decides which one waits for a core, and not what they are.
+    """
+    is_same = _place(one) == _place(other) and _place(one) is not None
+    rate, usual = (_rate_of(name, done, as_if_alone=is_same) for done in (own, others))
+    return rate / usual if rate is not None and usual else None
+
+
+def _lack(name: str, rank: Rank, ranks: Iterable[Rank], *, together: bool = False) -> float:
+    """Return the part of the others' rate that a rank lacks, 0 where that is not known."""
+    own = rank.together if together else rank.alone
+    parts = [
+        part
+        for each in ranks
+        if each is not rank
+        and (part := _part(name, rank, own, each, each.together if together else each.alone)) is not None
+    ]
+    return 1 - statistics.median(parts) if parts else 0.0
+
+
+def _ordinary(name: str, rank: Rank, ranks: Sequence[Rank]) -> int | None:
+    """Return the rank in the middle of the others, on the same host where there is one that is not slow."""
+    others = [each for each in ranks if each is not rank and each.alone.rates.get(name)]
+    sound = [each for each in others if _lack(name, each, ranks) < LESS[name]]
+    near = [each for each in sound if each.host == rank.host] or sound
+    near.sort(key=lambda each: typical(each.alone.rates[name]) or 0.0)
+    return near[len(near) // 2].rank if near else None
+
+
+def _judged(rank: Rank, probe: Probe) -> _Slow | None:
+    """Return the experiments in which a rank was slow each time; None where there is none."""
+    by = {}
+    for name, less in LESS.items():
+        first = _lack(name, rank, probe.ranks)
+        if first < less:
+            continue
+        sound = [each for each in probe.ranks if each is not rank and _lack(name, each, probe.ranks) < less]
+        lacks = []
+        for turn, own in enumerate(rank.again):
+            parts = [
+                part
+                for each in sound
+                if turn < len(each.again) and (part := _part(name, rank, own, each, each.again[turn])) is not None
+            ]
+            lacks += [1 - statistics.median(parts)] if parts else []
+        if len(lacks) >= LEAST_AGAIN and min(lacks) >= 0.6 * less and statistics.median(lacks) >= less:
+            by[name] = statistics.median([first, *lacks])
+    if not by:
+        return None
+    return _Slow(rank, by, _lack(next(iter(by)), rank, probe.ranks, together=True) >= 0.1)
+
+
+def _sentences(slow: Sequence[_Slow], probe: Probe) -> list[str]:
+    """Return a sentence for ranks of one host that are slow in the same way, and for the same reason."""
+    several = len({rank.host for rank in probe.ranks}) > 1
+    groups: dict[tuple[str, tuple[str, ...], str, bool], list[_Slow]] = {}
+    for each in slow:
+        key = each.rank.host, tuple(each.by), _reason(each, probe), each.together
+        groups.setdefault(key, []).append(each)
+    found = []
+    for (host, names, reason, together), members in groups.items():
+        parts = []
+        for name in names:
+            by = statistics.mean(each.by[name] for each in members)
+            parts.append((by, f"{WORDS[name][len(members) > 1]} {by:.0%} slower".replace("%", " %")))
+        first, *rest = (text for _, text in parts)
+        # The verb of what is next to it needs no comparison of its own.
+        text = f"{ranks_in_spans(each.rank.rank for each in members)}{f' ({host})' if several else ''} {first} "
+        text += f"than the others{''.join(f' and {each}' for each in rest)}"
+        if not is_of_disk(names[0]):
+            text += ", alone and together" if together else ", alone"
+        found.append((max(by for by, _ in parts), f"{text}{f': {reason}' if reason else ''}"))
+    return [text for _, text in sorted(found, key=lambda each: -each[0])]
+
+
+def _reason(slow: _Slow, probe: Probe) -> str:
+    """Return the likely reason by the circumstances; empty where they show none."""
+    facts, names = slow.rank.closer or slow.rank.facts, slow.by.keys()
+    if facts is None:
+        return ""
+    others = [each.facts for each in probe.ranks if each is not slow.rank and each.facts is not None]
+    reasons: list[str] = []
+    if names & {"compute", "host", "memory"}:
+        reasons += _of_cores(facts, others)
+    if names & {"compute", "upload"} and facts.board is not None:
+        reasons += _of_board(facts, others)
+    if facts.swapped and facts.swap_reads:
+        reasons.append(f"it is swapped out ({size(facts.swapped)})")
+    if names & {"disk_write", "disk_read", "checkpoint_write", "checkpoint_read"} and not reasons:
+        reasons += ["its host has another disk, or others write to it"] if slow.rank.host else []
+    return "; ".join(reasons[:2])
+
+
+def _of_cores(facts: Facts, others: Sequence[Facts]) -> list[str]:
+    found = []
+    if said := _of_quota(facts):
+        found.append(said)
+    taken = [f"load {facts.load:.1f}"] if facts.load is not None else []
+    steal, busy = facts.steal_percent or 0.0, facts.others_percent or 0.0
+    if steal >= _SHARED:
+        taken.append(f"steal {steal:.0f} %")
+    if busy >= _SHARED or steal >= _SHARED:
+        who = facts.rivals or (f"others use {busy:.0f} %" if busy >= _SHARED else "")
+        found.append(f"its cores are shared ({', '.join([who, *taken] if who else taken)})")
+    usual = typical([each.mhz for each in others if each.mhz])
+    if facts.mhz and usual and facts.mhz <= _CLOCK * usual:
+        found.append(f"its core runs at {facts.mhz:,.0f} MHz, others at {usual:,.0f}")
+    if facts.overheated:
+        found.append(f"its processor was slowed down for heat, {plural(facts.overheated, 'time')}")
+    cores = typical([float(each.cores) for each in others if each.cores])
+    if facts.cores and facts.threads and cores and facts.cores < min(facts.threads, cores):
+        found.append(f"it may run on {plural(facts.cores, 'core')} ({facts.which}), with {facts.threads} threads")
+    return found
+
+
+def _of_board(facts: Facts, others: Sequence[Facts]) -> list[str]:
+    board, found = facts.board, []
+    assert board is not None
+    if board.throttled:
+        found.append(f"the clock of its device is held back ({', '.join(board.throttled)})")
+    usual = typical([each.board.mhz for each in others if each.board is not None and each.board.mhz])
+    if board.mhz and usual and board.mhz <= _CLOCK * usual:
+        found.append(f"its device runs at {board.mhz:,.0f} MHz, others at {usual:,.0f}")
+    if board.errors:
+        found.append(f"its device has {plural(board.errors, 'memory error')}")
+    lanes = typical([float(each.board.lanes) for each in others if each.board is not None and each.board.lanes])
+    if board.lanes and lanes and board.lanes < lanes:
+        found.append(f"its device has {board.lanes} lanes of PCIe, others {lanes:.0f}")
+    return found
+
+
+def _limited(probe: Probe) -> dict[int, str]:
+    """Return a sentence for each rank that its control group keeps from running, where not all are kept so."""
+    found = {}
+    for rank in probe.ranks:
+        facts = rank.facts
+        if facts is not None and (said := _of_quota(facts)):
+            found[rank.rank] = f"rank {rank.rank}: {said}"
+    return found if len(found) < len(probe.ranks) else {}
+
+
+def _of_quota(facts: Facts) -> str:
+    """Return how a control group keeps a rank from running; empty where it does not."""
+    throttled = (facts.throttled_ms or 0) >= _THROTTLED * 1e3 * facts.took_s
+    if not throttled and (facts.quota is None or facts.quota >= (facts.threads or 1)):
+        return ""
+    of = f" to {facts.quota:g} {'core' if facts.quota == 1 else 'cores'}" if facts.quota is not None else ""
+    kept = (
+        f", and was kept from running for {facts.throttled_ms:,} ms of {1e3 * facts.took_s:,.0f}" if throttled else ""
+    )
+    return f"its control group is limited{of}{kept}"
+
+
+def _shared(probe: Probe, blamed: set[int]) -> list[str]:
+    """Return a sentence for ranks that have to share fewer cores than other ranks of the run have."""
+    places: dict[tuple[str, str], list[Rank]] = {}
+    for rank in probe.ranks:
+        if rank.facts is not None and rank.facts.which:
+            places.setdefault((rank.host, rank.facts.which), []).append(rank)
+    found = []
+    for (host, which), members in places.items():
+        cores = members[0].facts.cores if members[0].facts is not None else None
+        least = [rank for rank in members if rank.rank not in blamed]
+        if cores is None or not least or len(members) <= cores or len(places) < 2:
+            continue
+        lost = _lost(members)
+        rest = _lost([rank for rank in probe.ranks if rank not in members])
+        if lost is not None and rest is not None and lost >= 0.25 and lost >= 2 * rest:
+            one = f"core {which}" if cores == 1 else f"cores {which}"
+            found.append(
+                f"{ranks_in_spans(rank.rank for rank in members)}{f' ({host})' if host else ''} share {one}: "
+                f"together they compute {100 * lost:.0f} % slower than alone, the others {100 * max(0.0, rest):.0f} %"
+            )
+    return found
+
+
+def _lost(ranks: Iterable[Rank], name: str = "compute") -> float | None:
+    """Return the part of their rate alone that ranks lack together, as usual among them."""
+    lost = [
+        1 - together / alone
+        for rank in ranks
+        if (alone := typical(rank.alone.rates.get(name, [])))
+        and (together := typical(rank.together.rates.get(name, [])))
+    ]
+    return typical(lost)
+
+
+def _notes(probe: Probe) -> list[str]:
+    """Return what all ranks of a host have in common, and the circumstances that nobody suffers from yet."""
+    notes = []
+    for host in dict.fromkeys(rank.host for rank in probe.ranks):
+        members = [rank for rank in probe.ranks if rank.host == host]
+        cores = {rank.facts.cores for rank in members if rank.facts is not None}
+        lost = _lost(members)
+        if len(cores) == 1 and (number := next(iter(cores))) and len(members) > number and lost and lost >= 0.2:
+            notes.append(
+                f"{f'{host}: ' if host else ''}{plural(len(members), 'rank')} share {plural(number, 'core')}; "
+                f"together each computes {100 * lost:.0f} % slower than alone"
+            )
+        elif lost is not None and lost >= 0.3:
+            notes.append(f"{f'{host}: ' if host else ''}together each computes {100 * lost:.0f} % slower than alone")
+        for rank in members:
+            board = rank.facts.board if rank.facts is not None else None
+            if board is not None and board.errors:
+                notes.append(f"rank {rank.rank}: {plural(board.errors, 'memory error')} of its device")
+    return notes
+
+
+# Connections
+
+
+def _rate(connection: Connection) -> float:
+    """Return bytes a second."""
+    took = typical(connection.large_s)
+    return connection.size / took if took else 0.0
+
+
+def _host(rank: int, probe: Probe) -> str:
+    return next((each.host for each in probe.ranks if each.rank == rank), "")
+
+
+def _is_between(connection: Connection, probe: Probe) -> bool:
+    return _host(connection.sender, probe) != _host(connection.receiver, probe)
+
+
+def _alike(connection: Connection, probe: Probe) -> list[Connection]:
+    """Return the others of its kind: between hosts, or within one."""
+    between = _is_between(connection, probe)
+    alike = [each for each in probe.connections if each is not connection and _is_between(each, probe) is between]
+    if between:
+        return alike
+    # Between processors that share the cores of a host chance decides, and not the way.
+    mine = _shares_of(connection, probe)
+    return [] if len(mine) == 1 and None not in mine else alike
+
+
+def _is_slow(connection: Connection, alike: Sequence[Connection], *, again: bool) -> bool:
+    """Say whether a connection carries less, or carries it later, than others of its kind."""
+    large, small = ("again_s", "small_again_s") if again else ("large_s", "small_s")
+    own, usual = typical(getattr(connection, large)), _usual(alike, large)
+    if own and usual and usual / own <= CARRIES:
+        return True
+    own, usual = typical(getattr(connection, small)), _usual(alike, small)
+    return own is not None and usual is not None and own >= 3 * usual and own - usual >= SLOW_S
+
+
+def _usual(alike: Sequence[Connection], times: str) -> float | None:
+    return typical([value for each in alike if (value := typical(getattr(each, times))) is not None])
+
+
+def _of_connections(probe: Probe, blamed: set[int]) -> list[str]:
+    """Return a sentence for each slow connection, or for a host with which all are slow."""
+    slow = [
+        each
+        for each in probe.connections
+        # The messages of a rank that computes slowly are late for that reason.
+        if not {each.sender, each.receiver} & blamed
+        and _is_slow(each, _alike(each, probe), again=False)
+        and _is_slow(each, [other for other in _alike(each, probe) if other.again_s], again=True)
+    ]
+    found: list[tuple[float, str]] = []
+    for host in dict.fromkeys(rank.host for rank in probe.ranks):
+        of_host = [each for each in probe.connections if _is_between(each, probe) and host in _hosts_of(each, probe)]
+        partners = {name for each in of_host for name in _hosts_of(each, probe)} - {host}
+        if len(partners) > 1 and of_host and all(each in slow for each in of_host):
+            part = statistics.median(_carries(each, probe) for each in of_host)
+            found.append((part, f"{host} carries {100 * part:.0f} % of what other hosts do, with each of them"))
+            slow = [each for each in slow if each not in of_host]
+    for each in slow:
+        sender, receiver = _hosts_of(each, probe)
+        between = sender != receiver
+        names = (sender, receiver) if between else (f"rank {each.sender}", f"rank {each.receiver}")
+        part = _carries(each, probe)
+        if part <= CARRIES:
+            text = f"{names[0]} to {names[1]} carries {100 * part:.0f} % of what other pairs do"
+        else:
+            own, usual = typical(each.small_s) or 0.0, _usual(_alike(each, probe), "small_s") or 0.0
+            text = f"small messages from {names[0]} to {names[1]} take {1e3 * own:.1f} ms, others {1e3 * usual:.1f} ms"
+        found.append((part, f"{text}{_resent(each, probe) if between else ''}"))
+    return [text for _, text in sorted(found)]
+
+
+def _shares_of(connection: Connection, probe: Probe) -> set[tuple[object, ...] | None]:
+    """Return the shares of the host that both ranks have, where they compute there; None where they do not."""
+    ranks = [each for each in probe.ranks if each.rank in (connection.sender, connection.receiver)]
+    return {None if "host" in each.alone.rates else _place(each) for each in ranks}
+
+
+def _hosts_of(connection: Connection, probe: Probe) -> tuple[str, str]:
+    return _host(connection.sender, probe), _host(connection.receiver, probe)
+
+
+def _carries(connection: Connection, probe: Probe) -> float:
+    """Return the part that a connection carries of what others of its kind do."""
+    own, usual = typical(connection.large_s), _usual(_alike(connection, probe), "large_s")
+    return usual / own if own and usual else 1.0
+
+
+def _resent(connection: Connection, probe: Probe) -> str:
+    segments = next((each.resent for each in probe.ranks if each.rank == connection.sender), None)
+    if not segments:
+        return ""
+    return f": {_host(connection.sender, probe)} has sent {plural(segments, 'segment')} of TCP again"

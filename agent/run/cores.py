@@ -1,0 +1,91 @@
+"""Cores and the processes that run on them, as /proc shows them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+from ddptop.agent.text import plural
+
+LEAST: Final = 0.05
+"""Part of a core from which on a process is a rival."""
+_MOST_NAMED: Final = 4
+_PROC: Final = Path("/proc")
+_PROCESSOR: Final = 36
+"""Place of a thread's last core among the fields after the name, by proc(5)."""
+
+
+class Used(NamedTuple):
+    """CPU seconds of a thread, and its last core."""
+
+    cpu_s: float
+    core: int
+
+
+Threads: TypeAlias = Mapping[tuple[int, int], Used]
+"""By the pids of process and thread."""
+
+
+def threads() -> Threads:
+    """Return all threads of the machine that can be read."""
+    found: dict[tuple[int, int], Used] = {}
+    for name in os.listdir(_PROC):
+        if not name.isdecimal():
+            continue
+        try:
+            for thread in os.listdir(_PROC / name / "task"):
+                fields = fields_of(_PROC / name / "task" / thread)
+                cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                found[int(name), int(thread)] = Used(cpu_s, int(fields[_PROCESSOR]))
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def fields_of(folder: Path) -> list[bytes]:
+    """Return the fields after the name of a process or a thread, by proc(5).
+
+    Raises:
+        OSError: they cannot be read.
+    """
+    return (folder / "stat").read_bytes().rpartition(b")")[2].split()
+
+
+def core_of(folder: Path) -> int:
+    """Return the core on which a thread has run last.
+
+    Raises:
+        OSError, ValueError, IndexError: it cannot be read.
+    """
+    return int(fields_of(folder)[_PROCESSOR])
+
+
+def rivals(pid: int, cores: Collection[int], before: Threads, after: Threads, seconds: float) -> list[int]:
+    """Return the other processes that have run on the cores of one, those that ran most first.
+
+    Args:
+        pid: of the process.
+        cores: on which it may run.
+        before: all threads.
+        after: the same, so many seconds later.
+        seconds: the time between.
+    """
+    used: dict[int, float] = {}
+    for key, (cpu_s, core) in after.items():
+        known = before.get(key)
+        if key[0] != pid and known is not None and {core, known.core} & set(cores):
+            used[key[0]] = used.get(key[0], 0.0) + cpu_s - known.cpu_s
+    return sorted((each for each in used if used[each] >= LEAST * seconds), key=lambda each: -used[each])
+
+
+def remark(pids: list[int], cores: Collection[int]) -> str:
+    """Return the rivals in a few words: `another process on core 3 (pid 4242)`; empty where there are none."""
+    if not pids:
+        return ""
+    numbers = ", ".join(map(str, pids[:_MOST_NAMED])) + (", …" if len(pids) > _MOST_NAMED else "")
+    where = f"core {min(cores)}" if len(cores) == 1 else f"its {plural(len(cores), 'core')}"
+    if len(pids) == 1:
+        return f"another process on {where} (pid {numbers})"
+    return f"other processes on {where} (pids {numbers})"

@@ -1,0 +1,170 @@
+"""Experiments measure what they say, leave nothing behind, and give the script what is the script's."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from support import late
+
+from ddptop.agent.rank.collectives.timing import Collectives
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.inspection.probing import experiments, facts
+from ddptop.agent.rank.inspection.probing.experiments import Unmeasured
+from ddptop.agent.rank.inspection.probing.probing import Probing
+from ddptop.agent.rank.records.stamps import Stamps
+from ddptop.agent.wire import Probe
+
+if TYPE_CHECKING:
+    import torch
+
+_imports = late.imports(globals())
+
+
+def probing(folder: Path) -> Probing:
+    return Probing(Collectives(Stamps(), Faults()), folder)
+
+
+def own(**changes: Any) -> Probe:
+    return Probe(0, "token", 1, "own", **{"ms": 30, "size": 64, **changes})
+
+
+def test_the_script_finds_its_modes_and_random_numbers_as_they_were(tmp_path: Path) -> None:
+    """In the middle of an autocast region, of one for inference, and of a default type and device."""
+    state, numbers = torch.get_rng_state(), random.getstate()
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
+        done = probing(tmp_path).run(own(), "cpu")
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.is_inference_mode_enabled()
+    assert {each.name for each in done.measured} == {"compute", "memory", "disk_write", "disk_read"}
+    assert done.problem == ""
+    assert torch.is_grad_enabled()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert random.getstate() == numbers
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_product_is_as_fast_as_torch_says_by_itself() -> None:
+    """Within a factor of three, as others compute here, too."""
+    left = torch.ones(256, 256)
+    began, turns = time.perf_counter(), 0
+    while time.perf_counter() - began < 0.1:
+        left @ left
+        turns += 1
+    rate = 2 * 256**3 * turns / (time.perf_counter() - began)
+    found = experiments.products(torch, torch.device("cpu"), 256, 0.1)
+    assert len(found.values) == experiments.BLOCKS
+    assert rate / 3 < sorted(found.values)[1] < 3 * rate
+    assert all(0 <= part <= 1 for part in found.ran)
+
+
+def test_the_exception_of_a_signal_handler_reaches_the_script(tmp_path: Path) -> None:
+    """It is no failure of an experiment."""
+
+    class Interrupted(RuntimeError):
+        pass
+
+    def handle(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Interrupted):
+            probing(tmp_path).run(own(ms=5_000), "cpu")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_disk_without_room_or_an_answer_is_said_and_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other experiments are made; a disk that answers late holds the training no longer than it may."""
+    monkeypatch.setattr(experiments, "ROOM", 1 << 62)
+    done = probing(tmp_path).run(own(), "cpu")
+    assert done.problem == f"no room on the disk of {tmp_path}"
+    assert {each.name for each in done.measured} == {"compute", "memory"}
+    monkeypatch.undo()
+    answers = threading.Event()
+    monkeypatch.setattr(os, "fsync", lambda _: answers.wait(60))
+    monkeypatch.setattr(experiments, "DISK_S", 0.05)
+    with pytest.raises(Unmeasured, match=r"took more than 0 s for 4 MiB"):
+        experiments.files(tmp_path, "disk")
+    answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "ddptop-probe":
+            thread.join()
+    assert list(tmp_path.iterdir()) == []
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(experiments, "DISK_S", 60.0)
+    assert "No space left on device" in probing(tmp_path).run(own(), "cpu").problem
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_disk_of_the_checkpoints_is_tried_too_where_it_is_known(tmp_path: Path) -> None:
+    subject = probing(tmp_path)
+    subject.checkpoints = tmp_path / "checkpoints"
+    subject.checkpoints.mkdir()
+    names = {each.name for each in subject.run(own(), "cpu").measured}
+    assert names >= {"checkpoint_write", "checkpoint_read"}
+    assert {each.name for each in subject.run(own(files=False), "cpu").measured} == {"compute", "memory"}
+
+
+def test_facts_are_those_of_the_system(tmp_path: Path) -> None:
+    """As psutil and the standard library read them."""
+    found = probing(tmp_path).run(own(closely=True), "cpu").facts
+    assert found is not None
+    process = psutil.Process()
+    assert found.cores == len(process.cpu_affinity())
+    assert found.nice == process.nice()
+    assert found.threads == torch.get_num_threads()
+    assert found.load is not None
+    assert abs(found.load - os.getloadavg()[0]) < 5
+    assert found.swapped is not None
+    assert found.others_percent is not None
+    assert 0 <= found.others_percent <= 100
+    assert found.board is None
+
+
+@pytest.mark.parametrize(
+    ("files", "quota", "throttled_ms"),
+    [
+        ({"cpu.max": "50000 100000\n", "cpu.stat": "usage_usec 7\nthrottled_usec 123456\n"}, 0.5, 123),
+        ({"cpu.max": "max 100000\n", "cpu.stat": "usage_usec 7\n"}, None, None),
+        (
+            {"cpu.cfs_quota_us": "150000\n", "cpu.cfs_period_us": "100000\n", "cpu.stat": "throttled_time 5000000\n"},
+            1.5,
+            5,
+        ),
+        ({"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n", "cpu.stat": "nr_throttled 0\n"}, None, None),
+    ],
+)
+def test_the_limits_of_a_control_group_are_read_in_both_versions(
+    tmp_path: Path, files: dict[str, str], quota: float | None, throttled_ms: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert facts._quota(tmp_path) == quota
+    assert facts._throttled_ms(tmp_path) == throttled_ms
+
+
+def test_nothing_that_cannot_be_read_is_made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Absence is None, and no error."""
+    for name in ("_PROC", "_GROUPS", "_CPUS"):
+        monkeypatch.setattr(facts, name, tmp_path)
+    reading = facts.Reading(closely=False)
+    found = facts.between(reading, facts.Reading(closely=False))
+    assert (found.steal_percent, found.quota, found.throttled_ms, found.mhz, found.resent) == (None,) * 5
+    assert found.cores is not None

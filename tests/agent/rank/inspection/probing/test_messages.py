@@ -1,0 +1,120 @@
+"""The ranks of a group measure messages together or not at all, and find each other again in the training's calls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from support.harness import write_script
+from support.processes.ranks import plain
+
+SCRIPT = """
+import json, signal, sys, threading, time
+import torch, torch.distributed as dist
+
+from ddptop.agent import wire
+from ddptop.agent.rank.inspection.probing import messages
+from ddptop.agent.rank.inspection.probing.experiments import Unmeasured
+
+how = sys.argv[1]
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+device = torch.device("cpu")
+group = dist.distributed_c10d._get_default_group()
+said = {}
+
+def number():
+    return group._get_sequence_number_for_group()
+
+def part(kind, part, **fields):
+    try:
+        done = messages.Messages(torch, device).run(wire.Probe(0, "token", part, kind, **fields))
+    except Unmeasured as problem:
+        return str(problem)
+    carried = [[each.sender, each.receiver, each.size, len(each.large_s), len(each.small_s)] for each in done.carried]
+    return [carried, len(done.small_s), len(done.large_s), done.problem]
+
+dist.all_reduce(torch.ones(1))
+before = number()
+if how == "whole":
+    said["pairs"] = part("pairs", 1, size=70_000, rounds=(((0, 1),), ((1, 2),)))
+    said["group"] = part("group", 2, size=70_000)
+    said["store"] = dist.distributed_c10d._get_default_store().num_keys()
+elif how == "absent":
+    if rank == 2:
+        time.sleep(messages.COME_S + 1)
+    said["group"] = part("group", 1, size=70_000)
+elif how == "interrupted":
+    class Interrupted(Exception):
+        pass
+
+    def handle(*_):
+        raise Interrupted
+
+    if rank == 1:
+        # Inside of the first call: the others wait for a rank that has left.
+        signal.signal(signal.SIGALRM, handle)
+        wait, calls = dist.Work.wait, []
+
+        def slow(*arguments):
+            calls.append(1)
+            if len(calls) == 3:
+                signal.raise_signal(signal.SIGALRM)
+            return wait(*arguments)
+
+        dist.Work.wait = slow
+    try:
+        said["pairs"] = part("pairs", 1, size=70_000, rounds=(((0, 1),), ((1, 2),)))
+    except Interrupted:
+        said["pairs"] = "interrupted"
+    if rank == 1:
+        dist.Work.wait = wait
+said["calls"] = number() - before
+for size in (1, 1_000_000):
+    tensor = torch.full((size,), float(rank + 1))
+    dist.all_reduce(tensor)
+    assert bool((tensor == 6).all()), tensor
+said["rank"] = rank
+sys.stdout.write(json.dumps(said) + "\\n")
+sys.stdout.flush()
+dist.destroy_process_group()
+"""
+
+
+def said(folder: Path, how: str) -> list[dict[str, Any]]:
+    """Return what three ranks have said, by rank, after calls of their training that came out right."""
+    with plain(write_script(folder, SCRIPT), how, world=3) as ranks:
+        assert ranks.wait() == 0, ranks.said
+    lines = [json.loads(line) for line in ranks.said.splitlines() if line.startswith("{")]
+    assert len(lines) == 3, ranks.said
+    return sorted(lines, key=lambda each: int(each["rank"]))
+
+
+def test_each_pair_is_measured_by_the_rank_that_receives_and_nothing_stays(tmp_path: Path) -> None:
+    """Both ways; all ranks have made as many calls, and the store holds no key of it."""
+    found = said(tmp_path, "whole")
+    assert [each["pairs"][0] for each in found] == [
+        [[1, 0, 70_000, 3, 5]],
+        [[0, 1, 70_000, 3, 5], [2, 1, 70_000, 3, 5]],
+        [[1, 2, 70_000, 3, 5]],
+    ]
+    assert all(each["pairs"][3] == "" for each in found)
+    assert all(each["group"] == [[], 5, 3, ""] for each in found)
+    assert len({each["calls"] for each in found}) == 1
+    assert found[0]["calls"] > 0
+
+
+def test_where_a_rank_does_not_come_in_time_none_makes_a_call(tmp_path: Path) -> None:
+    """Also that one, which comes later: the first that decides has decided for all."""
+    found = said(tmp_path, "absent")
+    assert [each["group"] for each in found] == ["not all ranks have come within 2 s"] * 3
+    assert [each["calls"] for each in found] == [0, 0, 0]
+
+
+def test_a_rank_whose_script_raises_meanwhile_makes_all_calls(tmp_path: Path) -> None:
+    """The exception of its signal handler reaches the script, and the group is whole."""
+    found = said(tmp_path, "interrupted")
+    assert found[1]["pairs"] == "interrupted"
+    assert [each["pairs"][3] for each in (found[0], found[2])] == ["", ""]
+    assert len({each["calls"] for each in found}) == 1
