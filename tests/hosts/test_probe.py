@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,8 +22,12 @@ def job() -> Iterator[Job]:
         job = Job(cluster, per_host=1).start("1000000000")
         job.wait_for_first_step()
         for host in cluster.hosts:
-            until(lambda host=host: sum(bool(rank["step"]) for rank in status(host).get("ranks", [])) == 3, host.name)
+            until(partial(_is_whole, host), f"all ranks on {host.name}")
         yield job
+
+
+def _is_whole(host: Host) -> bool:
+    return sum(bool(rank["step"]) for rank in status(host).get("ranks", [])) == 3
 
 
 def probed(host: Host) -> dict[str, Any]:

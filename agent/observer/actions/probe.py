@@ -26,7 +26,7 @@ from ddptop.agent.text import plural, ranks_in_spans
 
 MOST_S: Final = 9.5
 """Seconds for which ranks are held at most; what goes on then ends soon, and ten are promised."""
-ALONE_S: Final = 3.5
+ALONE_S: Final = 2.4
 """Seconds in which all ranks of a host make their experiments one after the other, about."""
 _MS: Final = (40, 300)
 """Shortest and longest experiment."""

@@ -86,7 +86,7 @@ def test_a_rank_that_is_not_slow_each_time_is_not_named(again: list[float]) -> N
 def test_where_there_was_no_time_for_another_look_that_is_said() -> None:
     """Neither a name without evidence, nor that there is nothing."""
     (said,) = judged(rank(0), rank(1), rank(2, 0.6, again=[0.6])).sentences
-    assert said == "rank 2 looks slow, and there was no time for another look: probe again"
+    assert said == "no sure difference: there was no time for another look at rank 2; probe again"
 
 
 def test_of_two_with_the_same_share_of_a_host_a_core_that_is_waited_for_names_none() -> None:
