@@ -141,7 +141,7 @@ class Session:
         self.probing = Probing(self.collectives, directory.path)
         self.workers = Workers(own_sources)
         self.modules = Modules(self.stamps, self.faults)
-        self.looking = Looking(self.stamps, self.workers, self.modules, own_sources)
+        self.looking = Looking(self.stamps, self.workers, self.modules, self.gate, own_sources)
         self._account = Account(
             directory,
             Member(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final, NamedTuple
 
+from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.inspection.frames import current
 from ddptop.agent.rank.inspection.modules import Modules
 from ddptop.agent.rank.inspection.tally import Instruction, Place, Tally, stack_of
@@ -63,6 +64,7 @@ class Looking:
         stamps: Stamps,
         workers: Workers,
         modules: Modules,
+        gate: Gate,
         sources: Callable[[], Sources],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,12 +74,14 @@ class Looking:
             stamps: of the training thread.
             workers: the data workers.
             modules: those of a backward pass.
+            gate: holds the training thread while the group is paused.
             sources: returns the files of this process, once the script is known.
             clock: returns seconds, by which glances are due.
         """
         self._stamps = stamps
         self._workers = workers
         self._modules = modules
+        self._gate = gate
         self._sources = sources
         self._clock = clock
         self._token: int | None = None
@@ -95,7 +99,9 @@ class Looking:
         """Threads that have been seen outside of a backward pass."""
         self._of_modules = False
         """Only the steps count whose modules are marked."""
-        self._due = self._began = self._until = 0.0
+        self._due = self._began = self._until = self._give_up = 0.0
+        self._seen = 0.0
+        """Time of the newest glance, or of the newest moment at which the thread was held."""
         self._is_looking = False
         # Not the generator of the module `random`: that is the script's.
         self._random = random.Random()
@@ -117,7 +123,8 @@ class Looking:
             self._elsewhere = {
                 each.ident or 0 for each in threading.enumerate() if not isinstance(each, threading._DummyThread)
             }
-            self._due = self._began = self._clock()
+            self._due = self._began = self._seen = self._clock()
+            self._give_up = self._began + _LONGEST_S
             self._workers.begin()
             self._of_modules = modules
             if modules:
@@ -142,12 +149,17 @@ class Looking:
             return
         took = now - self._began
         least = LOOKS_S if len(self._settled) >= _ENOUGH else 2 * LOOKS_S
-        if (took >= least and stamps.steps >= self._before + _STEPS) or took >= _LONGEST_S:
+        if (took >= least and stamps.steps >= self._before + _STEPS) or now >= self._give_up:
             self._is_looking, self._until, self._after = False, now, stamps.steps
             self._workers.end()
             self._modules.end()
             return
         self._due = now + EVERY_S * self._random.uniform(0.5, 1.5) * (1 if took < least else _SELDOM)
+        before, self._seen = self._seen, now
+        if self._gate.held:
+            # A pause is none of their time, as it is none of a step's.
+            self._began, self._last = self._began + now - before, stamps.clock()
+            return
         frames = current()
         frame = frames.get(stamps.thread or 0)
         at, phase = stamps.clock(), stamps.activity

@@ -17,6 +17,7 @@ from support.values.messages import read_steps
 
 from ddptop.agent import wire
 from ddptop.agent.rank.commands.executing import Executing
+from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.inspection.looking import Looking
@@ -38,7 +39,7 @@ class Session:
         self.faults, self.health, self.gate = Faults(), self, self
         self.limit = self.record_ns = None
         self.stamps = Stamps()
-        self.looking = Looking(self.stamps, Workers(own_sources), Modules(self.stamps, Faults()), own_sources)
+        self.looking = Looking(self.stamps, Workers(own_sources), Modules(self.stamps, Faults()), Gate(), own_sources)
         self.own_rate = OwnRate(self.stamps)
         self.own_rate.is_over = True
         self.announced = None, None

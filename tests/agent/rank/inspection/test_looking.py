@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.fakes.clocks import Clock
@@ -89,8 +91,9 @@ class Rank:
         self.stamps = Stamps(self.now, self.now)
         self.stamps.observed, self.stamps.thread = True, thread.ident
         self.workers = Workers(sources)
+        self.gate = cast(Any, SimpleNamespace(held=False))
         self.modules = Modules(self.stamps, Faults())
-        self.looking = Looking(self.stamps, self.workers, self.modules, sources, lambda: self.now.now / 1e9)
+        self.looking = Looking(self.stamps, self.workers, self.modules, self.gate, sources, lambda: self.now.now / 1e9)
 
     def spend(self, ms: int, place: Callable[[], None] | None = None) -> None:
         """Let the time pass, with the glances that are due in it."""
@@ -242,6 +245,25 @@ def test_a_rank_that_records_some_steps_looks_until_there_are_enough(rank: Rank,
     found = by_phase(looks)
     assert found.keys() == {("data", "load"), ("backward", "run_backward"), ("wait", "run_backward")}
     assert found["backward", "run_backward"] == pytest.approx(10, abs=6)
+
+
+def test_the_time_of_a_pause_is_none_of_the_looks(rank: Rank) -> None:
+    """They go on after it, seldom while it lasts, and what a step takes is what it takes without a pause."""
+    rank.looks(7)
+    rank.train(4, 2)
+    rank.gate.held = True
+    rank.spend(20_000, rank.thread.hook)
+    assert rank.looks(7) is None
+    assert rank.looking.pause_s is not None
+    rank.gate.held = False
+    rank.stamps.resume()
+    rank.train(6, 52)
+    looks = rank.looks(7)
+    assert looks is not None
+    found = by_phase(looks)
+    assert found.keys() == {("data", "load"), ("backward", "run_backward"), ("wait", "run_backward")}
+    assert found["data", "load"] == pytest.approx(20, abs=4)
+    assert looks.steps == pytest.approx(LOOKS_S / 0.06, abs=3)
 
 
 def test_it_gives_up_after_a_minute(rank: Rank) -> None:
