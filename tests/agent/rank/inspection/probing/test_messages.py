@@ -35,12 +35,16 @@ def part(kind, part, **fields):
     carried = [[each.sender, each.receiver, each.size, len(each.large_s), len(each.small_s)] for each in done.carried]
     return [carried, len(done.small_s), len(done.large_s), done.problem]
 
+store = dist.distributed_c10d._get_default_store()
+dist.all_reduce(torch.ones(1))
+keys = store.num_keys()
 dist.all_reduce(torch.ones(1))
 before = number()
 if how == "whole":
     said["pairs"] = part("pairs", 1, size=70_000, rounds=(((0, 1),), ((1, 2),)))
     said["group"] = part("group", 2, size=70_000)
-    said["store"] = dist.distributed_c10d._get_default_store().num_keys()
+    dist.all_reduce(torch.ones(1))
+    said["more keys"] = store.num_keys() - keys
 elif how == "absent":
     if rank == 2:
         time.sleep(messages.COME_S + 1)
@@ -103,6 +107,7 @@ def test_each_pair_is_measured_by_the_rank_that_receives_and_nothing_stays(tmp_p
     assert all(each["group"] == [[], 5, 3, ""] for each in found)
     assert len({each["calls"] for each in found}) == 1
     assert found[0]["calls"] > 0
+    assert [each["more keys"] for each in found] == [0, 0, 0]
 
 
 def test_where_a_rank_does_not_come_in_time_none_makes_a_call(tmp_path: Path) -> None:
