@@ -126,7 +126,12 @@ class Observer:
             self._scheduler.turn(self._members.values())
             relay = self._relay
             self._orders.turn(
-                self._run, uneven=relay.is_uneven, hang=relay.hang, blamed=relay.blamed, held=relay.is_held
+                self._run,
+                uneven=relay.is_uneven,
+                hang=relay.hang,
+                blamed=relay.blamed,
+                held=relay.is_held,
+                growing=relay.growing,
             )
             self._look_at_hosts()
             self._presence.tick()

@@ -27,6 +27,8 @@ from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.inspection.looking import Looking
+from ddptop.agent.rank.inspection.memory.censuses import Censuses
+from ddptop.agent.rank.inspection.memory.devices import Fullness
 from ddptop.agent.rank.inspection.modules import Modules
 from ddptop.agent.rank.inspection.probing.probing import DOING, Probing
 from ddptop.agent.rank.inspection.profiling import Profiling
@@ -139,6 +141,8 @@ class Session:
         self.profiling = Profiling(self.rank, directory.profiles, self.stamps, self.faults)
         self.counting = Counting(self.stamps, self.faults)
         self.probing = Probing(self.collectives, directory.path)
+        self.censuses = Censuses(self.rank, directory.memory, self.stamps, own_sources, self.faults)
+        self._fullness = Fullness(self.notify, self.faults)
         self.workers = Workers(own_sources)
         self.modules = Modules(self.stamps, self.faults)
         self.looking = Looking(self.stamps, self.workers, self.modules, self.gate, own_sources)
@@ -232,6 +236,7 @@ class Session:
         self.profiling.close()
         self.modules.close()
         self.counting.close()
+        self.censuses.close()
         crashes.end()
         self.rendezvous.end()
         stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
@@ -314,6 +319,7 @@ class Session:
         self.stamps.abandon()
         self.profiling.abandon()
         self.modules.close()
+        self.censuses.abandon()
         device_time.CAPTURES.renew()
 
     def tick(self) -> None:
@@ -367,6 +373,8 @@ class Session:
             self.modules.boundary(step)
         if self.counting.is_armed:
             self.counting.boundary(step, self.device)
+        if self.censuses.is_armed and self.censuses.boundary(step):
+            self._go_on()
 
     def hold(self) -> None:
         """Do as `count` where optimizer steps are what is counted.
@@ -408,14 +416,18 @@ class Session:
             return
         self._tell_last()
         if gate.wait():
-            try:
-                self.stamps.resume()
-            except Exception as error:
-                # A failed device raises in the next call to it: that call must be the script's.
-                self.faults.note("going on after a pause", error)
+            self._go_on()
         if gate.ended_by is not None:
             self._stopped = True
             raise SystemExit(0)
+
+    def _go_on(self) -> None:
+        """Begin the present step anew, so that the time for which the training thread was held belongs to none."""
+        try:
+            self.stamps.resume()
+        except Exception as error:
+            # A failed device raises in the next call to it: that call must be the script's.
+            self.faults.note("going on after a pause", error)
 
     def _tell_last(self) -> None:
         try:
@@ -529,6 +541,7 @@ class Session:
         """
         reading = self._reading = self._read_gauges()
         self._inspecting.notice(self.gate.completed)
+        self._fullness.take(self.device, self.gate.completed, reading.memory)
         bare = self.bare_beat(seq, refused)
         own = self._script.total_steps
         told = self.totals.current() if own is None else None

@@ -87,6 +87,8 @@ class RunDir:
         """A folder for each profile, named by its number; exists where there is one."""
         self.probes = path / "probes"
         """The same for probes."""
+        self.memory = path / "memory"
+        """The same for censuses of the memory."""
         self.database = path / "run.db"
         self._reported: dict[str, tuple[tuple[int, int, int], Member]] = {}
         """By its file's name, the record of a rank that was read last, with the stamp that the file had."""

@@ -9,13 +9,14 @@ telemetry   from PUB sockets, `[topic, payload]`
 inspection  the place at which a rank stands, in detail
 profiles    the traces of profiled steps
 probes      experiments of ranks that are held
+memory      the objects that live in a rank, and those that grew
 hosts       between the observers of a run on several hosts, and of the hosts
 checksums   of a rank's parameters
 message     the base of all messages, the types of their numbers, the bounds on their bytes
 incoming    the cleaning of decoded messages
 
 Each imports only entries below it in this list; `commands`, `answers` and `latencies` do not import each other, nor do
-`telemetry`, `inspection`, `profiles` and `probes`.
+`telemetry`, `inspection`, `profiles`, `probes` and `memory`.
 
 The messages need msgspec and the cleaning of text, and nothing else, so that any program can read and write them.
 A message that was read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
@@ -67,6 +68,7 @@ from ddptop.agent.wire.commands import Hold as Hold
 from ddptop.agent.wire.commands import Inspect as Inspect
 from ddptop.agent.wire.commands import Kill as Kill
 from ddptop.agent.wire.commands import Look as Look
+from ddptop.agent.wire.commands import Memory as Memory
 from ddptop.agent.wire.commands import Note as Note
 from ddptop.agent.wire.commands import Probe as Probe
 from ddptop.agent.wire.commands import Profile as Profile
@@ -108,6 +110,14 @@ from ddptop.agent.wire.inspection import PastCall as PastCall
 from ddptop.agent.wire.inspection import Stack as Stack
 from ddptop.agent.wire.inspection import Thread as Thread
 from ddptop.agent.wire.inspection import Work as Work
+from ddptop.agent.wire.memory import LEAST as LEAST
+from ddptop.agent.wire.memory import LEAST_OBJECTS as LEAST_OBJECTS
+from ddptop.agent.wire.memory import MOST_CENSUS_STEPS as MOST_CENSUS_STEPS
+from ddptop.agent.wire.memory import MOST_KINDS as MOST_KINDS
+from ddptop.agent.wire.memory import DeviceMemory as DeviceMemory
+from ddptop.agent.wire.memory import MemoryUse as MemoryUse
+from ddptop.agent.wire.memory import ObjectKind as ObjectKind
+from ddptop.agent.wire.memory import Resident as Resident
 from ddptop.agent.wire.message import MAX_COMMAND_BYTES as MAX_COMMAND_BYTES
 from ddptop.agent.wire.message import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from ddptop.agent.wire.message import MAX_RECORD_BYTES as MAX_RECORD_BYTES

@@ -12,6 +12,7 @@ from ddptop.agent.wire.checksums import Checksums
 from ddptop.agent.wire.hosts import Census
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.inspection import Inspection, Looks
+from ddptop.agent.wire.memory import MemoryUse
 from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Rank, Size, Whole
 from ddptop.agent.wire.probes import Probed
 from ddptop.agent.wire.profiles import Profiled, ProfilePiece
@@ -105,6 +106,8 @@ class Reply(Message, frozen=True, tag="reply"):
     """`Look`: those at the training thread, and then those at data workers, where the rank has any."""
     probed: Probed | None = None
     """`Probe`: one part of a probe, once it is done."""
+    memory: MemoryUse | None = None
+    """`Memory`: the census, once it is made."""
 
 
 class Extent(Message, frozen=True, tag="extent"):

@@ -11,6 +11,7 @@ import msgspec
 
 from ddptop.agent.wire.hosts import Conclude, HostEnd
 from ddptop.agent.wire.incoming import Label, Name
+from ddptop.agent.wire.memory import MOST_CENSUS_STEPS
 from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Size, Whole
 from ddptop.agent.wire.probes import MOST_PAIRS, Pair
 from ddptop.agent.wire.profiles import MOST_PROFILED
@@ -109,6 +110,24 @@ class ReadProfile(Message, frozen=True, tag="read_profile"):
     id: Whole
     token: Label
     offset: Size
+
+
+class Memory(Message, frozen=True, tag="memory"):
+    """Take a census of the rank's memory at the boundaries before and behind some steps: `Reply.memory`.
+
+    The reply is `pending` until both are taken, and the observer repeats the message with the same `token`. Refused,
+    with `Reply.step`, where the rank had begun the first of these steps before it was asked.
+    """
+
+    id: Whole
+    token: Label
+    number: Count
+    """Number of the census in its run, from 1. 0: it is not kept, and there is no snapshot of a device."""
+    first: Count
+    """The first of the steps. 0: the one that begins next."""
+    steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_CENSUS_STEPS)] = 3
+    cancelled: bool = False
+    """Take none: nobody waits for those of this token any more."""
 
 
 class Look(Message, frozen=True, tag="look"):
@@ -237,19 +256,20 @@ class Act(Message, frozen=True, tag="act"):
 
     id: Whole
     action: Name
-    """`pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `profile` or `probe`."""
+    """`pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `profile`, `probe` or `memory`."""
     who: Label = ""
     """The author of the action, for the event list: `ada (dashboard, pts/3)`."""
     steps: Count = 1
-    """`step`: steps to make from a pause; `profile`: steps to profile."""
+    """`step`: steps to make from a pause; `profile`: steps to profile; `memory`: steps between two censuses."""
     checkpoint: bool = True
     """`stop`: save a checkpoint before, where the script has registered a function for it."""
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
     ranks: Annotated[tuple[Rank, ...], msgspec.Meta(max_length=1024)] | None = None
-    """`profile`: the ranks to profile. None: all."""
+    """`profile` and `memory`: the ranks that are asked. None: all."""
     culprit: bool = False
-    """`profile`: profile the rank that a verdict accuses and an ordinary one; `ranks` where none is accused."""
+    """`profile` and `memory`: ask the rank that a verdict accuses, of a profile an ordinary one too; `ranks` where
+    none is accused."""
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
@@ -308,5 +328,5 @@ Expiring = Hold | Commit | Resume | Advance | End | Save | Probe | Note | Act | 
 
 Command = (
     Hold | Commit | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | Note | History | Inspect
-    | Look | Profile | ReadProfile | Probe | ReadLog | Check | RecordEvery | HostEnd | Conclude
+    | Look | Memory | Profile | ReadProfile | Probe | ReadLog | Check | RecordEvery | HostEnd | Conclude
 )  # fmt: skip

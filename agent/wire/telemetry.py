@@ -385,11 +385,14 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     host: Label = ""
     """The host of that rank, or the host that is to blame, where the run is on several."""
     line: Line = ""
-    """The line of code that costs the time: `train.py:88 load_image`. Empty: not known, or none stands out."""
+    """The line of code that costs the time: `train.py:88 load_image`; of `memory_creep` the one that made the objects
+    which came. Empty: not known, or none stands out."""
     line_ms: Amount | None = None
     """Milliseconds of each step that this line takes longer than on an ordinary rank."""
     line_share: Amount | None = None
     """Part of `cost_ms` that this is."""
+    cause: Line = ""
+    """`memory_creep`: what grew and what holds it, one line. Empty: not known."""
 
 
 class Verdicts(Message, frozen=True, tag="verdicts"):

@@ -34,7 +34,7 @@ FAMILIES: Final = {
     "ps": "listing", "status": "listing", "events": "listing", "report": "listing", "programs": "listing",
     "stacks": "listing",
     "pause": "control", "step": "control", "resume": "control", "checkpoint": "control", "stop": "control",
-    "checksum": "control", "profile": "profile", "probe": "probe", "kill": "control",
+    "checksum": "control", "profile": "profile", "probe": "probe", "memory": "memory", "kill": "control",
     "clean": "cleaning",
     "serve": "serving",
     "help": "reference", "config": "reference", "completion": "reference",

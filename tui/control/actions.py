@@ -38,6 +38,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "checkpoint": Rule(_MOVING | _HELD),
     "profile": Rule(_MOVING),
     "probe": Rule(_MOVING | _HELD),
+    "memory": Rule(_MOVING),
     "stop": Rule(_MOVING | _HELD),
     "kill": Rule(None),
     "restart": Rule(ENDED, launched=True),

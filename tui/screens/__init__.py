@@ -5,7 +5,7 @@ rank       one rank
 lists      one long list: the logs of ranks, the events of a run, and the base of stacks and report
 stacks     the places at which the ranks stand
 report     the reason why the run has failed
-diagnosis  the newest profile, or the newest probe
+diagnosis  the newest diagnosis of a kind, such as a profile
 plot       the plot alone, and the base of screens with a plot
 help       keys, signs and letters
 live       the base of all screens of a run

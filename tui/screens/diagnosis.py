@@ -1,4 +1,4 @@
-"""The newest diagnosis of a kind, all of the screen for it: a profile, or a probe."""
+"""The newest diagnosis of a kind, all of the screen for it: a profile, a probe, or a look at the memory."""
 
 from __future__ import annotations
 

@@ -93,6 +93,14 @@ class LiveScreen(Transient[int]):
             show=False,
             tooltip="Hold all ranks, try what each can do, and say which is slow; of an ended run, the newest probe",
         ),
+        Binding(
+            "M",
+            "app.diagnose('memory')",
+            "Memory",
+            id="run.memory",
+            show=False,
+            tooltip="Look at the memory over three steps: what lives, what grows; of an ended run, the newest look",
+        ),
         Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
         Binding(
             "v",

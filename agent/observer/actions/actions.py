@@ -19,6 +19,7 @@ from ddptop.agent.control.events import Events
 from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
 from ddptop.agent.observer.actions.checksums import Checksums
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
+from ddptop.agent.observer.actions.memory import memory
 from ddptop.agent.observer.actions.parameters import compared
 from ddptop.agent.observer.actions.probe import probe
 from ddptop.agent.observer.actions.profile import UNASKED, OnVerdict, profile
@@ -35,9 +36,9 @@ from ddptop.agent.text import clean_line
 
 _log = logging.getLogger("ddptop.observer")
 
-ACTIONS: Final = ("pause", "step", "resume", "checkpoint", "stop", "checksum", "profile", "probe")
-_OF_STEPS: Final = ("step", "profile")
-_GIVE_WAY: Final = ("profile", "probe")
+ACTIONS: Final = ("pause", "step", "resume", "checkpoint", "stop", "checksum", "profile", "probe", "memory")
+_OF_STEPS: Final = ("step", "profile", "memory")
+_GIVE_WAY: Final = ("profile", "probe", "memory")
 """Actions that a stop cancels: a scheduler that ends the run leaves no time for a diagnosis."""
 _SETTLE: Final = "settle"
 """What this observer does by itself; nobody asks for it."""
@@ -114,6 +115,7 @@ class Actions:
         self._passed_on: list[tuple[bytes, int, Answer]] = []
         """What a branch has passed on to the head: whoever has asked, the number of the request, and the answer."""
         self._blamed: tuple[int, int] | None = None
+        self._growing: int | None = None
         self._on_verdict = OnVerdict(thresholds.of_user().profile)
         self._uneven_since: float | None = None
         self._is_settled = False
@@ -233,6 +235,8 @@ class Actions:
             case "probe":
                 hosts = {rank: member.host for rank, member in self._directory.everyone().items()}
                 return probe(self._directory, ranks, hosts, controller, action.wait)
+            case "memory":
+                return memory(self._directory, ranks, command, self._growing, action.wait)
             case "checksum":
                 return compared(Checksums().gather(ranks, action.wait)[1])
             case "pause":
@@ -305,6 +309,7 @@ class Actions:
         hang: wire.Verdict | None,
         blamed: tuple[int, int] | None = None,
         held: bool = False,
+        growing: int | None = None,
     ) -> None:
         """Answer what has ended, and put right what was left half done; to be called from time to time.
 
@@ -313,9 +318,10 @@ class Actions:
             hang: the hang that was judged last.
             blamed: the rank that a verdict accuses of being slow, and an ordinary one; None: none is.
             held: some ranks of the run are held, or all.
+            growing: the rank whose memory grows by a verdict; None: there is none, or it is all of them.
         """
         self._answer_passed_on()
-        self._blamed = blamed
+        self._blamed, self._growing = blamed, growing
         self._take_outcome()
         now = time.monotonic()
         is_free = self._present is None and self._hosts.role != "branch" and not held

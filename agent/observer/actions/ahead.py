@@ -6,7 +6,7 @@ Where a rank has passed the first of these steps before it was asked, other ones
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Final, Generic, TypeVar
 
 from ddptop.agent import wire
@@ -17,6 +17,8 @@ from ddptop.agent.observer.actions.wait import Wait
 
 AHEAD: Final = (2, 16, 128, 1024)
 """Steps by which the chosen boundary is ahead of the furthest rank, at each attempt."""
+MOST_RANKS: Final = 64
+"""Ranks that are asked at most: nobody reads more at once."""
 _PENDING: Final = wire.Reply(0, False, pending=True)
 """In place of a rank that has not answered yet."""
 
@@ -101,3 +103,28 @@ class Ahead(ABC, Generic[_Found]):
                 raise Refused(f"{named(behind)} made no step within {patience_s:.0f} s; `ddptop stacks` shows why")
             wait.tell(self.waiting(boundary, behind))
         return None
+
+
+def chosen(ranks: PolledRanks, command: wire.Act, accused: Collection[int] | None, nobody: str) -> list[int]:
+    """Return the ranks that a diagnosis is of.
+
+    Args:
+        ranks: those of the run that live.
+        command: which ranks are asked for.
+        accused: those that a verdict accuses, and the ones they are compared with; None: none is accused.
+        nobody: that none is accused, in words.
+
+    Raises:
+        Refused: there are no such ranks, or too many.
+    """
+    if command.culprit and accused is None and command.ranks is None:
+        raise Refused(f"{nobody}; say which ranks: --ranks 0,1 or --ranks all")
+    wanted = accused if command.culprit and accused is not None else command.ranks
+    found = sorted(ranks.ranks if wanted is None else set(wanted))
+    if not found:
+        raise Refused("no rank is named; say which ranks: --ranks 0,1 or --ranks all")
+    if missing := set(found) - set(ranks.ranks):
+        raise Refused(f"{named(missing)}: not in this run, or ended")
+    if len(found) > MOST_RANKS:
+        raise Refused(f"{len(found)} ranks are too many at once; say up to {MOST_RANKS}")
+    return found

@@ -158,6 +158,7 @@ class Orders:
         hang: wire.Verdict | None = None,
         blamed: tuple[int, int] | None = None,
         held: bool = False,
+        growing: int | None = None,
     ) -> None:
         """Carry out the commands that have arrived; the arguments are those of `Actions.turn`."""
         for sender, command in self._requests.received():
@@ -168,7 +169,9 @@ class Orders:
         self._ending.turn(run)
         self._answer_signals()
         self._answer_passed_on()
-        self.actions.turn(uneven=uneven and self.killed_by is None, hang=hang, blamed=blamed, held=held)
+        self.actions.turn(
+            uneven=uneven and self.killed_by is None, hang=hang, blamed=blamed, held=held, growing=growing
+        )
 
     def await_parts(self) -> None:
         """Wait for the outcomes of the endings of single ranks and processes, and of an action."""

@@ -18,18 +18,17 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.actions.ahead import Ahead
+from ddptop.agent.observer.actions.ahead import Ahead, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.model.thresholds import Profile as Settings
+from ddptop.agent.observer.record import numbered
 from ddptop.agent.observer.record.profiles import kept
 from ddptop.agent.observer.record.profiles.parts import PARTS, TRACE
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line
 
-MOST_RANKS: Final = 64
-"""Ranks of one profile at most: nobody reads more in one trace."""
 STANDS_S: Final = 30.0
 """Seconds for which a rank is accused before the observer profiles it by itself."""
 UNASKED: Final = "the observer"
@@ -127,23 +126,23 @@ def profile(
         Cancelled: the wait was cancelled.
         Hung: the run hangs.
     """
-    chosen = _chosen(ranks, command, blamed)
+    wanted = chosen(ranks, command, blamed, "no verdict accuses a rank")
     if not 1 <= command.steps <= wire.MOST_PROFILED:
         raise Refused(f"a profile has 1 to {wire.MOST_PROFILED} steps")
     if shutil.disk_usage(directory.path).free < _FREE:
         raise Refused(f"no room: less than 1 GiB is free at {directory.path}")
-    folder = _new_folder(directory)
+    folder = numbered.new(directory.profiles, TRACE)
     asked = Profiles(int(folder.name), command.steps)
     try:
-        ranks.ranks = chosen
+        ranks.ranks = wanted
         boundary, traces = asked.gather(ranks, wait)
         wait.tell("joining the traces")
-        culprit, peer = blamed if blamed is not None and set(blamed) <= set(chosen) else (None, None)
+        culprit, peer = blamed if blamed is not None and set(blamed) <= set(wanted) else (None, None)
         parts = _gathered(directory, ranks, asked.token, folder, traces, wait)
         said = {
             "run": directory.name,
             "steps": [boundary + 1, boundary + command.steps],
-            "asked": chosen,
+            "asked": wanted,
             "culprit": culprit,
             "peer": peer,
             "at": time.time(),
@@ -160,32 +159,6 @@ def profile(
         raise
     kept.bound(directory.profiles)
     return str(folder)
-
-
-def _chosen(ranks: PolledRanks, command: wire.Act, blamed: tuple[int, int] | None) -> list[int]:
-    if command.culprit and blamed is None and command.ranks is None:
-        raise Refused("no verdict accuses a rank; say which ranks: --ranks 0,1 or --ranks all")
-    wanted = blamed if command.culprit and blamed is not None else command.ranks
-    chosen = sorted(ranks.ranks if wanted is None else set(wanted))
-    if not chosen:
-        raise Refused("no rank is named; say which ranks: --ranks 0,1 or --ranks all")
-    if missing := set(chosen) - set(ranks.ranks):
-        raise Refused(f"{named(missing)}: not in this run, or ended")
-    if len(chosen) > MOST_RANKS:
-        raise Refused(f"{len(chosen)} ranks are too many for one trace; say up to {MOST_RANKS}")
-    return chosen
-
-
-def _new_folder(directory: RunDir) -> Path:
-    directory.profiles.mkdir(mode=0o700, exist_ok=True)
-    folders = [each for each in directory.profiles.iterdir() if each.name.isdigit()]
-    for each in folders:
-        if not (each / TRACE).exists():
-            # An observer was killed meanwhile, and nobody goes on with it.
-            shutil.rmtree(each, ignore_errors=True)
-    folder = directory.profiles / f"{max((int(each.name) for each in folders), default=0) + 1:04}"
-    folder.mkdir(mode=0o700)
-    return folder
 
 
 def _gathered(

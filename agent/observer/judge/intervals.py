@@ -122,6 +122,7 @@ class Intervals:
             line=finding.line,
             line_ms=finding.line_ms,
             line_share=finding.line_share,
+            cause=finding.cause,
         )
         self._open[accusation] = _Open(verdict, now_ns, finding.urgent)
 
@@ -186,6 +187,7 @@ class Finding:
     line: str = ""
     line_ms: float | None = None
     line_share: float | None = None
+    cause: str = ""
 
 
 def place(phase: str | None, *, backward_seen: bool) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.blocks import ROUNDS, STEPS
+from ddptop.agent.observer.judge.growth import Cause
 from ddptop.agent.observer.judge.intervals import NO_CORE, Accusation, Finding, Intervals, accusation_of
 from ddptop.agent.observer.judge.join import StepJoin
 from ddptop.agent.observer.judge.kinds.divergence import Divergence
@@ -57,6 +58,7 @@ class Judge:
         self._no_core = NoCore(ROUNDS if self._large else STEPS)
         self._rivals: Mapping[int, str] = {}
         self._lines: Mapping[Accusation, Line] = {}
+        self._causes: Mapping[Accusation, Cause] = {}
         self._join = StepJoin(self._world)
         self._rounds = Rounds(self._world)
         self._memory = GroupMemory(self._world)
@@ -117,6 +119,10 @@ class Judge:
     def lines(self, found: Mapping[Accusation, Line]) -> None:
         """Take in the lines of code that looks at the ranks have found behind verdicts."""
         self._lines = found
+
+    def causes(self, found: Mapping[Accusation, Cause]) -> None:
+        """Take in the causes that censuses of ranks have found for memory that grows."""
+        self._causes = found
 
     def ordinary(self) -> list[int]:
         """Return ranks that are neither slow nor fast, the one nearest to the middle first."""
@@ -228,6 +234,8 @@ class Judge:
         return found if found is None or not remark else replace(found, text=f"{found.text}: {remark}")
 
     def _with_line(self, finding: Finding) -> Finding:
+        if (cause := self._causes.get(accusation_of(finding))) is not None:
+            return replace(finding, text=f"{finding.text} · {cause.text}", line=cause.line, cause=cause.text)
         line = self._lines.get(accusation_of(finding))
         if line is None:
             return finding

@@ -158,12 +158,14 @@ class Changes:
             _bound(self._begun)
 
     def _tell_line(self, verdict: wire.Verdict, at_ns: int) -> None:
-        """Tell the line of code behind a verdict, which is found some seconds after its beginning was told."""
+        """Tell the line or the cause behind a verdict, which is found some seconds after its beginning was told."""
         begun = self._begun.get(verdict.number)
-        if begun is not None and verdict.line and not begun.line:
-            self._begun[verdict.number] = msgspec.structs.replace(begun, line=verdict.line)
+        found = verdict.cause or verdict.line
+        if begun is not None and found and not (begun.cause or begun.line):
+            self._begun[verdict.number] = msgspec.structs.replace(begun, line=verdict.line, cause=verdict.cause)
             where = "" if verdict.rank is None else f"rank {verdict.rank}: "
-            text = f"{where}{verdict.line_share or 0.0:.0%} of that delay is at {verdict.line}"
+            said = verdict.cause or f"{verdict.line_share or 0.0:.0%} of that delay is at {verdict.line}"
+            text = f"{where}{said}"
             self.add(EventLine(at_ns / 1e9, text, verdict.rank, "info", verdict.number))
 
     def _tell_end(self, number: int, at_ns: int) -> None:

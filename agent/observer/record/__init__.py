@@ -10,5 +10,7 @@ floods     the choice of the events that are written
 logs       the bound on the bytes of the log files
 probes     the probes that are kept
 profiles   the traces of profiled steps, joined, compared and kept
+memory     the censuses of the memory of ranks that are kept
+numbered   the numbered folders of both
 retention  the removal of ended runs where all runs together take too many bytes; `run.rundir` has their number
 """

@@ -37,6 +37,7 @@ from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.frames import Frames
+from ddptop.agent.observer.relay.growths import Growths
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.lines import Lines
@@ -123,6 +124,7 @@ class Relay:
         self._verdicts = RunVerdicts(run.world, self._common, self.events, judge)
         self._rivals = Rivals()
         self._lines = Lines(self._forwarding)
+        self._growths = Growths(self._forwarding)
         self._judges = False
         self._suspects = Suspects(directory, self._verdicts, self._fills, self._forwarding)
         self._commands = Commands(
@@ -167,6 +169,11 @@ class Relay:
     def blamed(self) -> tuple[int, int] | None:
         """The rank that is accused of being slow, and an ordinary one; may be read from any thread."""
         return self._verdicts.blamed
+
+    @property
+    def growing(self) -> int | None:
+        """The rank whose memory grows by a verdict; may be read from any thread."""
+        return self._verdicts.growing
 
     @property
     def skipped(self) -> int:
@@ -533,6 +540,7 @@ class Relay:
             self._verdicts.turn(time.time_ns())
             self._guarded("rivals for cores", self._look_for_rivals)
             self._guarded("lines behind verdicts", self._look_for_lines)
+            self._guarded("causes of growing memory", self._look_for_growths)
             self._guarded("the budget", self._order_records)
         self._send_verdicts()
         if self._world > EACH_RECORD:
@@ -549,6 +557,9 @@ class Relay:
 
     def _look_for_lines(self) -> None:
         self._verdicts.lines = self._lines.turn(self._verdicts.now, self._verdicts.ordinary)
+
+    def _look_for_growths(self) -> None:
+        self._verdicts.causes = self._growths.turn(self._verdicts.now)
 
     def _order_records(self) -> None:
         for rank, every in self._repeating.budget.turn():

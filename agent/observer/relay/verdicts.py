@@ -17,8 +17,10 @@ from ddptop.agent import wire
 from ddptop.agent.control.events import Events
 from ddptop.agent.observer.hosts.common import CommonRecord
 from ddptop.agent.observer.judge.intervals import Accusation, Finding
+from ddptop.agent.observer.judge.kinds.memory_growth import KIND
 
 if TYPE_CHECKING:
+    from ddptop.agent.observer.judge.growth import Cause
     from ddptop.agent.observer.judge.judge import Judge
     from ddptop.agent.observer.judge.lines import Line
 
@@ -80,6 +82,8 @@ class RunVerdicts:
         """By rank that waits for a core, a remark on the processes that take it, for the next turn."""
         self.lines: Mapping[Accusation, Line] = {}
         """The lines of code behind verdicts, for the next turn."""
+        self.causes: Mapping[Accusation, Cause] = {}
+        """The causes of memory that grows, for the next turn."""
         self.ordinary: Sequence[int] = ()
         """Ranks that are neither slow nor fast at this moment, the one nearest to the middle first."""
         self._common = common
@@ -101,6 +105,11 @@ class RunVerdicts:
         slow = next((each.rank for each in self.now if each.kind in _OF_A_RANK and each.rank is not None), None)
         peer = next((rank for rank in self.ordinary if rank != slow), None)
         return None if slow is None or peer is None else (slow, peer)
+
+    @property
+    def growing(self) -> int | None:
+        """The rank whose memory grows by a verdict; None where there is none, or it is all of them."""
+        return next((each.rank for each in self.now if each.kind == KIND), None)
 
     def begin(self, generation: int, recorded: Sequence[wire.Verdict], now_ns: int) -> None:
         """Begin to judge, and continue the verdicts of an earlier observer of this run."""
@@ -156,6 +165,7 @@ class RunVerdicts:
         judge.stand(*self.standstill)
         judge.rivals(self.rivals)
         judge.lines(self.lines)
+        judge.causes(self.causes)
         present = judge.verdicts(now_ns)
         for verdict in judge.ended():
             self._close(verdict, now_ns)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from ddptop.agent.rank.asking import Passed, Unanswered
 from ddptop.agent.rank.checksums.modules import Module, Modules
 from ddptop.agent.rank.checksums.sums import Sums, Weights, checksums
 from ddptop.agent.rank.faults import Faults
@@ -36,14 +37,6 @@ _MOST_STREAKS: Final = 8
 """Streaks that are kept, the newest: a script may make a new optimizer for each step."""
 MOST_FAILURES: Final = 3
 """Failed checks after which none is tried any more: each would take time from the training."""
-
-
-class Missed(Exception):
-    """The step that was asked for was made without a check."""
-
-
-class Failed(Exception):
-    """The rank cannot compute checksums, and why."""
 
 
 class QuietSteps:
@@ -211,8 +204,8 @@ class Checks:
             completed: steps that the rank has made.
 
         Raises:
-            Missed: the rank had made the step before it was asked.
-            Failed: it has made the step, and its last check has failed.
+            Passed: the rank had made the step before it was asked.
+            Unanswered: it has made the step, and its last check has failed.
         """
         if (found := self._answers.get(step)) is not None:
             return found
@@ -221,8 +214,8 @@ class Checks:
         if step <= completed:
             self._asked -= {step}
             if self._problem:
-                raise Failed(f"cannot compute checksums: {self._problem}")
-            raise Missed
+                raise Unanswered(f"cannot compute checksums: {self._problem}")
+            raise Passed
         # What somebody has asked for and no longer waits for is dropped for the next one who asks.
         self._asked = frozenset(sorted({*self._asked, step})[-ASKED:])
         self.quiet = False

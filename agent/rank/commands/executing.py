@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
+
+import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
-from ddptop.agent.rank.checksums.checks import Checks, Failed, Missed
+from ddptop.agent.rank.asking import Passed, Unanswered
+from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.commands.answers import Answers
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
-from ddptop.agent.rank.inspection.profiling import Passed, Profiling, Unprofiled
+from ddptop.agent.rank.inspection.memory.censuses import Censuses
+from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.records.history import History
 
 
@@ -52,6 +57,11 @@ class Commanded(Protocol):
     @property
     def profiling(self) -> Profiling:
         """The profiles of the rank."""
+        ...
+
+    @property
+    def censuses(self) -> Censuses:
+        """The censuses of the rank's memory."""
         ...
 
     def look(self, token: int, *, modules: bool) -> tuple[wire.Looks, ...] | None:
@@ -178,8 +188,16 @@ class Executing:
                 return wire.Reply(id, False, "a rank does not act on the group; ask the observer")
             case wire.Inspect(id, stacks):
                 return wire.Reply(id, True, "", gate.completed, inspection=session.inspect(stacks=stacks))
-            case wire.Profile(id):
-                return self._profile(command)
+            case wire.Profile(id, token=token, cancelled=True):
+                session.profiling.cancel(token)
+                return wire.Reply(id, True, "", gate.completed)
+            case wire.Profile(id, first=first):
+                return self._ahead(id, first, "profiling", "profiled", partial(session.profiling.ask, command))
+            case wire.Memory(id, token=token, cancelled=True):
+                session.censuses.cancel(token)
+                return wire.Reply(id, True, "", gate.completed)
+            case wire.Memory(id, first=first):
+                return self._ahead(id, first, "counting", "memory", partial(session.censuses.ask, command))
             case wire.ReadProfile(id, token, offset):
                 piece = session.profiling.read(token, offset)
                 return wire.Reply(id, piece is not None, "" if piece else "there is no such trace", piece=piece)
@@ -194,7 +212,8 @@ class Executing:
             case wire.Check(id, step):
                 # Before it is asked for: the training thread may have passed the step since.
                 self._send_checksums()
-                return self._check(id, step)
+                waits = f"has not made step {step:,} yet"
+                return self._ahead(id, step, waits, "checksums", partial(session.checks.ask, step))
             case wire.History(id):
                 return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
             case wire.ReadLog(id):
@@ -202,31 +221,25 @@ class Executing:
             case wire.HostEnd(id) | wire.Conclude(id):
                 return wire.Reply(id, False, "this is between observers")
 
-    def _profile(self, command: wire.Profile) -> wire.Reply:
-        completed = self._session.gate.completed
-        if command.cancelled:
-            self._session.profiling.cancel(command.token)
-            return wire.Reply(command.id, True, "", completed)
-        try:
-            profiled = self._session.profiling.ask(command, completed)
-        except Passed:
-            return wire.Reply(command.id, False, f"has passed step {command.first:,}", completed)
-        except Unprofiled as problem:
-            # Without a step nobody asks once more.
-            return wire.Reply(command.id, False, str(problem))
-        if profiled is None:
-            return wire.Reply(command.id, False, "profiling", completed, pending=True)
-        return wire.Reply(command.id, True, "", completed, profiled=profiled)
+    def _ahead(self, id: int, step: int, waits: str, name: str, ask: Callable[[int], object]) -> wire.Reply:
+        """Ask for something at steps ahead, and return the reply to a command.
 
-    def _check(self, id: int, step: int) -> wire.Reply:
+        Args:
+            id: of the command.
+            step: the first of the steps.
+            waits: what the rank does until there is an answer.
+            name: of the reply's field for the answer.
+            ask: returns the answer for the steps that are completed, None until then.
+        """
+        # Before it is asked for: the training thread may have passed the step since.
         completed = self._session.gate.completed
         try:
-            found = self._session.checks.ask(step, completed)
-        except Missed:
+            found = ask(completed)
+        except Passed:
             return wire.Reply(id, False, f"has passed step {step:,}", completed)
-        except Failed as problem:
+        except Unanswered as problem:
             # Without a step nobody asks once more.
             return wire.Reply(id, False, str(problem))
         if found is None:
-            return wire.Reply(id, False, f"has not made step {step:,} yet", completed, pending=True)
-        return wire.Reply(id, True, "", completed, checksums=found)
+            return wire.Reply(id, False, waits, completed, pending=True)
+        return msgspec.structs.replace(wire.Reply(id, True, "", completed), **{name: found})

@@ -2,6 +2,7 @@
 
 inspecting  the whole answer
 probing     the experiments of a probe, while the rank is held
+memory      a census of the objects that live, and of those that came within some steps
 profiling   a profile of whole steps by torch's own profiler
 stacks      the stacks of all threads, and the meaning of their frames
 looking     the time that the training thread spends in each line, for a verdict

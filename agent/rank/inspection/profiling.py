@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from ddptop.agent.rank.asking import Passed, Unanswered
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.records.meter import intervals_of
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
@@ -37,14 +38,6 @@ from ddptop.agent.wire import (
 _TRACE: Final = "rank-{}.json.gz"
 _LEVEL: Final = "KINETO_LOG_LEVEL"
 _SCRIPTS_OWN: Final = "its script has used the profiler meanwhile"
-
-
-class Passed(Exception):
-    """The rank has made the first of these steps before it was asked."""
-
-
-class Unprofiled(Exception):
-    """The rank cannot be profiled; the text is the reason."""
 
 
 class _Asked:
@@ -98,7 +91,7 @@ class Profiling:
 
         Raises:
             Passed: the rank had begun the first of these steps before it was asked.
-            Unprofiled: there is no trace, and why.
+            Unanswered: there is no trace, and why.
         """
         asked = self._asked
         if asked is None or asked.token != command.token:
@@ -118,7 +111,7 @@ class Profiling:
         if asked.has_passed:
             raise Passed
         if asked.problem:
-            raise Unprofiled(asked.problem)
+            raise Unanswered(asked.problem)
         if asked.size is None:
             return None
         return Profiled(asked.size, tuple(asked.phases.values()))

@@ -18,7 +18,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Collective: "op entered_ns duration_ns bytes in_flight group blocking queued_ns estimated on_device",
     wire.Verdict: (
         "number kind text since_at_ns until_at_ns rank phase cost_ms share since_step confidence every generation hang "
-        "host line line_ms line_share"
+        "host line line_ms line_share cause"
     ),
     wire.Hang: "kind ranks where waiting evidence sure timeout_at_ns",
     wire.Frame: "function file line source library",
@@ -45,6 +45,13 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "memory_limit memory_used swapped swap_reads mhz highest_mhz overheated resent board"
     ),
     wire.Probed: "measured carried small_s large_s facts order problem",
+    wire.ObjectKind: "kind type dtype shape device count bytes grown grown_bytes made holder graphs",
+    wire.Resident: "anonymous file shared anonymous_grown file_grown shared_grown heap heap_grown",
+    wire.DeviceMemory: "device allocated reserved allocated_grown reserved_grown peak snapshot problem",
+    wire.MemoryUse: (
+        "first last kinds left_out tensor_bytes tensor_grown object_bytes object_grown resident devices "
+        "census_ns elapsed_ns"
+    ),
     wire.ModuleSums: "group number steps layout sums members names sharded left_out",
     wire.Checksums: "checksums: rank step at_ns modules took_ns every generation",
     wire.Hello: (
@@ -103,6 +110,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Fill: "fill: id first_seq limit earlier",
     wire.Query: "query: id",
     wire.Profile: "profile: id token number first steps",
+    wire.Memory: "memory: id token number first steps cancelled",
     wire.ReadProfile: "read_profile: id token offset",
     wire.Probe: "probe: id token part kind ms size closely files rounds asked_ns until_ns",
     wire.Inspect: "inspect: id stacks native",

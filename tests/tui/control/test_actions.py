@@ -8,8 +8,8 @@ from ddptop.tui.control.actions import RULES, is_offered
 from ddptop.tui.model.frame import ENDED, STATES
 
 LIVE = {
-    "running": {"pause", "checkpoint", "profile", "probe", "stop", "kill"},
-    "stalled": {"pause", "freeze", "checkpoint", "profile", "probe", "stop", "kill"},
+    "running": {"pause", "checkpoint", "memory", "profile", "probe", "stop", "kill"},
+    "stalled": {"pause", "freeze", "checkpoint", "memory", "profile", "probe", "stop", "kill"},
     "pausing": {"cancel", "freeze", "kill"},
     "paused": {"resume", "step", "checkpoint", "probe", "stop", "kill"},
     "frozen": {"resume", "kill"},

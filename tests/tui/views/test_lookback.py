@@ -210,7 +210,7 @@ async def test_keys_of_the_heatmap(few: Frame) -> None:
             assert heatmap.metric == metric
             seen_metrics.append(METRICS[metric].title in seen(app))
         assert all(seen_metrics)
-        await pilot.press("M")
+        await pilot.press("B")
         assert heatmap.metric == "memory"
         edge = heatmap._edge
         await pilot.press("left_square_bracket")

@@ -254,7 +254,12 @@ def _verdict_json(verdict: wire.Verdict) -> dict[str, Any]:
 
 
 def _line_json(verdict: wire.Verdict) -> dict[str, Any]:
-    return {"line": verdict.line or None, "line_ms": verdict.line_ms, "line_share": verdict.line_share}
+    return {
+        "line": verdict.line or None,
+        "line_ms": verdict.line_ms,
+        "line_share": verdict.line_share,
+        "cause": verdict.cause or None,
+    }
 
 
 def hang_json(told: wire.Hang | None) -> dict[str, Any] | None:

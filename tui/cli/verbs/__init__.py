@@ -11,6 +11,7 @@ listing    `ps`, `status`, `events`, `report`, `programs`, `stacks`
 control    `pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `kill`
 profile    `profile`
 probe      `probe`
+memory     `memory`
 diagnosis  options that the verbs of a diagnosis share
 cleaning   `clean`
 serving    `serve`

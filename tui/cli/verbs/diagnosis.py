@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.verbs.options import typed
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from ddptop.agent.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
 
-_MOST_STEPS = 50
-
 
 def add_ranks(verb: argparse.ArgumentParser, kind: str) -> None:
     """Let the verb take ranks and a number of steps."""
@@ -21,14 +20,14 @@ def add_ranks(verb: argparse.ArgumentParser, kind: str) -> None:
         "--ranks",
         type=typed(_ranks),
         metavar="RANKS",
-        help="ranks as 0,2 or 0-3; `culprit`: the accused rank and an ordinary one; `all`",
+        help=f"ranks as 0,2 or 0-3; `culprit`: {KINDS[kind].culprit}; `all`",
     )
-    steps = KINDS[kind].steps
+    steps, most = KINDS[kind].steps, KINDS[kind].most_steps
     verb.add_argument(
         "--steps",
-        type=typed(_steps),
+        type=typed(partial(_steps, most)),
         metavar="N",
-        help=f"number of steps, 1 to {_MOST_STEPS} ({steps})",
+        help=f"number of steps, 1 to {most:,} ({steps})",
     )
 
 
@@ -72,7 +71,7 @@ def _ranks(text: str) -> str | tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _steps(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_STEPS:
-        raise ValueError(f"a number of steps, 1 to {_MOST_STEPS}")
+def _steps(most: int, text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise ValueError(f"a number of steps, 1 to {most:,}")
     return int(text)

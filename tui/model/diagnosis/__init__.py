@@ -1,5 +1,6 @@
 """Why a run stands or has ended, in the words of the observer.
 
+memory   the memory of ranks, and what grew, as lines
 hang     the verdict of a hang, for people
 stacks   the stacks of the ranks, those at the same place together
 report   the report on the end of a run, as lines

@@ -14,9 +14,17 @@ class Kind(NamedTuple):
 
     steps: int = 1
     """Steps over which it is made."""
+    most_steps: int = 50
+    """Steps at most, where somebody says how many."""
+    culprit: str = "the accused rank and an ordinary one"
+    """The ranks that a verdict points to, in words."""
 
 
-KINDS: Final[Mapping[str, Kind]] = {"profile": Kind(steps=3), "probe": Kind()}
+KINDS: Final[Mapping[str, Kind]] = {
+    "profile": Kind(steps=3),
+    "probe": Kind(),
+    "memory": Kind(steps=3, most_steps=1000, culprit="the rank whose memory grows"),
+}
 """By the name of its action, as keys, verbs and messages have it."""
 
 

@@ -19,6 +19,11 @@ def newest(kind: str, directory: RunDir) -> list[ReportLine]:
         from ddptop.tui.model.diagnosis import probe
 
         return probe.newest(probes.probes(directory.probes))
+    if kind == "memory":
+        from ddptop.agent.observer.record import memory as record
+        from ddptop.tui.model.diagnosis import memory
+
+        return memory.newest(record.kept(directory.memory))
     assert kind == "profile"
     from ddptop.agent.observer.record.profiles import kept
     from ddptop.tui.model.diagnosis import profile

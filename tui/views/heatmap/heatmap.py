@@ -47,7 +47,7 @@ class Heatmap(RankView):
         Binding("n", "highest", "Highest", id="heatmap.highest", tooltip="Go to the rank with the highest value there"),
         Binding("m", "metric(1)", "Metric", id="heatmap.metric", tooltip="Show the next number: step time, wait, …"),
         Binding(
-            "M", "metric(-1)", "Metric", id="heatmap.metric_back", tooltip="Show the number before", show=False
+            "B", "metric(-1)", "Metric", id="heatmap.metric_back", tooltip="Show the number before", show=False
         ),
         Binding(
             "plus,equals_sign", "zoom(-1)", "Zoom", id="heatmap.zoom_in", key_display="+ -",

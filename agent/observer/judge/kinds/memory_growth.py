@@ -11,6 +11,7 @@ from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.text import plural, size, span
 from ddptop.agent.wire import Beat
 
+KIND: Final = "memory_creep"
 CELL_S: Final = 5.0
 """The least of so many seconds is one value: what comes and goes within it does not count."""
 CELLS: Final = 60
@@ -141,7 +142,7 @@ class GroupMemory:
         left = "" if growth.left_s is None else f", full in about {span(growth.left_s)}"
         rate = f"{size(int(growth.bytes_per_s * 60))} a minute"
         return Finding(
-            kind="memory_creep",
+            kind=KIND,
             text=f"{whose} grows by {rate}, now {size(growth.bytes)}{left}, since step {growth.since_step:,}",
             rank=named,
             since_step=growth.since_step,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
+from ddptop.agent.observer.record import numbered
 from ddptop.agent.observer.record.profiles.parts import PARTS, SUMMARY, TRACE
 from ddptop.agent.observer.record.profiles.summary import Summary
 from ddptop.agent.run.files import private
 
-_NUMBER: Final = re.compile(r"\d{4,9}")
 _LARGEST: Final = 16 << 20
 MOST_BYTES: Final = 2 << 30
 """Bytes of the traces that are kept with a run."""
@@ -32,10 +30,7 @@ class Kept(NamedTuple):
 
 def profiles(folder: Path) -> list[Kept]:
     """Return the profiles of a run that are complete, the newest first; `folder` has a folder for each."""
-    with contextlib.suppress(OSError):
-        numbers = sorted((each.name for each in folder.iterdir() if _NUMBER.fullmatch(each.name)), reverse=True)
-        return [found for number in numbers if (found := read(folder / number)) is not None]
-    return []
+    return [found for each in numbered.folders(folder) if (found := read(each)) is not None]
 
 
 def read(folder: Path) -> Kept | None:

@@ -11,14 +11,13 @@ import pytest
 from support import late
 
 from ddptop.agent import wire
+from ddptop.agent.rank.asking import Passed, Unanswered
 from ddptop.agent.rank.checksums.checks import (
     _MOST_STREAKS,
     ASKED,
     MOST_FAILURES,
     NAMES_S,
     Checks,
-    Failed,
-    Missed,
 )
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records.device_time import CAPTURES
@@ -230,7 +229,7 @@ def test_nothing_is_computed_but_on_request() -> None:
     assert rank.checks.ask(3, 3) == rank.checks.ask(3, 5) == told
     assert (told.step, told.modules[0].steps, len(told.modules[0].names)) == (3, 3, 2)
     assert rank.train(optimizer) == []
-    with pytest.raises(Missed):
+    with pytest.raises(Passed):
         rank.checks.ask(4, 4)
 
 
@@ -323,7 +322,7 @@ def test_a_check_that_fails_costs_no_step_and_is_given_up(monkeypatch: pytest.Mo
             rank.train(optimizer)
     assert rank.train(optimizer) == []
     assert len(tried) == MOST_FAILURES
-    with pytest.raises(Failed, match="RuntimeError: CUDA out of memory"):
+    with pytest.raises(Unanswered, match="RuntimeError: CUDA out of memory"):
         rank.checks.ask(rank.step, completed=rank.step)
 
 

@@ -15,9 +15,10 @@ from support import late
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.rank.asking import Passed, Unanswered
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection import profiling
-from ddptop.agent.rank.inspection.profiling import Passed, Profiling, Unprofiled
+from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.stamps import StepStamps
 
@@ -140,7 +141,7 @@ def test_a_script_that_profiles_itself_keeps_its_profiler(training: Training) ->
     training.ask(2, 1)
     with torch.profiler.profile() as theirs:
         training.step(3)
-    with pytest.raises(Unprofiled, match="uses the profiler"):
+    with pytest.raises(Unanswered, match="uses the profiler"):
         training.ask(2, 1)
     assert any(each.name == "aten::sum" for each in theirs.events() or ())
 
@@ -153,7 +154,7 @@ def test_a_script_that_profiles_itself_meanwhile_keeps_its_profiler(training: Tr
     with torch.profiler.profile() as theirs:
         training.step(1 if whole else 4)
     training.step(4)
-    with pytest.raises(Unprofiled, match="has used the profiler meanwhile"):
+    with pytest.raises(Unanswered, match="has used the profiler meanwhile"):
         training.ask(2, 3)
     assert any(each.name == "aten::sum" for each in theirs.events() or ())
     assert not any(each.name.startswith("ddptop") for each in theirs.events() or ())
@@ -175,7 +176,7 @@ def test_a_thread_of_the_script_may_profile_meanwhile(training: Training) -> Non
     thread.start()
     thread.join()
     training.step(4)
-    with pytest.raises(Unprofiled, match="has used the profiler meanwhile"):
+    with pytest.raises(Unanswered, match="has used the profiler meanwhile"):
         training.ask(2, 3)
     assert not cast(Any, torch.autograd)._profiler_enabled()
 
@@ -189,7 +190,7 @@ def test_a_profiler_does_not_outlive_an_error(training: Training, monkeypatch: p
     monkeypatch.setattr(profiling, "_mark", fail)
     training.ask(2, 1)
     training.step(2)
-    with pytest.raises(Unprofiled, match="ValueError"):
+    with pytest.raises(Unanswered, match="ValueError"):
         training.ask(2, 1)
     assert not cast(Any, torch.autograd)._profiler_enabled()
 
@@ -232,7 +233,7 @@ def test_what_is_cancelled_leaves_no_profiler_and_no_trace(training: Training, t
     training.step(8)
     assert not training.profiling.is_armed
     assert not list((tmp_path / "profiles").glob("*/*"))
-    with pytest.raises(Unprofiled, match="cancelled"):
+    with pytest.raises(Unanswered, match="cancelled"):
         training.ask(2, 3)
     training.ask(20, 1, "b")
     training.step(20)
@@ -249,7 +250,7 @@ def test_a_trace_that_cannot_be_written_is_a_reason(training: Training, tmp_path
     def is_refused() -> bool:
         try:
             training.ask(2, 1)
-        except Unprofiled as problem:
+        except Unanswered as problem:
             return "cannot be written" in str(problem)
         return False
 
@@ -265,7 +266,7 @@ def test_a_script_that_ends_before_has_no_profile(training: Training) -> None:
     training.ask(9, 1)
     training.profiling.close()
     training.step(20)
-    with pytest.raises(Unprofiled, match="has ended"):
+    with pytest.raises(Unanswered, match="has ended"):
         training.ask(9, 1)
 
 

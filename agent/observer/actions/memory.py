@@ -1,0 +1,99 @@
+"""Takes two censuses of the memory of some ranks, before and behind the same steps; no rank is held beyond them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.control.refusals import Refused
+from ddptop.agent.observer.actions.ahead import Ahead, chosen
+from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.observer.judge.growth import sentence
+from ddptop.agent.observer.record import numbered
+from ddptop.agent.observer.record.memory import FILE, Censused, RankMemory
+from ddptop.agent.run.rundir import RunDir
+
+_CANCEL_S: Final = 0.5
+"""Seconds that ranks have to answer that they take none."""
+
+
+class Censuses(Ahead[wire.MemoryUse]):
+    """The memory of several ranks at the same boundaries."""
+
+    paused = "paused, and what is looked at is the growth over steps; resume it first"
+    apart = "there are no steps over which all of them could be looked at"
+    fast = "its steps are too fast for this; `ddptop memory` again"
+    # While the interpreter goes through all objects, it lets no other thread of the rank run.
+    silent_s = 30.0
+
+    def __init__(self, number: int, steps: int) -> None:
+        """Ask for a census of this number, over so many steps."""
+        self._number = number
+        self.steps = steps
+        self.token = ""
+        """Of the attempt that was made last."""
+
+    def command(self, boundary: int) -> wire.Command:
+        """Return the question for the steps behind this one."""
+        self.token = os.urandom(8).hex()
+        return wire.Memory(0, self.token, self._number, boundary + 1, self.steps)
+
+    def found(self, reply: wire.Reply) -> wire.MemoryUse | None:
+        """Return the census of a rank."""
+        return reply.memory
+
+    def waiting(self, boundary: int, behind: Mapping[int, int]) -> str:
+        """Return the line on ranks whose second census is not taken."""
+        last, step = boundary + self.steps, min(behind.values())
+        return f"looking at the memory over steps {boundary + 1:,} to {last:,}: {named(behind)}, step {step:,}"
+
+
+def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: int | None, wait: Wait) -> str:
+    """Take the censuses of some ranks, and return the folder in which they are kept.
+
+    Args:
+        directory: of the run.
+        ranks: those of the run that live.
+        command: how many steps, and of which ranks.
+        growing: the rank whose memory grows by a verdict; None: there is none.
+        wait: where the action says what it waits for, and is cancelled.
+
+    Raises:
+        Refused: there are none, and why.
+        Cancelled: the wait was cancelled.
+        Hung: the run hangs.
+    """
+    accused = None if growing is None else (growing,)
+    ranks.ranks = chosen(ranks, command, accused, "no verdict says that the memory of a rank grows")
+    if not 1 <= command.steps <= wire.MOST_CENSUS_STEPS:
+        raise Refused(f"the memory is looked at over 1 to {wire.MOST_CENSUS_STEPS} steps")
+    folder = numbered.new(directory.memory, FILE)
+    asked = Censuses(int(folder.name), command.steps)
+    try:
+        _, found = asked.gather(ranks, wait)
+        members = directory.everyone()
+        hosts = {rank: members[rank].host if rank in members else "" for rank in found}
+        each = (RankMemory(rank, hosts[rank], sentence(use), use) for rank, use in sorted(found.items()))
+        census = Censused(directory.name, time.time(), growing, tuple(sorted(each, key=_growth, reverse=True)))
+        (folder / FILE).write_bytes(msgspec.json.encode(census))
+    except BaseException:
+        if asked.token:
+            # Whoever does not answer now is not waited for.
+            ranks.send(wire.Memory(0, asked.token, 0, 0, cancelled=True), ranks.ranks, _CANCEL_S)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return str(folder)
+
+
+def _growth(each: RankMemory) -> int:
+    """Return the bytes by which the memory of a rank grew, those of devices included."""
+    resident = each.use.resident
+    grown = resident.anonymous_grown if resident is not None else each.use.tensor_grown
+    return grown + sum(device.allocated_grown for device in each.use.devices)

@@ -1,0 +1,61 @@
+"""Censuses of the memory of ranks that are kept with a run, live or ended, for onlookers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.observer.record import numbered
+from ddptop.agent.run.files import private
+from ddptop.agent.wire.incoming import Label, Line, cleaned
+
+FILE: Final = "memory.json"
+_LARGEST: Final = 16 << 20
+
+
+class RankMemory(msgspec.Struct, frozen=True):
+    """The census of one rank."""
+
+    rank: int
+    host: Label
+    """Empty: not known."""
+    cause: Line
+    """What grew in a sentence, see `judge.growth`."""
+    use: wire.MemoryUse
+
+
+class Censused(msgspec.Struct, frozen=True):
+    """The censuses of some ranks at the same steps."""
+
+    run: Label
+    at: float
+    """Seconds since the epoch."""
+    accused: int | None
+    """The rank whose memory grew by a verdict. None: there was none."""
+    ranks: tuple[RankMemory, ...]
+    """The one that grew most first."""
+
+
+class Kept(NamedTuple):
+    """A census that is there."""
+
+    number: str
+    folder: Path
+    census: Censused
+
+
+def kept(parent: Path) -> list[Kept]:
+    """Return the censuses of a run, the newest first; `parent` has a folder for each."""
+    return [found for folder in numbered.folders(parent) if (found := read(folder)) is not None]
+
+
+def read(folder: Path) -> Kept | None:
+    """Return the census in a folder, None where there is none that can be read."""
+    try:
+        census = msgspec.json.decode(private.read(folder / FILE, _LARGEST), type=Censused)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return Kept(folder.name, folder, cleaned(census)) if census.ranks else None

@@ -1,0 +1,34 @@
+"""The numbered folders of what is made on request and kept with a run: `profiles/0001`, `memory/0001`."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+_NUMBER: Final = re.compile(r"\d{4,9}")
+
+
+def folders(parent: Path) -> list[Path]:
+    """Return the folders that there are, the newest first."""
+    with contextlib.suppress(OSError):
+        found = (each for each in parent.iterdir() if _NUMBER.fullmatch(each.name))
+        return sorted(found, key=lambda each: each.name, reverse=True)
+    return []
+
+
+def new(parent: Path, file: str) -> Path:
+    """Make the next folder, and remove those without `file`; raises `OSError`.
+
+    An observer that made one was killed meanwhile, and nobody goes on with it.
+    """
+    parent.mkdir(mode=0o700, exist_ok=True)
+    known = folders(parent)
+    for each in known:
+        if not (each / file).exists():
+            shutil.rmtree(each, ignore_errors=True)
+    folder = parent / f"{max((int(each.name) for each in known), default=0) + 1:04}"
+    folder.mkdir(mode=0o700)
+    return folder

@@ -1,0 +1,236 @@
+"""The named places that hold objects: a variable of a module or function, an attribute of an object or a class.
+
+It goes from an object to those that refer to it, and from these on, a few times.  No code of the objects runs: names of
+attributes are read from dictionaries and slots.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from types import (
+    CellType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+)
+from typing import Any, Final, NamedTuple
+
+from ddptop.agent.rank.inspection.memory.objects import Objects, attribute, members, type_name
+from ddptop.agent.run.script.sources import Sources
+from ddptop.agent.run.script.stacks import function_name
+from ddptop.agent.text import clean_line
+
+_HOPS: Final = 7
+"""References from an object to its place at most."""
+_MOST: Final = 300
+"""Objects of one distance that are followed at most."""
+_LONGEST: Final = 60
+"""Characters of a name at most."""
+_READS_LOCALS: Final = frozenset({"locals", "vars", "eval", "exec", "dir"})
+_CONTAINERS: Final = (dict, list, tuple, set, frozenset, deque)
+_IS_OPTIMIZED: Final = 0x1
+"""Flag of the code of functions: their variables are not in a dictionary."""
+_DICT_OF_MODULE: Final[Any] = vars(ModuleType)["__dict__"]
+
+
+class _Node(NamedTuple):
+    path: tuple[Any, ...]
+    """The objects from the one that is held on."""
+    samples: frozenset[int]
+    """The numbers of the objects that are held."""
+
+
+class Variables:
+    """The variables of the script's modules, and of its functions that the training thread is in, while this lives."""
+
+    def __init__(self, sources: Sources) -> None:
+        """Read them, without changing what `locals()` has given to the functions, and leaving nothing in their frames.
+
+        Those of modules are in dictionaries, which the collector knows unless the script has frozen them (`gc.freeze`).
+        """
+        self.values: list[object] = []
+        self.names: dict[int, str] = {}
+        """By address of a value, its name: "`kept` of main()"."""
+        self._read_modules(sources)
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            code = frame.f_code
+            if code.co_flags & _IS_OPTIMIZED and not sources.is_library(code.co_filename) and _is_readable(code):
+                where = f"of {function_name(getattr(code, 'co_qualname', code.co_name))}()"
+                variables: Any = frame.f_locals
+                for name in list(variables):
+                    value = variables.get(name)
+                    self.values.append(value)
+                    self.names.setdefault(id(value), f"`{clean_line(str(name), _LONGEST)}` {where}")
+                value = None
+                if sys.version_info < (3, 13) and sys.getrefcount(variables) <= _OF_FRAME_ALONE:
+                    # A copy that the frame keeps, and with it all that the function holds at this moment.
+                    variables.clear()
+                del variables
+            frame = frame.f_back
+
+    def _read_modules(self, sources: Sources) -> None:
+        for module in list(sys.modules.values()):
+            if not issubclass(type(module), ModuleType):
+                continue
+            variables = _DICT_OF_MODULE.__get__(module)
+            file = variables.get("__file__")
+            if type(file) is not str or sources.is_library(file):
+                continue
+            for name, value in list(variables.items()):
+                if type(name) is str and type(value) is not ModuleType:
+                    self.values.append(value)
+                    self.names.setdefault(id(value), f"`{clean_line(name, _LONGEST)}` of {sources.name(file)}")
+
+
+class Holders:
+    """Looks for the places; for use on the training thread, while it stands at a boundary."""
+
+    def __init__(self, objects: Objects, variables: Variables, sources: Sources) -> None:
+        """Prepare; what is no object of the census is of the census itself."""
+        self._known = objects.addresses()
+        self._parents = objects.parents()
+        self._sources = sources
+        self._modules = {
+            id(_DICT_OF_MODULE.__get__(module)): name
+            for name, module in list(sys.modules.items())
+            if type(name) is str and issubclass(type(module), ModuleType)
+        }
+        self._variables = variables.names
+        self._unknown = [each for each in variables.values if id(each) not in self._known]
+
+    def places(self, samples: Sequence[object]) -> list[str]:
+        """Return where each of some objects is held: ``list `kept` of train.py``; empty where it was not found."""
+        found: dict[int, str] = {}
+        weak: dict[int, str] = {}
+        nodes: dict[int, _Node] = {}
+        for number, each in enumerate(samples):
+            nodes[id(each)] = _Node((each,), frozenset({number}))
+            if id(each) in self._variables:
+                # A list may hold it as well, for longer.
+                weak[number] = self._variables[id(each)]
+        visited = set(nodes)
+        for _ in range(_HOPS):
+            following: dict[int, _Node] = {}
+            for node, referrer in self._referrers(nodes):
+                samples_left = node.samples - found.keys()
+                if not samples_left:
+                    continue
+                path = (*node.path, referrer)
+                place = self._place(path)
+                if place is None and (variable := self._variables.get(id(referrer))) is not None:
+                    place = f"{type_name(type(referrer))} {variable}"
+                if place is not None:
+                    found |= dict.fromkeys(samples_left, place)
+                elif id(referrer) in following:
+                    before = following[id(referrer)]
+                    following[id(referrer)] = before._replace(samples=before.samples | samples_left)
+                elif id(referrer) not in visited and len(following) < _MOST:
+                    visited.add(id(referrer))
+                    following[id(referrer)] = _Node(path, samples_left)
+            nodes = {address: node for address, node in following.items() if node.samples - found.keys()}
+            if not nodes:
+                break
+        return [clean_line(found.get(number) or weak.get(number, ""), 200) for number in range(len(samples))]
+
+    def _referrers(self, nodes: Mapping[int, _Node]) -> Iterator[tuple[_Node, Any]]:
+        """Yield the objects of the census that refer to these, each with the one that it refers to."""
+        held = [node.path[-1] for node in nodes.values()]
+        for referrer in gc.get_referrers(*held):
+            if id(referrer) in self._known and type(referrer) is not FrameType:
+                for address in {id(each) for each in gc.get_referents(referrer)} & nodes.keys():
+                    yield nodes[address], referrer
+        for holder in self._unknown:
+            for address in {id(each) for each in gc.get_referents(holder)} & nodes.keys():
+                yield nodes[address], holder
+        for address, node in nodes.items():
+            if (parent := self._parents.get(address)) is not None:
+                yield node, parent
+
+    def _place(self, path: tuple[Any, ...]) -> str | None:
+        """Return the place at the end of a path, None where it has no name of its own."""
+        *inner, held, holder = path
+        kind = type(holder)
+        if kind is dict:
+            name = self._modules.get(id(holder))
+            return None if name is None else self._said(held, _key(holder, held), self._module(name, holder), path)
+        if kind is FunctionType:
+            names = holder.__code__.co_freevars
+            cells = holder.__closure__ or ()
+            name = next((name for name, cell in zip(names, cells, strict=False) if cell is held), None)
+            if name is None or not inner:
+                return None
+            return self._said(inner[-1], name, f"function {function_name(holder.__qualname__)}", path[:-1])
+        if kind is GeneratorType or kind is CoroutineType:
+            return f"{self._type(held, path)}a variable of {function_name(holder.__qualname__)}()"
+        if kind is CellType or issubclass(kind, (*_CONTAINERS, ModuleType)):
+            return None
+        if issubclass(kind, type):
+            name = _key(held, inner[-1]) if inner and type(held) is dict else None
+            return None if name is None else self._said(inner[-1], name, f"class {type_name(holder)}", path[:-1])
+        own = _dict_of(holder)
+        if inner and own is held:
+            return self._said(inner[-1], _key(own, inner[-1]), type_name(kind), path[:-1])
+        name = _key(own, held) if own is not None else None
+        name = name or next((name for name, value in _slots(holder) if value is held), None)
+        return None if name is None else self._said(held, name, type_name(kind), path)
+
+    def _said(self, held: object, name: str | None, owner: str, path: tuple[Any, ...]) -> str | None:
+        """Return the words for an object that has a name in its owner; `path` leads to the owner from within."""
+        if name is None:
+            return None
+        return f"{self._type(held, path)}`{clean_line(name, _LONGEST)}` of {owner}"
+
+    def _type(self, held: object, path: tuple[Any, ...]) -> str:
+        """Return the type of a container, and nothing for the object itself that is held."""
+        return "" if held is path[0] else f"{type_name(type(held))} "
+
+    def _module(self, name: str, variables: Mapping[str, object]) -> str:
+        file = variables.get("__file__")
+        return self._sources.name(file) if type(file) is str else f"module {name}"
+
+
+_OF_FRAME_ALONE: Final = 3
+"""References to the copy of a frame's variables that are there anyway: the frame's, the caller's, and the call's."""
+
+
+def _is_readable(code: CodeType) -> bool:
+    """Say whether the variables of a function can be read without changing what `locals()` has given to it."""
+    return sys.version_info >= (3, 13) or (sys.gettrace() is None and _READS_LOCALS.isdisjoint(code.co_names))
+
+
+def _key(found: dict[Any, Any], value: object) -> str | None:
+    """Return the name of a value in a dictionary of names."""
+    return next((key for key, each in found.items() if each is value and type(key) is str), None)
+
+
+def _dict_of(holder: object) -> dict[str, object] | None:
+    """Return the dictionary of an object's attributes; None where it has none."""
+    descriptor = attribute(type(holder), "__dict__")
+    if type(descriptor) is not GetSetDescriptorType:
+        return None
+    found: Any = descriptor.__get__(holder)
+    return found if type(found) is dict else None
+
+
+def _slots(holder: object) -> Iterator[tuple[str, object]]:
+    for name, descriptor in members(type(holder)):
+        if type(descriptor) is MemberDescriptorType:
+            try:
+                yield name, descriptor.__get__(holder)
+            except AttributeError:
+                continue
+
+
+def most(places: Sequence[str]) -> str:
+    """Return the place that most of some objects have in common; empty where that is none."""
+    found = Counter(place for place in places if place)
+    return found.most_common(1)[0][0] if found else ""

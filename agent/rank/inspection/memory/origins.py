@@ -1,0 +1,144 @@
+"""The lines that made the objects of some steps, by Python's own record of allocations (`tracemalloc`).
+
+Where the script records them itself it goes on, and there is no census.
+"""
+
+from __future__ import annotations
+
+import _tracemalloc
+import functools
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from ddptop.agent.run.script.sources import Sources
+
+_FRAMES: Final = 24
+"""Frames of each allocation that are kept: between a line of the script and a tensor stand modules of torch."""
+_SETTLES_S: Final = 0.001
+_SCRIPTS_OWN: Final = "its script uses tracemalloc itself"
+_MOST: Final = 2_000
+"""New objects whose origin is looked up at most."""
+
+_FLAGS: Final = type.__dict__["__flags__"]
+_HAS_DICT_BEFORE: Final = 1 << 4
+"""Flag of types in Python 3.11: two pointers to the attributes stand before the head of the collector."""
+_BEFORE: Final = 32
+"""Bytes from the beginning of their memory to the object."""
+
+
+def check_untraced() -> None:
+    """Raise `RuntimeError` where the script records allocations itself: a census would take minutes then."""
+    if tracemalloc.is_tracing():
+        raise RuntimeError(_SCRIPTS_OWN)
+
+
+class Origins:
+    """The record of the allocations of some steps."""
+
+    def __init__(self) -> None:
+        """Begin it; raises `RuntimeError` as `check_untraced`."""
+        check_untraced()
+        self._is_ours = True
+        self._start: Callable[..., None] = tracemalloc.start
+        self._shadow: Any = None
+        begin = tracemalloc.start
+
+        def begun_by_script(nframe: int = 1) -> None:
+            # From now on it is the script's record.
+            self._is_ours = False
+            begin(nframe)
+
+        self._shadow = tracemalloc.start = begun_by_script
+        begin(_FRAMES)
+
+    @property
+    def own_bytes(self) -> int:
+        """Memory that the record itself takes."""
+        return tracemalloc.get_tracemalloc_memory() if self._is_ours else 0
+
+    def end(self) -> None:
+        """End it, unless it is the script's."""
+        if self._shadow is not None and tracemalloc.start is self._shadow:
+            tracemalloc.start = self._start
+        self._shadow = None
+        if self._is_ours and tracemalloc.is_tracing():
+            # Before Python 3.12.9 a thread without the interpreter lock that records an allocation meanwhile would
+            # crash (https://github.com/python/cpython/issues/128679): those that wait for the lock come first.
+            time.sleep(_SETTLES_S)
+            tracemalloc.stop()
+        self._is_ours = False
+
+    def check(self) -> None:
+        """Raise `RuntimeError` where the script has begun or ended a record meanwhile."""
+        if not (self._is_ours and tracemalloc.is_tracing()):
+            raise RuntimeError(_SCRIPTS_OWN)
+
+    def take(self, objects: Iterable[list[object]]) -> Made:
+        """End it, and return where those of some objects were made that are new."""
+        # As little as possible is allocated meanwhile: it is all recorded.
+        new = ((each, trace) for some in objects for each in some if (trace := _trace(each)) is not None)
+        found = list(islice(new, _MOST))
+        blocks = list(_tracemalloc._get_traces())
+        self.end()
+        return Made({id(each): trace for each, trace in found}, blocks)
+
+
+class Made:
+    """The stacks that have made objects, by their addresses: for as long as these objects live."""
+
+    def __init__(self, traces: Mapping[int, Any], blocks: Sequence[Any]) -> None:
+        """Take stacks by the addresses of objects, and all blocks of memory that were allocated and live."""
+        self._traces = traces
+        self._blocks = blocks
+
+    def is_new(self, each: object) -> bool:
+        """Say whether an object was made within these steps."""
+        return id(each) in self._traces
+
+    def line(self, each: object, sources: Sources) -> str:
+        """Return the line of the script that made an object, or a library's: `train.py:52`; empty: ours, or unknown."""
+        return _line(self._traces.get(id(each), ()), sources)
+
+    def of_objects(self, sources: Sources) -> tuple[str, int]:
+        """Return the line with the most memory of Python objects, and its bytes; empty where there is none."""
+        found: Counter[str] = Counter()
+        lines: dict[int, str] = {}
+        for domain, size, frames, *_ in self._blocks:
+            # NumPy's arrays have a domain of their own.
+            if domain == 0:
+                if id(frames) not in lines:
+                    lines[id(frames)] = _line(frames, sources)
+                found[lines[id(frames)]] += size
+        del found[""]
+        return found.most_common(1)[0] if found else ("", 0)
+
+
+def _line(frames: Sequence[tuple[str, int]], sources: Sources) -> str:
+    """Return the innermost line of the script in a stack, its innermost frame first, or else a library's."""
+    known = [(file, line) for file, line in frames if not file.startswith("<frozen")]
+    file, line = next((each for each in known if not sources.is_library(each[0])), next(iter(known), ("", 0)))
+    name = sources.name(file) if file else ""
+    return f"{name}:{line}" if name and not name.startswith("ddptop/agent/") else ""
+
+
+def _trace(each: object) -> Any:
+    """Return the stack that has made an object, the innermost frame first; None: it is not recorded."""
+    if sys.version_info[:2] == (3, 11) and _FLAGS.__get__(type(each)) & _HAS_DICT_BEFORE:
+        # There the function for it looks at the wrong address.
+        return _read()(0, id(each) - _BEFORE)
+    return _tracemalloc._get_object_traceback(each)
+
+
+@functools.cache
+def _read() -> Any:
+    import ctypes
+
+    read = ctypes.pythonapi._PyTraceMalloc_GetTraceback
+    read.argtypes = [ctypes.c_uint, ctypes.c_size_t]
+    read.restype = ctypes.py_object
+    return read

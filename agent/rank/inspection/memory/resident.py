@@ -1,0 +1,47 @@
+"""Resident memory of this process by its kind."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, ClassVar, Final
+
+from ddptop.agent.wire import Resident
+
+_FIELDS: Final = ("RssAnon:", "RssFile:", "RssShmem:")
+_NAMES: Final = (
+    "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+)  # fmt: skip
+"""Fields of what `mallinfo2` returns."""
+
+
+def resident() -> Resident | None:
+    """Return the resident memory of this process; None where the system does not say it."""
+    found = {}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/status", "rb") as file:
+            for line in file.read().decode(errors="replace").splitlines():
+                name, _, rest = line.partition("\t")
+                if name in _FIELDS:
+                    found[name] = int(rest.split()[0]) << 10
+        if len(found) == len(_FIELDS):
+            return Resident(found["RssAnon:"], found["RssFile:"], found["RssShmem:"], heap=_heap())
+    return None
+
+
+def _heap() -> int | None:
+    """Return the bytes that the allocator of the C library has given out; None where it is not glibc's since 2.33.
+
+    What was freed and is kept for later is none of it, unlike resident memory.  See `man mallinfo`.
+    """
+    import ctypes
+
+    class Info(ctypes.Structure):
+        _fields_: ClassVar[list[Any]] = [(name, ctypes.c_size_t) for name in _NAMES]
+
+    try:
+        read = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):
+        return None
+    read.restype = Info
+    found = read()
+    return int(found.uordblks + found.hblkhd)

@@ -1,0 +1,509 @@
+"""A rank says which objects came within the steps that were asked for, by their lines and holders, and keeps none."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import inspect
+import tracemalloc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import psutil
+import pytest
+from support import late
+from support.harness import until
+
+from ddptop.agent import wire
+from ddptop.agent.observer.judge.growth import sentence
+from ddptop.agent.rank.asking import Passed, Unanswered
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.inspection.memory.censuses import Censuses
+from ddptop.agent.run.script.sources import Sources
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+_imports = late.imports(globals())
+
+NAME = Path(__file__).name
+GLOBAL: list[Any] = []
+
+
+class Training:
+    """A loop whose boundaries call the censuses, as a session does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.completed = 0
+        self.faults = Faults()
+        sources = Sources(str(Path(__file__).parent), "/")
+        stamps = cast(Any, SimpleNamespace(eventful=7))
+        self.censuses = Censuses(2, folder, stamps, lambda: sources, self.faults)
+
+    def boundary(self) -> None:
+        """End a step, where the training thread stands in its own function."""
+        self.completed += 1
+        if self.censuses.is_armed:
+            self.censuses.boundary(self.completed)
+
+    def ask(self, first: int, steps: int = 3, token: str = "a", number: int = 0) -> wire.MemoryUse | None:
+        return self.censuses.ask(wire.Memory(1, token, number, first, steps), self.completed)
+
+    def over(self, step: Callable[[], object], steps: int = 3) -> wire.MemoryUse:
+        """Return the censuses before and behind so many steps."""
+        step()
+        self.boundary()
+        self.ask(self.completed + 2, steps)
+        for _ in range(steps + 2):
+            step()
+            self.boundary()
+        if self.faults.count:
+            raise AssertionError(self.faults.last)
+        return cast(wire.MemoryUse, self.ask(0, steps))
+
+
+# In a test the script is a function without `assert`: pytest has such functions call `locals()`.
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path / "memory")
+
+
+def here(function: Callable[..., object], text: str) -> str:
+    """Return the line of a function that has a text: `test_censuses.py:52`."""
+    lines, first = inspect.getsourcelines(function)
+    (number,) = (first + number for number, line in enumerate(lines) if line.rstrip().endswith(text))
+    return f"{NAME}:{number}"
+
+
+def grown(use: wire.MemoryUse) -> wire.ObjectKind:
+    """Return what grew most."""
+    assert use.kinds[0].grown_bytes > 0
+    return use.kinds[0]
+
+
+class Trainer:
+    """Something of a script that holds objects."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+        self.seen: dict[int, Any] = {}
+
+
+def test_tensors_that_a_variable_of_a_function_keeps_are_named(training: Training) -> None:
+    """By shape, dtype and number, by the line that made them, and by the variable."""
+
+    def main() -> wire.MemoryUse:
+        kept = []
+
+        def step() -> None:
+            kept.append(torch.ones(64, 32, 256))  # made here
+
+        return training.over(step)
+
+    found = grown(main())
+    assert (found.kind, found.dtype, found.shape, found.device) == ("tensor", "float32", (64, 32, 256), "cpu")
+    assert (found.count, found.grown, found.grown_bytes) == (5, 3, 3 * 64 * 32 * 256 * 4)
+    assert found.made == here(test_tensors_that_a_variable_of_a_function_keeps_are_named, "# made here")
+    assert found.holder == "list `kept` of main()"
+
+
+def test_arrays_that_an_attribute_keeps_are_named(training: Training) -> None:
+    """Also where they are packed into tuples, which the collector forgets."""
+    trainer = Trainer()
+
+    def step() -> None:
+        trainer.kept.append((np.ones((300, 100)), len(trainer.kept)))  # made here
+        gc.collect()
+
+    found = grown(training.over(step))
+    assert (found.kind, found.dtype, found.shape, found.grown) == ("array", "float64", (300, 100), 3)
+    assert found.made == here(test_arrays_that_an_attribute_keeps_are_named, "# made here")
+    assert found.holder == "list `kept` of Trainer"
+
+
+def test_what_a_module_keeps_is_named(training: Training) -> None:
+    """By the name of its variable and its file; also where what there was has been frozen, as these tests do."""
+    assert gc.get_freeze_count()
+    try:
+        found = grown(training.over(lambda: GLOBAL.append(torch.ones(100_000))))
+    finally:
+        GLOBAL.clear()
+    assert found.holder == f"list `GLOBAL` of {NAME}"
+
+
+def test_what_a_class_keeps_is_named(training: Training) -> None:
+    """Whatever it is kept in."""
+
+    class Shelf:
+        kept: ClassVar[list[Any]] = []
+
+    found = grown(training.over(lambda: Shelf.kept.append({"tensor": torch.ones(100_000)})))
+    assert found.holder == "list `kept` of class Shelf"
+
+
+def test_bytes_are_named_by_their_dictionary(training: Training) -> None:
+    """The collector knows neither them nor the dictionary, which is the variable of a function."""
+
+    def main() -> wire.MemoryUse:
+        blobs: dict[int, bytes] = {}
+
+        def step() -> None:
+            blobs[len(blobs)] = bytes(500_000)
+
+        return training.over(step)
+
+    found = grown(main())
+    assert (found.kind, found.type, found.grown) == ("object", "bytes", 3)
+    assert found.holder == "dict `blobs` of main()"
+
+
+def test_python_objects_are_named_by_their_type(training: Training) -> None:
+    """Where there are no tensors that grew."""
+    kept: list[Trainer] = []
+    found = training.over(lambda: kept.extend(Trainer() for _ in range(2_000)))
+    kinds = {each.type: each.grown for each in found.kinds}
+    assert kinds["Trainer"] == 6_000
+    assert found.object_grown > 6_000 * 100
+
+
+def test_memory_of_c_is_told_from_python_s(training: Training) -> None:
+    """What `malloc` has given out and nobody frees."""
+    library = ctypes.CDLL(None)
+    library.malloc.restype = ctypes.c_void_p
+    library.free.argtypes = [ctypes.c_void_p]
+    given: list[int] = []
+
+    def step() -> None:
+        given.append(library.malloc(8 << 20))
+        ctypes.memset(given[-1], 1, 8 << 20)
+
+    use = training.over(step)
+    for each in given:
+        library.free(each)
+    assert use.resident is not None
+    assert use.resident.heap_grown == pytest.approx(24 << 20, rel=0.05)
+    assert sentence(use).startswith("not Python: the C heap grew by 24 MiB in 3 steps")
+
+
+def test_of_a_loop_that_keeps_nothing_nothing_grows(training: Training) -> None:
+    """Its tensors are others at each boundary, and as many, also where their shapes differ."""
+    sizes = iter(range(10_000, 90_000, 10_000))
+    batch = [torch.ones(1, 2)]
+
+    def step() -> None:
+        batch[0] = torch.ones(next(sizes), 2)
+
+    assert sentence(training.over(step)) == "nothing grew in 3 steps"
+
+
+def test_shapes_that_differ_are_one_growth(training: Training) -> None:
+    """Batches of different lengths that are kept."""
+    sizes = iter(range(10_000, 90_000, 10_000))
+    kept: list[Any] = []
+    found = grown(training.over(lambda: kept.append(torch.ones(next(sizes), 2))))
+    assert (found.shape, found.grown, found.grown_bytes) == ((None, 2), 3, (30_000 + 40_000 + 50_000) * 8)
+
+
+def test_views_count_once_and_a_part_has_all_of_its_memory(training: Training) -> None:
+    """Who keeps one row of a large tensor keeps the tensor."""
+    kept: list[Any] = []
+
+    def step() -> None:
+        large = torch.ones(1000, 1000)
+        kept.extend([large[0], large[0, :1]])
+
+    found = grown(training.over(step))
+    # The tensor itself is kept by its views.
+    assert (found.shape, found.grown, found.grown_bytes) == ((1000, 1000), 3, 12_000_000)
+
+
+def test_a_tensor_with_the_graph_of_its_making_is_told(training: Training) -> None:
+    """Autograd keeps more than Python sees."""
+    kept: list[Any] = []
+    weight = torch.ones(300, 300, requires_grad=True)
+    found = grown(training.over(lambda: kept.append((weight * 2).relu())))
+    assert found.graphs == found.grown == 3
+
+
+def test_nothing_is_kept_alive(training: Training) -> None:
+    """Not by the censuses, and not by the copies of variables that Python makes for whoever reads them."""
+    gone: list[weakref.ref[Any]] = []
+    alive: list[bool] = []
+
+    def loop() -> None:
+        training.ask(2)
+        for _ in range(6):
+            batch = torch.ones(1000)
+            gone.append(weakref.ref(batch))
+            training.boundary()
+            del batch
+            alive.append(gone[-1]() is not None)
+
+    loop()
+    assert alive == [False] * 6
+    assert training.ask(2) is not None
+
+
+def test_the_variables_of_a_function_that_reads_them_stay_as_they_are(training: Training) -> None:
+    """`locals()` gives the same dictionary each time, until Python 3.13: nothing of ours may change it."""
+    told: list[dict[str, Any]] = []
+
+    def loop() -> None:
+        number = 1
+        before = locals()
+        training.ask(2)
+        for _ in range(6):
+            number += 1
+            training.boundary()
+        told.append(dict(before))
+
+    loop()
+    assert training.ask(2) is not None
+    assert told[0]["number"] == 1
+
+
+class Loud(type):
+    """A class of classes all of whose methods are the script's."""
+
+    def __hash__(cls) -> int:
+        raise AssertionError("hash of a class")
+
+    def __eq__(cls, other: object) -> bool:
+        raise AssertionError("comparison of a class")
+
+    def __getattribute__(cls, name: str) -> Any:
+        raise AssertionError(f"attribute {name} of a class")
+
+
+def test_no_code_of_an_object_runs(training: Training) -> None:
+    """Whatever its class answers to."""
+    ran: list[str] = []
+
+    class Watched(list[Any]):
+        def __getattribute__(self, name: str) -> Any:
+            ran.append(name)
+            return super().__getattribute__(name)
+
+        def __repr__(self) -> str:
+            ran.append("repr")
+            return ""
+
+        def __len__(self) -> int:
+            ran.append("len")
+            return 1
+
+        def __iter__(self) -> Any:
+            ran.append("iter")
+            return super().__iter__()
+
+        def __sizeof__(self) -> int:
+            ran.append("sizeof")
+            return 1
+
+        def __del__(self) -> None:
+            ran.append("del")
+
+        @property
+        def __class__(self) -> Any:
+            ran.append("class")
+            return int
+
+        @__class__.setter
+        def __class__(self, kind: Any) -> None: ...
+
+    class Tensors(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *given: Any, **named: Any) -> Any:
+            ran.append("torch function")
+            return super().__torch_function__(*given, **named)
+
+    silent = Loud("Silent", (), {})
+    holders = [Watched()]
+    extra = [type.__call__(silent), torch.ones(3).as_subclass(Tensors)]
+    cycle: list[Any] = [Watched()]
+    cycle.append(cycle)
+    del cycle
+    ran.clear()
+    use = training.over(lambda: list.append(holders[0], torch.ones(100_000)))
+    assert ran == []
+    assert grown(use).grown == 3
+    assert extra
+
+
+def test_the_record_of_the_script_goes_on(training: Training) -> None:
+    """Whether it has begun before, or begins within these steps; then there is no census, and that is said."""
+    begin = tracemalloc.start
+    tracemalloc.start(3)
+    try:
+        training.ask(2)
+        training.boundary()
+        assert tracemalloc.get_traceback_limit() == 3
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(Unanswered, match="its script uses tracemalloc itself"):
+        training.ask(2)
+    training.ask(training.completed + 2, token="b")
+    training.boundary()
+    try:
+        tracemalloc.start()
+        for _ in range(3):
+            training.boundary()
+        assert tracemalloc.is_tracing()
+    finally:
+        tracemalloc.stop()
+    assert tracemalloc.start is begin
+    with pytest.raises(Unanswered, match="its script uses tracemalloc itself"):
+        training.ask(training.completed, token="b")
+
+
+def test_nothing_is_recorded_before_and_after(training: Training) -> None:
+    """Python's record of allocations lasts for these steps alone, and the collector is as it was."""
+    training.ask(3, 2)
+    recording = []
+    for _ in range(6):
+        training.boundary()
+        recording.append(tracemalloc.is_tracing())
+    assert recording == [False, True, True, False, False, False]
+    assert gc.isenabled()
+    assert not training.censuses.is_armed
+
+
+def test_whoever_asks_too_late_is_told(training: Training) -> None:
+    """Before or after the question was heard; and one without a first step is never late."""
+    training.completed = 4
+    with pytest.raises(Passed):
+        training.ask(5)
+    training.ask(6, token="b")
+    training.completed += 2
+    training.boundary()
+    with pytest.raises(Passed):
+        training.ask(6, token="b")
+    training.ask(0, 2, token="c")
+    for _ in range(3):
+        training.boundary()
+    found = training.ask(0, 2, token="c")
+    assert found is not None
+    assert (found.first, found.last) == (9, 10)
+
+
+def test_what_somebody_asks_for_comes_before_what_nobody_has(training: Training) -> None:
+    """The observer's own question waits, and goes on asking."""
+    training.ask(0, 4, token="own")
+    training.boundary()
+    training.ask(3, 2, token="a")
+    for _ in range(6):
+        assert training.ask(0, 4, token="own") is None
+        training.boundary()
+        if found := training.ask(3, 2, token="a"):
+            assert (found.first, found.last) == (3, 4)
+            break
+    else:
+        raise AssertionError("no census")
+
+
+def test_what_is_cancelled_ends_with_the_step(training: Training) -> None:
+    """Whatever had begun."""
+    training.ask(2, 9)
+    training.boundary()
+    assert tracemalloc.is_tracing()
+    training.censuses.cancel("a")
+    training.boundary()
+    assert not tracemalloc.is_tracing()
+    assert not training.censuses.is_armed
+    with pytest.raises(Unanswered, match="cancelled"):
+        training.ask(2, 9)
+
+
+def test_the_end_of_the_script_is_the_end_of_a_census(training: Training) -> None:
+    """Nobody waits for steps that are not made."""
+    training.ask(9)
+    training.censuses.close()
+    with pytest.raises(Unanswered, match="has ended before these steps"):
+        training.ask(9)
+
+
+def test_the_kinds_of_resident_memory_are_the_system_s(training: Training) -> None:
+    """As another reader finds them, about."""
+    use = training.over(lambda: None)
+    told = psutil.Process().memory_full_info()
+    assert use.resident is not None
+    resident = use.resident.anonymous + use.resident.file + use.resident.shared
+    assert resident == pytest.approx(told.rss, rel=0.1)
+
+
+class Cuda:
+    """Torch's module of a device, as far as it is asked."""
+
+    def __init__(self, *, recording: bool = False) -> None:
+        self.allocated = 1 << 20
+        self.recording = recording
+        self.calls: list[tuple[Any, ...]] = []
+        self.memory = SimpleNamespace(_record_memory_history=self._record, _snapshot=lambda: {"segments": [1, 2]})
+
+    def is_available(self) -> bool:
+        return True
+
+    is_initialized = is_available
+
+    def device_count(self) -> int:
+        return 2
+
+    def memory_stats(self, index: int) -> dict[str, int]:
+        names = ("reserved_bytes.all.current", "allocated_bytes.all.current", "allocated_bytes.all.peak")
+        return dict(zip(names, (8 << 20, self.allocated, 4 << 20), strict=True)) if index == 1 else {}
+
+    def _record(self, enabled: str | None = "all", **more: Any) -> None:
+        self.calls.append((enabled, more.get("context"), more.get("stacks")))
+        self.recording = enabled is not None
+
+
+@contextlib.contextmanager
+def device(monkeypatch: pytest.MonkeyPatch, *, recording: bool = False) -> Any:
+    cuda = Cuda(recording=recording)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "cuda", cuda)
+        patched.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: cuda.recording, raising=False)
+        yield cuda
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_the_allocator_of_a_device_is_asked_and_its_history_kept(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, recording: bool
+) -> None:
+    """Over these steps alone; where the script has it kept, that goes on."""
+    import pickle
+
+    with device(monkeypatch, recording=recording) as cuda:
+        training.ask(2, 2, number=7)
+        training.boundary()
+        assert cuda.recording
+        cuda.allocated += 4096
+        training.boundary()
+        training.boundary()
+        until(lambda: training.ask(2, 2, number=7), "the snapshot")
+        use = training.ask(2, 2, number=7)
+        assert cuda.recording is recording
+        assert cuda.calls == ([] if recording else [("all", "alloc", "python"), (None, None, None)])
+    assert use is not None
+    (found,) = use.devices
+    assert (found.device, found.allocated, found.allocated_grown) == ("cuda:1", (1 << 20) + 4096, 4096)
+    assert (found.reserved, found.reserved_grown, found.peak) == (8 << 20, 0, 4 << 20)
+    assert found.snapshot == str(tmp_path / "memory/0007/rank-2.pickle")
+    assert pickle.loads(Path(found.snapshot).read_bytes()) == {"segments": [1, 2]}
+
+
+def test_what_the_observer_asks_by_itself_keeps_no_history(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers are enough for a sentence."""
+    with device(monkeypatch) as cuda:
+        training.over(lambda: None)
+        assert cuda.calls == []
+    assert not (tmp_path / "memory").exists()

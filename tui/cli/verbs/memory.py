@@ -1,0 +1,72 @@
+"""`memory`: the objects that live in some ranks, and those that came within some steps."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddptop.tui.cli.parsing import complain
+from ddptop.tui.cli.verbs import control
+from ddptop.tui.cli.verbs.diagnosis import add_kept, add_ranks, diagnose, only_made
+from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json
+
+if TYPE_CHECKING:
+    from ddptop.agent.control.waiting import Waiting
+    from ddptop.tui.link.control import RunControl
+
+
+def add(verbs: Verbs) -> None:
+    memory = add_verb(
+        verbs, "memory", "say what lives in the memory of some ranks, and what grows",
+        "Counts the tensors, arrays and Python objects of some ranks before and behind the same steps, and says what "
+        "there is more of: the line that made it, and what holds it. The ranks are held for each count alone.",
+        """
+        ddptop memory resnet-7f                # the rank whose memory grows, or the first 8
+        ddptop memory resnet-7f --ranks 0,2 --steps 20
+        ddptop memory resnet-7f --list         # those that are kept with the run
+        """,
+        AWAITED,
+    )  # fmt: skip
+    add_run(memory)
+    add_ranks(memory, "memory")
+    add_kept(memory, "looks at the memory")
+    memory.set_defaults(carry=_memory, printing=_print)
+
+
+def _memory(options: argparse.Namespace) -> int:
+    return _list(options) if options.list else control.carry_out(options)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from ddptop.agent.observer.record import memory as record
+    from ddptop.tui.model.diagnosis import memory
+
+    if (other := only_made(options)) is not None:
+        return complain(f"memory: --list and {other}: give one of them", 2)
+    found = record.kept(chosen(options.run, last=True).memory)
+    if options.json:
+        print_json([memory.as_json(each) for each in found])
+    elif found:
+        print("\n".join(memory.listing(found)))
+    else:
+        print(memory.NONE, file=sys.stderr)
+    return 0
+
+
+def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, run: str) -> int:
+    """Take the censuses, and print what they show."""
+    from ddptop.agent.observer.record import memory as record
+    from ddptop.tui.model.diagnosis import memory
+
+    done = diagnose(options, action, waiting)
+    found = record.read(Path(done))
+    if found is None:
+        # The observer that made it is on another host.
+        return complain(f"memory {run}: it is in {done} on the host of rank 0; `ddptop memory {run} --list` there", 1)
+    if options.json:
+        print_json(memory.as_json(found))
+    else:
+        print("\n".join(memory.text(found)))
+    return 0
