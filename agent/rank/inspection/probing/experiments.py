@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,19 +37,33 @@ MARK: Final = ".ddptop-probe-"
 """The beginning of the name of that file."""
 
 
+_OURS: Final = frozenset({"ddptop", "torch", "pynvml", *sys.stdlib_module_names})
+"""The packages through which an error of a probe passes."""
+
+
 class Unmeasured(Exception):
     """Something cannot be measured; the text is the reason."""
+
+
+def is_ours(error: BaseException) -> bool:
+    """Say whether an error was raised by the probe, and not by a signal handler of the script that ran meanwhile."""
+    trace = error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] not in _OURS:
+            return False
+        trace = trace.tb_next
+    return True
 
 
 def room(torch: Any, device: Any) -> int:
     """Return the order of the largest matrices of which three have room without a new peak of memory."""
     if device.type == "cpu":
         return ORDER_OF_CPU
-    free = _spare(torch, device)
+    free = spare(torch, device)
     return next((order for order in ORDERS if 3 * 4 * order * order <= free), 0)
 
 
-def _spare(torch: Any, device: Any) -> int:
+def spare(torch: Any, device: Any) -> int:
     """Return the bytes that the allocator of a device can hand out without asking for more, or for a new peak."""
     if device.type != "cuda":
         return 0
@@ -75,7 +90,7 @@ def uploads(torch: Any, device: Any, seconds: float) -> Measured:
     Raises:
         Unmeasured: the device has no room for it.
     """
-    if _spare(torch, device) < COPIED:
+    if spare(torch, device) < COPIED:
         raise Unmeasured("no room on the device below its peak of memory for a copy")
     source = torch.full((COPIED,), 1, dtype=torch.uint8, device="cpu").pin_memory()
     target = torch.full((COPIED,), 0, dtype=torch.uint8, device=device)
@@ -92,7 +107,7 @@ def _measured(
     """
     for _ in range(2):
         work()
-    finish(torch, device)
+    _finish(torch, device)
     rates, ran = [], []
     for _ in range(BLOCKS):
         began, waited = time.perf_counter(), _waited_s()
@@ -102,8 +117,8 @@ def _measured(
             turns += 1
             # Some turns at a time: the queue of a device takes more than it does meanwhile.
             if device.type != "cpu" and not turns % 4:
-                finish(torch, device)
-        finish(torch, device)
+                _finish(torch, device)
+        _finish(torch, device)
         took = time.perf_counter() - began
         rates.append(turns * amount / took)
         if waited is not None and (waits := _waited_s()) is not None:
@@ -120,7 +135,7 @@ def _waited_s() -> float | None:
         return None
 
 
-def finish(torch: Any, device: Any, seconds: float = 5.0) -> None:
+def _finish(torch: Any, device: Any, seconds: float = 5.0) -> None:
     """Wait until a device has done what it was given.
 
     Raises:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ddptop.agent.rank.inspection.probing.experiments import is_ours
 from ddptop.agent.rank.records.device import Board as Nvml
 from ddptop.agent.run import cores
 from ddptop.agent.run.cores import Threads
@@ -128,7 +129,9 @@ def board(torch: Any, device: Any) -> Board | None:
 def _try(read: Callable[[], _T]) -> _T | None:
     try:
         return read()
-    except (OSError, ValueError, IndexError, AttributeError):
+    except (OSError, ValueError, IndexError, AttributeError) as error:
+        if not is_ours(error):
+            raise
         return None
 
 

@@ -2,10 +2,10 @@
 
 No group is made for it, because the numbers and names of groups are a state of the training.  The group numbers its
 calls, and a rank that had made one more or fewer than the others would never find them again.  So no rank makes one
-before all have said, in the store in which they have met, that they are there (`agreed`); and each then makes all calls
-of its part, whatever becomes of them.  A message of a pair is an exchange of the whole group in which all others send
-nothing: gloo ends all connections of a rank where a wait for a `recv` runs out of time, and NCCL makes another
-communicator for each pair.
+before all have said, in the store in which they have met, that they are there, with all memory that they need
+(`agreed`); and each then makes all calls of its part, whatever becomes of them.  A message of a pair is an exchange of
+the whole group in which all others send nothing: gloo ends all connections of a rank where a wait for a `recv` runs out
+of time, and NCCL makes another communicator for each pair.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from ddptop.agent.rank.faults import describe
-from ddptop.agent.rank.inspection.probing.experiments import Unmeasured, finish
+from ddptop.agent.rank.inspection.probing.experiments import Unmeasured, is_ours, spare
 from ddptop.agent.wire import Carried, Pair, Probe, Probed
 
 COME_S: Final = 2.0
@@ -35,25 +35,35 @@ def agreed(store: Any, name: str, world: int) -> bool:
 
     Args:
         store: in which the ranks of the group have met.
-        name: of the keys there, which are removed.
+        name: of the keys there.
         world: number of the ranks.
 
     Raises:
         RuntimeError: the store does not answer.
     """
-    here, decided, left = (f"{name}/{key}" for key in ("here", "decided", "left"))
     give_up, nap = time.monotonic() + COME_S, max(0.001, world * 5e-5)
-    come = store.add(here, 1)
+    come = store.add(f"{name}/here", 1)
     while come < world and time.monotonic() < give_up:
         time.sleep(nap)
-        come = store.add(here, 0)
-    decision = store.compare_set(decided, "", "go" if come >= world else "stay")
-    if store.add(left, 1) == world:
-        # A store in a file may not remove keys.
-        with contextlib.suppress(RuntimeError):
-            for key in (here, decided, left):
-                store.delete_key(key)
-    return bytes(decision) == b"go"
+        come = store.add(f"{name}/here", 0)
+    return _decide(store, name, come >= world)
+
+
+def _decide(store: Any, name: str, goes: bool) -> bool:
+    """Decide for all ranks, unless one has decided already; return the decision."""
+    return bytes(store.compare_set(f"{name}/decided", "", "go" if goes else "stay")) == b"go"
+
+
+def _forget(store: Any, name: str, world: int) -> None:
+    """Remove the keys, once no rank needs them any more."""
+    if store.add(f"{name}/left", 1) == world:
+        try:
+            for key in ("here", "decided", "left"):
+                store.delete_key(f"{name}/{key}")
+        except RuntimeError as error:
+            # A store in a file may not remove keys.
+            if not is_ours(error):
+                raise
 
 
 class _Call(NamedTuple):
@@ -91,37 +101,54 @@ class Messages:
         Raises:
             Unmeasured: some have not.
         """
-        if not agreed(self.store, f"ddptop/probe/{command.token}/{command.part}", self.world):
-            raise Unmeasured(f"not all ranks have come within {COME_S:.0f} s")
-        if command.kind == "group":
-            small: list[float] = []
-            large: list[float] = []
-            problem = self._make(self._of_all(command.size, small, large))
-            return Probed(small_s=tuple(small), large_s=tuple(large), problem=problem)
-        found: list[Carried] = []
-        sent, received = self._bytes(command.size), self._bytes(command.size)
-        plan: list[_Call] = []
+        small: list[float] = []
+        large: list[float] = []
         times: dict[int, tuple[list[float], list[float]]] = {}
-        for pairs in command.rounds:
-            for directed in (pairs, tuple((receiver, sender) for sender, receiver in pairs)):
-                source = {receiver: sender for sender, receiver in directed}.get(self.rank)
-                small, large = [], []
-                plan += self._of_pairs(directed, sent, received, small, large)
-                if source is not None:
-                    times[source] = small, large
-        problem = self._make(plan)
-        found = [
-            Carried(source, self.rank, command.size, tuple(large), tuple(small))
-            for source, (small, large) in times.items()
-            if large
+        size = command.size
+        if self._device.type == "cuda" and spare(self._torch, self._device) < 2 * size:
+            raise Unmeasured("no room on the device below its peak of memory for messages")
+        # All memory first: who has agreed makes all calls.
+        plan = self._of_all(size, small, large) if command.kind == "group" else self._of_rounds(command, times)
+        calls = iter(plan)
+        # A group may have a backend for each kind of device, and each of them numbers its calls.
+        name = f"ddptop/probe/{command.token}/{command.part}/{self._device.type}"
+        try:
+            goes = agreed(self.store, name, self.world)
+            problem = self._make(calls) if goes else ""
+        except BaseException:
+            # A signal handler of the script has raised. The others may have decided without it.
+            with contextlib.suppress(RuntimeError):
+                if _decide(self.store, name, False):
+                    for call in calls:
+                        self._try(call, waits=False)
+            raise
+        _forget(self.store, name, self.world)
+        if not goes:
+            raise Unmeasured(f"not all ranks have come within {COME_S:.0f} s")
+        carried = [
+            Carried(source, self.rank, size, tuple(many), tuple(few)) for source, (few, many) in times.items() if many
         ]
-        return Probed(carried=tuple(found), problem=problem)
+        return Probed(carried=tuple(carried), small_s=tuple(small), large_s=tuple(large), problem=problem)
 
     def _of_all(self, size: int, small: list[float], large: list[float]) -> list[_Call]:
         one, many = self._bytes(4), self._bytes(size)
         # A small one before each large one, so that all begin together.
         plan = [_Call("allreduce", ([one],), []), *[_Call("allreduce", ([one],), small)] * SMALL]
         return plan + [_Call("allreduce", ([one],), []), _Call("allreduce", ([many],), large)] * LARGE
+
+    def _of_rounds(self, command: Probe, times: dict[int, tuple[list[float], list[float]]]) -> list[_Call]:
+        """Plan the messages of pairs; `times` has, by sender, where the seconds of those to this rank go."""
+        sent, received = self._bytes(command.size), self._bytes(command.size)
+        plan: list[_Call] = []
+        for pairs in command.rounds:
+            for directed in (pairs, tuple((receiver, sender) for sender, receiver in pairs)):
+                source = {receiver: sender for sender, receiver in directed}.get(self.rank)
+                few: list[float] = []
+                many: list[float] = []
+                plan += self._of_pairs(directed, sent, received, few, many)
+                if source is not None:
+                    times[source] = few, many
+        return plan
 
     def _of_pairs(
         self, pairs: Sequence[Pair], sent: Any, received: Any, small: list[float], large: list[float]
@@ -140,17 +167,11 @@ class Messages:
     def _bytes(self, number: int) -> Any:
         return self._torch.full((number,), 0, dtype=self._torch.uint8, device=self._device)
 
-    def _make(self, plan: Iterable[_Call]) -> str:
+    def _make(self, calls: Iterator[_Call]) -> str:
         """Make all calls, after an error without waiting for any: the others make them, too. Return the problem."""
         problem = ""
-        calls = iter(plan)
-        try:
-            for call in calls:
-                problem = self._try(call, waits=not problem) or problem
-        finally:
-            # A signal handler of the script has raised.
-            for call in calls:
-                self._try(call, waits=False)
+        for call in calls:
+            problem = self._try(call, waits=not problem) or problem
         return problem
 
     def _try(self, call: _Call, *, waits: bool) -> str:
@@ -161,13 +182,32 @@ class Messages:
                 self._begun.append((work, call))
                 return ""
             if work is not None:
-                work.wait(datetime.timedelta(seconds=WAIT_S))
-            finish(self._torch, self._device, WAIT_S)
+                _await(work, self._device)
         except (RuntimeError, TimeoutError) as error:
+            if not is_ours(error):
+                raise
             self._begun.append((None, call))
             return _LATE if time.perf_counter() - began >= WAIT_S else describe(error)
         call.takes.append(time.perf_counter() - began)
         return ""
+
+
+def _await(work: Any, device: Any) -> None:
+    """Wait for a call, for `WAIT_S` at most.
+
+    Raises:
+        RuntimeError, TimeoutError: it takes longer, or has failed.
+    """
+    if device.type == "cpu":
+        work.wait(datetime.timedelta(seconds=WAIT_S))
+        return
+    # NCCL's own wait aborts the communicators of the training where it runs out of time.
+    give_up = time.monotonic() + WAIT_S
+    while not work.is_completed():
+        if time.monotonic() > give_up:
+            raise TimeoutError(_LATE)
+        time.sleep(20e-6)
+    work.wait()
 
 
 def _device_of(torch: Any, group: Any, device: Any) -> Any:

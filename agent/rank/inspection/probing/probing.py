@@ -6,7 +6,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import msgspec
@@ -14,14 +13,12 @@ import msgspec
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.inspection.probing import experiments, facts
-from ddptop.agent.rank.inspection.probing.experiments import Unmeasured
+from ddptop.agent.rank.inspection.probing.experiments import Unmeasured, is_ours
 from ddptop.agent.rank.inspection.probing.messages import Messages
 from ddptop.agent.wire import Measured, Probe, Probed
 
 DOING: Final = "probing"
 """The activity of a rank meanwhile."""
-_OURS: Final = ("ddptop.", "torch")
-"""The beginnings of the names of the modules in which an error of a probe is raised."""
 
 
 class Probing:
@@ -64,7 +61,7 @@ class Probing:
                         read = facts.between(before, facts.Reading(closely=False))
                         return msgspec.structs.replace(done, facts=read)
         except Exception as error:
-            if not _is_ours(error.__traceback__):
+            if not is_ours(error):
                 raise
             return Probed(problem=str(error) if isinstance(error, Unmeasured) else describe(error))
 
@@ -90,7 +87,7 @@ class Probing:
             try:
                 found += each()
             except (Unmeasured, OSError, RuntimeError) as problem:
-                if not _is_ours(problem.__traceback__):
+                if not is_ours(problem):
                     raise
                 problems.append(str(problem) if isinstance(problem, Unmeasured) else describe(problem))
         read = facts.between(before, facts.Reading(closely=command.closely))
@@ -111,10 +108,3 @@ def _apart(torch: Any) -> Iterator[None]:
         if (disabled := getattr(_python_dispatch, "_disable_current_modes", None)) is not None:
             stack.enter_context(disabled())
         yield
-
-
-def _is_ours(trace: TracebackType | None) -> bool:
-    """Say whether an error was raised by the probe, and not by a signal handler of the script that ran meanwhile."""
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is None or str(trace.tb_frame.f_globals.get("__name__", "")).startswith(_OURS)

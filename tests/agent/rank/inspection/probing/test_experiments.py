@@ -84,6 +84,34 @@ def test_the_exception_of_a_signal_handler_reaches_the_script(tmp_path: Path) ->
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.parametrize(("module", "ours"), [("__main__", False), ("torchtitan.train", False), ("torch.cuda", True)])
+def test_an_error_is_the_scripts_where_it_passed_through_code_of_its_own(
+    module: str, ours: bool, tmp_path: Path
+) -> None:
+    """And never where the standard library raised it."""
+    raised: dict[str, Any] = {"__name__": module}
+    exec("def handle(): raise TimeoutError", raised)
+    with pytest.raises(TimeoutError) as found:
+        raised["handle"]()
+    trace = found.value.__traceback__
+    assert trace is not None
+    # Without the frame of this test.
+    error = found.value.with_traceback(trace.tb_next)
+    assert experiments.is_ours(error) is ours
+    assert facts._try((tmp_path / "none").read_text) is None
+
+
+def test_a_machine_without_room_for_a_thread_fails_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error that the standard library raises is said, as one of the files."""
+
+    class Unmade(threading.Thread):
+        def __init__(self, **_: object) -> None:
+            pass
+
+    monkeypatch.setattr(threading, "Thread", Unmade)
+    assert "thread" in probing(tmp_path).run(own(), "cpu").problem
+
+
 def test_a_disk_without_room_or_an_answer_is_said_and_nothing_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
