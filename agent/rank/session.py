@@ -318,6 +318,7 @@ class Session:
         self.gate.renew()
         self.stamps.abandon()
         self.profiling.abandon()
+        self.counting.abandon()
         self.modules.close()
         self.censuses.abandon()
         device_time.CAPTURES.renew()

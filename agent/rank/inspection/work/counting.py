@@ -8,6 +8,12 @@ changes nothing that is computed, hears of what compiled code calls and of all t
 All ranks trace the same step, so that they wait for each other once.  It is early, and in no row of ten or of a power
 of two the first or last, where scripts evaluate and save.  Where a graph was compiled, or the process has forked, a
 later one is taken.  Nothing is said where it fails: the work is not known then.
+
+The observer keeps a stack of operators for each thread, and takes from an empty one without looking: the process ends
+there.  It takes once too often for each operator whose tensors have no sizes or strides (nested ones, sparse ones in
+CSR).  So there are entries to spare, and it ends as soon as such an operator is in the trace, before a backward pass in
+any case: on a device that has a thread of its own, with nothing to spare.  And it looks for the thread that has made a
+node of the graph, which it has to have heard: only a training by the main thread is counted.
 """
 
 from __future__ import annotations
@@ -31,7 +37,13 @@ _STEPS: Final = (23, 53, 113, 233, 473)
 """One of these steps is traced, the first at which nothing stands against it."""
 _LARGEST: Final = 64 << 20
 """Bytes of a trace, some 50,000 operators, after which it ends without a result."""
-_LOOK_S: Final = 0.25
+_LOOK_S: Final = 0.05
+_SPARE: Final = 2000
+"""Entries to spare: an operator that takes one needs some 0.1 ms at least, for its exception."""
+_FAILED: Final = b'"ctrl_deps": 0,'
+"""Stands at an operator that has taken one."""
+_FLUSHES: Final = "ddptop " * 300
+"""A name too long for the observer to hold it back, or what came before it."""
 _SETTLE_S: Final = 0.5
 """Seconds after the step until the observer is removed: an operator of another thread may be about to write."""
 _ERRORS: Final = 2
@@ -71,6 +83,10 @@ class _Trace:
         """True where its step is not a usual one."""
         self.compiled = _compiled()
         self._said = self._level.value
+        self._ranges = torch._C._autograd
+        self._spare: list[Any] = []
+        self._searched = 0
+        """Bytes of the trace in which no operator has failed."""
         try:
             os.write(self.file, b" ")
             self._level.value = max(self._said, _ERRORS)
@@ -81,14 +97,29 @@ class _Trace:
             self._is_there = True
             self._observer._enable_execution_trace_observer()
             self._is_on = True
-            # The observer expects that each thread which has made a forward pass was heard before its backward pass.
-            with self._observer._RecordFunctionFast("ddptop counts"):
-                pass
+            begin = self._ranges._record_function_with_args_enter
+            self._spare += [begin("ddptop counts") for _ in range(_SPARE)]
         except BaseException:
             self.end()
             self.remove()
             os.close(self.file)
             raise
+
+    def flush(self) -> None:
+        """Have all of the trace in the file."""
+        self._ranges._record_function_with_args_exit(self._ranges._record_function_with_args_enter(_FLUSHES))
+
+    def has_failed(self) -> bool:
+        """Say whether the observer could not read the tensors of an operator; may be called by any thread."""
+        at = self._searched
+        while piece := os.pread(self.file, 1 << 20, at):
+            if _FAILED in piece:
+                return True
+            if len(piece) < len(_FAILED):
+                break
+            at += len(piece) - len(_FAILED) + 1
+            self._searched = at
+        return False
 
     def end(self) -> None:
         """Hear of no more operators, once."""
@@ -96,6 +127,7 @@ class _Trace:
             if self._is_on:
                 self._is_on = False
                 self._observer._disable_execution_trace_observer()
+                self._spare.clear()
             self._level.value = self._said
         self.ended.set()
 
@@ -105,6 +137,12 @@ class _Trace:
             if self._is_there:
                 self._is_there = False
                 self._observer._remove_execution_trace_observer()
+
+    def abandon(self) -> None:
+        """Be removed from a forked child, where a thread that is not there may have the lock."""
+        self._lock = threading.Lock()
+        self.remove()
+        os.close(self.file)
 
 
 class Counting:
@@ -155,11 +193,19 @@ class Counting:
 
     def _begin(self) -> None:
         torch: Any = sys.modules["torch"]
-        if torch.autograd._profiler_enabled():
+        if torch.autograd._profiler_enabled() or threading.current_thread() is not threading.main_thread():
             return
         self._watch(torch)
         self._trace = trace = _Trace(torch)
-        threading.Thread(target=self._follow, args=(trace,), name="ddptop-counting", daemon=True).start()
+        thread = threading.Thread(target=self._follow, args=(trace,), name="ddptop-counting", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            self.spoil()
+            if thread.ident is None:
+                time.sleep(_SETTLE_S)
+                self._drop(trace)
+            raise
 
     def _watch(self, torch: Any) -> None:
         """End before the script begins an observer of its own: a process has one, and torch does not say so."""
@@ -188,25 +234,52 @@ class Counting:
             trace.is_spoiled = True
             trace.end()
 
+    @property
+    def is_under_way(self) -> bool:
+        """True while the training thread is to call `look` before each backward pass."""
+        return self._trace is not None
+
+    def look(self) -> None:
+        """End where the observer has failed; for the training thread, before a backward pass, and raises nothing."""
+        trace = self._trace
+        if trace is None or trace.ended.is_set():
+            return
+        try:
+            trace.flush()
+            self._end_where_failed(trace)
+        except Exception as error:
+            self.spoil()
+            self._note(error)
+
+    def _end_where_failed(self, trace: _Trace) -> None:
+        if os.fstat(trace.file).st_size > _LARGEST or trace.has_failed():
+            self._steps.clear()
+            self.spoil()
+
+    def _drop(self, trace: _Trace) -> None:
+        trace.remove()
+        os.close(trace.file)
+        self._trace = None
+
     def _follow(self, trace: _Trace) -> None:
         """Wait for the end of the step, and read the trace."""
         try:
             while not trace.ended.wait(_LOOK_S):
-                if os.fstat(trace.file).st_size > _LARGEST:
-                    self._steps.clear()
-                    self.spoil()
+                self._end_where_failed(trace)
             time.sleep(_SETTLE_S)
             trace.remove()
-            if trace.is_spoiled or _compiled() != trace.compiled:
-                self._trace = None
-                self.is_armed = True
-                self._stamps.eventful = 0
-                return
-            self._count(trace)
+            is_usual = not trace.is_spoiled and _compiled() == trace.compiled
+            if is_usual:
+                self._count(trace)
         except Exception as error:
+            is_usual = True
+            self.spoil()
             self._note(error)
-        finally:
-            os.close(trace.file)
+            time.sleep(_SETTLE_S)
+        self._drop(trace)
+        if not is_usual:
+            self.is_armed = True
+            self._stamps.eventful = 0
 
     def _count(self, trace: _Trace) -> None:
         with open(f"/proc/self/fd/{trace.file}", "rb") as lines:
@@ -214,7 +287,6 @@ class Counting:
         if work is not None:
             self.peak = self._peak(work)
             self.flops = float(work.flops)
-        self._trace = None
 
     def _peak(self, work: arithmetic.Arithmetic) -> float | None:
         torch: Any = sys.modules["torch"]
@@ -226,6 +298,14 @@ class Counting:
         name = torch.cuda.get_device_name(self._device)
         # Where the device has no TF32, it computes in float32.
         return peak_of(name, kind) or (peak_of(name, "float32") if kind == "tf32" else None)
+
+    def abandon(self) -> None:
+        """Count nothing in a forked child."""
+        self.is_armed = False
+        self._steps.clear()
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            trace.abandon()
 
     def close(self) -> None:
         """End with the script."""

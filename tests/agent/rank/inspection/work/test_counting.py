@@ -148,6 +148,53 @@ def test_a_step_in_which_the_process_forks_is_not_counted(training: Training) ->
     assert training.counting.flops == WORK
 
 
+def test_a_forked_child_has_nothing_of_it(training: Training, tmp_path: Path) -> None:
+    """It may fork, and have an observer of its own, also where the parent's thread had the lock just then."""
+    said = tmp_path / "own.json"
+
+    def fork(step: int) -> None:
+        trace = training.counting._trace
+        if step != 23 or trace is None:
+            return
+        training.counting.spoil()
+        with trace._lock:
+            child = os.fork()
+        if not child:
+            try:
+                trace._lock.acquire()
+                training.counting.abandon()
+                training.counting.spoil()
+                observer = torch.profiler.ExecutionTraceObserver().register_callback(str(said))
+                observer.start()
+                torch.ones(3)
+                observer.unregister_callback()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+    training.during = fork
+    training.step(23)
+    assert said.read_text().count('"name": "aten::ones"') == 1
+    until(lambda: training.counting.is_armed, "another attempt")
+
+
+def test_without_a_thread_the_observer_ends_at_once(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would bound its trace: the system may have no more threads."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        training.step(22)
+    assert training.faults.count == 1
+    assert not training.counting.is_under_way
+    assert len(os.listdir("/proc/self/fd")) == before
+    training.step(500)
+    assert training.counting.flops is None
+
+
 def test_an_observer_of_the_script_goes_on(training: Training, tmp_path: Path) -> None:
     """Torch has one at a time: where the script has begun one, ours does not, and says nothing."""
     observer = torch.profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "own.json"))
@@ -252,17 +299,74 @@ def test_the_newer_switch_of_tf32_is_read() -> None:
         matmul.fp32_precision = before
 
 
-@pytest.mark.parametrize("way", ["none", "older", "other trace"])
+@pytest.mark.parametrize("way", ["none", "other trace"])
 def test_of_another_torch_the_work_is_not_known(training: Training, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Without such an observer, or with one that writes something else: a dash, and no error."""
     observer = torch._C._profiler
     if way == "none":
         monkeypatch.delattr(observer, "_add_execution_trace_observer")
-    elif way == "older":
-        monkeypatch.delattr(observer, "_RecordFunctionFast")
     else:
         monkeypatch.setattr(arithmetic, "_NODE", re.compile(rb"nothing"))
     training.step(30)
     until(lambda: all(each.name != "ddptop-counting" for each in threading.enumerate()), "the end of the thread")
     assert not training.counting.is_armed
     assert (training.counting.flops, training.faults.count) == (None, 0)
+
+
+def sparse(training: Training) -> Any:
+    """Return a model that multiplies by a matrix in CSR."""
+    rows = torch.eye(ROWS).to_sparse_csr()
+    linear = training.model
+    return lambda batch: rows @ linear(batch)
+
+
+def nested(training: Training) -> Any:
+    """Return a model of nested tensors, which are none of a fixed size."""
+    linear = training.model
+
+    def forward(batch: Any) -> Any:
+        rows = torch.nested.as_nested_tensor([batch[:3], batch[3:]])
+        return torch.nested.to_padded_tensor(linear(rows), 0.0)
+
+    return forward
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", [sparse, nested])
+def test_tensors_that_the_observer_cannot_read_end_it(training: Training, kind: Callable[[Training], Any]) -> None:
+    """It would end the process, which takes from its stack for them what it has not put there."""
+    plain, failing, ended = training.model, kind(training), []
+
+    def forward(batch: Any) -> Any:
+        for _ in range(20):
+            result = failing(batch)
+        return result
+
+    training.during = lambda step: setattr(training, "model", forward if step == 23 else plain)
+    backward = torch.Tensor.backward
+
+    def looked(*args: Any) -> None:
+        training.counting.look()
+        ended.append(training.counting._trace is not None and training.counting._trace.ended.is_set())
+        backward(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "backward", looked)
+        training.step(30)
+    assert ended[21:23] == [False, True]
+    until(lambda: not training.counting.is_under_way, "the end of the trace")
+    training.step(500)
+    assert training.counting.flops is None
+    assert training.faults.count == 0
+
+
+def test_a_training_by_another_thread_is_not_counted(training: Training) -> None:
+    """What a graph keeps of the main thread has nothing in the observer, which would end the process."""
+    kept = [each.view_as(each).grad_fn.next_functions[0][0] for each in training.model.parameters()]
+    thread = threading.Thread(target=training.step, args=(500,))
+    thread.start()
+    thread.join()
+    assert training.completed == 500
+    assert training.counting.flops is None
+    assert training.faults.count == 0
+    assert kept
