@@ -208,7 +208,8 @@ class Gate:
             work: returns anything but None.
 
         Raises:
-            GateError: the rank is not held, or under the lease of another action, or has other work.
+            GateError: the rank is not held, or under the lease of another action, or has other work; or the script
+                has broken it off by an exception.
         """
         with self.lock:
             self._lapse()
@@ -220,11 +221,16 @@ class Gate:
             if not self.held:
                 raise GateError("not held; the run goes on")
             self._renew()
-            if name != self._name or (self._work is None and not self._working):
-                if self._work is not None or self._working:
-                    raise GateError(f"it is {self._doing} already")
-                self._name, self._doing, self._outcome, self._work = name, doing, None, work
-                self._changed.notify_all()
+            is_under_way = self._work is not None or self._working
+            if name == self._name:
+                if not is_under_way:
+                    # Never twice: the calls of a probe that were made would be made once more.
+                    raise GateError(f"its script broke it off while {self._doing}")
+                return None
+            if is_under_way:
+                raise GateError(f"it is {self._doing} already")
+            self._name, self._doing, self._outcome, self._work = name, doing, None, work
+            self._changed.notify_all()
             return None
 
     @property

@@ -198,6 +198,37 @@ def test_a_checkpoint_is_saved_once_on_the_training_thread():
     training.join(20)
 
 
+def test_work_that_the_script_breaks_off_is_not_done_a_second_time():
+    """Its exception leaves the boundary; held at the next one, the rank refuses the same work, and does another."""
+    gate = Gate()
+    calls = []
+
+    def work() -> Saved:
+        calls.append(1)
+        raise KeyboardInterrupt
+
+    def train() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            step_of(gate)
+        step_of(gate)
+
+    gate.promise("a", 60.0)
+    training = threading.Thread(target=train)
+    training.start()
+    while not gate.held:
+        pass
+    assert gate.do("a", "part 1", "probing", work) is None
+    while not calls or not gate.held:
+        pass
+    with pytest.raises(GateError, match="its script broke it off while probing"):
+        gate.do("a", "part 1", "probing", work)
+    while gate.do("a", "part 2", "probing", lambda: Saved(True, "", 1)) is None:
+        pass
+    assert len(calls) == 1
+    gate.resume()
+    training.join(20)
+
+
 def test_an_end_reaches_the_held_and_the_running():
     """The boundary lets go and says so, at once and at every later one."""
     gate = Gate()
