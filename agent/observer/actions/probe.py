@@ -221,9 +221,9 @@ def _ranks_again(parts: _Parts, found: Probe) -> None:
     if len(suspected) > _MOST_AGAIN:
         found.left_out.append(f"a second look at {plural(len(suspected) - _MOST_AGAIN, 'rank')}")
     worst = dict(itertools.islice(suspected.items(), _MOST_AGAIN))
-    files = any(judge.is_of_disk(name) for rank in worst for name in judge.looks_slow(_of(rank, found), found))
+    files = any(judge.is_of_disk(name) for each in worst.values() for name in each.names)
     takes_s = (_EXPERIMENTS if files else _EXPERIMENTS - 1) * _AGAIN_MS / 1e3
-    turns = _turns([_of(rank, found) for rank in sorted({*worst, *worst.values()})])
+    turns = _turns([_of(rank, found) for rank in sorted({*worst, *(each.peer for each in worst.values())})])
     for time_ in range(_AGAIN):
         if not parts.has_time(len(turns) * takes_s):
             break

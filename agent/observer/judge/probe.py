@@ -129,19 +129,62 @@ class _Slow(NamedTuple):
     """It is slower than the others in the first of these together with them, too."""
 
 
-def suspected(probe: Probe) -> dict[int, int]:
-    """Return the ranks that look slow, each with the one that it is to be compared with."""
-    found = {}
+class _Lacks:
+    """By experiment and rank, the part of the others' rate that a rank lacks."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.ranks = probe.ranks
+        self._found: dict[tuple[str, bool], dict[int, float]] = {}
+
+    def of(self, name: str, rank: Rank, *, together: bool = False) -> float:
+        """Return it for an experiment alone, or together with the others; 0 where it is not known."""
+        if (name, together) not in self._found:
+            self._found[name, together] = self._compared(name, together)
+        return self._found[name, together].get(rank.rank, 0.0)
+
+    def slow(self, rank: Rank) -> list[str]:
+        """Return the experiments in which a rank looks slow at first."""
+        return [name for name, less in LESS.items() if self.of(name, rank) >= less]
+
+    def _compared(self, name: str, together: bool) -> dict[int, float]:
+        # Ranks are compared by twos, a million of them where there are a thousand: each rate is taken once.
+        places: dict[tuple[object, ...], int] = {}
+        known = []
+        for rank in self.ranks:
+            done = rank.together if together else rank.alone
+            rate, for_core = (_rate_of(name, done, as_if_alone=alone) for alone in (False, True))
+            if rate and for_core:
+                place = _place(rank)
+                number = -1 - rank.rank if place is None else places.setdefault(place, len(places))
+                known.append((rank.rank, number, rate, for_core))
+        found = {}
+        for rank_, place_, rate, for_core in known:
+            parts = [
+                for_core / usual_for_core if place_ == other else rate / usual
+                for number, other, usual, usual_for_core in known
+                if number != rank_
+            ]
+            found[rank_] = 1 - statistics.median(parts) if parts else 0.0
+        return found
+
+
+class Suspect(NamedTuple):
+    """A rank that looks slow."""
+
+    peer: int
+    """The rank that it is to be compared with."""
+    names: list[str]
+    """The experiments in which it looks slow."""
+
+
+def suspected(probe: Probe) -> dict[int, Suspect]:
+    """Return the ranks that look slow."""
+    lacks, found = _Lacks(probe), {}
     for rank in probe.ranks:
-        slow = looks_slow(rank, probe)
-        if slow and (peer := _ordinary(slow[0], rank, probe.ranks)) is not None:
-            found[rank.rank] = peer
+        slow = lacks.slow(rank)
+        if slow and (peer := _ordinary(slow[0], rank, lacks)) is not None:
+            found[rank.rank] = Suspect(peer, slow)
     return found
-
-
-def looks_slow(rank: Rank, probe: Probe) -> list[str]:
-    """Return the experiments in which a rank looks slow at first."""
-    return [name for name, less in LESS.items() if _lack(name, rank, probe.ranks) >= less]
 
 
 def is_of_disk(name: str) -> bool:
@@ -151,18 +194,20 @@ def is_of_disk(name: str) -> bool:
 
 def suspected_connections(probe: Probe) -> list[Connection]:
     """Return the connections that look slow."""
-    return [each for each in probe.connections if _is_slow(each, _alike(each, probe), again=False)]
+    ways = _Ways(probe)
+    return [each for each in probe.connections if _is_slow(each, ways.alike(each), again=False)]
 
 
 def ordinary_connection(probe: Probe, slow: Connection) -> Connection | None:
     """Return the connection in the middle of those that one is compared with."""
-    alike = sorted(_alike(slow, probe), key=_rate)
+    alike = sorted(_Ways(probe).alike(slow), key=_rate)
     return alike[len(alike) // 2] if alike else None
 
 
 def judge(probe: Probe) -> None:
     """Say what was found, in `sentences` and `notes`."""
-    slow = [found for rank in probe.ranks if (found := _judged(rank, probe)) is not None]
+    lacks = _Lacks(probe)
+    slow = [found for rank in probe.ranks if (found := _judged(rank, lacks)) is not None]
     blamed = {each.rank.rank for each in slow if {"compute", "host"} & each.by.keys()}
     limited = _limited(probe)
     sentences = _sentences(slow, probe)
@@ -170,13 +215,13 @@ def judge(probe: Probe) -> None:
     sentences += _shared(probe, blamed)
     sentences += _of_connections(probe, blamed | limited.keys())
     probe.notes = _notes(probe)
-    probe.sentences = sentences or [_nothing(probe)]
+    probe.sentences = sentences or [_nothing(probe, lacks)]
 
 
-def _nothing(probe: Probe) -> str:
+def _nothing(probe: Probe, lacks: _Lacks) -> str:
     if len(probe.ranks) < 2:
         return "a single rank has none to be compared with"
-    unsure = [rank.rank for rank in probe.ranks if looks_slow(rank, probe) and len(rank.again) < LEAST_AGAIN]
+    unsure = [rank.rank for rank in probe.ranks if lacks.slow(rank) and len(rank.again) < LEAST_AGAIN]
     if unsure:
         return f"no sure difference: there was no time for another look at {ranks_in_spans(unsure)}; probe again"
     return NOTHING
@@ -214,48 +259,36 @@ def _part(name: str, one: Rank, own: Experiments, other: Rank, others: Experimen
     return rate / usual if rate is not None and usual else None
 
 
-def _lack(name: str, rank: Rank, ranks: Iterable[Rank], *, together: bool = False) -> float:
-    """Return the part of the others' rate that a rank lacks, 0 where that is not known."""
-    own = rank.together if together else rank.alone
-    parts = [
-        part
-        for each in ranks
-        if each is not rank
-        and (part := _part(name, rank, own, each, each.together if together else each.alone)) is not None
-    ]
-    return 1 - statistics.median(parts) if parts else 0.0
-
-
-def _ordinary(name: str, rank: Rank, ranks: Sequence[Rank]) -> int | None:
+def _ordinary(name: str, rank: Rank, lacks: _Lacks) -> int | None:
     """Return the rank in the middle of the others, on the same host where there is one that is not slow."""
-    others = [each for each in ranks if each is not rank and each.alone.rates.get(name)]
-    sound = [each for each in others if _lack(name, each, ranks) < LESS[name]]
+    others = [each for each in lacks.ranks if each is not rank and each.alone.rates.get(name)]
+    sound = [each for each in others if lacks.of(name, each) < LESS[name]]
     near = [each for each in sound if each.host == rank.host] or sound
     near.sort(key=lambda each: typical(each.alone.rates[name]) or 0.0)
     return near[len(near) // 2].rank if near else None
 
 
-def _judged(rank: Rank, probe: Probe) -> _Slow | None:
+def _judged(rank: Rank, lacks: _Lacks) -> _Slow | None:
     """Return the experiments in which a rank was slow each time; None where there is none."""
     by = {}
     for name, less in LESS.items():
-        first = _lack(name, rank, probe.ranks)
+        first = lacks.of(name, rank)
         if first < less:
             continue
-        sound = [each for each in probe.ranks if each is not rank and _lack(name, each, probe.ranks) < less]
-        lacks = []
+        sound = [each for each in lacks.ranks if each is not rank and lacks.of(name, each) < less]
+        later = []
         for turn, own in enumerate(rank.again):
             parts = [
                 part
                 for each in sound
                 if turn < len(each.again) and (part := _part(name, rank, own, each, each.again[turn])) is not None
             ]
-            lacks += [1 - statistics.median(parts)] if parts else []
-        if len(lacks) >= LEAST_AGAIN and min(lacks) >= 0.6 * less and statistics.median(lacks) >= less:
-            by[name] = statistics.median([first, *lacks])
+            later += [1 - statistics.median(parts)] if parts else []
+        if len(later) >= LEAST_AGAIN and min(later) >= 0.6 * less and statistics.median(later) >= less:
+            by[name] = statistics.median([first, *later])
     if not by:
         return None
-    return _Slow(rank, by, _lack(next(iter(by)), rank, probe.ranks, together=True) >= 0.1)
+    return _Slow(rank, by, lacks.of(next(iter(by)), rank, together=True) >= 0.1)
 
 
 def _sentences(slow: Sequence[_Slow], probe: Probe) -> list[str]:
@@ -423,23 +456,48 @@ def _rate(connection: Connection) -> float:
     return connection.size / took if took else 0.0
 
 
-def _host(rank: int, probe: Probe) -> str:
-    return next((each.host for each in probe.ranks if each.rank == rank), "")
+class _Ways:
+    """The connections of a probe by their kind: between hosts, or within one."""
 
+    def __init__(self, probe: Probe) -> None:
+        self._ranks = {each.rank: each for each in probe.ranks}
+        self.between = [each for each in probe.connections if self.is_between(each)]
+        self._within = [each for each in probe.connections if not self.is_between(each)]
 
-def _is_between(connection: Connection, probe: Probe) -> bool:
-    return _host(connection.sender, probe) != _host(connection.receiver, probe)
+    def hosts(self, connection: Connection) -> tuple[str, str]:
+        """Return those of the rank that sends, and of the one that receives."""
+        sender, receiver = (self._ranks.get(each) for each in (connection.sender, connection.receiver))
+        return "" if sender is None else sender.host, "" if receiver is None else receiver.host
 
+    def is_between(self, connection: Connection) -> bool:
+        """Say whether it goes from one host to another."""
+        sender, receiver = self.hosts(connection)
+        return sender != receiver
 
-def _alike(connection: Connection, probe: Probe) -> list[Connection]:
-    """Return the others of its kind: between hosts, or within one."""
-    between = _is_between(connection, probe)
-    alike = [each for each in probe.connections if each is not connection and _is_between(each, probe) is between]
-    if between:
-        return alike
-    # Between processors that share the cores of a host chance decides, and not the way.
-    mine = _shares_of(connection, probe)
-    return [] if len(mine) == 1 and None not in mine else alike
+    def alike(self, connection: Connection) -> list[Connection]:
+        """Return the others of its kind."""
+        if self.is_between(connection):
+            return [each for each in self.between if each is not connection]
+        # Between processors that share the cores of a host chance decides, and not the way.
+        mine = self._shares(connection)
+        return [] if len(mine) == 1 and None not in mine else [each for each in self._within if each is not connection]
+
+    def _shares(self, connection: Connection) -> set[tuple[object, ...] | None]:
+        """Return the shares of the host that both ranks have, where they compute there; None where they do not."""
+        ranks = (self._ranks.get(each) for each in (connection.sender, connection.receiver))
+        return {None if "host" in each.alone.rates else _place(each) for each in ranks if each is not None}
+
+    def carries(self, connection: Connection) -> float:
+        """Return the part that a connection carries of what others of its kind do."""
+        own, usual = typical(connection.large_s), _usual(self.alike(connection), "large_s")
+        return usual / own if own and usual else 1.0
+
+    def resent(self, connection: Connection) -> str:
+        """Return the segments that the host of the sender has sent again, as a reason; empty where there are none."""
+        sender = self._ranks.get(connection.sender)
+        if sender is None or not sender.resent:
+            return ""
+        return f": {sender.host} has sent {plural(sender.resent, 'segment')} of TCP again"
 
 
 def _is_slow(connection: Connection, alike: Sequence[Connection], *, again: bool) -> bool:
@@ -458,54 +516,32 @@ def _usual(alike: Sequence[Connection], times: str) -> float | None:
 
 def _of_connections(probe: Probe, blamed: set[int]) -> list[str]:
     """Return a sentence for each slow connection, or for a host with which all are slow."""
+    ways = _Ways(probe)
     slow = [
         each
         for each in probe.connections
         # The messages of a rank that computes slowly are late for that reason.
         if not {each.sender, each.receiver} & blamed
-        and _is_slow(each, _alike(each, probe), again=False)
-        and _is_slow(each, [other for other in _alike(each, probe) if other.again_s], again=True)
+        and _is_slow(each, ways.alike(each), again=False)
+        and _is_slow(each, [other for other in ways.alike(each) if other.again_s], again=True)
     ]
     found: list[tuple[float, str]] = []
     for host in dict.fromkeys(rank.host for rank in probe.ranks):
-        of_host = [each for each in probe.connections if _is_between(each, probe) and host in _hosts_of(each, probe)]
-        partners = {name for each in of_host for name in _hosts_of(each, probe)} - {host}
+        of_host = [each for each in ways.between if host in ways.hosts(each)]
+        partners = {name for each in of_host for name in ways.hosts(each)} - {host}
         if len(partners) > 1 and of_host and all(each in slow for each in of_host):
-            part = statistics.median(_carries(each, probe) for each in of_host)
+            part = statistics.median(ways.carries(each) for each in of_host)
             found.append((part, f"{host} carries {100 * part:.0f} % of what other hosts do, with each of them"))
             slow = [each for each in slow if each not in of_host]
     for each in slow:
-        sender, receiver = _hosts_of(each, probe)
+        sender, receiver = ways.hosts(each)
         between = sender != receiver
         names = (sender, receiver) if between else (f"rank {each.sender}", f"rank {each.receiver}")
-        part = _carries(each, probe)
+        part = ways.carries(each)
         if part <= CARRIES:
             text = f"{names[0]} to {names[1]} carries {100 * part:.0f} % of what other pairs do"
         else:
-            own, usual = typical(each.small_s) or 0.0, _usual(_alike(each, probe), "small_s") or 0.0
+            own, usual = typical(each.small_s) or 0.0, _usual(ways.alike(each), "small_s") or 0.0
             text = f"small messages from {names[0]} to {names[1]} take {1e3 * own:.1f} ms, others {1e3 * usual:.1f} ms"
-        found.append((part, f"{text}{_resent(each, probe) if between else ''}"))
+        found.append((part, f"{text}{ways.resent(each) if between else ''}"))
     return [text for _, text in sorted(found)]
-
-
-def _shares_of(connection: Connection, probe: Probe) -> set[tuple[object, ...] | None]:
-    """Return the shares of the host that both ranks have, where they compute there; None where they do not."""
-    ranks = [each for each in probe.ranks if each.rank in (connection.sender, connection.receiver)]
-    return {None if "host" in each.alone.rates else _place(each) for each in ranks}
-
-
-def _hosts_of(connection: Connection, probe: Probe) -> tuple[str, str]:
-    return _host(connection.sender, probe), _host(connection.receiver, probe)
-
-
-def _carries(connection: Connection, probe: Probe) -> float:
-    """Return the part that a connection carries of what others of its kind do."""
-    own, usual = typical(connection.large_s), _usual(_alike(connection, probe), "large_s")
-    return usual / own if own and usual else 1.0
-
-
-def _resent(connection: Connection, probe: Probe) -> str:
-    segments = next((each.resent for each in probe.ranks if each.rank == connection.sender), None)
-    if not segments:
-        return ""
-    return f": {_host(connection.sender, probe)} has sent {plural(segments, 'segment')} of TCP again"

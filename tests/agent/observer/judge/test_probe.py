@@ -173,3 +173,19 @@ def test_the_connections_of_a_rank_that_computes_slowly_are_not_named() -> None:
     assert [text.startswith("rank 1 computes") for text in found.sentences] == [True]
     found = judged(rank(0), rank(1), rank(2), connections=[_connection(0, 1, 0.2), _connection(0, 2)])
     assert found.sentences == [NOTHING]
+
+
+def test_the_rates_of_many_ranks_are_taken_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are held meanwhile: twice as many ranks take twice as many rates, and not four times as many."""
+    counts: list[int] = []
+    rate_of = judge._rate_of
+
+    def counted(*arguments: Any, **named: Any) -> float | None:
+        counts[-1] += 1
+        return rate_of(*arguments, **named)
+
+    monkeypatch.setattr(judge, "_rate_of", counted)
+    for world in (40, 80):
+        counts.append(0)
+        judged(*(rank(each, host=f"node{each // 8}") for each in range(world)))
+    assert counts[1] == 2 * counts[0]
