@@ -332,11 +332,10 @@ def _pairs(found: Probe) -> tuple[list[list[wire.Pair]], list[list[wire.Pair]]]:
         for first in (0, 1)
     ]
     within = [pairs for pairs in within if pairs]
-    if (most := max(map(len, within), default=0)) > wire.MOST_PAIRS // 2:
-        found.left_out.append(
-            f"{plural(most - wire.MOST_PAIRS // 2, 'pair')} of neighbors within hosts, and as many more"
-        )
-        within = [pairs[: wire.MOST_PAIRS // 2] for pairs in within]
+    most = wire.MOST_PAIRS // 2
+    if (left_out := sum(max(0, len(pairs) - most) for pairs in within)) > 0:
+        found.left_out.append(f"{left_out:,} of {sum(map(len, within)):,} pairs of neighbors within hosts")
+    within = [pairs[:most] for pairs in within]
     firsts = [ranks[0] for ranks in by_host.values()]
     pairs = list(itertools.combinations(firsts, 2))
     # First each with the next one, so that every host has its turn.

@@ -140,6 +140,13 @@ def test_ranks_of_different_hosts_are_alone_at_the_same_time(tmp_path: Path) -> 
     assert [each.resent for each in found.ranks] == [9] * 6
 
 
+def test_of_many_ranks_the_pairs_that_are_not_tried_are_counted(tmp_path: Path) -> None:
+    """Of 512 and 384 neighbors in turn, and of all pairs of 128 hosts."""
+    found = probed(tmp_path, Ranks(1024), {rank: f"node{rank // 8}" for rank in range(1024)})
+    assert found.left_out == ["640 of 896 pairs of neighbors within hosts", "8,100 of 8,128 pairs of hosts"]
+    assert len(found.connections) == 2 * (896 - 640 + 28)
+
+
 def test_a_rank_that_looks_slow_is_tried_again_beside_another_one(tmp_path: Path) -> None:
     """Three times in changing order, before the messages; the files only where these were slow."""
     ranks = Ranks(3, slow={1: 0.5})
