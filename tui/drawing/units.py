@@ -203,6 +203,11 @@ def age(seconds: float | None) -> str:
     return f"{seconds / 3600:4.0f} h" if seconds < 172_800 else f"{seconds / 86_400:4.0f} d"
 
 
+def date(at: float) -> str:
+    """Return a time with its date: `2026-11-25 14:02:03`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
 def moment(at: float | None) -> str:
     """Return a time with its day: `25 Nov 14:02`."""
     return DASH if at is None else time.strftime("%d %b %H:%M", time.localtime(at))

@@ -11,6 +11,6 @@ logs       the bound on the bytes of the log files
 probes     the probes that are kept
 profiles   the traces of profiled steps, joined, compared and kept
 memory     the censuses of the memory of ranks that are kept
-numbered   the numbered folders of both
+numbered   the numbered folders of these three
 retention  the removal of ended runs where all runs together take too many bytes; `run.rundir` has their number
 """

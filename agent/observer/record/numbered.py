@@ -1,4 +1,4 @@
-"""The numbered folders of what is made on request and kept with a run: `profiles/0001`, `memory/0001`."""
+"""The numbered folders of the diagnoses that are kept with a run: `profiles/0001`, `memory/0001`, `probes/0001`."""
 
 from __future__ import annotations
 

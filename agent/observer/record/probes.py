@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 from ddptop.agent.observer.judge.probe import Probe
+from ddptop.agent.observer.record import numbered
 from ddptop.agent.run.files import private
 
 PROBE: Final = "probe.json"
-_NUMBER: Final = re.compile(r"\d{4,9}")
 _LARGEST: Final = 64 << 20
 
 
@@ -27,20 +25,14 @@ class Kept(NamedTuple):
 
 def keep(folder: Path, probe: Probe) -> Path:
     """Write a probe into a new folder, and return that."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    numbers = [int(each.name) for each in folder.iterdir() if each.name.isdigit()]
-    own = folder / f"{max(numbers, default=0) + 1:04}"
-    own.mkdir(mode=0o700)
+    own = numbered.new(folder, PROBE)
     private.replace(own / PROBE, msgspec.json.encode(probe))
     return own
 
 
-def probes(folder: Path) -> list[Kept]:
+def kept(folder: Path) -> list[Kept]:
     """Return the probes of a run, the newest first; `folder` has a folder for each."""
-    with contextlib.suppress(OSError):
-        numbers = sorted((each.name for each in folder.iterdir() if _NUMBER.fullmatch(each.name)), reverse=True)
-        return [found for number in numbers if (found := read(folder / number)) is not None]
-    return []
+    return [found for each in numbered.folders(folder) if (found := read(each)) is not None]
 
 
 def read(folder: Path) -> Kept | None:

@@ -6,7 +6,6 @@ The JSON is an interface; the manual's page `json` documents it.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +17,7 @@ from ddptop.agent.observer.model.changes import level_of
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.frames import HostFrame
-from ddptop.tui.drawing.units import DASH, count, duration, moment, significant, size
+from ddptop.tui.drawing.units import DASH, count, date, duration, moment, significant, size
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame, RankFrame, not_linked, unheard_hosts, unobserved, with_rank
 
@@ -83,7 +82,7 @@ def event_line(event: wire.Event, hosts: Mapping[int, str] = NO_NAMES) -> str:
     """Return an event as a line of `events`; `hosts` has the names of the hosts of a run on several, by rank."""
     mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
     host = "" if event.rank is None else hosts.get(event.rank, "")
-    return f"{_date(event.at_ns)} {mark} {with_rank(event.text, event.rank, host)}"
+    return f"{date(event.at_ns / 1e9)} {mark} {with_rank(event.text, event.rank, host)}"
 
 
 def hosts_of(members: Mapping[int, Member]) -> Mapping[int, str]:
@@ -135,7 +134,7 @@ def interval_line(verdict: wire.Verdict, hosts: Mapping[int, str] = NO_NAMES) ->
     since, until = verdict.since_at_ns, verdict.until_at_ns
     if until is None:
         return f"{event_line(_as_event(verdict), hosts)} (goes on)"
-    begun, end = _date(since).split(), _date(until).split()
+    begun, end = date(since / 1e9).split(), date(until / 1e9).split()
     # The date is there where it is another one than that of the beginning.
     told = end[1] if begun[0] == end[0] else " ".join(end)
     return f"{event_line(_as_event(verdict), hosts)} (for {_lasted(until - since)}, until {told})"
@@ -143,10 +142,6 @@ def interval_line(verdict: wire.Verdict, hosts: Mapping[int, str] = NO_NAMES) ->
 
 def _as_event(verdict: wire.Verdict) -> wire.Event:
     return wire.Event(verdict.since_at_ns, hang.ageless(verdict), verdict.rank, level_of(verdict))
-
-
-def _date(at_ns: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ns / 1e9))
 
 
 def _lasted(span_ns: int) -> str:

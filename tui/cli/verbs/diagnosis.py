@@ -1,17 +1,38 @@
-"""The options that the verbs of a diagnosis share: of which ranks it is made, over how many steps, and those kept."""
+"""What the verbs of a diagnosis share: of which ranks it is made, over how many steps, and the printing of it."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ddptop.tui.cli.verbs.options import typed
+from ddptop.tui.cli.parsing import complain
+from ddptop.tui.cli.verbs.options import print_json, typed
 from ddptop.tui.model.diagnosis.kinds import KINDS, first_ranks
 
 if TYPE_CHECKING:
     from ddptop.agent.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
+
+_Kept = TypeVar("_Kept", contravariant=True)
+
+
+class Lines(Protocol[_Kept]):
+    """A module that makes lines of the diagnoses of one kind."""
+
+    def text(self, kept: _Kept, /) -> list[str]:
+        """Return the lines of one."""
+        ...
+
+    def listing(self, kept: Sequence[_Kept], /) -> list[str]:
+        """Return the lines of all."""
+        ...
+
+    def as_json(self, kept: _Kept, /) -> dict[str, Any]:
+        """Return one for JSON."""
+        ...
 
 
 def add_ranks(verb: argparse.ArgumentParser, kind: str) -> None:
@@ -39,10 +60,33 @@ def add_kept(verb: argparse.ArgumentParser, plural: str) -> None:
     verb.add_argument("--json", action="store_true", help="as JSON (see `ddptop help json`)")
 
 
-def only_made(options: argparse.Namespace) -> str | None:
-    """Return an option that was given and is for a diagnosis that is made, not for those that are kept; None: none."""
+def print_kept(options: argparse.Namespace, found: Sequence[_Kept], lines: Lines[_Kept]) -> int:
+    """Print the list of what is kept, and return the exit code."""
     given = (name for name in ("ranks", "steps", "out") if getattr(options, name, None) is not None)
-    return next((f"--{name}" for name in given), None)
+    if (other := next(given, None)) is not None:
+        return complain(f"{options.verb}: --list and --{other}: give one of them", 2)
+    if options.json:
+        print_json([lines.as_json(each) for each in found])
+    elif found:
+        print("\n".join(lines.listing(found)))
+    else:
+        print(KINDS[options.verb].none, file=sys.stderr)
+    return 0
+
+
+def print_made(options: argparse.Namespace, found: _Kept, lines: Lines[_Kept]) -> int:
+    """Print a diagnosis that was made, and return the exit code."""
+    if options.json:
+        print_json(lines.as_json(found))
+    else:
+        print("\n".join(lines.text(found)))
+    return 0
+
+
+def is_elsewhere(options: argparse.Namespace, run: str, folder: str) -> int:
+    """Say that the observer which made a diagnosis is on another host, and return the exit code."""
+    said = f"it is in {folder} on the host of rank 0; `ddptop {options.verb} {run} --list` there"
+    return complain(f"{options.verb} {run}: {said}", 1)
 
 
 def diagnose(options: argparse.Namespace, action: RunControl, waiting: Waiting) -> str:

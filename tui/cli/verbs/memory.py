@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs import control
-from ddptop.tui.cli.verbs.diagnosis import add_kept, add_ranks, diagnose, only_made
-from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json
+from ddptop.tui.cli.verbs.diagnosis import add_kept, add_ranks, diagnose, is_elsewhere, print_kept, print_made
+from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen
 
 if TYPE_CHECKING:
     from ddptop.agent.control.waiting import Waiting
@@ -43,16 +41,7 @@ def _list(options: argparse.Namespace) -> int:
     from ddptop.agent.observer.record import memory as record
     from ddptop.tui.model.diagnosis import memory
 
-    if (other := only_made(options)) is not None:
-        return complain(f"memory: --list and {other}: give one of them", 2)
-    found = record.kept(chosen(options.run, last=True).memory)
-    if options.json:
-        print_json([memory.as_json(each) for each in found])
-    elif found:
-        print("\n".join(memory.listing(found)))
-    else:
-        print(memory.NONE, file=sys.stderr)
-    return 0
+    return print_kept(options, record.kept(chosen(options.run, last=True).memory), memory)
 
 
 def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, run: str) -> int:
@@ -62,11 +51,4 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
 
     done = diagnose(options, action, waiting)
     found = record.read(Path(done))
-    if found is None:
-        # The observer that made it is on another host.
-        return complain(f"memory {run}: it is in {done} on the host of rank 0; `ddptop memory {run} --list` there", 1)
-    if options.json:
-        print_json(memory.as_json(found))
-    else:
-        print("\n".join(memory.text(found)))
-    return 0
+    return is_elsewhere(options, run, done) if found is None else print_made(options, found, memory)

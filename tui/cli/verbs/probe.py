@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs import control
-from ddptop.tui.cli.verbs.diagnosis import add_kept
-from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json
+from ddptop.tui.cli.verbs.diagnosis import add_kept, is_elsewhere, print_kept, print_made
+from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen
 
 if TYPE_CHECKING:
     from ddptop.agent.control.waiting import Waiting
@@ -42,14 +40,7 @@ def _list(options: argparse.Namespace) -> int:
     from ddptop.agent.observer.record import probes
     from ddptop.tui.model.diagnosis import probe
 
-    found = probes.probes(chosen(options.run, last=True).probes)
-    if options.json:
-        print_json([probe.as_json(each) for each in found])
-    elif found:
-        print("\n".join(probe.listing(found)))
-    else:
-        print(probe.NONE, file=sys.stderr)
-    return 0
+    return print_kept(options, probes.kept(chosen(options.run, last=True).probes), probe)
 
 
 def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, run: str) -> int:
@@ -59,11 +50,4 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
 
     done = action.diagnose("probe", waiting)
     found = probes.read(Path(done))
-    if found is None:
-        # The observer that made it is on another host.
-        return complain(f"probe {run}: it is in {done} on the host of rank 0; `ddptop probe {run} --list` there", 1)
-    if options.json:
-        print_json(probe.as_json(found))
-    else:
-        print("\n".join(probe.text(found)))
-    return 0
+    return is_elsewhere(options, run, done) if found is None else print_made(options, found, probe)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import gzip
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs import control
-from ddptop.tui.cli.verbs.diagnosis import add_kept, add_ranks, diagnose, only_made
-from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json, typed
+from ddptop.tui.cli.verbs.diagnosis import add_kept, add_ranks, diagnose, is_elsewhere, print_kept, print_made
+from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, typed
 
 if TYPE_CHECKING:
     from ddptop.agent.control.waiting import Waiting
@@ -58,17 +57,7 @@ def _list(options: argparse.Namespace) -> int:
     from ddptop.agent.observer.record.profiles import kept
     from ddptop.tui.model.diagnosis import profile
 
-    if (other := only_made(options)) is not None:
-        return complain(f"profile: --list and {other}: give one of them", 2)
-    directory = chosen(options.run, last=True)
-    found = kept.profiles(directory.profiles)
-    if options.json:
-        print_json([profile.as_json(each) for each in found])
-    elif found:
-        print("\n".join([*profile.listing(found), "", *profile.places(found[0])]))
-    else:
-        print(profile.NONE, file=sys.stderr)
-    return 0
+    return print_kept(options, kept.kept(chosen(options.run, last=True).profiles), profile)
 
 
 def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, run: str) -> int:
@@ -79,21 +68,17 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
     done = diagnose(options, action, waiting)
     found = kept.read(Path(done))
     if found is None:
-        # The observer that made it is on another host.
-        return complain(f"profile {run}: it is in {done} on the host of rank 0; `ddptop profile {run} --list` there", 1)
+        return is_elsewhere(options, run, done)
     if options.out is not None:
         # Before anything is printed, whose reader may be gone.
         try:
             _copy(found.trace, options.out)
         except OSError as problem:
             return complain(f"profile {run}: {options.out}: {problem.strerror}; the trace is {found.trace}", 1)
-    if options.json:
-        print_json(profile.as_json(found))
-        return 0
-    print("\n".join(profile.text(found)))
-    if options.ranks is None and (missing := profile.left_out(found, action.world)):
+    code = print_made(options, found, profile)
+    if not options.json and options.ranks is None and (missing := profile.left_out(found, action.world)):
         print(missing)
-    return 0
+    return code
 
 
 def _copy(trace: Path, target: Path) -> None:

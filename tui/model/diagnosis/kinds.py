@@ -12,6 +12,8 @@ MOST_RANKS: Final = 8
 class Kind(NamedTuple):
     """A kind of diagnosis, where nobody says more than its name."""
 
+    none: str
+    """The line where none is kept with a run."""
     steps: int = 1
     """Steps over which it is made."""
     most_steps: int = 50
@@ -21,9 +23,11 @@ class Kind(NamedTuple):
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    "profile": Kind(steps=3),
-    "probe": Kind(),
-    "memory": Kind(steps=3, most_steps=1000, culprit="the rank whose memory grows"),
+    "profile": Kind("no profile is kept with this run", steps=3),
+    "probe": Kind("no probe is kept with this run"),
+    "memory": Kind(
+        "no look at the memory is kept with this run", steps=3, most_steps=1000, culprit="the rank whose memory grows"
+    ),
 }
 """By the name of its action, as keys, verbs and messages have it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,6 +12,8 @@ from ddptop.agent.observer.judge.growth import name_of
 from ddptop.agent.observer.record.memory import Kept, RankMemory
 from ddptop.agent.text import clean_line, ranks_in_spans, size
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind
+from ddptop.tui.drawing.units import date
+from ddptop.tui.model.diagnosis.kinds import KINDS
 from ddptop.tui.model.diagnosis.report import ReportLine
 
 _COLUMNS: Final = 80
@@ -21,13 +22,12 @@ _MOST_LINES: Final = 12
 _NAME: Final = 42
 """Cells of the name of a kind at most."""
 VIEWER: Final = "https://docs.pytorch.org/memory_viz"
-NONE: Final = "no look at the memory is kept with this run"
 
 
 def head(kept: Kept) -> str:
     """Return what was looked at: `memory 0003: ranks 0-3 over steps 120 to 122, 2026-11-27 14:05:03`."""
     ranks = ranks_in_spans(each.rank for each in kept.census.ranks)
-    return f"memory {kept.number}: {ranks} over {_steps(kept)}, {_moment(kept.census.at)}"
+    return f"memory {kept.number}: {ranks} over {_steps(kept)}, {date(kept.census.at)}"
 
 
 def sentences(kept: Kept) -> list[tuple[str, str]]:
@@ -112,7 +112,7 @@ def _others(kept: Kept, first: RankMemory) -> list[str]:
 def newest(kept: Sequence[Kept]) -> list[ReportLine]:
     """Return the newest one as lines of a screen."""
     if not kept:
-        return [ReportLine("", NONE)]
+        return [ReportLine("", KINDS["memory"].none)]
     found = kept[0]
     first = found.census.ranks[0]
     lines = [ReportLine("", head(found), "bold value"), ReportLine("", "")]
@@ -124,7 +124,7 @@ def newest(kept: Sequence[Kept]) -> list[ReportLine]:
 def listing(kept: Sequence[Kept]) -> list[str]:
     """Return a line for each."""
     rows = [
-        [each.number, _moment(each.census.at), _steps(each), ranks_in_spans(one.rank for one in each.census.ranks)]
+        [each.number, date(each.census.at), _steps(each), ranks_in_spans(one.rank for one in each.census.ranks)]
         for each in kept
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)] if rows else []
@@ -177,10 +177,6 @@ def _fields(struct: msgspec.Struct) -> dict[str, Any]:
 def _steps(kept: Kept) -> str:
     use = kept.census.ranks[0].use
     return f"step {use.first:,}" if use.first == use.last else f"steps {use.first:,} to {use.last:,}"
-
-
-def _moment(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _name(kind: ObjectKind) -> str:

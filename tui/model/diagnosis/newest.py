@@ -18,7 +18,7 @@ def newest(kind: str, directory: RunDir) -> list[ReportLine]:
         from ddptop.agent.observer.record import probes
         from ddptop.tui.model.diagnosis import probe
 
-        return probe.newest(probes.probes(directory.probes))
+        return probe.newest(probes.kept(directory.probes))
     if kind == "memory":
         from ddptop.agent.observer.record import memory as record
         from ddptop.tui.model.diagnosis import memory
@@ -28,4 +28,4 @@ def newest(kind: str, directory: RunDir) -> list[ReportLine]:
     from ddptop.agent.observer.record.profiles import kept
     from ddptop.tui.model.diagnosis import profile
 
-    return profile.newest(kept.profiles(directory.profiles))
+    return profile.newest(kept.kept(directory.profiles))

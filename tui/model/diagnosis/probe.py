@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -12,9 +11,10 @@ from ddptop.agent.observer.judge.probe import Connection, Experiments, Probe, Ra
 from ddptop.agent.observer.record.probes import Kept
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.agent.wire import Facts
+from ddptop.tui.drawing.units import date
+from ddptop.tui.model.diagnosis.kinds import KINDS
 from ddptop.tui.model.diagnosis.report import ReportLine
 
-NONE: Final = "no probe is kept with this run"
 _MOST_RANKS: Final = 32
 """Ranks of a table at most, the slowest."""
 _MOST_CONNECTIONS: Final = 10
@@ -32,7 +32,7 @@ _DISKS: Final = (
 def head(kept: Kept) -> str:
     """Return what was probed: `probe 0003: step 120, held for 3.1 s, 2026-11-27 14:05:03`."""
     probe = kept.probe
-    return f"probe {kept.number}: step {probe.step:,}, held for {probe.took_s:.1f} s, {_moment(probe.at)}"
+    return f"probe {kept.number}: step {probe.step:,}, held for {probe.took_s:.1f} s, {date(probe.at)}"
 
 
 def sentences(probe: Probe) -> list[str]:
@@ -124,7 +124,7 @@ def text(kept: Kept) -> list[str]:
 def newest(kept: Sequence[Kept]) -> list[ReportLine]:
     """Return the newest probe as lines of a screen."""
     if not kept:
-        return [ReportLine("", NONE)]
+        return [ReportLine("", KINDS["probe"].none)]
     first = kept[0]
     lines = [ReportLine("", head(first), "bold value"), ReportLine("", "")]
     lines += [ReportLine("found" if at == 0 else "", said) for at, said in enumerate(sentences(first.probe))]
@@ -139,7 +139,7 @@ def listing(kept: Sequence[Kept]) -> list[str]:
     rows = [
         [
             each.number,
-            _moment(each.probe.at),
+            date(each.probe.at),
             f"step {each.probe.step:,}",
             clean_line(next(iter(each.probe.sentences), "")),
         ]
@@ -200,10 +200,6 @@ def _facts(facts: Facts) -> list[str]:
 def _speed(connection: Connection) -> float:
     took = typical(connection.large_s)
     return connection.size / took if took else 0.0
-
-
-def _moment(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,7 +10,8 @@ import msgspec
 from ddptop.agent.observer.record.profiles.kept import Kept
 from ddptop.agent.observer.record.profiles.summary import Difference
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
-from ddptop.tui.model.diagnosis.kinds import MOST_RANKS
+from ddptop.tui.drawing.units import date
+from ddptop.tui.model.diagnosis.kinds import KINDS, MOST_RANKS
 from ddptop.tui.model.diagnosis.report import ReportLine
 
 VIEWER: Final = "https://ui.perfetto.dev"
@@ -22,7 +22,6 @@ _ENGINE: Final = "autograd::engine::evaluate_function: "
 """The beginning of the names under which torch's engine runs the functions of a backward pass."""
 _SHAPES: Final = 33
 """Cells of the shapes of one rank at most."""
-NONE: Final = "no profile is kept with this run"
 
 
 def left_out(kept: Kept, world: int) -> str:
@@ -36,7 +35,7 @@ def left_out(kept: Kept, world: int) -> str:
 def head(kept: Kept) -> str:
     """Return what was profiled: `profile 0003: steps 120 to 122 of ranks 0, 2, 2026-11-27 14:05:03`."""
     summary = kept.summary
-    return f"profile {kept.number}: {_steps(kept)} of {ranks_in_spans(summary.ranks)}, {_moment(summary.at)}"
+    return f"profile {kept.number}: {_steps(kept)} of {ranks_in_spans(summary.ranks)}, {date(summary.at)}"
 
 
 def sentences(kept: Kept) -> list[str]:
@@ -95,7 +94,7 @@ def text(kept: Kept) -> list[str]:
 def newest(kept: Sequence[Kept]) -> list[ReportLine]:
     """Return the newest profile as lines of a screen."""
     if not kept:
-        return [ReportLine("", NONE)]
+        return [ReportLine("", KINDS["profile"].none)]
     first = kept[0]
     lines = [ReportLine("", head(first), "bold value"), ReportLine("", "")]
     lines += [ReportLine("compared" if at == 0 else str(at), said) for at, said in enumerate(sentences(first))]
@@ -104,11 +103,11 @@ def newest(kept: Sequence[Kept]) -> list[ReportLine]:
 
 
 def listing(kept: Sequence[Kept]) -> list[str]:
-    """Return a line for each profile."""
+    """Return a line for each profile, and where the newest is."""
     rows = [
         [
             each.number,
-            _moment(each.summary.at),
+            date(each.summary.at),
             _steps(each),
             ranks_in_spans(each.summary.ranks),
             size(each.size),
@@ -117,7 +116,8 @@ def listing(kept: Sequence[Kept]) -> list[str]:
         for each in kept
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(6)] if rows else []
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [*lines, "", *places(kept[0])] if kept else []
 
 
 def as_json(kept: Kept) -> dict[str, Any]:
@@ -129,10 +129,6 @@ def as_json(kept: Kept) -> dict[str, Any]:
 def _steps(kept: Kept) -> str:
     first, last = kept.summary.steps
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
-
-
-def _moment(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _calls(each: Difference, *, compared: bool) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ddptop.agent.run.script.sources import is_library
 from ddptop.agent.text import clean_line, plural, size
-from ddptop.tui.drawing.units import clock, duration
+from ddptop.tui.drawing.units import clock, date, duration
 from ddptop.tui.model.diagnosis import hang
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def whole(report: Report) -> list[ReportLine]:
     placed = ", ".join(filter(None, (plural(run.world, "rank"), run.backend, run.device)))
     hosts = sorted({each.host for each in report.ranks if each.host})
     on = f" on {clean_line(', '.join(hosts), 200)}" if hosts else ""
-    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created_at_ns / 1e9))
+    begun = date(run.created_at_ns / 1e9)
     lines = [ReportLine("", head(report), "bold level-error" if report.failed else "bold value")]
     if not report.failed:
         lines.append(ReportLine("", _sound(report)))

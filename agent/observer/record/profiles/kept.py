@@ -28,7 +28,7 @@ class Kept(NamedTuple):
     summary: Summary
 
 
-def profiles(folder: Path) -> list[Kept]:
+def kept(folder: Path) -> list[Kept]:
     """Return the profiles of a run that are complete, the newest first; `folder` has a folder for each."""
     return [found for each in numbered.folders(folder) if (found := read(each)) is not None]
 
@@ -48,7 +48,7 @@ def bound(folder: Path) -> None:
 
     The newest stays, however large it is, and so does a folder that is not an observer's.
     """
-    found = profiles(folder)
+    found = kept(folder)
     total = sum(each.size for each in found)
     for each in sorted(found[1:], key=lambda each: (not each.summary.unasked, int(each.number))):
         if total <= MOST_BYTES:

@@ -62,7 +62,7 @@ def test_the_screen_says_the_same() -> None:
     """With the ranks beside their sentences; without any, that there is none."""
     lines = memory.newest([KEPT])
     assert (lines[2].label, lines[2].text) == ("rank 1", CAUSE)
-    assert [each.text for each in memory.newest([])] == [memory.NONE]
+    assert [each.text for each in memory.newest([])] == ["no look at the memory is kept with this run"]
 
 
 def test_all_that_is_known_is_in_the_json() -> None:
