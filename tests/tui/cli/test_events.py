@@ -80,7 +80,7 @@ def test_a_verdict_has_the_fields_of_an_event_and_its_own(capsys: Captured, monk
     recorded("fields", "running", None)
     events(monkeypatch, "fields", "--json")
     event, slow, _, data = json.loads(capsys.readouterr().out)
-    own = {"until", "kind", "phase", "cost_ms", "share", "hang", "host", "line", "line_ms", "line_share"}
+    own = {"until", "kind", "phase", "cost_ms", "share", "hang", "host", "line", "line_ms", "line_share", "cause"}
     assert set(slow) == set(event) | own
     assert (slow["at"], slow["until"], slow["rank"], slow["level"]) == (DAY / 1e9 + 60, DAY / 1e9 + 780, 1, "warning")
     assert (slow["kind"], slow["phase"], slow["cost_ms"], slow["share"]) == ("slow_rank", "data", 5.0, 0.25)
