@@ -321,7 +321,7 @@ class Controller:
 
 
 _OUT_OF_REACH: Final = "the ranks were out of reach for too long; the run goes on"
-_DOING: Final = {"pause": "pausing", "stop": "stopping"}
+_DOING: Final = {"pause": "pausing", "stop": "stopping", "probe": "probing"}
 
 
 def _awaited(behind: Mapping[int, Reply]) -> str:

@@ -96,6 +96,7 @@ class _Parts:
         self.order = 0
         """Order of the matrices, 0 where there is no room for any."""
         self._ranks, self._held, self._controller, self._wait = ranks, held, controller, wait
+        self._after = "the ranks stay paused" if held.was_paused else ""
         self._until = until
         self._number = 0
         self._asked = list(ranks.ranks)
@@ -135,7 +136,7 @@ class _Parts:
             Refused: a rank has ended, or is not held any more.
             Cancelled: the wait was cancelled.
         """
-        self._wait.check()
+        self._wait.check(self._after)
         self._number += 1
         self._wait.line = f"probing: {said}"
         command = wire.Probe(
@@ -168,7 +169,7 @@ class _Parts:
         """Sleep, renewing the lease and looking for a wish to cancel meanwhile."""
         until = self._wait.clock() + seconds
         while True:
-            self._wait.check()
+            self._wait.check(self._after)
             if not self._held.was_paused and self._wait.clock() >= self._renew_at:
                 self._controller.renew(self._held.token, self._held.step)
                 self._renew_at = self._wait.clock() + RENEW_S

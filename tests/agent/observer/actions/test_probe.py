@@ -197,17 +197,18 @@ def test_a_rank_that_ends_meanwhile_and_a_wish_to_cancel_let_the_others_go(tmp_p
     with pytest.raises(Refused, match="rank 1 ended meanwhile"):
         probed(tmp_path, ranks)
     assert not ranks.held
-    ranks = Ranks(2)
-    wait = Wait(lambda: ranks.now, ranks.sleep)
 
     def cancel(part: wire.Probe) -> float:
         wait.is_cancelled = part.kind == "own"
         return 0.1
 
-    ranks.takes_s = cancel
-    with pytest.raises(Cancelled, match="the run goes on"):
-        probed(tmp_path, ranks, wait=wait)
-    assert not ranks.held
+    for paused, after in ((False, "the run goes on"), (True, "the ranks stay paused")):
+        ranks = Ranks(2, paused=paused)
+        wait = Wait(lambda: ranks.now, ranks.sleep)  # noqa: B023  # it ends within the turn
+        ranks.takes_s = cancel
+        with pytest.raises(Cancelled, match=f"cancelled; {after}"):
+            probed(tmp_path, ranks, wait=wait)
+        assert ranks.held is paused
     assert not (tmp_path / "probes").exists()
 
 
