@@ -46,6 +46,10 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
 NOTHING: Final = "no difference: look at the code"
 _SHARED: Final = 10.0
 """Percent of a rank's cores that others use, or that the hypervisor takes, from which on that is a reason."""
+_TAKEN: Final = {"steal_percent": "the hypervisor takes", "others_percent": "other processes use"}
+"""By fact, who takes the cores of a rank."""
+_BUSY: Final = 25.0
+"""Percent of the cores of a host from which on that is worth a remark, whoever is slow."""
 _THROTTLED: Final = 0.05
 """The same of the time for which a control group is kept from running."""
 _CLOCK: Final = 0.85
@@ -334,13 +338,16 @@ def _reason(slow: _Slow, probe: Probe) -> str:
 
 def _of_cores(facts: Facts, others: Sequence[Facts]) -> list[str]:
     found = []
-    if said := _of_quota(facts):
+    if (said := _of_quota(facts)) and not all(_of_quota(each) for each in others):
         found.append(said)
     taken = [f"load {facts.load:.1f}"] if facts.load is not None else []
     steal, busy = facts.steal_percent or 0.0, facts.others_percent or 0.0
     if steal >= _SHARED:
         taken.append(f"steal {steal:.0f} %")
-    if busy >= _SHARED or steal >= _SHARED:
+    # Where they have the same cores as all others, these suffer from it as much.
+    has_own = facts.which not in {each.which for each in others}
+    usual_steal, usual_busy = (0.0, 0.0) if has_own else (_usual_percent(others, name) for name in _TAKEN)
+    if busy - usual_busy >= _SHARED or steal - usual_steal >= _SHARED:
         who = facts.rivals or (f"others use {busy:.0f} %" if busy >= _SHARED else "")
         found.append(f"its cores are shared ({', '.join([who, *taken] if who else taken)})")
     usual = typical([each.mhz for each in others if each.mhz])
@@ -352,6 +359,11 @@ def _of_cores(facts: Facts, others: Sequence[Facts]) -> list[str]:
     if facts.cores and facts.threads and cores and facts.cores < min(facts.threads, cores):
         found.append(f"it may run on {plural(facts.cores, 'core')} ({facts.which}), with {facts.threads} threads")
     return found
+
+
+def _usual_percent(facts: Iterable[Facts], name: str) -> float:
+    """Return the part of their cores that ranks usually lose, 0 where that is not known."""
+    return typical([getattr(each, name) or 0.0 for each in facts]) or 0.0
 
 
 def _of_board(facts: Facts, others: Sequence[Facts]) -> list[str]:
@@ -440,6 +452,9 @@ def _notes(probe: Probe) -> list[str]:
             )
         elif lost is not None and lost >= 0.3:
             notes.append(f"{f'{host}: ' if host else ''}together each computes {100 * lost:.0f} % slower than alone")
+        for name, who in _TAKEN.items():
+            if (taken := _usual_percent([rank.facts for rank in members if rank.facts is not None], name)) >= _BUSY:
+                notes.append(f"{f'{host}: ' if host else ''}{who} {taken:.0f} % of the cores of the ranks")
         for rank in members:
             board = rank.facts.board if rank.facts is not None else None
             if board is not None and board.errors:

@@ -64,6 +64,27 @@ def test_a_slow_rank_is_named_with_the_likely_reason(facts: dict[str, Any], reas
     assert found.sentences == [f"rank 3 computes 38 % slower than the others, alone and together{reason}"]
 
 
+@pytest.mark.parametrize(
+    "facts", [{"others_percent": 60.0}, {"steal_percent": 60.0}, {"quota": 0.5, "throttled_ms": 0}]
+)
+def test_what_all_suffer_from_alike_is_no_reason_why_one_is_slow(facts: dict[str, Any]) -> None:
+    """That the cores of all are taken is a remark, also where no rank is slow."""
+    found = judged(rank(0, **facts), rank(1, **facts), rank(2, 0.5, **facts))
+    assert found.sentences == ["rank 2 computes 50 % slower than the others, alone and together"]
+    remarks = {"others_percent": ["other processes use"], "steal_percent": ["the hypervisor takes"]}
+    expected = [f"{who} 60 % of the cores of the ranks" for name in facts for who in remarks.get(name, [])]
+    assert found.notes == expected
+    healthy = judged(rank(0, **facts), rank(1, **facts))
+    assert (healthy.sentences, healthy.notes) == ([NOTHING], expected)
+
+
+def test_a_rank_with_cores_of_its_own_that_others_take_is_slow_for_that_reason() -> None:
+    """However much others take of those of all ranks."""
+    busy = [rank(each, others_percent=90.0, load=3.0) for each in (0, 1)]
+    found = judged(*busy, rank(2, 0.5, which="7", cores=1, others_percent=95.0, load=3.0))
+    assert found.sentences[0].endswith(": its cores are shared (others use 95 %, load 3.0)")
+
+
 def test_ranks_of_one_host_that_are_slow_alike_share_a_sentence() -> None:
     found = judged(
         *(rank(each, host="node1") for each in range(5)), *(rank(each, 0.5, host="node2") for each in (5, 6))
