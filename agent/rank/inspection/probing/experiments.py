@@ -190,6 +190,8 @@ def _written_and_read(folder: Path, name: str) -> Iterator[Measured]:
     path = folder / f"{MARK}{os.getpid()}-{os.urandom(4).hex()}"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
+        # At once: nothing of it is left, however this process ends.
+        path.unlink()
         began = time.perf_counter()
         for _ in range(WRITTEN // len(content)):
             _write(descriptor, content)
@@ -205,7 +207,6 @@ def _written_and_read(folder: Path, name: str) -> Iterator[Measured]:
         read = WRITTEN / (time.perf_counter() - began)
     finally:
         os.close(descriptor)
-        path.unlink(missing_ok=True)
     yield Measured(f"{name}_write", (written,))
     yield Measured(f"{name}_read", (read,))
 

@@ -121,11 +121,19 @@ def test_a_disk_without_room_or_an_answer_is_said_and_nothing_stays(
     assert done.problem == f"no room on the disk of {tmp_path}"
     assert {each.name for each in done.measured} == {"compute", "memory"}
     monkeypatch.undo()
-    answers = threading.Event()
-    monkeypatch.setattr(os, "fsync", lambda _: answers.wait(60))
+    asked, answers = threading.Event(), threading.Event()
+
+    def wait(_: int) -> None:
+        asked.set()
+        answers.wait(60)
+
+    monkeypatch.setattr(os, "fsync", wait)
     monkeypatch.setattr(experiments, "DISK_S", 0.05)
     with pytest.raises(Unmeasured, match=r"took more than 0 s for 4 MiB"):
         experiments.files(tmp_path, "disk")
+    assert asked.wait(60)
+    # If the rank were killed now, nothing of it would be left.
+    assert list(tmp_path.iterdir()) == []
     answers.set()
     for thread in threading.enumerate():
         if thread.name == "ddptop-probe":
