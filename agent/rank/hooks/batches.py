@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ddptop.agent.rank.records.stamps import BACKWARD, COPY, DATA, FORWARD, OTHER, Draw, StepStamps
@@ -22,6 +22,10 @@ _MOST_DATASETS: Final = 1024
 
 _MOST_TENSORS: Final = 16
 """Tensors of a batch that are looked at."""
+_MOST_ITEMS: Final = 32
+"""Items of each part of a batch among which they are looked for: a list may hold thousands of words."""
+_MOST_PARTS: Final = 512
+"""Parts and items of a batch in all."""
 _TOKENS: Final = "input_ids"
 """The name of tokens in a batch of the Transformers library."""
 
@@ -124,7 +128,7 @@ def sizes_of(torch: Any, batch: Any) -> tuple[int | None, int | None]:
     a first tensor that holds whole numbers for each sample where another tensor has the same shape: the next token for
     each.  Pictures are bytes or fractions, and classes one number a sample.  Padding counts, as it is computed, too.
     """
-    tensors = list(itertools.islice(_tensors(torch, batch), _MOST_TENSORS))
+    tensors = _tensors(torch, batch)
     if not tensors:
         return None, None
     _, first = tensors[0]
@@ -132,18 +136,25 @@ def sizes_of(torch: Any, batch: Any) -> tuple[int | None, int | None]:
     for name, tensor in tensors:
         if name == _TOKENS and tensor.ndim:
             return samples, tensor.numel()
-    is_text = first.ndim == 2 and first.shape[1] > 1 and first.dtype in (torch.int64, torch.int32)
-    same = [each for _, each in tensors if each.shape == first.shape and each.dtype == first.dtype]
-    return samples, first.numel() if is_text and len(same) > 1 else None
+    # Nested tensors have no shape.
+    alike = [each for _, each in tensors if each.dtype == first.dtype and each.ndim == 2 and not each.is_nested]
+    if first.dtype not in (torch.int64, torch.int32) or len(alike) < 2 or alike[0] is not first or first.shape[1] < 2:
+        return samples, None
+    return samples, first.numel() if any(each.shape == first.shape for each in alike[1:]) else None
 
 
-def _tensors(torch: Any, batch: Any, name: object = None) -> Iterator[tuple[object, Any]]:
-    """Yield the tensors of a batch in order, each with the name that a mapping gives it."""
-    if isinstance(batch, torch.Tensor):
-        yield name, batch
-    elif isinstance(batch, Mapping):
-        for key, value in batch.items():
-            yield from _tensors(torch, value, key)
-    elif isinstance(batch, (list, tuple)):
-        for item in batch:
-            yield from _tensors(torch, item)
+def _tensors(torch: Any, batch: Any) -> list[tuple[object, Any]]:
+    """Return the first tensors of a batch in order, each with the name that a mapping gives it."""
+    found: list[tuple[object, Any]] = []
+    parts: list[tuple[object, Any]] = [(None, batch)]
+    for _ in range(_MOST_PARTS):
+        if not parts or len(found) == _MOST_TENSORS:
+            break
+        name, part = parts.pop()
+        if isinstance(part, torch.Tensor):
+            found.append((name, part))
+        elif isinstance(part, Mapping):
+            parts += reversed([*itertools.islice(part.items(), _MOST_ITEMS)])
+        elif isinstance(part, (list, tuple)):
+            parts += [(None, item) for item in reversed([*itertools.islice(part, _MOST_ITEMS)])]
+    return found

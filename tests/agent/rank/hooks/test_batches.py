@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -214,3 +214,30 @@ def test_tokens_of_an_evaluation_are_left_out() -> None:
             train(stamps)
     stamped = sorted_stamps(stamps, Batches())
     assert (stamped.samples, stamped.tokens) == (8, 200)
+
+
+class Looked(list[int]):
+    """A list that counts how many of its items were looked at."""
+
+    seen = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for item in range(len(self)):
+            Looked.seen += 1
+            yield item
+
+
+def test_a_long_list_in_a_batch_is_not_looked_through() -> None:
+    """The training thread waits meanwhile: of a list of words for each sample only the first items matter."""
+    words = [Looked(range(4096)) for _ in range(64)]
+    assert sizes_of(torch, [words[0], torch.ones(8, 3)]) == (8, None)
+    assert sizes_of(torch, [torch.ones(8, 3), *words, *words]) == (8, None)
+    assert Looked.seen <= 1024
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_nested_tensor_in_a_batch_hides_nothing() -> None:
+    """It has no shape, and torch raises where it is asked for one."""
+    nested = torch.nested.as_nested_tensor([whole(3), whole(5)])
+    assert sizes_of(torch, (whole(8, 16), nested, whole(8, 16))) == (8, 128)
+    assert sizes_of(torch, (whole(8, 16), nested)) == (8, None)
