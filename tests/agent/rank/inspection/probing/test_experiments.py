@@ -196,6 +196,29 @@ def test_the_limits_of_a_control_group_are_read_in_both_versions(
     assert facts._throttled_ms(tmp_path) == throttled_ms
 
 
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("0::/job", "job/cpu.max"),
+        ("0::/host/path/of/a/container", "cpu.max"),
+        ("4:cpu,cpuacct:/job", "cpu,cpuacct/job/cpu.cfs_quota_us"),
+        # The name of the mount may have them in another order, with a link for each of them.
+        ("4:cpuacct,cpu:/job", "cpu/job/cpu.cfs_quota_us"),
+    ],
+)
+def test_the_control_group_is_found_where_it_is_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, place: str
+) -> None:
+    """Of both versions, and in a container, which sees its own group as the root."""
+    file = tmp_path / "groups" / place
+    for each in (file, tmp_path / "self" / "cgroup"):
+        each.parent.mkdir(parents=True)
+        each.write_text(line + "\n")
+    monkeypatch.setattr(facts, "_PROC", tmp_path)
+    monkeypatch.setattr(facts, "_GROUPS", tmp_path / "groups")
+    assert facts.folder("cpu") == file.parent
+
+
 def test_nothing_that_cannot_be_read_is_made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Absence is None, and no error."""
     for name in ("_PROC", "_GROUPS", "_CPUS"):
