@@ -95,12 +95,19 @@ class _Parts:
         self.left_out: list[str] = []
         self.order = 0
         """Order of the matrices, 0 where there is no room for any."""
+        self.stretch = 1.0
+        """Time that the ranks have taken alone as a part of the planned one: on a busy machine they take longer."""
         self._ranks, self._held, self._controller, self._wait = ranks, held, controller, wait
         self._after = "the ranks stay paused" if held.was_paused else ""
         self._until = until
         self._number = 0
         self._asked = list(ranks.ranks)
         self._renew_at = wait.clock() + RENEW_S
+
+    @property
+    def now(self) -> float:
+        """Seconds by the clock of the probe."""
+        return self._wait.clock()
 
     def has_time(self, seconds: float, said: str = "") -> bool:
         """Say whether there is time for something, and note that it is left out where there is none."""
@@ -198,6 +205,7 @@ def _own(parts: _Parts, found: Probe) -> None:
     turns = _turns(found.ranks)
     ms = int(max(_MS[0], min(_MS[1], 1e3 * ALONE_S / (len(turns) * _EXPERIMENTS))))
     takes_s = _EXPERIMENTS * ms / 1e3
+    planned_s, began = 0.0, parts.now
     for number, turn in enumerate(turns):
         missing = ranks_in_spans(itertools.chain(*turns[number:]))
         if not parts.has_time(3 * takes_s, f"{missing} alone"):
@@ -206,12 +214,14 @@ def _own(parts: _Parts, found: Probe) -> None:
         for rank, probed in parts.do("own", said, turn, ms=ms, size=order, takes_s=takes_s).items():
             of_rank = _of(rank, found)
             of_rank.alone, of_rank.facts, of_rank.problem = _made(probed), probed.facts, probed.problem
+        planned_s += takes_s
+        parts.stretch = max(1.0, (parts.now - began) / planned_s)
     problems: dict[str, list[int]] = {}
     for each in found.ranks:
         if each.problem:
             problems.setdefault(each.problem, []).append(each.rank)
     found.left_out += [f"{ranks_in_spans(ranks)}: {problem}" for problem, ranks in problems.items()]
-    if len(found.ranks) > 1 and parts.has_time(2 * takes_s, "all ranks together"):
+    if len(found.ranks) > 1 and parts.has_time(2 * parts.stretch * takes_s, "all ranks together"):
         for rank, probed in parts.do("own", "all ranks together", ms=ms, size=order, takes_s=takes_s).items():
             _of(rank, found).together = _made(probed)
 
@@ -226,7 +236,7 @@ def _ranks_again(parts: _Parts, found: Probe) -> None:
     takes_s = (_EXPERIMENTS if files else _EXPERIMENTS - 1) * _AGAIN_MS / 1e3
     turns = _turns([_of(rank, found) for rank in sorted({*worst, *(each.peer for each in worst.values())})])
     for time_ in range(_AGAIN):
-        if not parts.has_time(len(turns) * takes_s):
+        if not parts.has_time(len(turns) * parts.stretch * takes_s):
             break
         # In the other order each time: what passes meanwhile meets not always the same.
         for turn in turns[:: -1 if time_ % 2 else 1]:

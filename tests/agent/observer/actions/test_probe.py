@@ -167,6 +167,14 @@ def test_all_ends_in_time_and_what_is_left_out_is_named(tmp_path: Path) -> None:
     assert not ranks.held
 
 
+def test_ranks_that_take_longer_than_planned_are_let_go_in_time(tmp_path: Path) -> None:
+    """Each experiment takes more than twice as long, as on a busy machine: fewer looks, and no later end."""
+    ranks = Ranks(3, slow={1: 0.5})
+    ranks.takes_s = lambda part: 1.4 * 3 * part.ms / 1e3 if part.kind == "own" else 0.01
+    assert probed(tmp_path, ranks).took_s < 10.0
+    assert len([part for part, _ in ranks.said if part.closely]) < 6
+
+
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
