@@ -99,8 +99,8 @@ class Collectives:
         """There is such a group."""
         self._has_seen = False
         """A collective, a send or a receive was called."""
-        self.is_aside = False
-        """True while the calls are not the training's."""
+        self._aside: int | None = None
+        """The thread whose calls are not the training's."""
         self.groups: dict[str, Counted] = {}
         """By name, the calls of each process group."""
 
@@ -179,12 +179,20 @@ class Collectives:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Note no calls and waits in this block: they are not the training's. For use on the held training thread."""
-        self.is_aside = self._waits.is_aside = True
+        """Note no calls and waits of this thread in this block: they are not the training's.
+
+        Those of other threads are: a checkpoint that is saved beside the training has collectives of its own.
+        """
+        self._aside, self._waits.is_aside = threading.get_ident(), True
         try:
             yield
         finally:
-            self.is_aside = self._waits.is_aside = False
+            self._aside, self._waits.is_aside = None, False
+
+    @property
+    def is_aside(self) -> bool:
+        """True where a call on the present thread is not the training's."""
+        return self._aside is not None and self._aside == threading.get_ident()
 
     def missed(self, error: Exception) -> None:
         """Note that a call could not be noted, so that the time for which this step waits is not known."""
@@ -212,7 +220,7 @@ class Collectives:
 
         def pre_hook(args: Any) -> None:
             """Note a call: all of it in a step that is recorded, a plain tuple in one that is only counted."""
-            if self.is_aside:
+            if self._aside is not None and self.is_aside:
                 return
             began = cost.clock() if cost.sampling else 0
             try:

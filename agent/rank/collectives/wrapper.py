@@ -53,8 +53,10 @@ _METHODS: Final = {
 class Collectives(Protocol):
     """Receiver of the observed calls."""
 
-    is_aside: bool
-    """True while the calls are not the training's."""
+    @property
+    def is_aside(self) -> bool:
+        """True where a call on the present thread is not the training's."""
+        ...
 
     def now(self) -> int:
         """Return the present stamp."""

@@ -352,6 +352,39 @@ def test_what_torch_takes_to_call_the_hooks_is_a_part_of_their_cost(monkeypatch)
     assert 4_000 < found[1] - found[0] < 10_000
 
 
+def test_calls_aside_of_the_training_are_those_of_one_thread(monkeypatch):
+    """What another thread of the script calls meanwhile counts as always: its ranks do so at different times."""
+    hooks: list[Callable[[Any], None]] = []
+
+    class Group:
+        group_name = "0"
+
+        def register_pre_hook(self, _: int, hook: Callable[[Any], None]) -> None:
+            hooks.append(hook)
+
+        def register_post_hook(self, _: int, hook: Callable[[Any], None]) -> None: ...
+
+    args = SimpleNamespace(
+        name=SimpleNamespace(name="ALLREDUCE", value=3), async_op=False, input_tensors=[SimpleNamespace(nbytes=8)]
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    stamps = Stamps(Clock(0), Clock(0))
+    stamps.recording = False
+    collectives = Collectives(stamps, Faults())
+    monkeypatch.setattr(collectives._waits, "watch", lambda _: None)
+    group = Group()
+    collectives.watch(group)
+    with collectives.aside():
+        hooks[0](args)
+        thread = threading.Thread(target=hooks[0], args=(args,))
+        thread.start()
+        thread.join()
+    assert collectives.groups["0"].calls == 1
+    hooks[0](args)
+    assert collectives.groups["0"].calls == 2
+    assert collectives.groups["0"].group() is group
+
+
 def test_a_group_that_is_made_anew_is_counted_anew(monkeypatch):
     """After a new start of torch.distributed its names come again, on all ranks alike."""
 
