@@ -76,7 +76,8 @@ class _Trace:
             self.file = os.memfd_create("ddptop-operators")
         except (ImportError, OSError, ValueError) as error:
             raise _Unavailable from error
-        self._lock = threading.Lock()
+        # A signal handler of the script's may fork while the training thread has it.
+        self._lock = threading.RLock()
         self._is_on = self._is_there = False
         self.ended = threading.Event()
         self.is_spoiled = False
@@ -140,7 +141,7 @@ class _Trace:
 
     def abandon(self) -> None:
         """Be removed from a forked child, where a thread that is not there may have the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.remove()
         os.close(self.file)
 

@@ -148,6 +148,12 @@ def test_a_step_in_which_the_process_forks_is_not_counted(training: Training) ->
     assert training.counting.flops == WORK
 
 
+def hold(lock: Any, has: threading.Event, forked: threading.Event) -> None:
+    with lock:
+        has.set()
+        forked.wait()
+
+
 def test_a_forked_child_has_nothing_of_it(training: Training, tmp_path: Path) -> None:
     """It may fork, and have an observer of its own, also where the parent's thread had the lock just then."""
     said = tmp_path / "own.json"
@@ -157,11 +163,16 @@ def test_a_forked_child_has_nothing_of_it(training: Training, tmp_path: Path) ->
         if step != 23 or trace is None:
             return
         training.counting.spoil()
-        with trace._lock:
-            child = os.fork()
-        if not child:
+        has, forked = threading.Event(), threading.Event()
+        other = threading.Thread(target=hold, args=(trace._lock, has, forked))
+        other.start()
+        has.wait()
+        child = os.fork()
+        if child:
+            forked.set()
+            other.join()
+        else:
             try:
-                trace._lock.acquire()
                 training.counting.abandon()
                 training.counting.spoil()
                 observer = torch.profiler.ExecutionTraceObserver().register_callback(str(said))
@@ -175,6 +186,21 @@ def test_a_forked_child_has_nothing_of_it(training: Training, tmp_path: Path) ->
     training.during = fork
     training.step(23)
     assert said.read_text().count('"name": "aten::ones"') == 1
+    until(lambda: training.counting.is_armed, "another attempt")
+
+
+def test_a_signal_handler_may_fork_at_any_moment(training: Training) -> None:
+    """Also while the training thread ends the observer: a fork ends it, too."""
+
+    def end(step: int) -> None:
+        trace = training.counting._trace
+        if step == 23 and trace is not None:
+            assert trace._lock.acquire(timeout=1)
+            training.counting.spoil()
+            trace._lock.release()
+
+    training.during = end
+    training.step(23)
     until(lambda: training.counting.is_armed, "another attempt")
 
 
