@@ -4,8 +4,9 @@ A product of matrices m x k and k x n counts 2 m k n, as torch's `FlopCounterMod
 counts all pairs, also where a mask leaves out half of them.  What counts is the model's own work, so that the share of
 the peak is the MFU of the PaLM paper (Chowdhery et al., 2022, appendix B): the forward and the backward pass.  What
 activation checkpointing or a backward pass through attention computes a second time does not count, nor do passes
-without gradients (evaluation, a teacher), nor the optimizer.  A number that is not known counts nothing, so the sum may
-be too small and is never too large, but for what a compiled backward pass computes anew.
+without gradients (evaluation, a teacher), nor the optimizer.  What is not known counts nothing, nor does a product with
+a sparse matrix, whose shape does not show its work.  So the sum may be too small and is never too large, but for what a
+compiled backward pass computes anew.
 
 torch's own formulas are not used: for grouped convolutions they count as many times too much as there are groups, for
 attention on a CPU nothing.
@@ -166,7 +167,8 @@ def _nodes(lines: Iterable[bytes]) -> tuple[list[_Node], list[_Found]]:
             if name in _OPERATORS:
                 given, result = _values(inputs), _values(outputs)
                 flops, first = _flops(name, given, result)
-                found.append(_Found(node, flops, _type(given.types[first]), name in _CONVOLUTIONS))
+                if _is_dense(given.values[first]) and _is_dense(given.values[first + 1]):
+                    found.append(_Found(node, flops, _type(given.types[first]), name in _CONVOLUTIONS))
             if len(nodes) % _TURN == 0:
                 time.sleep(_PAUSE_S)
     if len({node.number for node in nodes}) < max(1, len(nodes)):
@@ -177,6 +179,11 @@ def _nodes(lines: Iterable[bytes]) -> tuple[list[_Node], list[_Found]]:
 def _values(text: bytes) -> _Values:
     """Return what an operator was given, or has returned, from its line."""
     return msgspec.json.decode(text.partition(b": ")[2].rstrip().rstrip(b","), type=_Values)
+
+
+def _is_dense(tensor: Sequence[Any]) -> bool:
+    """Say whether a tensor has memory of its own: sparse ones, whose zeros are not multiplied, have none."""
+    return bool(tensor[1])
 
 
 def _type(text: str) -> str:

@@ -54,6 +54,13 @@ def test_a_linear_layer(traced: Traced) -> None:
     assert flops(traced(backward(layer, rows.clone().requires_grad_()))) == 3 * once
 
 
+def test_a_sparse_matrix_is_not_multiplied_as_a_dense_one(traced: Traced) -> None:
+    """Its shape does not show how many numbers it has: only the layer counts, and where there is none, nothing is."""
+    graph, layer, rows = torch.eye(50).to_sparse(), torch.nn.Linear(24, 40), torch.randn(50, 24)
+    assert flops(traced(backward(lambda: torch.sparse.mm(graph, layer(rows))))) == 2 * 2 * 50 * 24 * 40
+    assert traced(backward(lambda: torch.sparse.mm(graph, rows.clone().requires_grad_()))) is None
+
+
 def test_convolutions_and_batch_norm(traced: Traced) -> None:
     """Each place of the output takes a product with the weight; with groups each channel only that with its own."""
     model = torch.nn.Sequential(
