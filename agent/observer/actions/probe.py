@@ -96,7 +96,7 @@ class _Parts:
         self.order = 0
         """Order of the matrices, 0 where there is no room for any."""
         self.stretch = 1.0
-        """Time that the ranks have taken alone as a part of the planned one: on a busy machine they take longer."""
+        """Time that a rank has taken alone by the planned one, the longest: on a busy machine it takes longer."""
         self._ranks, self._held, self._controller, self._wait = ranks, held, controller, wait
         self._after = "the ranks stay paused" if held.was_paused else ""
         self._until = until
@@ -205,23 +205,23 @@ def _own(parts: _Parts, found: Probe) -> None:
     turns = _turns(found.ranks)
     ms = int(max(_MS[0], min(_MS[1], 1e3 * ALONE_S / (len(turns) * _EXPERIMENTS))))
     takes_s = _EXPERIMENTS * ms / 1e3
-    planned_s, began = 0.0, parts.now
     for number, turn in enumerate(turns):
         missing = ranks_in_spans(itertools.chain(*turns[number:]))
         if not parts.has_time(3 * takes_s, f"{missing} alone"):
             break
-        said = f"{named(turn)} alone"
+        said, began = f"{named(turn)} alone", parts.now
         for rank, probed in parts.do("own", said, turn, ms=ms, size=order, takes_s=takes_s).items():
             of_rank = _of(rank, found)
             of_rank.alone, of_rank.facts, of_rank.problem = _made(probed), probed.facts, probed.problem
-        planned_s += takes_s
-        parts.stretch = max(1.0, (parts.now - began) / planned_s)
+        parts.stretch = max(parts.stretch, (parts.now - began) / takes_s)
     problems: dict[str, list[int]] = {}
     for each in found.ranks:
         if each.problem:
             problems.setdefault(each.problem, []).append(each.rank)
     found.left_out += [f"{ranks_in_spans(ranks)}: {problem}" for problem, ranks in problems.items()]
-    if len(found.ranks) > 1 and parts.has_time(2 * parts.stretch * takes_s, "all ranks together"):
+    # Another look at a rank is worth more: two of two ranks without their files have to fit in, too.
+    looks_s = judge.LEAST_AGAIN * 2 * (_EXPERIMENTS - 1) * _AGAIN_MS / 1e3
+    if len(found.ranks) > 1 and parts.has_time(parts.stretch * (takes_s + looks_s), "all ranks together"):
         for rank, probed in parts.do("own", "all ranks together", ms=ms, size=order, takes_s=takes_s).items():
             _of(rank, found).together = _made(probed)
 
