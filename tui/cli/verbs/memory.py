@@ -19,11 +19,11 @@ def add(verbs: Verbs) -> None:
     memory = add_verb(
         verbs, "memory", "say what lives in the memory of some ranks, and what grows",
         "Counts the tensors, arrays and Python objects of some ranks before and behind the same steps, and says what "
-        "there is more of: the line that made it, and what holds it. The ranks are held for each count alone.",
+        "there is more of: the line that made it, and its place. The ranks are held for the counts alone.",
         """
-        ddptop memory resnet-7f                # the rank whose memory grows, or the first 8
+        ddptop memory resnet-7f          # the rank that grows, or the first 8
         ddptop memory resnet-7f --ranks 0,2 --steps 20
-        ddptop memory resnet-7f --list         # those that are kept with the run
+        ddptop memory resnet-7f --list   # those that are kept with the run
         """,
         AWAITED,
     )  # fmt: skip
