@@ -6,6 +6,7 @@ Where the script records them itself it goes on, and there is no census.
 from __future__ import annotations
 
 import _tracemalloc
+import ctypes
 import functools
 import sys
 import time
@@ -13,13 +14,15 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ddptop.agent.run.script.sources import Sources
 
 _FRAMES: Final = 24
 """Frames of each allocation that are kept: between a line of the script and a tensor stand modules of torch."""
 _SETTLES_S: Final = 0.001
+_RAW: Final = 0
+"""Domain of the memory that threads may allocate without the interpreter lock (`PYMEM_DOMAIN_RAW`)."""
 _SCRIPTS_OWN: Final = "its script uses tracemalloc itself"
 _MOST: Final = 2_000
 """New objects whose origin is looked up at most."""
@@ -54,7 +57,16 @@ class Origins:
             begin(nframe)
 
         self._shadow = tracemalloc.start = begun_by_script
+        # Before Python 3.12.9 and 3.13.2 the end of a record crashes a thread without the interpreter lock that is
+        # about to record an allocation (https://github.com/python/cpython/issues/128679). Nothing of the domain that
+        # such threads may use is recorded: no object is in it, and any other one needs the lock.
+        get, put = _allocators()
+        raw = _Allocator()
+        get(_RAW, raw)
         begin(_FRAMES)
+        put(_RAW, raw)
+        # Those that have begun an allocation in between wait for the lock, and get it now.
+        time.sleep(_SETTLES_S)
 
     @property
     def own_bytes(self) -> int:
@@ -67,9 +79,6 @@ class Origins:
             tracemalloc.start = self._start
         self._shadow = None
         if self._is_ours and tracemalloc.is_tracing():
-            # Before Python 3.12.9 a thread without the interpreter lock that records an allocation meanwhile would
-            # crash (https://github.com/python/cpython/issues/128679): those that wait for the lock come first.
-            time.sleep(_SETTLES_S)
             tracemalloc.stop()
         self._is_ours = False
 
@@ -134,10 +143,25 @@ def _trace(each: object) -> Any:
     return _tracemalloc._get_object_traceback(each)
 
 
+class _Allocator(ctypes.Structure):
+    """The functions that allocate the memory of a domain (`PyMemAllocatorEx`)."""
+
+    _fields_: ClassVar[list[Any]] = [
+        (name, ctypes.c_void_p) for name in ("context", "malloc", "calloc", "realloc", "free")
+    ]
+
+
+@functools.cache
+def _allocators() -> tuple[Any, Any]:
+    """Return the functions that read and set the allocator of a domain; both keep the interpreter lock."""
+    get, put = ctypes.pythonapi.PyMem_GetAllocator, ctypes.pythonapi.PyMem_SetAllocator
+    get.argtypes = put.argtypes = [ctypes.c_int, ctypes.POINTER(_Allocator)]
+    get.restype = put.restype = None
+    return get, put
+
+
 @functools.cache
 def _read() -> Any:
-    import ctypes
-
     read = ctypes.pythonapi._PyTraceMalloc_GetTraceback
     read.argtypes = [ctypes.c_uint, ctypes.c_size_t]
     read.restype = ctypes.py_object
