@@ -244,8 +244,8 @@ def _end(asked: _Asked, sources: Sources) -> tuple[MemoryUse, Any]:
     elapsed_ns = time.monotonic_ns() - asked.began_ns
     asked.origins.check()
     after, on_devices = _own_left_out(asked.origins), devices.devices()
-    snapshot = asked.history.end() if asked.history is not None else None
     with _census(asked):
+        snapshot = asked.history.end() if asked.history is not None else None
         variables = Variables(sources)
         objects = Objects(variables.values, asked.classes)
         try:

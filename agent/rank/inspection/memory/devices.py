@@ -19,6 +19,8 @@ from ddptop.agent.wire import DeviceMemory
 
 _ENTRIES: Final = 100_000
 """Events of the history at most, each of some KB."""
+_RECORDS: Final = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
+"""Functions of `torch._C` that begin and end the history, whichever of torch's is called."""
 _NEWEST: Final = 6
 """Readings of the memory that are said when it is full."""
 
@@ -48,23 +50,38 @@ class History:
 
     def __init__(self) -> None:
         """Begin it, where there is a device whose history nobody records."""
-        cuda = _cuda()
-        self._cuda = cuda
-        is_recorded = getattr(sys.modules["torch"]._C, "_cuda_isHistoryEnabled", None) if cuda is not None else None
-        self.is_ours = is_recorded is not None and not is_recorded()
+        self._cuda = cuda = _cuda(has_history=True)
+        self._shadows: dict[str, tuple[Any, Any]] = {}
+        """By name, a function of torch's, and the one that stands in its place."""
+        self.is_ours = cuda is not None and not _functions()._cuda_isHistoryEnabled()
         if self.is_ours:
             cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=_ENTRIES)
+            for name in _RECORDS:
+                if (function := getattr(_functions(), name, None)) is not None:
+                    self._shadows[name] = function, self._shadow(function)
+                    setattr(_functions(), name, self._shadows[name][1])
+
+    def _shadow(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def by_script(*args: Any, **named: Any) -> Any:
+            # From now on it is the script's history.
+            self.is_ours = False
+            return function(*args, **named)
+
+        return by_script
 
     def end(self) -> Any:
-        """End it, unless it is the script's; return the allocator's snapshot, None where there is no device."""
-        if self._cuda is None:
-            return None
-        found = self._cuda.memory._snapshot()
-        self.stop()
-        return found
+        """End it, unless it is the script's; return the allocator's snapshot, None where there is none."""
+        try:
+            return None if self._cuda is None else self._cuda.memory._snapshot()
+        finally:
+            self.stop()
 
     def stop(self) -> None:
         """End it, unless it is the script's."""
+        for name, (function, shadow) in self._shadows.items():
+            if getattr(_functions(), name) is shadow:
+                setattr(_functions(), name, function)
+        self._shadows = {}
         if self.is_ours:
             self.is_ours = False
             self._cuda.memory._record_memory_history(enabled=None)
@@ -104,9 +121,9 @@ class Fullness:
         try:
             if _cuda() is not None:
                 self._is_watched = True
-                attach = getattr(sys.modules["torch"]._C, "_cuda_attach_out_of_memory_observer", None)
-                if attach is not None:
-                    attach(self._full)
+                if _cuda(has_history=True) is not None:
+                    # Torch calls it without any lock of its own, and takes the interpreter's.
+                    _functions()._cuda_attach_out_of_memory_observer(self._full)
         except Exception as error:
             self._faults.note("watching for a full device", error)
 
@@ -134,8 +151,21 @@ class Fullness:
             self._faults.note(f"saying that a device is full: {describe(error)}")
 
 
-def _cuda() -> Any:
-    """Return torch's module of CUDA where this process uses a device, else None."""
+def _functions() -> Any:
+    """Return torch's module of functions in C++."""
+    return sys.modules["torch"]._C
+
+
+def _cuda(*, has_history: bool = False) -> Any:
+    """Return torch's module of CUDA where this process uses a device, else None.
+
+    Args:
+        has_history: return it only with torch's own allocator. CUDA's (`cudaMallocAsync`) has numbers alone, and one of
+            the script's (`CUDAPluggableAllocator`) mostly not even these: torch raises where it is asked for more.
+    """
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
-    return cuda if cuda is not None and cuda.is_available() and cuda.is_initialized() else None
+    if cuda is None or not (cuda.is_available() and cuda.is_initialized()):
+        return None
+    backend = cuda.get_allocator_backend()
+    return cuda if backend == "native" or (backend == "cudaMallocAsync" and not has_history) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import inspect
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import psutil
 import pytest
 from support import late
-from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.growth import sentence
@@ -436,74 +434,3 @@ def test_the_kinds_of_resident_memory_are_the_system_s(training: Training) -> No
     assert use.resident is not None
     resident = use.resident.anonymous + use.resident.file + use.resident.shared
     assert resident == pytest.approx(told.rss, rel=0.1)
-
-
-class Cuda:
-    """Torch's module of a device, as far as it is asked."""
-
-    def __init__(self, *, recording: bool = False) -> None:
-        self.allocated = 1 << 20
-        self.recording = recording
-        self.calls: list[tuple[Any, ...]] = []
-        self.memory = SimpleNamespace(_record_memory_history=self._record, _snapshot=lambda: {"segments": [1, 2]})
-
-    def is_available(self) -> bool:
-        return True
-
-    is_initialized = is_available
-
-    def device_count(self) -> int:
-        return 2
-
-    def memory_stats(self, index: int) -> dict[str, int]:
-        names = ("reserved_bytes.all.current", "allocated_bytes.all.current", "allocated_bytes.all.peak")
-        return dict(zip(names, (8 << 20, self.allocated, 4 << 20), strict=True)) if index == 1 else {}
-
-    def _record(self, enabled: str | None = "all", **more: Any) -> None:
-        self.calls.append((enabled, more.get("context"), more.get("stacks")))
-        self.recording = enabled is not None
-
-
-@contextlib.contextmanager
-def device(monkeypatch: pytest.MonkeyPatch, *, recording: bool = False) -> Any:
-    cuda = Cuda(recording=recording)
-    with monkeypatch.context() as patched:
-        patched.setattr(torch, "cuda", cuda)
-        patched.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: cuda.recording, raising=False)
-        yield cuda
-
-
-@pytest.mark.parametrize("recording", [False, True])
-def test_the_allocator_of_a_device_is_asked_and_its_history_kept(
-    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, recording: bool
-) -> None:
-    """Over these steps alone; where the script has it kept, that goes on."""
-    import pickle
-
-    with device(monkeypatch, recording=recording) as cuda:
-        training.ask(2, 2, number=7)
-        training.boundary()
-        assert cuda.recording
-        cuda.allocated += 4096
-        training.boundary()
-        training.boundary()
-        until(lambda: training.ask(2, 2, number=7), "the snapshot")
-        use = training.ask(2, 2, number=7)
-        assert cuda.recording is recording
-        assert cuda.calls == ([] if recording else [("all", "alloc", "python"), (None, None, None)])
-    assert use is not None
-    (found,) = use.devices
-    assert (found.device, found.allocated, found.allocated_grown) == ("cuda:1", (1 << 20) + 4096, 4096)
-    assert (found.reserved, found.reserved_grown, found.peak) == (8 << 20, 0, 4 << 20)
-    assert found.snapshot == str(tmp_path / "memory/0007/rank-2.pickle")
-    assert pickle.loads(Path(found.snapshot).read_bytes()) == {"segments": [1, 2]}
-
-
-def test_what_the_observer_asks_by_itself_keeps_no_history(
-    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The numbers are enough for a sentence."""
-    with device(monkeypatch) as cuda:
-        training.over(lambda: None)
-        assert cuda.calls == []
-    assert not (tmp_path / "memory").exists()
