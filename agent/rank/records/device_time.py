@@ -43,6 +43,8 @@ class Captures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open = 0
+        self.were = False
+        """True once one has begun: torch calls no operators for what a graph replays."""
 
     @property
     def under_way(self) -> bool:
@@ -53,6 +55,7 @@ class Captures:
         """Note that a capture is about to begin."""
         with self._lock:
             self._open += 1
+            self.were = True
 
     def end(self) -> None:
         """Note that a capture has ended."""

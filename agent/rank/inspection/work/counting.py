@@ -31,6 +31,7 @@ from typing import Any, Final
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.work import arithmetic
 from ddptop.agent.rank.inspection.work.peaks import peak_of
+from ddptop.agent.rank.records.device_time import CAPTURES
 from ddptop.agent.rank.records.stamps import Stamps
 
 _STEPS: Final = (23, 53, 113, 233, 473)
@@ -194,7 +195,9 @@ class Counting:
 
     def _begin(self) -> None:
         torch: Any = sys.modules["torch"]
-        if torch.autograd._profiler_enabled() or threading.current_thread() is not threading.main_thread():
+        if CAPTURES.were or threading.current_thread() is not threading.main_thread():
+            return
+        if torch.autograd._profiler_enabled():
             return
         self._watch(torch)
         self._trace = trace = _Trace(torch)
@@ -269,7 +272,7 @@ class Counting:
                 self._end_where_failed(trace)
             time.sleep(_SETTLE_S)
             trace.remove()
-            is_usual = not trace.is_spoiled and _compiled() == trace.compiled
+            is_usual = not trace.is_spoiled and not CAPTURES.were and _compiled() == trace.compiled
             if is_usual:
                 self._count(trace)
         except Exception as error:

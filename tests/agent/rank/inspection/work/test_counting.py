@@ -16,6 +16,7 @@ from support.harness import until
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.work import arithmetic, counting
 from ddptop.agent.rank.inspection.work.counting import Counting
+from ddptop.agent.rank.records.device_time import Captures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -219,6 +220,27 @@ def test_without_a_thread_the_observer_ends_at_once(training: Training, monkeypa
     assert len(os.listdir("/proc/self/fd")) == before
     training.step(500)
     assert training.counting.flops is None
+
+
+@pytest.mark.parametrize("step", [12, 23])
+def test_what_a_graph_of_the_device_replays_is_not_known(
+    training: Training, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Torch calls no operators for it, so that the work would be what is left: nothing is counted after a capture."""
+    captures = Captures()
+    monkeypatch.setattr(counting, "CAPTURES", captures)
+
+    def capture(number: int) -> None:
+        if number == step:
+            captures.begin()
+            captures.end()
+
+    training.during = capture
+    training.step(30)
+    until(lambda: not training.counting.is_under_way, "the end of the trace")
+    training.step(500)
+    assert training.counting.flops is None
+    assert training.faults.count == 0
 
 
 def test_an_observer_of_the_script_goes_on(training: Training, tmp_path: Path) -> None:
