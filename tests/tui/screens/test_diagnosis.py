@@ -11,8 +11,12 @@ from support.screens.dashboards import dashboard, seen, until
 from support.screens.frames import StillSource, frame
 from textual.screen import Screen
 
+from ddptop.agent.observer.record.memory import Censused, RankMemory
+from ddptop.agent.observer.record.memory import Kept as KeptMemory
 from ddptop.agent.observer.record.profiles.kept import Kept
 from ddptop.agent.observer.record.profiles.summary import Difference, Summary
+from ddptop.agent.wire import MemoryUse, ObjectKind
+from ddptop.tui.model.diagnosis import memory
 from ddptop.tui.model.diagnosis.profile import newest
 from ddptop.tui.screens.diagnosis import DiagnosisScreen
 from ddptop.tui.screens.dialogs.kill import KillDialog
@@ -80,4 +84,40 @@ async def test_a_paused_run_says_why_it_is_not_profiled() -> None:
     async with dashboard(source).run_test(size=(110, 30), notifications=True) as pilot:
         await pilot.press("P")
         assert [each.message for each in pilot.app._notifications] == ["P does nothing: the run is paused"]
+        assert source.asked == []
+
+
+async def test_the_key_of_memory_looks_and_shows_what_grows() -> None:
+    """Over three steps of the rank that a verdict names, or of the first ranks; `escape` leads back."""
+    cause = "train.py:52 made 3 more float32[64, 32, 256] in 3 steps (6 MiB), held by list `kept` of main()"
+    leak = ObjectKind("tensor", "Tensor", "float32", (64, 32, 256), "cpu", 9, 18 << 20, 3, 6 << 20, "train.py:52")
+    use = MemoryUse(5, 7, (leak,), census_ns=900_000_000)
+    kept = KeptMemory("0002", Path("/run/memory/0002"), Censused("r", 1.5e9, 1, (RankMemory(1, "", cause, use),)))
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(110, 30)) as pilot:
+        source.kept["memory"] = memory.newest([kept])
+        await pilot.press("M")
+        await until(pilot, lambda: cause in seen(pilot.app), "the sentence")
+        assert source.asked == ["memory 3 (0, 1, 2, 3) True"]
+        assert isinstance(pilot.app.screen, DiagnosisScreen)
+        text = seen(pilot.app)
+        assert "memory 0002: rank 1 over steps 5 to 7" in text
+        assert "made at train.py:52" in text
+        assert "the two counts took 0.9 s" in text
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
+
+
+@pytest.mark.parametrize(
+    ("state", "says"), [("finished", "no look at the memory is kept with this run"), ("paused", "the run is paused")]
+)
+async def test_a_run_that_makes_no_steps_is_not_looked_at(state: str, says: str) -> None:
+    """Growth is of steps; an ended run shows what is kept."""
+    source = StillSource(frame(state))
+    source.kept["memory"] = memory.newest([])
+    async with dashboard(source).run_test(size=(110, 30), notifications=True) as pilot:
+        await pilot.press("M")
+        await until(
+            pilot, lambda: says in seen(pilot.app) + str([each.message for each in pilot.app._notifications]), says
+        )
         assert source.asked == []
