@@ -25,7 +25,6 @@ from ddptop.agent.rank import scarcity
 from ddptop.agent.rank.commands import answers
 from ddptop.agent.rank.commands.executing import Commanded, Executing
 from ddptop.agent.rank.hooks.batches import Batches
-from ddptop.agent.rank.inspection.looking import Looking
 from ddptop.agent.rank.records import device_time, history, meter
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.rank.records.health import Health
@@ -54,7 +53,6 @@ class Rank(Commanded, Protocol):
     records_bytes: int
     """Memory that the newest records may take."""
     health: Health
-    looking: Looking
     is_loss_unsure: bool
     record_ns: int | None
     """CPU time of the publisher's thread for a record, None until there was one."""
@@ -175,12 +173,12 @@ class Publisher:
         while not self._stop.is_set():
             try:
                 wait_s = due - time.monotonic()
-                for pause_s in (self._answers.pause_s, self._session.looking.pause_s):
+                for pause_s in (self._answers.pause_s, self._session.diagnoses.looking.pause_s):
                     if pause_s is not None:
                         wait_s = min(wait_s, pause_s)
                 # Rounded up: rounded down, the last millisecond would be spent in polls without a wait.
                 ready = dict(poller.poll(max(0, math.ceil(wait_s * 1000))))
-                self._try("looking at the training thread", self._session.looking.glance)
+                self._try("looking at the training thread", self._session.diagnoses.looking.glance)
                 if self._cmd in ready:
                     self._obey()
                 if self._pub in ready:
@@ -300,8 +298,8 @@ class Publisher:
             self._taken.append(stamped)
             try:
                 steps.append(self._record(stamped))
-                self._session.profiling.settle(stamped)
-                self._session.looking.settle(stamped)
+                self._session.diagnoses.profiling.settle(stamped)
+                self._session.diagnoses.looking.settle(stamped)
             except Exception as error:
                 self._session.faults.note("measuring a step", error)
         return steps

@@ -25,16 +25,10 @@ from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.hooks import losses
 from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.hooks.totals import Totals
+from ddptop.agent.rank.inspection.diagnoses import Diagnoses
 from ddptop.agent.rank.inspection.inspecting import Inspecting
-from ddptop.agent.rank.inspection.looking import Looking
-from ddptop.agent.rank.inspection.memory.censuses import Censuses
-from ddptop.agent.rank.inspection.memory.devices import Fullness
-from ddptop.agent.rank.inspection.modules import Modules
-from ddptop.agent.rank.inspection.probing.probing import DOING, Probing
-from ddptop.agent.rank.inspection.profiling import Profiling
+from ddptop.agent.rank.inspection.probing.probing import DOING
 from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
-from ddptop.agent.rank.inspection.work.counting import Counting
-from ddptop.agent.rank.inspection.workers import Workers
 from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, observing
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.output import Output
@@ -52,7 +46,7 @@ from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.startup import pythonpath
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
-from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection, Looks, Probe, Probed
+from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection, Probe, Probed
 
 _EXIT: Final = os._exit
 _TICK_S: Final = 1.0
@@ -138,14 +132,9 @@ class Session:
         )
         process = identify(os.getpid()) or Process(os.getpid(), time.time())
         self._inspecting = Inspecting(self.collectives, self.faults, process, self.hello.started_at_ns)
-        self.profiling = Profiling(self.rank, directory.profiles, self.stamps, self.faults)
-        self.counting = Counting(self.stamps, self.faults)
-        self.probing = Probing(self.collectives, directory.path)
-        self.censuses = Censuses(self.rank, directory.memory, self.stamps, own_sources, self.faults)
-        self._fullness = Fullness(self.notify, self.faults)
-        self.workers = Workers(own_sources)
-        self.modules = Modules(self.stamps, self.faults)
-        self.looking = Looking(self.stamps, self.workers, self.modules, self.gate, own_sources)
+        self.diagnoses = Diagnoses(
+            self.rank, directory, self.stamps, self.collectives, self.gate, self.faults, self.notify
+        )
         self._account = Account(
             directory,
             Member(
@@ -200,7 +189,7 @@ class Session:
         self._inspecting.dead_threads.watch()
         self.rendezvous.begin()
         # A forked child (a data worker) has neither our thread nor our sockets.
-        os.register_at_fork(before=self.counting.spoil, after_in_child=self._abandon)
+        os.register_at_fork(before=self.diagnoses.counting.spoil, after_in_child=self._abandon)
         if self._output.problem is not None:
             self.faults.note(f"rank {self.rank}'s {self._output.problem}")
         try:
@@ -233,10 +222,7 @@ class Session:
             self.marks.close()
         self._tell_last()
         self._ended = True
-        self.profiling.close()
-        self.modules.close()
-        self.counting.close()
-        self.censuses.close()
+        self.diagnoses.close()
         crashes.end()
         self.rendezvous.end()
         stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
@@ -317,10 +303,7 @@ class Session:
         descriptors.give_up()
         self.gate.renew()
         self.stamps.abandon()
-        self.profiling.abandon()
-        self.counting.abandon()
-        self.modules.close()
-        self.censuses.abandon()
+        self.diagnoses.abandon()
         device_time.CAPTURES.renew()
 
     def tick(self) -> None:
@@ -368,13 +351,7 @@ class Session:
         except Exception as error:
             # A failed device raises in the next call to it: that call must be the script's.
             self.faults.note("the end of a step", error)
-        if self.profiling.is_armed:
-            self.profiling.boundary(step)
-        if self.modules.is_armed:
-            self.modules.boundary(step)
-        if self.counting.is_armed:
-            self.counting.boundary(step, self.device)
-        if self.censuses.is_armed and self.censuses.boundary(step):
+        if self.diagnoses.boundary(step, self.device):
             self._go_on()
 
     def hold(self) -> None:
@@ -513,7 +490,7 @@ class Session:
         took_ns = time.monotonic_ns() - began
         told = self._script.accepted("where on_checkpoint's function saved", given.path, where)
         if told and (folder := Path(told).parent).is_dir():
-            self.probing.checkpoints = folder
+            self.diagnoses.probing.checkpoints = folder
         return Saved(True, told or "", took_ns)
 
     def probe(self, command: Probe) -> Probed | None:
@@ -523,7 +500,9 @@ class Session:
             GateError: the rank is not held for it.
         """
         name = f"probe {command.token} {command.part}"
-        return self.gate.do(command.token, name, DOING, functools.partial(self.probing.run, command, self.device))
+        return self.gate.do(
+            command.token, name, DOING, functools.partial(self.diagnoses.probing.run, command, self.device)
+        )
 
     @property
     def state(self) -> str:
@@ -542,7 +521,7 @@ class Session:
         """
         reading = self._reading = self._read_gauges()
         self._inspecting.notice(self.gate.completed)
-        self._fullness.take(self.device, self.gate.completed, reading.memory)
+        self.diagnoses.fullness.take(self.device, self.gate.completed, reading.memory)
         bare = self.bare_beat(seq, refused)
         own = self._script.total_steps
         told = self.totals.current() if own is None else None
@@ -570,8 +549,8 @@ class Session:
             counted_cost_ns=self.stamps.cost.counted_ns,
             record_ns=self.record_ns,
             is_loss_unsure=self.is_loss_unsure,
-            flops=self.counting.flops,
-            peak=self.counting.peak,
+            flops=self.diagnoses.counting.flops,
+            peak=self.diagnoses.counting.peak,
         )
 
     def _activity(self, state: str) -> str:
@@ -597,10 +576,6 @@ class Session:
             cpu_percent=None if self._reading is None else self._reading.cpu,
             generation=self.hello.generation,
         )
-
-    def look(self, token: int, *, modules: bool) -> tuple[Looks, ...] | None:
-        """Return the looks at the training for a verdict, None while the rank still looks."""
-        return self.looking.ask(token, modules=modules)
 
     def bare_beat(self, seq: int, refused: int) -> Beat:
         """Return a sign of life with the agent's own counts only."""

@@ -69,7 +69,7 @@ def measure(rounds: int, ms: float) -> tuple[dict[str, list[tuple[float, float]]
     length = statistics.median(took(1, *parts)[1] for _ in range(10))
     steps = max(4, round(BLOCK_S * 1e3 / length))
 
-    looking, order, token = session.looking, random.Random(1), 0
+    looking, order, token = session.diagnoses.looking, random.Random(1), 0
     glances = seconds = 0.0
     glance = looking.glance
     counted: list[int] = []
@@ -95,8 +95,8 @@ def measure(rounds: int, ms: float) -> tuple[dict[str, list[tuple[float, float]]
                 times[kind].append(took(steps, *parts))
                 glances, seconds = glances + len(counted) - before, seconds + time.perf_counter() - began
                 looking._is_looking = False
-                session.workers.end()
-                session.modules.end()
+                session.diagnoses.workers.end()
+                session.diagnoses.modules.end()
             else:
                 took(max(1, round(120 / length)), *parts)
                 times[kind].append(took(steps, *parts))

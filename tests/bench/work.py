@@ -31,7 +31,7 @@ def train(kind: str, layers: int) -> dict[str, Any]:
 
     directory = rundir.create(rundir.Run("w", "w", "w.py", (), 1, "gloo", "cpu", time.time_ns(), launched=True))
     session = Session(directory, run_id="w", program="w.py", log=None)
-    session.counting.is_armed = kind == "counted"
+    session.diagnoses.counting.is_armed = kind == "counted"
     session.open()
     import torch
     from torch import nn

@@ -20,8 +20,7 @@ from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.commands.answers import Answers
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
-from ddptop.agent.rank.inspection.memory.censuses import Censuses
-from ddptop.agent.rank.inspection.profiling import Profiling
+from ddptop.agent.rank.inspection.diagnoses import Diagnoses
 from ddptop.agent.rank.records.history import History
 
 
@@ -32,6 +31,7 @@ class Commanded(Protocol):
     faults: Faults
     gate: Gate
     checks: Checks
+    diagnoses: Diagnoses
     timeout_s: float | None
     """Timeout of collectives in the default process group."""
 
@@ -52,20 +52,6 @@ class Commanded(Protocol):
 
     def inspect(self, *, stacks: bool) -> wire.Inspection:
         """Return where the rank stands."""
-        ...
-
-    @property
-    def profiling(self) -> Profiling:
-        """The profiles of the rank."""
-        ...
-
-    @property
-    def censuses(self) -> Censuses:
-        """The censuses of the rank's memory."""
-        ...
-
-    def look(self, token: int, *, modules: bool) -> tuple[wire.Looks, ...] | None:
-        """Return the looks at the training for a verdict, None while the rank still looks."""
         ...
 
     def record_every(self, every: int) -> str | None:
@@ -135,7 +121,7 @@ class Executing:
             return 0
 
     def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply | None:
-        session = self._session
+        session, diagnoses = self._session, self._session.diagnoses
         gate = session.gate
         match command:
             case wire.Hold(id, token, lease_ms):
@@ -189,20 +175,20 @@ class Executing:
             case wire.Inspect(id, stacks):
                 return wire.Reply(id, True, "", gate.completed, inspection=session.inspect(stacks=stacks))
             case wire.Profile(id, token=token, cancelled=True):
-                session.profiling.cancel(token)
+                diagnoses.profiling.cancel(token)
                 return wire.Reply(id, True, "", gate.completed)
             case wire.Profile(id, first=first):
-                return self._ahead(id, first, "profiling", "profiled", partial(session.profiling.ask, command))
+                return self._ahead(id, first, "profiling", "profiled", partial(diagnoses.profiling.ask, command))
             case wire.Memory(id, token=token, cancelled=True):
-                session.censuses.cancel(token)
+                diagnoses.censuses.cancel(token)
                 return wire.Reply(id, True, "", gate.completed)
             case wire.Memory(id, first=first):
-                return self._ahead(id, first, "counting", "memory", partial(session.censuses.ask, command))
+                return self._ahead(id, first, "counting", "memory", partial(diagnoses.censuses.ask, command))
             case wire.ReadProfile(id, token, offset):
-                piece = session.profiling.read(token, offset)
+                piece = diagnoses.profiling.read(token, offset)
                 return wire.Reply(id, piece is not None, "" if piece else "there is no such trace", piece=piece)
             case wire.Look(id, token, modules):
-                looks = session.look(token, modules=modules)
+                looks = diagnoses.looking.ask(token, modules=modules)
                 if looks is None:
                     return wire.Reply(id, False, "looking", gate.completed, pending=True)
                 return wire.Reply(id, True, "", gate.completed, looks=looks)

@@ -160,8 +160,8 @@ class Boundary:
         if self.pending and self.outermost is None:
             self._conclude()
             self.hold()
-        if self._session.counting.is_under_way:
-            self._session.counting.look()
+        if self._session.diagnoses.counting.is_under_way:
+            self._session.diagnoses.counting.look()
         result = original(*args, **kwargs)
         if self.inside and self._session.stamps.phases[-1] != BACKWARD:
             self.inside, self.reached, self.alone = False, True, None

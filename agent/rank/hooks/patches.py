@@ -87,7 +87,7 @@ def _data(session: Session, torch: Any) -> None:
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave, counted=counted)
     hooks.around(dataloader.DataLoader, "__iter__", lambda _: stamps.open_loader(), lambda _: stamps.leave())
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        setattr(fetcher, "fetch", session.workers.around(fetcher.fetch))  # noqa: B010
+        setattr(fetcher, "fetch", session.diagnoses.workers.around(fetcher.fetch))  # noqa: B010
 
 
 def _drawn_in_counted(session: Session, torch: Any, original: Any) -> Callable[..., Any]:

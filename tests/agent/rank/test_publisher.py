@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,20 +17,19 @@ import zmq
 from support.values.messages import read_steps
 
 from ddptop.agent import wire
+from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.commands.executing import Executing
 from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.batches import Batches
-from ddptop.agent.rank.inspection.looking import Looking
-from ddptop.agent.rank.inspection.modules import Modules
-from ddptop.agent.rank.inspection.stacks import own_sources
-from ddptop.agent.rank.inspection.workers import Workers
+from ddptop.agent.rank.inspection.diagnoses import Diagnoses
 from ddptop.agent.rank.publisher import PERIOD_S, Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device_time import Captures
 from ddptop.agent.rank.records.history import PIECE
 from ddptop.agent.rank.records.own_rate import OwnRate
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
+from ddptop.agent.run.rundir import RunDir
 
 
 class Session:
@@ -39,7 +39,9 @@ class Session:
         self.faults, self.health, self.gate = Faults(), self, self
         self.limit = self.record_ns = None
         self.stamps = Stamps()
-        self.looking = Looking(self.stamps, Workers(own_sources), Modules(self.stamps, Faults()), Gate(), own_sources)
+        faults, gate = Faults(), Gate()
+        collectives = Collectives(self.stamps, faults)
+        self.diagnoses = Diagnoses(0, RunDir(Path("run")), self.stamps, collectives, gate, faults, lambda *_: None)
         self.own_rate = OwnRate(self.stamps)
         self.own_rate.is_over = True
         self.announced = None, None

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.inspection.modules import Modules
+from ddptop.agent.rank.inspection.looks.modules import Modules
 from ddptop.agent.rank.records.stamps import BACKWARD, Stamps
 
 

@@ -14,8 +14,8 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import batches, losses, patches
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.patches import _steps_inside
+from ddptop.agent.rank.inspection.looks.workers import Workers
 from ddptop.agent.rank.inspection.stacks import own_sources
-from ddptop.agent.rank.inspection.workers import Workers
 from ddptop.agent.rank.records.cost import Cost
 from ddptop.agent.rank.records.stamps import OTHER, Stamps
 

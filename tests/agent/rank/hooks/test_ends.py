@@ -23,13 +23,12 @@ from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
 from ddptop.agent.rank.hooks.marks import Marks
-from ddptop.agent.rank.inspection.modules import Modules
-from ddptop.agent.rank.inspection.profiling import Profiling
-from ddptop.agent.rank.inspection.work.counting import Counting
+from ddptop.agent.rank.inspection.diagnoses import Diagnoses
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import EVERY, Cost
 from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, Stamps
 from ddptop.agent.rank.session import Session
+from ddptop.agent.run.rundir import RunDir
 
 if TYPE_CHECKING:
     import torch
@@ -50,10 +49,11 @@ class Rank:
         self.stamps.every, self.stamps.cost = every, Cost(cpu)
         self.collectives = Collectives(self.stamps, self.faults)
         self.checks = Checks(0, 0, self.faults)
-        self.profiling = Profiling(0, Path("profiles"), self.stamps, self.faults)
-        self.modules = Modules(self.stamps, self.faults)
-        self.counting, self.device = Counting(self.stamps, self.faults), None
-        self.counting.is_armed = False
+        self.device = None
+        self.diagnoses = Diagnoses(
+            0, RunDir(Path("run")), self.stamps, self.collectives, self.gate, self.faults, lambda *_: None
+        )
+        self.diagnoses.counting.is_armed = False
         self.checks.watch(torch)
         self.nested = False
         of_rank: Any = self

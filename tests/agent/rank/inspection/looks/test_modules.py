@@ -24,7 +24,7 @@ _imports = late.imports(globals())
 @pytest.fixture
 def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Marked]:
     """Modules of a process that has compiled nothing, whatever earlier tests did."""
-    monkeypatch.setattr("ddptop.agent.rank.inspection.modules._is_compiled", lambda: False)
+    monkeypatch.setattr("ddptop.agent.rank.inspection.looks.modules._is_compiled", lambda: False)
     made = Marked()
     yield made
     made.modules.close()
@@ -161,7 +161,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch.nn.modules import module
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.inspection.modules import Modules
+from ddptop.agent.rank.inspection.looks.modules import Modules
 from ddptop.agent.rank.records.stamps import Stamps
 
 net = torch.nn.Linear(3, 3)

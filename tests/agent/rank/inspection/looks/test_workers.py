@@ -13,8 +13,8 @@ import pytest
 from support import late
 from support.harness import until
 
-from ddptop.agent.rank.inspection import workers as workers_module
-from ddptop.agent.rank.inspection.workers import Workers
+from ddptop.agent.rank.inspection.looks import workers as workers_module
+from ddptop.agent.rank.inspection.looks.workers import Workers
 from ddptop.agent.run.script.sources import Sources
 from ddptop.agent.wire import MOST_PLACES, Frame, Looks, Stack
 

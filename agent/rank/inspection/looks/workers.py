@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent.rank.inspection.frames import current
-from ddptop.agent.rank.inspection.tally import Tally, bounded, stack_of
+from ddptop.agent.rank.inspection.looks.tally import Tally, bounded, stack_of
 from ddptop.agent.run.script.sources import Sources
 from ddptop.agent.wire import Frame, Looks
 

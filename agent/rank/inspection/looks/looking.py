@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.inspection.frames import current
-from ddptop.agent.rank.inspection.modules import Modules
-from ddptop.agent.rank.inspection.tally import Instruction, Place, Tally, stack_of
-from ddptop.agent.rank.inspection.workers import Workers
+from ddptop.agent.rank.inspection.looks.modules import Modules
+from ddptop.agent.rank.inspection.looks.tally import Instruction, Place, Tally, stack_of
+from ddptop.agent.rank.inspection.looks.workers import Workers
 from ddptop.agent.rank.records.meter import intervals_of
 from ddptop.agent.rank.records.stamps import ACTIVITIES, BACKWARD, Stamps, StepStamps
 from ddptop.agent.run.script.sources import Sources

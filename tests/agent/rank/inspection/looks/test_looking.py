@@ -18,9 +18,9 @@ from support.harness import DEADLINE_S
 
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection import frames
-from ddptop.agent.rank.inspection.looking import LOOKS_S, Looking
-from ddptop.agent.rank.inspection.modules import Modules
-from ddptop.agent.rank.inspection.workers import Workers
+from ddptop.agent.rank.inspection.looks.looking import LOOKS_S, Looking
+from ddptop.agent.rank.inspection.looks.modules import Modules
+from ddptop.agent.rank.inspection.looks.workers import Workers
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.stamps import BACKWARD, DATA, OTHER, Call, Stamps
 from ddptop.agent.run.script.sources import Sources
@@ -195,8 +195,8 @@ def test_without_a_question_it_looks_at_nothing(rank: Rank, monkeypatch: pytest.
     assert rank.looks(7) is not None
     for idle in (rank, Rank(rank.thread)):
         with monkeypatch.context() as patch:
-            patch.setattr("ddptop.agent.rank.inspection.looking.current", lambda: pytest.fail("looked"))
-            patch.setattr("ddptop.agent.rank.inspection.looking.intervals_of", lambda _: pytest.fail("measured"))
+            patch.setattr("ddptop.agent.rank.inspection.looks.looking.current", lambda: pytest.fail("looked"))
+            patch.setattr("ddptop.agent.rank.inspection.looks.looking.intervals_of", lambda _: pytest.fail("measured"))
             assert idle.looking.pause_s is None
             idle.train(56, 2)
             assert idle.looking.pause_s is None
@@ -297,7 +297,7 @@ def test_hooks_of_a_backward_pass_are_seen_on_a_thread_of_the_engine(
     other = Standing(lambda run: _thread.start_new_thread(run, ()))
     rank.has_engine = True
     if not is_newest_first:
-        taken = "ddptop.agent.rank.inspection.looking.current"
+        taken = "ddptop.agent.rank.inspection.looks.looking.current"
         monkeypatch.setattr(taken, lambda: dict(reversed(frames.current().items())))
     try:
         rank.looks(7)
@@ -340,7 +340,7 @@ def test_frames_that_cannot_be_taken_end_nothing(rank: Rank, monkeypatch: pytest
     def fail() -> dict[int, object]:
         raise RuntimeError("no frames")
 
-    monkeypatch.setattr("ddptop.agent.rank.inspection.looking.current", fail)
+    monkeypatch.setattr("ddptop.agent.rank.inspection.looks.looking.current", fail)
     rank.looks(7)
     errors = 0
     for _ in range(7000):
