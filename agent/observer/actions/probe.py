@@ -31,6 +31,7 @@ ALONE_S: Final = 2.4
 _MS: Final = (40, 300)
 """Shortest and longest experiment."""
 _AGAIN_MS: Final = 200
+"""Longest experiment of another look."""
 _AGAIN: Final = 3
 """Times that it is tried again."""
 _EXPERIMENTS: Final = 3
@@ -109,9 +110,14 @@ class _Parts:
         """Seconds by the clock of the probe."""
         return self._wait.clock()
 
+    @property
+    def left_s(self) -> float:
+        """Seconds in which other parts may begin."""
+        return self._until - self.now
+
     def has_time(self, seconds: float, said: str = "") -> bool:
         """Say whether there is time for something, and note that it is left out where there is none."""
-        if self._until - self._wait.clock() >= seconds:
+        if self.left_s >= seconds:
             return True
         if said:
             self.left_out.append(f"{said}: no time")
@@ -233,21 +239,26 @@ def _ranks_again(parts: _Parts, found: Probe) -> None:
         found.left_out.append(f"a second look at {plural(len(suspected) - _MOST_AGAIN, 'rank')}")
     worst = dict(itertools.islice(suspected.items(), _MOST_AGAIN))
     files = any(judge.is_of_disk(name) for each in worst.values() for name in each.names)
-    takes_s = (_EXPERIMENTS if files else _EXPERIMENTS - 1) * _AGAIN_MS / 1e3
     turns = _turns([_of(rank, found) for rank in sorted({*worst, *(each.peer for each in worst.values())})])
+    experiments = _EXPERIMENTS if files else _EXPERIMENTS - 1
+    # Shorter ones where time is short: a rank is named by two looks.
+    two_s = judge.LEAST_AGAIN * len(turns) * parts.stretch * experiments
+    ms = int(max(_MS[0], min(_AGAIN_MS, 1e3 * 0.8 * parts.left_s / two_s))) if turns else 0
+    takes_s = experiments * ms / 1e3
     for time_ in range(_AGAIN):
         if not parts.has_time(len(turns) * parts.stretch * takes_s):
             break
         # In the other order each time: what passes meanwhile meets not always the same.
         for turn in turns[:: -1 if time_ % 2 else 1]:
             said = f"{named(turn)} once more"
-            done = parts.do(
-                "own", said, turn, ms=_AGAIN_MS, size=parts.order, closely=True, files=files, takes_s=takes_s
-            )
+            # All threads of the machine are read for it, once: that takes its time, too.
+            closely = time_ == 0
+            done = parts.do("own", said, turn, ms=ms, size=parts.order, closely=closely, files=files, takes_s=takes_s)
             for rank, probed in done.items():
                 of_rank = _of(rank, found)
                 of_rank.again.append(_made(probed))
-                of_rank.closer = probed.facts
+                if closely:
+                    of_rank.closer = probed.facts
 
 
 def _connections_again(parts: _Parts, found: Probe) -> None:

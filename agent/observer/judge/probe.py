@@ -80,7 +80,7 @@ class Rank(msgspec.Struct):
     facts: Facts | None = None
     """While it was alone."""
     closer: Facts | None = None
-    """While it was alone once more."""
+    """While it was alone once more for the first time."""
     resent: int | None = None
     """Segments of TCP that its host has sent again while messages were sent."""
     problem: str = ""
@@ -179,16 +179,18 @@ class Suspect(NamedTuple):
     """The rank that it is to be compared with."""
     names: list[str]
     """The experiments in which it looks slow."""
+    lack: float
+    """The largest part of the others' rate that it lacks in one of them."""
 
 
 def suspected(probe: Probe) -> dict[int, Suspect]:
-    """Return the ranks that look slow."""
+    """Return the ranks that look slow, the slowest first."""
     lacks, found = _Lacks(probe), {}
     for rank in probe.ranks:
         slow = lacks.slow(rank)
         if slow and (peer := _ordinary(slow[0], rank, lacks)) is not None:
-            found[rank.rank] = Suspect(peer, slow)
-    return found
+            found[rank.rank] = Suspect(peer, slow, max(lacks.of(name, rank) for name in slow))
+    return dict(sorted(found.items(), key=lambda each: -each[1].lack))
 
 
 def is_of_disk(name: str) -> bool:
