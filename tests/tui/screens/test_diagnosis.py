@@ -103,7 +103,7 @@ async def test_the_key_of_memory_looks_and_shows_what_grows() -> None:
         text = seen(pilot.app)
         assert "memory 0002: rank 1 over steps 5 to 7" in text
         assert "made at train.py:52" in text
-        assert "the two counts took 0.9 s" in text
+        assert "the two counts held the rank for 0.9 s" in text
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
 

@@ -41,7 +41,7 @@ def sentences(kept: Kept) -> list[tuple[str, str]]:
 def table(use: MemoryUse) -> list[str]:
     """Return the kinds of objects as a table of at most 80 columns, its head first; the origin stands below a kind."""
     shown = use.kinds[:_MOST_LINES]
-    rows = [["what lives", "number", "bytes", "more", "bytes"]]
+    rows = [["what lives", "number", "bytes", "more", "more bytes"]]
     rows += [
         [_name(each), f"{each.count:,}", size(each.bytes), _more(each.grown), _more_bytes(each.grown_bytes)]
         for each in shown
@@ -66,20 +66,20 @@ def totals(use: MemoryUse) -> list[str]:
     if (resident := use.resident) is not None:
         parts = (
             ("anonymous", resident.anonymous, resident.anonymous_grown),
+            ("mapped files", resident.file, resident.file_grown),
             ("shared", resident.shared, resident.shared_grown),
-            ("of files", resident.file, resident.file_grown),
         )
         said = ", ".join(f"{name} {_with_growth(value, grown)}" for name, value, grown in parts)
-        lines.append(f"resident: {said}")
+        lines.append(f"resident memory: {said}")
         if resident.heap is not None:
-            lines.append(f"the C heap: {_with_growth(resident.heap, resident.heap_grown)}")
+            lines.append(f"given out by the C heap: {_with_growth(resident.heap, resident.heap_grown)}")
     lines.append(
         f"seen by Python: tensors and arrays {_with_growth(use.tensor_bytes, use.tensor_grown)}, "
         f"other objects {_with_growth(use.object_bytes, use.object_grown)}"
     )
     for device in use.devices:
         lines += _device(device)
-    lines.append(f"the two counts took {use.census_ns / 1e9:.1f} s, for which the rank was held")
+    lines.append(f"the two counts held the rank for {use.census_ns / 1e9:.1f} s")
     return lines
 
 

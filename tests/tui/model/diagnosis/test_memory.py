@@ -51,10 +51,11 @@ def test_what_grew_comes_first_and_fits_a_terminal() -> None:
     assert any(each.startswith("Parameter float32[1000, 512] on cuda:0") for each in text)
     assert "and 900 more kinds: --json has 3 of them" in text
     whole = " ".join(each.strip() for each in text)
-    assert "resident: anonymous 3.81 GiB (+6 MiB), shared 0 B, of files 315 MiB" in whole
+    assert "resident memory: anonymous 3.81 GiB (+6 MiB), mapped files 315 MiB, shared 0 B" in whole
+    assert "given out by the C heap: 3.61 GiB (+6 MiB)" in whole
     assert "cuda:0: allocated 3.00 GiB of 5.00 GiB (+1 MiB) reserved, at most 4.00 GiB" in whole
     assert "/run/memory/0003/rank-1.pickle" in whole
-    assert "the two counts took 1.4 s, for which the rank was held" in whole
+    assert "the two counts held the rank for 1.4 s" in whole
     assert text[-1] == "the table is of rank 1; --ranks names another one"
 
 
