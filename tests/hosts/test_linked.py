@@ -118,6 +118,35 @@ def profile(job: Job) -> None:
             assert abs(here - there) < SLOW_MS * 1e3 / 2
 
 
+def test_a_leak_of_the_other_host_is_named(job: Job) -> None:
+    """By its line and its host, over the same steps as a healthy rank; the census is kept at the head."""
+    (job.folder / "leak").write_text("3")
+    node1, node2 = job.cluster.hosts
+    try:
+
+        def found() -> dict[str, Any]:
+            done = node1.run(["ddptop", "memory", run_of(node1), "--ranks", "0,3", "--json"])
+            assert not done.returncode, done.stderr
+            made: dict[str, Any] = json.loads(done.stdout)
+            return made
+
+        # The rank looks for the file at every fifth step.
+        until(lambda: found()["ranks"][0]["rank"] == 3, "the rank that grows is the first", NAMED_S)
+        made = found()
+    finally:
+        (job.folder / "leak").unlink()
+    script = (job.folder / "train.py").read_text().splitlines()
+    kept = next(at for at, text in enumerate(script, 1) if "kept.append(" in text)
+    grown, other = made["ranks"]
+    assert (grown["host"], other["rank"], other["host"]) == ("node2", 0, "node1")
+    said = f"train.py:{kept} made 3 more float32[128, 128] in 3 steps (192 KiB), held by list `kept` of train.py"
+    assert grown["cause"] == said
+    assert f"train.py:{kept}" not in other["cause"]
+    far = node2.run(["ddptop", "memory", run_of(node2), "--ranks", "3"])
+    assert (far.returncode, "on the host of rank 0" in far.stderr) == (1, True), far.stdout + far.stderr
+    job.goes_on()
+
+
 @contextlib.contextmanager
 def slow(job: Job, rank: int) -> Iterator[None]:
     """Make a rank slow for the block."""

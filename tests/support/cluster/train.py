@@ -1,8 +1,9 @@
 """The training of tests on several hosts; knows nothing of ddptop. Works in the current folder, which all ranks share.
 
 It counts the steps that it has begun in `count-RANK` and writes `first-RANK` after the first one. A file `slow` with a
-rank and milliseconds makes that rank slow as long as it is there, one `stop` ends it, one `raise` with a rank lets that
-one fail. With a number as argument it trains so many steps, under DDP. It prints a digest of its parameters at its end.
+rank and milliseconds makes that rank slow as long as it is there, one `leak` with a rank has it keep a tensor of each
+step, one `stop` ends it, one `raise` with a rank lets that one fail. With a number as argument it trains so many steps,
+under DDP. It prints a digest of its parameters at its end.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from torch import nn
 
 STEP_S = 0.04
 PATIENCE = 5  # steps between two looks at the files
+MOST_KEPT = 2000  # tensors of 64 KiB
 
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else sys.maxsize
 dist.init_process_group("gloo")
@@ -49,6 +51,8 @@ def told(name: str) -> list[int]:
 
 
 slow_s = 0.0
+kept: list[torch.Tensor] = []
+leaking = False
 for step in range(1, steps + 1):
     count[:] = struct.pack("<q", step)
     optimizer.zero_grad()
@@ -56,11 +60,14 @@ for step in range(1, steps + 1):
     time.sleep(slow_s + (0 if steps < sys.maxsize else STEP_S))
     loss.backward()
     optimizer.step()
+    if leaking and len(kept) < MOST_KEPT:
+        kept.append(torch.ones(128, 128))
     if step == 1:
         Path(f"first-{rank}").write_text(f"{os.getpid()}")
     if step % PATIENCE == 0:
         given = told("slow")
         slow_s = given[1] / 1e3 if given and given[0] == rank else 0.0
+        leaking = told("leak") == [rank]
         if told("raise") == [rank]:
             raise RuntimeError("told to fail")
         # All ranks leave at the same step.
