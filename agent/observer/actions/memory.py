@@ -27,7 +27,7 @@ _CANCEL_S: Final = 0.5
 class Censuses(Ahead[wire.MemoryUse]):
     """The memory of several ranks at the same boundaries."""
 
-    paused = "paused, and what is looked at is the growth over steps; resume it first"
+    paused = "paused, and growth is counted from step to step; resume it first"
     apart = "there are no steps over which all of them could be looked at"
     fast = "its steps are too fast for this; `ddptop memory` again"
     # While the interpreter goes through all objects, it lets no other thread of the rank run.

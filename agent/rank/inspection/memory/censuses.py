@@ -167,6 +167,9 @@ class Censuses:
             elif step >= asked.last:
                 took, self._active = True, None
                 self._end(asked)
+        except Unanswered as reason:
+            asked.problem = str(reason)
+            self._abort(asked)
         except Exception as error:
             asked.problem = describe(error)
             self._faults.note("a census of the memory", error)
@@ -344,9 +347,9 @@ def _kinds(
         at += len(some)
     flat.clear()
     samples.clear()
-    told = {kind for growth in grown for kind in growth.kinds}
+    said = {kind for growth in grown for kind in growth.kinds}
     largest = sorted(
-        ((amount, kind) for kind, amount in now.items() if kind not in told), key=lambda each: -each[0].bytes
+        ((amount, kind) for kind, amount in now.items() if kind not in said), key=lambda each: -each[0].bytes
     )
     room = MOST_KINDS - len(found)
     for amount, kind in largest[:room]:

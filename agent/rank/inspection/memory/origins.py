@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final
 
+from ddptop.agent.rank.asking import Unanswered
 from ddptop.agent.run.script.sources import Sources
 
 _FRAMES: Final = 24
@@ -35,16 +36,16 @@ _BEFORE: Final = 32
 
 
 def check_untraced() -> None:
-    """Raise `RuntimeError` where the script records allocations itself: a census would take minutes then."""
+    """Raise `Unanswered` where the script records allocations itself: a census would take minutes then."""
     if tracemalloc.is_tracing():
-        raise RuntimeError(_SCRIPTS_OWN)
+        raise Unanswered(_SCRIPTS_OWN)
 
 
 class Origins:
     """The record of the allocations of some steps."""
 
     def __init__(self) -> None:
-        """Begin it; raises `RuntimeError` as `check_untraced`."""
+        """Begin it; raises `Unanswered` as `check_untraced`."""
         check_untraced()
         self._is_ours = True
         self._start: Callable[..., None] = tracemalloc.start
@@ -83,9 +84,9 @@ class Origins:
         self._is_ours = False
 
     def check(self) -> None:
-        """Raise `RuntimeError` where the script has begun or ended a record meanwhile."""
+        """Raise `Unanswered` where the script has begun or ended a record meanwhile."""
         if not (self._is_ours and tracemalloc.is_tracing()):
-            raise RuntimeError(_SCRIPTS_OWN)
+            raise Unanswered(_SCRIPTS_OWN)
 
     def take(self, objects: Iterable[list[object]]) -> Made:
         """End it, and return where those of some objects were made that are new."""
