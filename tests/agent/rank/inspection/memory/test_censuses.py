@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import inspect
+import os
 import tracemalloc
 import weakref
 from collections.abc import Callable
@@ -418,6 +419,22 @@ def test_what_is_cancelled_ends_with_the_step(training: Training) -> None:
     assert not training.censuses.is_armed
     with pytest.raises(Unanswered, match="cancelled"):
         training.ask(2, 9)
+
+
+def test_a_child_that_is_forked_meanwhile_records_nothing(training: Training) -> None:
+    """A data worker has no such steps; the rank itself goes on."""
+    training.ask(2, 2)
+    training.boundary()
+    assert tracemalloc.is_tracing()
+    child = os.fork()
+    if not child:
+        training.censuses.abandon()
+        os._exit(tracemalloc.is_tracing() or training.censuses.is_armed)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    training.boundary()
+    training.boundary()
+    assert training.ask(2, 2)
+    assert not tracemalloc.is_tracing()
 
 
 def test_the_end_of_the_script_is_the_end_of_a_census(training: Training) -> None:
