@@ -32,11 +32,11 @@ def main() -> None:
         completed = session.gate.completed
         if completed >= 3:
             command = command or wire.Memory(0, "test", 1, completed + 2, 3)
-            use = session.censuses.ask(command, completed)
+            use = session.diagnoses.censuses.ask(command, completed)
     assert use is not None
     events: list[str] = []
     if rank.on_cuda:
-        session._fullness._notify = lambda text, level: events.append(text)
+        session.diagnoses.fullness._notify = lambda text, level: events.append(text)
         rank.facts()
         try:
             torch.empty(TOO_MUCH, dtype=torch.uint8, device=rank.device)
