@@ -58,7 +58,7 @@ def test_the_json_has_the_beginning_in_seconds():
     expected = {
         "kind": "slow_rank", "rank": 1, "phase": "data", "cost_ms": 31.0, "share": 0.5, "since_step": 12,
         "confidence": 0.9, "text": "rank 1 is slow", "since": 1.5, "every": 10,
-        "hang": None, "host": "node2", "line": "train.py:88 load", "line_ms": 20.0, "line_share": 0.6,
+        "hang": None, "host": "node2", "line": "train.py:88 load", "line_ms": 20.0, "line_share": 0.6, "cause": None,
     }  # fmt: skip
     assert told["verdicts"] == [expected]
     assert list(told["verdict"].items()) == list(expected.items())
