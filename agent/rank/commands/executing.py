@@ -177,7 +177,8 @@ class Executing:
             case wire.Profile(id, token=token, cancelled=True):
                 diagnoses.profiling.cancel(token)
                 return wire.Reply(id, True, "", gate.completed)
-            case wire.Profile(id, first=first):
+            case wire.Profile(id, first=first, steps=steps):
+                diagnoses.counting.ask(first + steps - 1)
                 return self._ahead(id, first, "profiling", "profiled", partial(diagnoses.profiling.ask, command))
             case wire.Memory(id, token=token, cancelled=True):
                 diagnoses.censuses.cancel(token)

@@ -13,7 +13,8 @@ The observer keeps a stack of operators for each thread, and takes from an empty
 there.  It takes once too often for each operator whose tensors have no sizes or strides (nested ones, sparse ones in
 CSR).  So there are entries to spare, and it ends as soon as such an operator is in the trace, before a backward pass in
 any case: on a device that has a thread of its own, with nothing to spare.  And it looks for the thread that has made a
-node of the graph, which it has to have heard: only a training by the main thread is counted.
+node of the graph, which it has to have heard: only a training by the main thread is counted.  On a GPU no step is
+counted unasked, but one behind the steps of a profile that somebody asks for.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from ddptop.agent.rank.records.stamps import Stamps
 
 _STEPS: Final = (23, 53, 113, 233, 473)
 """One of these steps is traced, the first at which nothing stands against it."""
+_BEHIND: Final = 3
+"""Steps from the last one that is profiled to the one that is counted: the profiler has ended by then."""
 _LARGEST: Final = 64 << 20
 """Bytes of a trace, some 50,000 operators, after which it ends without a result."""
 _LOOK_S: Final = 0.05
@@ -159,6 +162,7 @@ class Counting:
         self._trace: _Trace | None = None
         self._device: str | None = None
         self._gives_way = False
+        self._is_asked = False
         self.is_armed = True
         """True while the training thread is to call `boundary` at the end of each step at which something is to do."""
         self.flops: float | None = None
@@ -179,6 +183,10 @@ class Counting:
                 self.is_armed = False
                 return
             due = self._steps[0] - 1
+            if step == due and not self._is_asked and (device or "").startswith("cuda"):
+                self._steps.clear()
+                self.is_armed = False
+                return
             if step == due:
                 self._device = device
                 self._begin()
@@ -187,6 +195,13 @@ class Counting:
         except Exception as error:
             self.is_armed = False
             self._note(error)
+
+    def ask(self, profiled: int) -> None:
+        """Count a step behind the last one that is to be profiled, unless one is counted; by the agent's thread."""
+        if self.flops is None and self._trace is None:
+            self._is_asked, self._steps = True, [profiled + _BEHIND]
+            self.is_armed = True
+            self._stamps.eventful = 0
 
     def _note(self, error: Exception) -> None:
         """Count an error; that this torch has another observer, or writes another trace, is none."""

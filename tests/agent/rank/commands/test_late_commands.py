@@ -33,7 +33,7 @@ class Rank:
             gate=self.gate,
             faults=Faults(),
             stamps=SimpleNamespace(finished=[], every=1),
-            looking=SimpleNamespace(pause_s=None, glance=lambda: None),
+            diagnoses=SimpleNamespace(looking=SimpleNamespace(pause_s=None, glance=lambda: None)),
             records_bytes=1 << 20,
             record_ns=None,
             state="running",

@@ -82,6 +82,22 @@ def test_one_step_is_counted_once(training: Training) -> None:
     assert training.called == [1, 22, 23]
 
 
+def test_on_a_gpu_a_step_is_counted_behind_a_profile_alone(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unasked none is; once it is counted, another profile changes nothing."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "")
+    training.device = "cuda:0"
+    training.step(500)
+    assert (training.called, training.counting.flops) == ([1, 22], None)
+    training.counting.ask(510)
+    training.step(20)
+    training.until_counted()
+    assert training.counting.flops == WORK
+    assert training.called[2:] == [501, 512, 513]
+    training.counting.ask(600)
+    training.step(200)
+    assert training.called[5:] == []
+
+
 def test_the_training_is_the_same_bit_by_bit() -> None:
     """Parameters and the state of the generator, with and without."""
 
@@ -320,7 +336,7 @@ def test_the_peak_is_that_of_the_type(
 ) -> None:
     """Of the numbers that most operations have; with TF32 where products of float32 may use it."""
     training = Training("cuda:0")
-    training.stamps.eventful = 0
+    training.counting.ask(20)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name if device == "cuda:0" else "")
     monkeypatch.setattr(arithmetic, "read", lambda lines: arithmetic.Arithmetic(10**12, kind, by_convolution=False))
     before = torch.get_float32_matmul_precision()
