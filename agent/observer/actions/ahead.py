@@ -5,6 +5,7 @@ Where a rank has passed the first of these steps before it was asked, other ones
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import ClassVar, Final, Generic, TypeVar
@@ -19,6 +20,8 @@ AHEAD: Final = (2, 16, 128, 1024)
 """Steps by which the chosen boundary is ahead of the furthest rank, at each attempt."""
 MOST_RANKS: Final = 64
 """Ranks that are asked at most: nobody reads more at once."""
+_CANCEL_S: Final = 0.5
+"""Seconds that ranks have to answer that they do not go on."""
 _PENDING: Final = wire.Reply(0, False, pending=True)
 """In place of a rank that has not answered yet."""
 
@@ -103,6 +106,38 @@ class Ahead(ABC, Generic[_Found]):
                 raise Refused(f"{named(behind)} made no step within {patience_s:.0f} s; `ddptop stacks` shows why")
             wait.tell(self.waiting(boundary, behind))
         return None
+
+
+class OverSteps(Ahead[_Found]):
+    """A diagnosis over some steps that is kept with the run: the ranks work on it behind the boundary."""
+
+    silent_s = 30.0
+    """While a rank writes or counts, no other thread of it may run."""
+
+    def __init__(self, number: int, steps: int) -> None:
+        """Ask for the diagnosis of this number, over so many steps."""
+        self.number = number
+        self.steps = steps
+        self.token = ""
+        """Of the attempt that was made last."""
+
+    def command(self, boundary: int) -> wire.Command:
+        """Return the question for the steps behind this one."""
+        self.token = os.urandom(8).hex()
+        return self.over(boundary + 1)
+
+    @abstractmethod
+    def over(self, first: int) -> wire.Command:
+        """Return the question for the steps from this one on."""
+
+    @abstractmethod
+    def cancelling(self) -> wire.Command:
+        """Return the command after which no rank goes on with what was asked for last."""
+
+    def cancel(self, ranks: PolledRanks) -> None:
+        """Have the ranks not go on: nobody reads what they make, and whoever does not answer now is not waited for."""
+        if self.token:
+            ranks.send(self.cancelling(), ranks.ranks, _CANCEL_S)
 
 
 def chosen(ranks: PolledRanks, command: wire.Act, accused: Collection[int] | None, nobody: str) -> list[int]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.actions.ahead import Ahead, chosen
+from ddptop.agent.observer.actions.ahead import OverSteps, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge.growth import sentence
@@ -20,30 +18,21 @@ from ddptop.agent.observer.record import numbered
 from ddptop.agent.observer.record.memory import FILE, Censused, RankMemory
 from ddptop.agent.run.rundir import RunDir
 
-_CANCEL_S: Final = 0.5
-"""Seconds that ranks have to answer that they take none."""
 
-
-class Censuses(Ahead[wire.MemoryUse]):
+class Censuses(OverSteps[wire.MemoryUse]):
     """The memory of several ranks at the same boundaries."""
 
     paused = "paused, and growth is counted from step to step; resume it first"
     apart = "there are no steps over which all of them could be looked at"
     fast = "its steps are too fast for this; `ddptop memory` again"
-    # While the interpreter goes through all objects, it lets no other thread of the rank run.
-    silent_s = 30.0
 
-    def __init__(self, number: int, steps: int) -> None:
-        """Ask for a census of this number, over so many steps."""
-        self._number = number
-        self.steps = steps
-        self.token = ""
-        """Of the attempt that was made last."""
+    def over(self, first: int) -> wire.Command:
+        """Return the question for the steps from this one on."""
+        return wire.Memory(0, self.token, self.number, first, self.steps)
 
-    def command(self, boundary: int) -> wire.Command:
-        """Return the question for the steps behind this one."""
-        self.token = os.urandom(8).hex()
-        return wire.Memory(0, self.token, self._number, boundary + 1, self.steps)
+    def cancelling(self) -> wire.Command:
+        """Return the command after which no rank takes the censuses that were asked for last."""
+        return wire.Memory(0, self.token, 0, 0, cancelled=True)
 
     def found(self, reply: wire.Reply) -> wire.MemoryUse | None:
         """Return the census of a rank."""
@@ -84,9 +73,7 @@ def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: in
         census = Censused(directory.name, time.time(), growing, tuple(sorted(each, key=_growth, reverse=True)))
         (folder / FILE).write_bytes(msgspec.json.encode(census))
     except BaseException:
-        if asked.token:
-            # Whoever does not answer now is not waited for.
-            ranks.send(wire.Memory(0, asked.token, 0, 0, cancelled=True), ranks.ranks, _CANCEL_S)
+        asked.cancel(ranks)
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return str(folder)

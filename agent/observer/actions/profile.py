@@ -7,7 +7,6 @@ which the observer has other things to do.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.actions.ahead import Ahead, chosen
+from ddptop.agent.observer.actions.ahead import OverSteps, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.model.thresholds import Profile as Settings
@@ -33,8 +32,6 @@ STANDS_S: Final = 30.0
 """Seconds for which a rank is accused before the observer profiles it by itself."""
 UNASKED: Final = "the observer"
 """The author of a profile that the observer makes by itself."""
-_CANCEL_S: Final = 0.5
-"""Seconds that ranks have to answer that they make no profile."""
 JOIN_S: Final = 300.0
 """Seconds that joining the traces may take."""
 _SILENT: Final = wire.Reply(0, False, "it does not answer")
@@ -42,30 +39,20 @@ _FREE: Final = 1 << 30
 """Bytes that have to be free on the disk."""
 
 
-class Profiles(Ahead[wire.Profiled]):
+class Profiles(OverSteps[wire.Profiled]):
     """The traces of the same whole steps of several ranks."""
 
     paused = "paused, and what is profiled are steps; resume it first"
     apart = "there are no steps to profile on all of them"
     fast = "its steps are too fast for this; `ddptop profile` again"
-    # While torch writes a trace, it lets no other thread of the rank run.
-    silent_s = 30.0
 
-    def __init__(self, number: int, steps: int) -> None:
-        """Ask for a profile of this number, of so many steps."""
-        self._number = number
-        self.steps = steps
-        self.token = ""
-        """Of the attempt that was made last."""
-
-    def command(self, boundary: int) -> wire.Command:
-        """Return the question for the steps behind this one."""
-        self.token = os.urandom(8).hex()
-        return wire.Profile(0, self.token, self._number, boundary + 1, self.steps)
+    def over(self, first: int) -> wire.Command:
+        """Return the question for the steps from this one on."""
+        return wire.Profile(0, self.token, self.number, first, self.steps)
 
     def cancelling(self) -> wire.Command:
         """Return the command after which no rank makes the profile that was asked for last."""
-        return wire.Profile(0, self.token, self._number, 1, cancelled=True)
+        return wire.Profile(0, self.token, self.number, 1, cancelled=True)
 
     def found(self, reply: wire.Reply) -> wire.Profiled | None:
         """Return the trace that a rank has written."""
@@ -152,9 +139,7 @@ def profile(
         (folder / PARTS).write_text(json.dumps(said))
         _join(folder, wait)
     except BaseException:
-        if asked.token:
-            # Nobody reads what they make; whoever does not answer now is not waited for.
-            ranks.send(asked.cancelling(), ranks.ranks, _CANCEL_S)
+        asked.cancel(ranks)
         shutil.rmtree(folder, ignore_errors=True)
         raise
     kept.bound(directory.profiles)
