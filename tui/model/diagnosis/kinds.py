@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+COLUMNS: Final = 78
+"""Columns of a table at most: a terminal of 80, beside the scroll bar of a screen."""
 MOST_RANKS: Final = 8
 """Ranks that are diagnosed at most, where nobody says which."""
 

@@ -13,10 +13,9 @@ from ddptop.agent.observer.record.memory import Kept, RankMemory
 from ddptop.agent.text import clean_line, ranks_in_spans, size
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind
 from ddptop.tui.drawing.units import date
-from ddptop.tui.model.diagnosis.kinds import KINDS
+from ddptop.tui.model.diagnosis.kinds import COLUMNS, KINDS
 from ddptop.tui.model.diagnosis.report import ReportLine
 
-_COLUMNS: Final = 80
 _MOST_LINES: Final = 12
 """Kinds of the table at most."""
 _NAME: Final = 42
@@ -55,7 +54,7 @@ def table(use: MemoryUse) -> list[str]:
     for line, each in zip(rest, shown, strict=True):
         lines.append(line.rstrip())
         if origin := _origin(each):
-            lines += textwrap.wrap(origin, _COLUMNS, initial_indent="    ", subsequent_indent="    ")
+            lines += textwrap.wrap(origin, COLUMNS, initial_indent="    ", subsequent_indent="    ")
     more = use.left_out + len(use.kinds) - len(shown)
     return [*lines, f"and {more:,} more kinds: --json has {len(use.kinds)} of them"] if more else lines
 
@@ -99,9 +98,9 @@ def text(kept: Kept) -> list[str]:
     said = [
         line
         for ranks, cause in sentences(kept)
-        for line in textwrap.wrap(f"{ranks}: {cause}", _COLUMNS, subsequent_indent="    ")
+        for line in textwrap.wrap(f"{ranks}: {cause}", COLUMNS, subsequent_indent="    ")
     ]
-    below = [line for each in totals(first.use) for line in textwrap.wrap(each, _COLUMNS, subsequent_indent="    ")]
+    below = [line for each in totals(first.use) for line in textwrap.wrap(each, COLUMNS, subsequent_indent="    ")]
     return [head(kept), *said, "", *table(first.use), "", *below, *_others(kept, first)]
 
 

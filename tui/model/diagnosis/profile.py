@@ -11,13 +11,12 @@ from ddptop.agent.observer.record.profiles.kept import Kept
 from ddptop.agent.observer.record.profiles.summary import Difference
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.tui.drawing.units import date
-from ddptop.tui.model.diagnosis.kinds import KINDS, MOST_RANKS
+from ddptop.tui.model.diagnosis.kinds import COLUMNS, KINDS, MOST_RANKS
 from ddptop.tui.model.diagnosis.report import ReportLine
 
 VIEWER: Final = "https://ui.perfetto.dev"
 _MOST_LINES: Final = 10
 """Operators of the table at most."""
-_COLUMNS: Final = 80
 _ENGINE: Final = "autograd::engine::evaluate_function: "
 """The beginning of the names under which torch's engine runs the functions of a backward pass."""
 _SHAPES: Final = 33
@@ -72,7 +71,7 @@ def table(kept: Kept) -> list[str]:
     if len(rows) == 1:
         return []
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    widths[0] = min(widths[0], _COLUMNS - sum(width + 2 for width in widths[1:]))
+    widths[0] = min(widths[0], COLUMNS - sum(width + 2 for width in widths[1:]))
     rows = [[clean_line(row[0], widths[0]), *row[1:]] for row in rows]
     first, *rest = ("  ".join(map(_cell, row, widths, range(len(row)))).rstrip() for row in rows)
     lines = [first]
