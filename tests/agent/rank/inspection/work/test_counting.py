@@ -64,6 +64,12 @@ class Training:
         assert self.faults.last is None
 
 
+@pytest.fixture(autouse=True)
+def _captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of this process capture graphs, behind which nothing is counted."""
+    monkeypatch.setattr(counting, "CAPTURES", Captures())
+
+
 @pytest.fixture
 def training() -> Training:
     made = Training()
