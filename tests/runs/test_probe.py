@@ -82,7 +82,8 @@ def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[RunD
     with observed(name, path, "1000000000") as (run, ranks):
         until(lambda: all((rank["step"] or 0) > 20 for rank in status(name)["ranks"]), "some steps")
         yield run, ranks
-        os.killpg(ranks.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(ranks.pid, signal.SIGKILL)
 
 
 def test_the_training_computes_the_same_bits(tmp_path: Path) -> None:
@@ -148,6 +149,10 @@ def test_a_rank_on_a_busy_core_is_named_with_the_processes_there(ranks: tuple[Ru
             assert each.stdout is not None
             each.stdout.readline()
         found = probed(run)
+        for _ in range(3):
+            if found.sentences[0].startswith("no sure difference"):
+                # As that sentence says: on a machine that is busy with other tests there was no time for a second look.
+                found = probed(run)
     assert re.match(r"rank 1 .*computes \d+ % slower than the others", found.sentences[0]), found
     assert f"core {cores[-1]} (pids " in found.sentences[0]
     assert any(str(each.pid) in found.sentences[0] for each in rivals)
@@ -274,7 +279,8 @@ def test_a_rank_without_a_group_computes_alone(tmp_path: Path) -> None:
     with observed("probe-alone", path, "1000000000", "alone", world=1) as (run, ranks):
         until(lambda: (status("probe-alone")["ranks"][0]["step"] or 0) > 5, "some steps")
         found = probed(run)
-        os.killpg(ranks.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(ranks.pid, signal.SIGKILL)
     assert found.sentences == ["a single rank has none to be compared with"]
     assert found.ranks[0].alone.rates.keys() == MEASURED
     assert found.connections == []

@@ -33,6 +33,7 @@ DONE = {
     "step": "step 3",
     "checkpoint": "checkpoint",
     "profile": "profile 3 (0, 1, 2, 3) True",
+    "memory": "memory 3 (0, 1, 2, 3) True",
     "probe": "probe 1 (0, 1, 2, 3) True",
     "stop": "stop True",
     "restart": "restart True",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,7 +33,8 @@ class Session:
     def __init__(self) -> None:
         self.faults, self.stamps, self.steps, self.cuts = Faults(), self, 0, 0
         self.checks = self.gate = self
-        self.workers = Workers(own_sources)
+        counting = SimpleNamespace(is_under_way=False)
+        self.diagnoses = SimpleNamespace(workers=Workers(own_sources), counting=counting)
         self.cost, self.recording, self.clock = Cost(), True, time.perf_counter_ns
         self.completed = self.eventful = 0
         self.phases, self.homes = [OTHER], [OTHER]
