@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -242,8 +241,7 @@ def test_ranks_go_on_where_the_observer_is_killed_meanwhile(ranks: tuple[RunDir,
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    until(lambda: waiting.line.startswith("probing"), "the probe")
-    time.sleep(1.0)
+    until(lambda: " alone" in waiting.line, "the first experiment")
     observer = run.read().observer
     assert observer is not None
     held = [rank["step"] for rank in status(run.name)["ranks"]]
