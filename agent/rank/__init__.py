@@ -3,7 +3,6 @@
 opening      the start of the agent
 session      the agent of one rank: its parts, its state and its end
 publisher    the agent's thread: sockets, telemetry, commands
-scarcity     descriptors and threads, tried before there are sockets
 hooks        patches of torch that stamp the phases of a step
 collectives  the timing of collectives
 checksums    checksums of the parameters, for a comparison of the ranks

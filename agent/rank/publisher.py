@@ -21,10 +21,10 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.rank import scarcity
 from ddptop.agent.rank.commands import answers
 from ddptop.agent.rank.commands.executing import Commanded, Executing
 from ddptop.agent.rank.hooks.batches import Batches
+from ddptop.agent.rank.process import scarcity
 from ddptop.agent.rank.records import device_time, history, meter
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.rank.records.health import Health

@@ -27,7 +27,6 @@ from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.diagnoses import Diagnoses
 from ddptop.agent.rank.inspection.inspecting import Inspecting
-from ddptop.agent.rank.inspection.probing.probing import DOING
 from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
 from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, observing
 from ddptop.agent.rank.process.account import Account
@@ -46,7 +45,7 @@ from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.startup import pythonpath
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
-from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection, Probe, Probed
+from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
 
 _EXIT: Final = os._exit
 _TICK_S: Final = 1.0
@@ -492,17 +491,6 @@ class Session:
         if told and (folder := Path(told).parent).is_dir():
             self.diagnoses.probing.checkpoints = folder
         return Saved(True, told or "", took_ns)
-
-    def probe(self, command: Probe) -> Probed | None:
-        """Have the held training thread do a part of a probe; return the outcome, None until it is known.
-
-        Raises:
-            GateError: the rank is not held for it.
-        """
-        name = f"probe {command.token} {command.part}"
-        return self.gate.do(
-            command.token, name, DOING, functools.partial(self.diagnoses.probing.run, command, self.device)
-        )
 
     @property
     def state(self) -> str:

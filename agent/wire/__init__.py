@@ -7,16 +7,14 @@ answers     one `Reply` to each command, and the messages before it
 latencies   the latency of collectives from `Step` records, alike in the agent and in the dashboard
 telemetry   from PUB sockets, `[topic, payload]`
 inspection  the place at which a rank stands, in detail
-profiles    the traces of profiled steps
-probes      experiments of ranks that are held
-memory      the objects that live in a rank, and those that grew
+diagnoses   the traces of profiled steps, the census of a rank's memory, the experiments of a held rank
 hosts       between the observers of a run on several hosts, and of the hosts
 checksums   of a rank's parameters
 message     the base of all messages, the types of their numbers, the bounds on their bytes
 incoming    the cleaning of decoded messages
 
 Each imports only entries below it in this list; `commands`, `answers` and `latencies` do not import each other, nor do
-`telemetry`, `inspection`, `profiles`, `probes` and `memory`.
+`telemetry`, `inspection` and `diagnoses`.
 
 The messages need msgspec and the cleaning of text, and nothing else, so that any program can read and write them.
 A message that was read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
@@ -78,6 +76,30 @@ from ddptop.agent.wire.commands import ReadProfile as ReadProfile
 from ddptop.agent.wire.commands import RecordEvery as RecordEvery
 from ddptop.agent.wire.commands import Resume as Resume
 from ddptop.agent.wire.commands import Save as Save
+from ddptop.agent.wire.diagnoses.memory import LEAST as LEAST
+from ddptop.agent.wire.diagnoses.memory import LEAST_OBJECTS as LEAST_OBJECTS
+from ddptop.agent.wire.diagnoses.memory import MOST_CENSUS_STEPS as MOST_CENSUS_STEPS
+from ddptop.agent.wire.diagnoses.memory import MOST_KINDS as MOST_KINDS
+from ddptop.agent.wire.diagnoses.memory import DeviceMemory as DeviceMemory
+from ddptop.agent.wire.diagnoses.memory import MemoryUse as MemoryUse
+from ddptop.agent.wire.diagnoses.memory import ObjectKind as ObjectKind
+from ddptop.agent.wire.diagnoses.memory import Resident as Resident
+from ddptop.agent.wire.diagnoses.probes import MOST_MEASURED as MOST_MEASURED
+from ddptop.agent.wire.diagnoses.probes import MOST_PAIRS as MOST_PAIRS
+from ddptop.agent.wire.diagnoses.probes import Board as Board
+from ddptop.agent.wire.diagnoses.probes import Carried as Carried
+from ddptop.agent.wire.diagnoses.probes import Facts as Facts
+from ddptop.agent.wire.diagnoses.probes import Measured as Measured
+from ddptop.agent.wire.diagnoses.probes import Pair as Pair
+from ddptop.agent.wire.diagnoses.probes import Probed as Probed
+from ddptop.agent.wire.diagnoses.profiles import LARGEST_PROFILE as LARGEST_PROFILE
+from ddptop.agent.wire.diagnoses.profiles import MOST_OF_PROFILE as MOST_OF_PROFILE
+from ddptop.agent.wire.diagnoses.profiles import MOST_PROFILED as MOST_PROFILED
+from ddptop.agent.wire.diagnoses.profiles import MOST_SPANS as MOST_SPANS
+from ddptop.agent.wire.diagnoses.profiles import PhaseSpan as PhaseSpan
+from ddptop.agent.wire.diagnoses.profiles import Profiled as Profiled
+from ddptop.agent.wire.diagnoses.profiles import ProfiledStep as ProfiledStep
+from ddptop.agent.wire.diagnoses.profiles import ProfilePiece as ProfilePiece
 from ddptop.agent.wire.frames import TOPIC_RANK as TOPIC_RANK
 from ddptop.agent.wire.frames import TOPIC_RANKS as TOPIC_RANKS
 from ddptop.agent.wire.frames import TOPIC_RUN as TOPIC_RUN
@@ -110,14 +132,6 @@ from ddptop.agent.wire.inspection import PastCall as PastCall
 from ddptop.agent.wire.inspection import Stack as Stack
 from ddptop.agent.wire.inspection import Thread as Thread
 from ddptop.agent.wire.inspection import Work as Work
-from ddptop.agent.wire.memory import LEAST as LEAST
-from ddptop.agent.wire.memory import LEAST_OBJECTS as LEAST_OBJECTS
-from ddptop.agent.wire.memory import MOST_CENSUS_STEPS as MOST_CENSUS_STEPS
-from ddptop.agent.wire.memory import MOST_KINDS as MOST_KINDS
-from ddptop.agent.wire.memory import DeviceMemory as DeviceMemory
-from ddptop.agent.wire.memory import MemoryUse as MemoryUse
-from ddptop.agent.wire.memory import ObjectKind as ObjectKind
-from ddptop.agent.wire.memory import Resident as Resident
 from ddptop.agent.wire.message import MAX_COMMAND_BYTES as MAX_COMMAND_BYTES
 from ddptop.agent.wire.message import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from ddptop.agent.wire.message import MAX_RECORD_BYTES as MAX_RECORD_BYTES
@@ -126,22 +140,6 @@ from ddptop.agent.wire.message import MOST_RANKS as MOST_RANKS
 from ddptop.agent.wire.message import PROTOCOL as PROTOCOL
 from ddptop.agent.wire.message import UNREAD as UNREAD
 from ddptop.agent.wire.message import Rank as Rank
-from ddptop.agent.wire.probes import MOST_MEASURED as MOST_MEASURED
-from ddptop.agent.wire.probes import MOST_PAIRS as MOST_PAIRS
-from ddptop.agent.wire.probes import Board as Board
-from ddptop.agent.wire.probes import Carried as Carried
-from ddptop.agent.wire.probes import Facts as Facts
-from ddptop.agent.wire.probes import Measured as Measured
-from ddptop.agent.wire.probes import Pair as Pair
-from ddptop.agent.wire.probes import Probed as Probed
-from ddptop.agent.wire.profiles import LARGEST_PROFILE as LARGEST_PROFILE
-from ddptop.agent.wire.profiles import MOST_OF_PROFILE as MOST_OF_PROFILE
-from ddptop.agent.wire.profiles import MOST_PROFILED as MOST_PROFILED
-from ddptop.agent.wire.profiles import MOST_SPANS as MOST_SPANS
-from ddptop.agent.wire.profiles import PhaseSpan as PhaseSpan
-from ddptop.agent.wire.profiles import Profiled as Profiled
-from ddptop.agent.wire.profiles import ProfiledStep as ProfiledStep
-from ddptop.agent.wire.profiles import ProfilePiece as ProfilePiece
 from ddptop.agent.wire.telemetry import DEVICE_PHASES as DEVICE_PHASES
 from ddptop.agent.wire.telemetry import EACH_RECORD as EACH_RECORD
 from ddptop.agent.wire.telemetry import PHASES as PHASES

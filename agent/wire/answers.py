@@ -9,13 +9,13 @@ from typing import Annotated, Final
 import msgspec
 
 from ddptop.agent.wire.checksums import Checksums
+from ddptop.agent.wire.diagnoses.memory import MemoryUse
+from ddptop.agent.wire.diagnoses.probes import Probed
+from ddptop.agent.wire.diagnoses.profiles import Profiled, ProfilePiece
 from ddptop.agent.wire.hosts import Census
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.inspection import Inspection, Looks
-from ddptop.agent.wire.memory import MemoryUse
 from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Rank, Size, Whole
-from ddptop.agent.wire.probes import Probed
-from ddptop.agent.wire.profiles import Profiled, ProfilePiece
 from ddptop.agent.wire.telemetry import Steps
 
 MOST_OF_LOG: Final = 64 << 10

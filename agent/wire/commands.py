@@ -9,12 +9,12 @@ from typing import Annotated
 
 import msgspec
 
+from ddptop.agent.wire.diagnoses.memory import MOST_CENSUS_STEPS
+from ddptop.agent.wire.diagnoses.probes import MOST_PAIRS, Pair
+from ddptop.agent.wire.diagnoses.profiles import MOST_PROFILED
 from ddptop.agent.wire.hosts import Conclude, HostEnd
 from ddptop.agent.wire.incoming import Label, Name
-from ddptop.agent.wire.memory import MOST_CENSUS_STEPS
 from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Size, Whole
-from ddptop.agent.wire.probes import MOST_PAIRS, Pair
-from ddptop.agent.wire.profiles import MOST_PROFILED
 from ddptop.agent.wire.telemetry import Event
 
 

@@ -32,6 +32,7 @@ class Commanded(Protocol):
     gate: Gate
     checks: Checks
     diagnoses: Diagnoses
+    device: str | None
     timeout_s: float | None
     """Timeout of collectives in the default process group."""
 
@@ -61,9 +62,6 @@ class Commanded(Protocol):
     def save(self, token: str) -> Saved | None:
         """Have the held training thread save a checkpoint; raises `GateError` where nothing can be saved now."""
         ...
-
-    def probe(self, command: wire.Probe) -> wire.Probed | None:
-        """Have the held training thread do a part of a probe; raises `GateError` where it is not held for it."""
 
 
 class Executing:
@@ -146,7 +144,7 @@ class Executing:
                     return wire.Reply(id, False, "saving", gate.completed, pending=True)
                 return wire.Reply(id, saved.done, saved.text, gate.completed, took_ns=saved.took_ns)
             case wire.Probe(id):
-                probed = session.probe(command)
+                probed = diagnoses.probe(command, session.device)
                 if probed is None:
                     return wire.Reply(id, False, "probing", gate.completed, pending=True)
                 return wire.Reply(id, True, "", gate.completed, probed=probed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ddptop.agent.rank.inspection.looks.looking import Looking
@@ -10,12 +11,13 @@ from ddptop.agent.rank.inspection.looks.modules import Modules
 from ddptop.agent.rank.inspection.looks.workers import Workers
 from ddptop.agent.rank.inspection.memory.censuses import Censuses
 from ddptop.agent.rank.inspection.memory.devices import Fullness
-from ddptop.agent.rank.inspection.probing.probing import Probing
+from ddptop.agent.rank.inspection.probing.probing import DOING, Probing
 from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.inspection.stacks import own_sources
 from ddptop.agent.rank.inspection.work.counting import Counting
 
 if TYPE_CHECKING:
+    from ddptop.agent import wire
     from ddptop.agent.rank.collectives.timing import Collectives
     from ddptop.agent.rank.commands.gate import Gate
     from ddptop.agent.rank.faults import Faults
@@ -47,6 +49,7 @@ class Diagnoses:
             faults: takes their errors.
             notify: publishes a line, with its level.
         """
+        self._gate = gate
         self.profiling = Profiling(rank, directory.profiles, stamps, faults)
         self.counting = Counting(stamps, faults)
         self.probing = Probing(collectives, directory.path)
@@ -69,6 +72,15 @@ class Diagnoses:
         if self.counting.is_armed:
             self.counting.boundary(step, device)
         return self.censuses.is_armed and self.censuses.boundary(step)
+
+    def probe(self, command: wire.Probe, device: str | None) -> wire.Probed | None:
+        """Have the held training thread do a part of a probe; return the outcome, None until it is known.
+
+        Raises:
+            GateError: the rank is not held for it.
+        """
+        name = f"probe {command.token} {command.part}"
+        return self._gate.do(command.token, name, DOING, partial(self.probing.run, command, device))
 
     def abandon(self) -> None:
         """In a forked child: its steps are not these."""

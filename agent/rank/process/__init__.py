@@ -9,6 +9,7 @@ spawned      ranks that the program has spawned itself
 output       the log, as long as the disk has room
 crashes      the Python line of a crash in native code, in the log
 account      the record of the rank in the run directory
+scarcity     descriptors and threads, tried before there are sockets
 descriptors  the agent's own descriptors, which a script may not close
 ending       exit status and exception as text
 leaving      the threads and processes for which the interpreter waits after the script

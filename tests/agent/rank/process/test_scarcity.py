@@ -44,7 +44,7 @@ def test_without_threads_the_script_runs(rank):
 import resource, sys
 with open("/proc/self/statm") as file:
     size = int(file.read().split()[0]) * resource.getpagesize()
-from ddptop.agent.rank import scarcity
+from ddptop.agent.rank.process import scarcity
 begin = scarcity.check_room
 def limited():
     resource.setrlimit(resource.RLIMIT_AS, (size + (12 << 20), resource.RLIM_INFINITY))
