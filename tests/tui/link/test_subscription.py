@@ -408,12 +408,14 @@ def test_nothing_is_taken_in_of_another_run_that_took_the_name() -> None:
 def test_a_message_that_cannot_be_is_refused_and_counted() -> None:
     """Garbage, other messages, ranks that there are not and a run of another size change nothing."""
     with observed(run_of("wrong", 2)) as observer, closing(told(observer)) as subscription:
-        observer.tell(beat(0, 4), beat(1, 4))
 
         def drained(condition: Callable[[], object]) -> None:
             until(lambda: (observer.turn(), subscription.drain(math.inf), condition())[-1], "the messages")
 
-        drained(lambda: subscription.is_whole)
+        # Whoever subscribes is told all: what is told after the last subscription is the last message in order.
+        drained(lambda: subscription.is_whole and len(observer.topics) == 2)
+        observer.tell(beat(0, 4), beat(1, 4))
+        drained(lambda: subscription.run is not None and subscription.run.step == 4)
         run, ranks = subscription.run, dict(subscription.ranks)
         assert run is not None
         stranger = msgspec.structs.replace(ranks[1], rank=2)
