@@ -27,8 +27,6 @@ HARDLY: Final = 0.05
 WAIT: Final = "wait"
 _WAITS_FOR_WORKERS: Final = "_try_get_data"
 """Torch's function in which a loader waits for its workers."""
-_ENGINE: Final = "run_backward"
-"""The end of the names of torch's functions that execute a backward pass, where Python shows no more."""
 
 _Key = tuple[object, ...]
 """File and function of a frame, or these and its line."""
@@ -42,8 +40,6 @@ class Line:
     """`train.py:88 load_image`; empty where no line stands out."""
     share: float = 0.0
     """Part of the difference to an ordinary rank that the line has."""
-    is_in_engine: bool = False
-    """Torch executes a backward pass there: only a look at the modules shows more."""
 
     def remark(self, cost_ms: float) -> str:
         """Return the words for the end of a verdict of this cost."""
@@ -77,18 +73,18 @@ def line_of(culprit: Sequence[Looks], peer: Sequence[Looks], phase: str | None, 
     if found is None:
         return Line("")
     if not _waits(own, other, excess):
-        return _named(*found, is_in_engine=own.in_engine - (other.in_engine if other else 0.0) >= MOST * excess)
+        return _named(*found)
     inside = _of_workers(culprit[1:], peer[1:])
     if inside is None:
         return _named(*found, ", which waits for data workers")
     return _named(inside[0], found[1] * inside[1], ", in a data worker")
 
 
-def _named(frame: Frame, share: float, where: str = "", *, is_in_engine: bool = False) -> Line:
+def _named(frame: Frame, share: float, where: str = "") -> Line:
     if not frame.file:
         return Line(f"backward of {frame.function}", share)
     function = frame.function.rpartition(".")[2] if frame.library else frame.function
-    return Line(f"{frame.file}:{frame.line} {function}{where}", share, is_in_engine)
+    return Line(f"{frame.file}:{frame.line} {function}{where}", share)
 
 
 class _Spent:
@@ -103,8 +99,6 @@ class _Spent:
         self.total = 0.0
         self.whole = 0.0
         """The same of all phases."""
-        self.in_engine = 0.0
-        """The part of the total in which torch executes a backward pass, and no hook."""
         self.always: frozenset[_Key] = frozenset()
         """The lines that are on the stack of nearly everything, whatever the phase."""
         inside: defaultdict[_Key, float] = defaultdict(float)
@@ -122,8 +116,6 @@ class _Spent:
                 apart += ms
                 continue
             self.total += ms
-            if frames and frames[-1].library and frames[-1].function.endswith(_ENGINE):
-                self.in_engine += ms
             for frame in set(frames):
                 self.by_line[frame] += ms
             for key in {_function(frame) for frame in frames}:

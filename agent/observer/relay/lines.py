@@ -1,7 +1,7 @@
 """The lines of code behind verdicts: the accused rank and an ordinary one are asked to look at their training threads.
 
-Both look for some seconds, once for each verdict, and once more where the cost was not seen.  Where torch executes a
-slow backward pass, they look for its modules afterwards.  Of a healthy run no rank is ever asked.
+Both look for some seconds, once for each verdict, and once more where the cost was not seen; of a slow backward pass,
+which torch executes, at its modules, too.  Of a healthy run no rank is ever asked.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ PATIENCE_S: Final = 75.0
 """Seconds after which ranks that have not looked are not asked any more: those of a paused run make no steps."""
 AGAIN_S: Final = 60.0
 """Seconds after which a verdict that stands, and whose cost the looks did not show, is asked for once more."""
+_BACKWARD: Final = "backward"
+"""The phase that torch executes, so that its modules are looked for."""
 _REQUESTER: Final = b"\0lines %d"
 """Stands for the question about a verdict among those who ask; names of onlookers do not look like it."""
 _ASKED: Final = 40
@@ -35,8 +37,6 @@ class _Question:
     """The culprit, and the rank it is compared with, where there is one."""
     give_up: float
     token: int
-    modules: bool = False
-    """The backward pass is what is slower, so that its modules are looked for."""
     found: dict[int, tuple[wire.Looks, ...]] = field(default_factory=dict)
 
 
@@ -48,10 +48,6 @@ class _Answer:
     """Questions that have ended."""
     due: float | None = None
     """When the next question is; None: there is none."""
-    modules: bool = False
-    """The next question, or the last one, is for the modules of the backward pass."""
-    is_again: bool = False
-    """The looks were asked for once more."""
 
 
 class Lines:
@@ -84,7 +80,7 @@ class Lines:
         if question is None:
             question = self._question = self._next(verdicts, ordinary)
         if question is not None:
-            command = wire.Look(0, question.token, question.modules)
+            command = wire.Look(0, question.token, modules=question.verdict.phase == _BACKWARD)
             for rank in sorted({*question.ranks} - question.found.keys()):
                 self._forwarding.forward(_REQUESTER % question.token, rank, command, self._take)
         found = {number: answer.line for number, answer in self._answers.items()}
@@ -94,13 +90,9 @@ class Lines:
         """Take what a question has shown, and choose the next one about its verdict."""
         answer = self._answers.setdefault(question.verdict.number, _Answer())
         answer.asked, answer.due = answer.asked + 1, None
-        line = _compared(question) if len(question.found) == len(question.ranks) else None
-        if line is not None and not (question.modules and (line.is_in_engine or not line.text)):
-            answer.line = line
-        if answer.line is None and not answer.is_again:
-            answer.is_again, answer.due = True, self._clock() + AGAIN_S
-        elif line is not None and line.is_in_engine and not question.modules:
-            answer.modules, answer.due = True, self._clock()
+        answer.line = _compared(question) if len(question.found) == len(question.ranks) else None
+        if answer.line is None and answer.asked == 1:
+            answer.due = self._clock() + AGAIN_S
 
     def _next(self, verdicts: Sequence[wire.Verdict], ordinary: Sequence[int]) -> _Question | None:
         for verdict in verdicts:
@@ -115,7 +107,7 @@ class Lines:
             if peer is not None:
                 ranks = (peer,) if verdict.rank is None else (verdict.rank, peer)
                 token = verdict.number | answer.asked << _ASKED
-                return _Question(verdict, ranks, self._clock() + PATIENCE_S, token, answer.modules)
+                return _Question(verdict, ranks, self._clock() + PATIENCE_S, token)
         return None
 
     def _take(self, requester: bytes, rank: int, reply: wire.Reply) -> None:

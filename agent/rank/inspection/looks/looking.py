@@ -91,6 +91,9 @@ class Looking:
         """Those of recorded steps, with their exact phases."""
         self._steps = 0
         """The recorded steps."""
+        self._marked: list[_Glance] = []
+        """Those of recorded steps whose modules are marked."""
+        self._marked_steps = 0
         self._first = self._last = 0
         """Time of the beginning, and of the newest glance."""
         self._before = self._after = 0
@@ -98,7 +101,7 @@ class Looking:
         self._elsewhere: set[int] = set()
         """Threads that have been seen outside of a backward pass."""
         self._of_modules = False
-        """Only the steps count whose modules are marked."""
+        """The steps count whose modules are marked, where there are enough."""
         self._due = self._began = self._until = self._give_up = 0.0
         self._seen = 0.0
         """Time of the newest glance, or of the newest moment at which the thread was held."""
@@ -115,8 +118,8 @@ class Looking:
         """
         if token != self._token:
             self._token, self._found, self._is_looking = token, None, True
-            self._glances, self._settled = [], []
-            self._steps = 0
+            self._glances, self._settled, self._marked = [], [], []
+            self._steps = self._marked_steps = 0
             self._first = self._last = self._stamps.clock()
             self._before = self._stamps.steps
             # Where a hook asks for the present thread, Python makes one up.
@@ -126,10 +129,8 @@ class Looking:
             self._due = self._began = self._seen = self._clock()
             self._give_up = self._began + _LONGEST_S
             self._workers.begin()
-            self._of_modules = modules
-            if modules:
-                self._modules.begin()
-            else:
+            self._of_modules = modules and self._modules.begin()
+            if not self._of_modules:
                 self._modules.end()
         elif self._found is None and not self._is_looking and self._clock() > self._until + _SETTLES_S:
             self._close()
@@ -148,7 +149,8 @@ class Looking:
         if now < self._due:
             return
         took = now - self._began
-        least = LOOKS_S if len(self._settled) >= _ENOUGH else 2 * LOOKS_S
+        counted = self._marked if self._of_modules else self._settled
+        least = LOOKS_S if len(counted) >= _ENOUGH else 2 * LOOKS_S
         if (took >= least and stamps.steps >= self._before + _STEPS) or now >= self._give_up:
             self._is_looking, self._until, self._after = False, now, stamps.steps
             self._workers.end()
@@ -193,18 +195,24 @@ class Looking:
             return
         intervals = list(intervals_of(stamped))
         begin = stamped.end - intervals[-1][1] if intervals else 0
-        if not intervals or begin < self._first or (self._of_modules and stamped.step not in self._modules.steps):
+        if not intervals or begin < self._first:
             return
         first, last = (bisect_right(self._glances, moment, key=lambda each: each.at) for moment in (begin, stamped.end))
+        is_marked = stamped.step in self._modules.steps
         self._steps += 1
+        self._marked_steps += is_marked
         for glance in self._glances[first:last]:
             index = bisect_right(intervals, glance.at - begin, key=lambda each: each[0]) - 1
             self._settled.append(glance._replace(phase=intervals[index][2]))
+            if is_marked:
+                self._marked.append(self._settled[-1])
 
     def _close(self) -> None:
-        """Sum up: the glances at recorded steps where there are enough, otherwise those at all steps."""
+        """Sum up: the glances at marked steps, else at recorded ones where there are enough, else at all steps."""
         steps, glances, seen = self._steps, self._settled, self._glances
-        self._glances, self._settled = [], []
+        if self._of_modules and len(self._marked) >= _ENOUGH:
+            steps, glances = self._marked_steps, self._marked
+        self._glances, self._settled, self._marked = [], [], []
         if len(glances) < _ENOUGH:
             steps = self._after - self._before
             # Where a backward pass waits for others, only the stamps of a recorded step tell.

@@ -23,7 +23,9 @@ _DEEPEST: Final = 6
 _WRAPPERS: Final = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names of modules that wrap another one of the script's, and are not the script's."""
 _PAUSE_NS: Final = 40_000_000
-"""From the beginning of a marked step to that of the next one at least: marking takes some 10 us for each module."""
+"""From the beginning of a marked step to that of the next one at least."""
+_EACH_NS: Final = 1_000_000
+"""The same for each module, of which marking takes some 10 us: a percent of the time."""
 _NESTED: Final = 3
 """Levels of tuples and dictionaries in which tensors are looked for."""
 
@@ -63,11 +65,13 @@ class Modules:
         self.present: Names = ()
         """Of the module whose backward pass is under way, where that is known; may be read from any thread."""
 
-    def begin(self) -> None:
-        """Have some of the next steps marked."""
+    def begin(self) -> bool:
+        """Have some of the next steps marked; False where the compiler would compile the training anew for it."""
         self.steps.clear()
-        self._due, self._is_wanted = 0, True
-        self._have_boundary()
+        self._due, self._is_wanted = 0, not _is_compiled()
+        if self._is_wanted:
+            self._have_boundary()
+        return self._is_wanted
 
     def end(self) -> None:
         """Have the hooks removed behind this step."""
@@ -87,7 +91,7 @@ class Modules:
             if not self._is_wanted:
                 self._known.clear()
             elif self._stamps.recording and (now := self._stamps.clock()) >= self._due and not _is_compiled():
-                self._due = now + _PAUSE_NS
+                self._due = now + max(_PAUSE_NS, _EACH_NS * len(self._known))
                 self._place()
                 self.steps.add(step + 1)
         except Exception as error:

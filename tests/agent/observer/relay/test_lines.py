@@ -155,56 +155,12 @@ def test_what_is_seen_the_second_time_is_named() -> None:
     assert {token for _, token in asked.questions} == {OTHER.number}
 
 
-BACKWARD = msgspec.structs.replace(SLOW, phase="backward")
-MAIN = wire.Frame("main", "train.py", 13)
-ENGINE = wire.Frame("_engine_run_backward", "torch/autograd/graph.py", 800, library=True)
-CONV = wire.Frame("layer3.conv2", "", 0)
-
-
-def in_engine(ms: float, *modules: wire.Frame) -> tuple[wire.Looks, ...]:
-    """Return looks at ten steps with so many ms in a backward pass that torch executes."""
-    places = (MAIN, ENGINE, *modules)
-    stacks = wire.Stack("backward", (*range(len(places)),), int(ms * 10**7)), wire.Stack("forward", (), 10**8)
-    return (wire.Looks(10, places, stacks),)
-
-
-def test_where_torch_executes_a_backward_pass_its_modules_are_asked_for() -> None:
-    """Once, and of the same ranks; the line that is known stands meanwhile."""
+@pytest.mark.parametrize("phase", ["data", "backward", None])
+def test_the_modules_of_a_slow_backward_pass_are_looked_for(phase: str | None) -> None:
+    """With the same looks: nothing else shows what torch executes there."""
     asked = Asked()
-    asked.turn(BACKWARD)
-    assert asked.modules == {False}
-    first = {token for _, token in asked.questions}
-    asked.answer(0, in_engine(1))
-    asked.answer(2, in_engine(26))
-    (line,) = asked.turn(BACKWARD).values()
-    assert line.text == "train.py:13 main"
-    assert asked.modules == {True}
-    assert [rank for rank, _ in asked.questions] == [0, 2]
-    assert first.isdisjoint(token for _, token in asked.questions)
-    asked.answer(0, in_engine(1, CONV))
-    asked.answer(2, in_engine(26, CONV))
-    for _ in range(3):
-        (line,) = asked.turn(BACKWARD).values()
-        assert line.text == "backward of layer3.conv2"
-        assert asked.questions == []
-
-
-@pytest.mark.parametrize("found", [in_engine(1), in_engine(26), ()])
-def test_where_the_modules_say_no_more_the_line_stays(found: tuple[wire.Looks, ...]) -> None:
-    """Of a compiled model there are none; the cost may be over meanwhile, or the ranks do not answer."""
-    asked = Asked()
-    asked.turn(BACKWARD)
-    asked.answer(0, in_engine(1))
-    asked.answer(2, in_engine(26))
-    asked.turn(BACKWARD)
-    asked.answer(0, in_engine(1))
-    asked.answer(2, found)
-    asked.clock.now += PATIENCE_S
-    for _ in range(3):
-        (line,) = asked.turn(BACKWARD).values()
-        assert line.text == "train.py:13 main"
-        assert asked.questions == []
-        asked.clock.now += AGAIN_S
+    asked.turn(msgspec.structs.replace(SLOW, phase=phase))
+    assert asked.modules == {phase == "backward"}
 
 
 def test_what_all_ranks_wait_for_is_asked_of_one() -> None:

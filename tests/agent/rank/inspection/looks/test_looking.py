@@ -315,6 +315,13 @@ def test_hooks_of_a_backward_pass_are_seen_on_a_thread_of_the_engine(
     assert names[-4:] == ("run", "run_backward", "run", "hook")
 
 
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever another test has compiled."""
+    monkeypatch.setattr("ddptop.agent.rank.inspection.looks.modules._is_compiled", lambda: False)
+
+
+@pytest.mark.usefixtures("uncompiled")
 def test_the_module_of_a_backward_pass_stands_above_the_engine(rank: Rank) -> None:
     """Modules are looked for where they are asked for, until the looks end; marked steps count."""
     rank.modules.present = "layer3", "layer3.conv2"
@@ -332,6 +339,29 @@ def test_the_module_of_a_backward_pass_stands_above_the_engine(rank: Rank) -> No
         names = [looks.places[each].function for each in stack.frames]
         expected = ["layer3", "layer3.conv2"] if "Standing.run_backward" in names else []
         assert names[names.index(f"Standing.{'run_backward' if expected else 'load'}") + 1 :] == expected
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_where_few_steps_are_marked_all_count(rank: Rank) -> None:
+    """The looks take longer for them, and show what can be seen without modules."""
+    rank.looking.ask(7, modules=True)
+    rank.modules.steps = {9}
+    rank.train(4, 120)
+    looks = rank.looks(7)
+    assert looks is not None
+    assert looks.steps == pytest.approx(2 * LOOKS_S / 0.06, abs=1)
+    assert {stack.phase for stack in looks.stacks} == {"data", "backward", "wait"}
+
+
+def test_of_a_compiled_training_no_module_is_marked(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The looks take no longer for it."""
+    monkeypatch.setattr("ddptop.agent.rank.inspection.looks.modules._is_compiled", lambda: True)
+    rank.looking.ask(7, modules=True)
+    assert not rank.modules.is_armed
+    rank.train(4, 52)
+    looks = rank.looks(7)
+    assert looks is not None
+    assert looks.steps == pytest.approx(LOOKS_S / 0.06, abs=1)
 
 
 def test_frames_that_cannot_be_taken_end_nothing(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:

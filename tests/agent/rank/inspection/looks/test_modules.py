@@ -155,6 +155,20 @@ def test_of_short_steps_few_are_marked(marked: Marked, ms: int, every: int) -> N
     assert max(marked.modules.steps) <= 41
 
 
+def test_of_a_training_with_many_modules_fewer_steps_are_marked(marked: Marked) -> None:
+    """Each module costs 10 us in a marked step: with 200 of them a step in 200 ms is a percent."""
+    clock = Clock(0)
+    marked.stamps.clock = clock
+    marked.begin()
+    net = nn.Sequential(*(nn.Identity() for _ in range(199)))
+    for _ in range(99):
+        net(torch.ones(1))
+        clock.now += 10_000_000
+        marked.cut()
+    # The first one shows how many there are.
+    assert sorted(marked.modules.steps)[1:] == list(range(6, 102, 20))
+
+
 COMPILED = """
 import sys
 import torch
