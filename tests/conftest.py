@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support import alone
 from support.bases import base_of_its_own
 
 from ddptop.agent.run import rundir
@@ -33,6 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test that is marked for it have the machine for itself; its time begins then."""
+    with alone.turn(alone=item.get_closest_marker(alone.MARK) is not None):
+        return (yield)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

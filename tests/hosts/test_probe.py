@@ -38,6 +38,7 @@ def probed(host: Host) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.alone
 def test_a_slow_link_is_named_in_its_direction(job: Job) -> None:
     """From the second host to the third one alone, at 80 Mbit/s; nobody is named before."""
     head, second, third = job.cluster.hosts
