@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.intervals import NO_CORE
+from ddptop.agent.observer.judge.intervals import NO_CORE, Accusation, Reason, accusation_of
 from ddptop.agent.run import cores, identity
 from ddptop.agent.run.cores import Threads
 from ddptop.agent.run.identity import Process
@@ -32,37 +32,40 @@ class Rivals:
         """When the threads were read last, and when they are to be read again."""
         self._ranks: frozenset[int] = frozenset()
         """Those that waited for a core at the last turn."""
-        self._remarks: Mapping[int, str] = {}
+        self._found: Mapping[int, Reason] = {}
+        """By rank."""
 
     def meet(self, member: Member) -> None:
         """Take note of a rank of this host."""
         self._members[member.rank] = member.process
 
-    def turn(self, verdicts: Iterable[wire.Verdict]) -> Mapping[int, str]:
-        """Look, where a rank waits for a core; return a remark for each such rank whose rivals were seen."""
-        known, self._ranks = (
-            self._ranks,
-            frozenset(
-                verdict.rank for verdict in verdicts if verdict.kind == NO_CORE and verdict.rank in self._members
-            ),
-        )
-        if not self._ranks:
-            self._before, self._remarks = {}, {}
-            return self._remarks
+    def turn(self, verdicts: Iterable[wire.Verdict]) -> Mapping[Accusation, Reason]:
+        """Look, where a rank waits for a core; return the rivals that were seen as the reason for its verdict."""
+        accused = {
+            each.rank: accusation_of(each)
+            for each in verdicts
+            if each.kind == NO_CORE and each.rank is not None and each.rank in self._members
+        }
+        known, self._ranks = self._ranks, frozenset(accused)
+        if not accused:
+            self._before, self._found = {}, {}
+            return {}
         now = self._clock()
         if not self._ranks <= known:
             self._before, self._due = {}, now
-        if now < self._due:
-            return self._remarks
+        if now >= self._due:
+            self._look(now)
+        return {accused[rank]: reason for rank, reason in self._found.items() if rank in accused}
+
+    def _look(self, now: float) -> None:
         threads = cores.threads()
         if not self._before:
             self._before, self._at, self._due = threads, now, now + _OVER_S
-            return self._remarks
+            return
         before, seconds = self._before, now - self._at
         self._before, self._due = {}, now + _RESTS_S
         found = {rank: self._remark(self._members[rank], before, threads, seconds) for rank in self._ranks}
-        self._remarks = {rank: text for rank, text in found.items() if text}
-        return self._remarks
+        self._found = {rank: Reason(text) for rank, text in found.items() if text}
 
     def _remark(self, process: Process, before: Threads, after: Threads, seconds: float) -> str:
         try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from ddptop.agent.observer.judge.intervals import Finding, Reason
 from ddptop.agent.text import plural, size
 from ddptop.agent.wire import LEAST, LEAST_OBJECTS, MemoryUse, ObjectKind, Resident
 
@@ -19,13 +20,15 @@ NOISE_HEAP_STEP: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
-    """The cause, for the end of a verdict."""
+class Cause(Reason):
+    """The cause, whose text begins with the line of code where there is one."""
 
-    text: str
-    """One line, which begins with the line of code where there is one."""
     line: str = ""
     """`train.py:52`."""
+
+    def added_to(self, finding: Finding) -> Finding:
+        """Return the finding with its cause."""
+        return replace(finding, text=f"{finding.text} · {self.text}", line=self.line, cause=self.text)
 
 
 def cause_of(use: MemoryUse) -> Cause | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -188,6 +188,18 @@ class Finding:
     line_ms: float | None = None
     line_share: float | None = None
     cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The reason for a fault, which is looked for once the fault is told."""
+
+    text: str
+    """One line for its end."""
+
+    def added_to(self, finding: Finding) -> Finding:
+        """Return the finding with its reason."""
+        return replace(finding, text=f"{finding.text}: {self.text}")
 
 
 def place(phase: str | None, *, backward_seen: bool) -> str:

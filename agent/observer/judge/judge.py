@@ -12,8 +12,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.blocks import ROUNDS, STEPS
-from ddptop.agent.observer.judge.growth import Cause
-from ddptop.agent.observer.judge.intervals import NO_CORE, Accusation, Finding, Intervals, accusation_of
+from ddptop.agent.observer.judge.intervals import NO_CORE, Accusation, Finding, Intervals, Reason, accusation_of
 from ddptop.agent.observer.judge.join import StepJoin
 from ddptop.agent.observer.judge.kinds.divergence import Divergence
 from ddptop.agent.observer.judge.kinds.health import Health
@@ -24,7 +23,6 @@ from ddptop.agent.observer.judge.kinds.no_communication import Communication
 from ddptop.agent.observer.judge.kinds.no_core import NoCore
 from ddptop.agent.observer.judge.kinds.slow import SlowRank
 from ddptop.agent.observer.judge.large import MOST_SUSPECTS, Detail, Rounds
-from ddptop.agent.observer.judge.lines import Line
 
 _OF_STEPS: Final = ("slow_rank", "unequal_work", "input_bound", "communication_bound")
 
@@ -56,9 +54,7 @@ class Judge:
         self._hosts = HostsOfRanks(self._world)
         self._slow_host = SlowHost(self._hosts, ROUNDS if self._large else STEPS)
         self._no_core = NoCore(ROUNDS if self._large else STEPS)
-        self._rivals: Mapping[int, str] = {}
-        self._lines: Mapping[Accusation, Line] = {}
-        self._causes: Mapping[Accusation, Cause] = {}
+        self._reasons: Mapping[Accusation, Reason] = {}
         self._join = StepJoin(self._world)
         self._rounds = Rounds(self._world)
         self._memory = GroupMemory(self._world)
@@ -112,17 +108,9 @@ class Judge:
         self._slow_host.follow(self._judge.evidence)
         self._no_core.follow(self._judge.evidence)
 
-    def rivals(self, remarks: Mapping[int, str]) -> None:
-        """Take in who takes the cores of ranks that wait for one, by rank."""
-        self._rivals = remarks
-
-    def lines(self, found: Mapping[Accusation, Line]) -> None:
-        """Take in the lines of code that looks at the ranks have found behind verdicts."""
-        self._lines = found
-
-    def causes(self, found: Mapping[Accusation, Cause]) -> None:
-        """Take in the causes that censuses of ranks have found for memory that grows."""
-        self._causes = found
+    def reasons(self, found: Mapping[Accusation, Reason]) -> None:
+        """Take in what was found behind verdicts since they were told."""
+        self._reasons = found
 
     def ordinary(self) -> list[int]:
         """Return ranks that are neither slow nor fast, the one nearest to the middle first."""
@@ -204,7 +192,7 @@ class Judge:
         """
         self._now_ns = now_ns
         health = self._health.finding(now_ns, self._judge.evidence.time_of)
-        candidates = (self._slow_host.finding, self._judge.finding, self._without_core(), self._judge.turns)
+        candidates = (self._slow_host.finding, self._judge.finding, self._no_core.finding, self._judge.turns)
         held_back = [each for each in candidates if each is not None and not self._slow_host.explains(each)]
         if self._communication.is_absent:
             held_back = [each for each in held_back if each.kind == "input_bound" and each.rank is None]
@@ -224,28 +212,13 @@ class Judge:
             "no_communication": self._communication.ceased_at_ns,
             "diverged": self._divergence.ceased_at_ns,
         }
-        findings = [self._on_hosts(self._with_line(each)) for each in found if each is not None]
+        findings = [self._on_hosts(self._with_reason(each)) for each in found if each is not None]
         self._intervals.update(findings, ceased, now_ns)
         return self._intervals.verdicts
 
-    def _without_core(self) -> Finding | None:
-        found = self._no_core.finding
-        remark = None if found is None or found.rank is None else self._rivals.get(found.rank)
-        return found if found is None or not remark else replace(found, text=f"{found.text}: {remark}")
-
-    def _with_line(self, finding: Finding) -> Finding:
-        if (cause := self._causes.get(accusation_of(finding))) is not None:
-            return replace(finding, text=f"{finding.text} · {cause.text}", line=cause.line, cause=cause.text)
-        line = self._lines.get(accusation_of(finding))
-        if line is None:
-            return finding
-        cost_ms = finding.cost_ms or 0.0
-        text = f"{finding.text} · {line.remark(cost_ms)}"
-        if not line.text:
-            return replace(finding, text=text)
-        return replace(
-            finding, text=text, line=line.text, line_ms=round(line.share * cost_ms, 3), line_share=round(line.share, 4)
-        )
+    def _with_reason(self, finding: Finding) -> Finding:
+        reason = self._reasons.get(accusation_of(finding))
+        return finding if reason is None else reason.added_to(finding)
 
     def _on_hosts(self, finding: Finding) -> Finding:
         """Add what is known of the hosts, where the ranks are on several."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from ddptop.agent.observer.judge.intervals import in_ms
+from ddptop.agent.observer.judge.intervals import Finding, Reason, in_ms
 from ddptop.agent.wire import Frame, Looks
 
 MOST: Final = 0.6
@@ -33,11 +33,9 @@ _Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The line that costs a rank its time; or that there is none."""
+class Line(Reason):
+    """The line that costs a rank its time, `train.py:88 load_image`; without text where no line stands out."""
 
-    text: str
-    """`train.py:88 load_image`; empty where no line stands out."""
     share: float = 0.0
     """Part of the difference to an ordinary rank that the line has."""
 
@@ -46,6 +44,15 @@ class Line:
         if not self.text:
             return "no line of its code stands out: all of it is slower"
         return f"{self.text} ({in_ms(self.share * cost_ms).removesuffix(' ms')} of {in_ms(cost_ms)})"
+
+    def added_to(self, finding: Finding) -> Finding:
+        """Return the finding with its line, and the part of its cost that this has at the moment."""
+        cost_ms = finding.cost_ms or 0.0
+        text = f"{finding.text} · {self.remark(cost_ms)}"
+        if not self.text:
+            return replace(finding, text=text)
+        line_ms, share = round(self.share * cost_ms, 3), round(self.share, 4)
+        return replace(finding, text=text, line=self.text, line_ms=line_ms, line_share=share)
 
 
 def line_of(culprit: Sequence[Looks], peer: Sequence[Looks], phase: str | None, cost_ms: float) -> Line | None:

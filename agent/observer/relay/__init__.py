@@ -7,7 +7,6 @@ repeating     what a rank has published, handed to the model and the judge
 frames        the frames of the model, published while somebody looks on
 verdicts      the verdicts of the run, and their intervals
 hanging       what the ranks are asked of a run that makes no steps, and the record of their answers
-lines         the lines of code behind verdicts: ranks are asked to look at their training threads
-growths       the causes of memory that grows: a rank is asked for its objects
+reasons       the reasons for verdicts: lines of code, and causes of memory that grows, for which ranks are asked
 suspects      the records of ranks that may be slow, asked for where they would decide
 """

@@ -28,7 +28,6 @@ from ddptop.agent.observer.hosts.link.side import Said
 from ddptop.agent.observer.hosts.role import LinkedHosts
 from ddptop.agent.observer.hosts.sides import News, ThisHost
 from ddptop.agent.observer.inspection.inspections import Inspections
-from ddptop.agent.observer.inspection.rivals import Rivals
 from ddptop.agent.observer.model import thresholds
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.record import retention
@@ -37,10 +36,9 @@ from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.frames import Frames
-from ddptop.agent.observer.relay.growths import Growths
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.intake import Intake
-from ddptop.agent.observer.relay.lines import Lines
+from ddptop.agent.observer.relay.reasons import Reasons
 from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.verdicts import Make, RunVerdicts, judge_of
@@ -122,9 +120,7 @@ class Relay:
         self._model = RunModel(directory, run, thresholds.of_user().thresholds, database)
         self._frames = Frames(self._model, run.world, self._service, self._recorder)
         self._verdicts = RunVerdicts(run.world, self._common, self.events, judge)
-        self._rivals = Rivals()
-        self._lines = Lines(self._forwarding)
-        self._growths = Growths(self._forwarding)
+        self._reasons = Reasons(self._forwarding)
         self._judges = False
         self._suspects = Suspects(directory, self._verdicts, self._fills, self._forwarding)
         self._commands = Commands(
@@ -422,7 +418,7 @@ class Relay:
         self._hanging.meet(member.rank, member.world)
         self._inspections.meet(member, elsewhere=elsewhere)
         if not elsewhere:
-            self._rivals.meet(member)
+            self._reasons.meet(member)
 
     def _lose(self, rank: int) -> None:
         self._fills.forget(rank)
@@ -538,9 +534,7 @@ class Relay:
         if self.hosts.judges:
             self._verdicts.standstill = self._hanging.finding()
             self._verdicts.turn(time.time_ns())
-            self._guarded("rivals for cores", self._look_for_rivals)
-            self._guarded("lines behind verdicts", self._look_for_lines)
-            self._guarded("causes of growing memory", self._look_for_growths)
+            self._guarded("reasons for verdicts", self._look_for_reasons)
             self._guarded("the budget", self._order_records)
         self._send_verdicts()
         if self._world > EACH_RECORD:
@@ -552,14 +546,8 @@ class Relay:
             self._model.store.watch(wanted)
             self._guarded("ranks in sight", self._intake.look_at, wanted)
 
-    def _look_for_rivals(self) -> None:
-        self._verdicts.rivals = self._rivals.turn(self._verdicts.now)
-
-    def _look_for_lines(self) -> None:
-        self._verdicts.lines = self._lines.turn(self._verdicts.now, self._verdicts.ordinary)
-
-    def _look_for_growths(self) -> None:
-        self._verdicts.causes = self._growths.turn(self._verdicts.now)
+    def _look_for_reasons(self) -> None:
+        self._verdicts.reasons = self._reasons.turn(self._verdicts.now, self._verdicts.ordinary)
 
     def _order_records(self) -> None:
         for rank, every in self._repeating.budget.turn():

@@ -16,13 +16,11 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control.events import Events
 from ddptop.agent.observer.hosts.common import CommonRecord
-from ddptop.agent.observer.judge.intervals import Accusation, Finding
+from ddptop.agent.observer.judge.intervals import Accusation, Finding, Reason
 from ddptop.agent.observer.judge.kinds.memory_growth import KIND
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.judge.growth import Cause
     from ddptop.agent.observer.judge.judge import Judge
-    from ddptop.agent.observer.judge.lines import Line
 
 WRITE_S: Final = 10.0
 """Seconds between two writes of a verdict of which only the figures change."""
@@ -78,12 +76,8 @@ class RunVerdicts:
         """The hosts of the run, as they are known for the next turn."""
         self.standstill: tuple[Finding | None, int | None] = None, None
         """The finding of a run that makes no steps, for the next turn, and the time at which the last one ceased."""
-        self.rivals: Mapping[int, str] = {}
-        """By rank that waits for a core, a remark on the processes that take it, for the next turn."""
-        self.lines: Mapping[Accusation, Line] = {}
-        """The lines of code behind verdicts, for the next turn."""
-        self.causes: Mapping[Accusation, Cause] = {}
-        """The causes of memory that grows, for the next turn."""
+        self.reasons: Mapping[Accusation, Reason] = {}
+        """Those that were found for the verdicts of this moment, for the next turn."""
         self.ordinary: Sequence[int] = ()
         """Ranks that are neither slow nor fast at this moment, the one nearest to the middle first."""
         self._common = common
@@ -163,9 +157,7 @@ class RunVerdicts:
     def _ask(self, judge: Judge, now_ns: int) -> tuple[wire.Verdict, ...]:
         judge.hosts(self.hosts)
         judge.stand(*self.standstill)
-        judge.rivals(self.rivals)
-        judge.lines(self.lines)
-        judge.causes(self.causes)
+        judge.reasons(self.reasons)
         present = judge.verdicts(now_ns)
         for verdict in judge.ended():
             self._close(verdict, now_ns)

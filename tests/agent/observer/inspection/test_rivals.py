@@ -12,6 +12,7 @@ from support.harness import WAIT, until
 from ddptop.agent import wire
 from ddptop.agent.observer.inspection import rivals
 from ddptop.agent.observer.inspection.rivals import Rivals
+from ddptop.agent.observer.judge.intervals import Reason
 from ddptop.agent.run import cores
 from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import Member
@@ -33,7 +34,7 @@ def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
             assert process.stdout is not None
             process.stdout.readline()
         rank, *busy, _ = (process.pid for process in started)
-        found: dict[int, str] = {}
+        found: list[Reason] = []
         now = [100.0]
 
         looks = Rivals(lambda: now[0])
@@ -50,18 +51,20 @@ def test_the_processes_on_the_ranks_core_are_named_by_their_pids(monkeypatch):
                 "both have run",
             )
             now[0] += rivals._OVER_S
-            found.update(looks.turn([VERDICT]))
+            found[:] = looks.turn([VERDICT]).values()
             # Of one that the others keep from its core for long nothing is counted.
-            return all(str(pid) in found.get(1, "") for pid in busy)
+            return all(str(pid) in reason.text for reason in found for pid in busy) and bool(found)
 
         def named_at_last() -> bool:
             now[0] += rivals._RESTS_S
             return named()
 
         until(named_at_last, "both are named")
-        assert f"other processes on core {core} (pids " in found[1]
-        assert str(rank) not in found[1]
-        assert str(started[-1].pid) not in found[1]
+        ((accusation, reason),) = looks.turn([VERDICT]).items()
+        assert accusation == ("no_core", 1, None)
+        assert f"other processes on core {core} (pids " in reason.text
+        assert str(rank) not in reason.text
+        assert str(started[-1].pid) not in reason.text
         assert looks.turn([]) == {}
     finally:
         for process in started:

@@ -14,9 +14,8 @@ from support.fakes.relay import relayed
 from support.harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.intervals import Accusation, Finding
+from ddptop.agent.observer.judge.intervals import Accusation, Finding, Reason
 from ddptop.agent.observer.judge.judge import Judge
-from ddptop.agent.observer.judge.lines import Line
 from ddptop.agent.observer.record.recording import read_verdicts
 from ddptop.agent.observer.relay import relay, suspects
 from ddptop.agent.observer.relay.verdicts import MOST_FAULTS, RunVerdicts
@@ -71,11 +70,8 @@ class Told(Judge):
     def conclude(self) -> None:
         self.finds = (*self.finds, *self.waiting)
 
-    def rivals(self, remarks: Mapping[int, str]) -> None:
-        """Take in who takes the cores of ranks."""
-
-    def lines(self, found: Mapping[Accusation, Line]) -> None:
-        """Take in the lines of code behind verdicts."""
+    def reasons(self, found: Mapping[Accusation, Reason]) -> None:
+        """Take in what was found behind verdicts."""
 
     def ordinary(self) -> list[int]:
         return []

@@ -8,6 +8,7 @@ import pytest
 from support.fakes.groups import MS, Group, slow
 
 from ddptop.agent import wire
+from ddptop.agent.observer.judge.intervals import Reason
 from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.wire import EACH_RECORD, Verdict
 
@@ -40,7 +41,7 @@ def test_who_takes_the_core_is_told_beside_it_and_it_is_over_when_the_rank_has_o
     group, judge = Group(4, seed=2), Judge(4)
     group.starved[2] = 90.0
     told(judge, group, 100, slow(2, "forward", 90))
-    judge.rivals({2: "another process on core 3 (pid 77)"})
+    judge.reasons({("no_core", 2, None): Reason("another process on core 3 (pid 77)")})
     (verdict,) = told(judge, group, 20, slow(2, "forward", 90))
     assert verdict.text.endswith("% of its step): another process on core 3 (pid 77)")
     group.starved[2] = 0.0
