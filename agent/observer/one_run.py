@@ -124,15 +124,7 @@ class Observer:
             self._note_exits()
             self._ends.turn()
             self._scheduler.turn(self._members.values())
-            relay = self._relay
-            self._orders.turn(
-                self._run,
-                uneven=relay.is_uneven,
-                hang=relay.hang,
-                blamed=relay.blamed,
-                held=relay.is_held,
-                growing=relay.growing,
-            )
+            self._orders.turn(self._run, self._relay.circumstances)
             self._look_at_hosts()
             self._presence.tick()
             if self._orders.ending:
@@ -459,7 +451,7 @@ class Observer:
         return self._first_cause(self._directory.members(), self._exit_code)
 
     def _first_cause(self, members: Mapping[int, Member], exit_code: int | None = None) -> cause.FirstCause:
-        return self._ends.first_cause(self._run, members, exit_code, self._relay.hang)
+        return self._ends.first_cause(self._run, members, exit_code, self._relay.circumstances.hang)
 
     def _write(self, **changes: object) -> None:
         try:

@@ -20,6 +20,7 @@ from support.values.messages import replies_of
 from ddptop.agent import wire
 from ddptop.agent.observer.actions.orders import Orders
 from ddptop.agent.observer.end import escalation
+from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.rank.session import Session
@@ -106,10 +107,10 @@ def test_the_observer_answers_after_anything(
                 sockets.append(strangers.enter_context(stranger(context, address)))
                 for _ in range(20):
                     sockets[-1].send_multipart(frames_of(rng))
-                orders.turn(RUN)
+                orders.turn(RUN, Circumstances())
 
             def is_told() -> bool:
-                orders.turn(RUN)
+                orders.turn(RUN, Circumstances())
                 return "the last word" in told.texts
 
             with stranger(context, address) as newcomer:

@@ -30,6 +30,7 @@ from ddptop.agent.observer.end.hung import ageless
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.questions import HEAD, Answer, OtherHosts
 from ddptop.agent.observer.model import thresholds
+from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.text import clean_line
@@ -114,8 +115,7 @@ class Actions:
         """A resume or a stop that has cancelled it, or what was asked for while this observer acted by itself."""
         self._passed_on: list[tuple[bytes, int, Answer]] = []
         """What a branch has passed on to the head: whoever has asked, the number of the request, and the answer."""
-        self._blamed: tuple[int, int] | None = None
-        self._growing: int | None = None
+        self._circumstances = Circumstances()
         self._on_verdict = OnVerdict(thresholds.of_user().profile)
         self._uneven_since: float | None = None
         self._is_settled = False
@@ -231,12 +231,12 @@ class Actions:
         command, controller = action.command, Controller(ranks, action.author, action.wait)
         match command.action:
             case "profile":
-                return profile(self._directory, ranks, command, self._blamed, action.wait)
+                return profile(self._directory, ranks, command, self._circumstances.blamed, action.wait)
             case "probe":
                 hosts = {rank: member.host for rank, member in self._directory.everyone().items()}
                 return probe(self._directory, ranks, hosts, controller, action.wait)
             case "memory":
-                return memory(self._directory, ranks, command, self._growing, action.wait)
+                return memory(self._directory, ranks, command, self._circumstances.growing, action.wait)
             case "checksum":
                 return compared(Checksums().gather(ranks, action.wait)[1])
             case "pause":
@@ -302,30 +302,19 @@ class Actions:
         self._present.wait.is_cancelled = True
         return True
 
-    def turn(
-        self,
-        *,
-        uneven: bool,
-        hang: wire.Verdict | None,
-        blamed: tuple[int, int] | None = None,
-        held: bool = False,
-        growing: int | None = None,
-    ) -> None:
+    def turn(self, circumstances: Circumstances, *, settles: bool = True) -> None:
         """Answer what has ended, and put right what was left half done; to be called from time to time.
 
         Args:
-            uneven: some ranks of the run are held, and others are not.
-            hang: the hang that was judged last.
-            blamed: the rank that a verdict accuses of being slow, and an ordinary one; None: none is.
-            held: some ranks of the run are held, or all.
-            growing: the rank whose memory grows by a verdict; None: there is none, or it is all of them.
+            circumstances: of an action that begins now.
+            settles: what was left half done is to be put right.
         """
         self._answer_passed_on()
-        self._blamed, self._growing = blamed, growing
+        self._circumstances, hang = circumstances, circumstances.hang
         self._take_outcome()
-        now = time.monotonic()
-        is_free = self._present is None and self._hosts.role != "branch" and not held
-        if (unasked := self._on_verdict.due(blamed, now, is_free=is_free)) is not None:
+        now, uneven = time.monotonic(), circumstances.is_uneven and settles
+        is_free = self._present is None and self._hosts.role != "branch" and not circumstances.is_held
+        if (unasked := self._on_verdict.due(circumstances.blamed, now, is_free=is_free)) is not None:
             self._start(_Action(unasked))
         if self._present is not None:
             self._present.wait.hang = "" if hang is None or hang.until_at_ns is not None else ageless(hang)

@@ -32,6 +32,7 @@ from ddptop.agent.observer.hosts import questions
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.ends import OtherEnds
 from ddptop.agent.observer.hosts.questions import Answer, OtherHosts, Spread, unheard
+from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run import states
 from ddptop.agent.run.identity import boot
@@ -150,17 +151,8 @@ class Orders:
         """Note that another process ends the run, where the record says so: the deaths of its ranks are no failure."""
         self._ending.learn(run)
 
-    def turn(
-        self,
-        run: Run,
-        *,
-        uneven: bool = False,
-        hang: wire.Verdict | None = None,
-        blamed: tuple[int, int] | None = None,
-        held: bool = False,
-        growing: int | None = None,
-    ) -> None:
-        """Carry out the commands that have arrived; the arguments are those of `Actions.turn`."""
+    def turn(self, run: Run, circumstances: Circumstances) -> None:
+        """Carry out the commands that have arrived."""
         for sender, command in self._requests.received():
             refusal = lateness(command) or self._obey(sender, command, run)
             if refusal is not None:
@@ -169,9 +161,7 @@ class Orders:
         self._ending.turn(run)
         self._answer_signals()
         self._answer_passed_on()
-        self.actions.turn(
-            uneven=uneven and self.killed_by is None, hang=hang, blamed=blamed, held=held, growing=growing
-        )
+        self.actions.turn(circumstances, settles=self.killed_by is None)
 
     def await_parts(self) -> None:
         """Wait for the outcomes of the endings of single ranks and processes, and of an action."""

@@ -47,6 +47,22 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
+class Circumstances:
+    """The circumstances of an action at one moment."""
+
+    is_held: bool = False
+    """Some ranks are held, or all."""
+    is_uneven: bool = False
+    """Some ranks are held, and others are not."""
+    hang: wire.Verdict | None = None
+    """The hang of the present processes that was told last, also when it is over."""
+    blamed: tuple[int, int] | None = None
+    """The rank that a verdict accuses of being slow, and an ordinary one."""
+    growing: int | None = None
+    """The rank whose memory grows by a verdict; None: there is none, or it is all of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """Whoever tells of a run as a whole."""
 

@@ -30,6 +30,7 @@ from ddptop.agent.observer.hosts.sides import News, ThisHost
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.model import thresholds
 from ddptop.agent.observer.model.run_model import RunModel
+from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.budget import Budget
 from ddptop.agent.observer.record.recorder import Recorder
@@ -89,10 +90,8 @@ class Relay:
         self._world = run.world
         self._following = Following()
         self._asked: queue.SimpleQueue[tuple[wire.Command, Collection[int], Replies]] = queue.SimpleQueue()
-        self.is_uneven = False
-        """Some ranks are held, and others are not; looked at once a second, as is the next one."""
-        self.is_held = False
-        """Some ranks are held, or all."""
+        self._held: list[bool] = []
+        """For each rank that was heard, true where it is held; looked at once a second."""
         self._state: wire.RunState | None = None
         self._is_news = False
         """True where the state has changed since it was sent."""
@@ -157,19 +156,11 @@ class Relay:
         return sum(part.refused for part in parts)
 
     @property
-    def hang(self) -> wire.Verdict | None:
-        """The hang that was told last of the present processes; may be read from any thread."""
-        return self._verdicts.hang
-
-    @property
-    def blamed(self) -> tuple[int, int] | None:
-        """The rank that is accused of being slow, and an ordinary one; may be read from any thread."""
-        return self._verdicts.blamed
-
-    @property
-    def growing(self) -> int | None:
-        """The rank whose memory grows by a verdict; may be read from any thread."""
-        return self._verdicts.growing
+    def circumstances(self) -> Circumstances:
+        """The circumstances of an action; may be read from any thread."""
+        held, verdicts = self._held, self._verdicts
+        is_uneven = any(held) and not all(held)
+        return Circumstances(any(held), is_uneven, verdicts.hang, verdicts.blamed, verdicts.growing)
 
     @property
     def skipped(self) -> int:
@@ -529,8 +520,7 @@ class Relay:
         self._guarded("connections to ranks", self._intake.mend)
         self._guarded("ranks not listened to", self._listen_again)
         self._send_state()
-        held = self._model.store.held
-        self.is_held, self.is_uneven = any(held), any(held) and not all(held)
+        self._held = self._model.store.held
         if self.hosts.judges:
             self._verdicts.standstill = self._hanging.finding()
             self._verdicts.turn(time.time_ns())

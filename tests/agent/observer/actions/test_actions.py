@@ -20,6 +20,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.actions import actions
 from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.actions.profile import OnVerdict
+from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.model.thresholds import Profile
 from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.rank.commands.gate import Gate, GateError
@@ -114,7 +115,7 @@ class Observer:
 
     def turn(self, *, uneven: bool = False, held: bool = False) -> bool:
         """Have a turn of the main thread."""
-        self.actions.turn(uneven=uneven, hang=self.hang, blamed=self.blamed, held=held)
+        self.actions.turn(Circumstances(held, uneven, self.hang, self.blamed))
         self.replies |= dict(replies_of(self.side.requests))
         return True
 

@@ -21,6 +21,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.actions.orders import Orders
 from ddptop.agent.observer.end import run_ending
 from ddptop.agent.observer.hosts.ends import OtherEnds
+from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.base import BASE_VARIABLE
 from ddptop.agent.run.hosts import FarRanks
@@ -64,7 +65,7 @@ class Place:
 
     def turn(self) -> None:
         """Have a turn of the observer's main thread, and of its relay."""
-        self.orders.turn(self.run)
+        self.orders.turn(self.run, Circumstances())
         self.answers |= self.side.replies()
 
     def ask(self, command: wire.Command, asker: bytes = b"ada") -> None:
