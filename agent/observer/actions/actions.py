@@ -24,7 +24,7 @@ from ddptop.agent.observer.actions.parameters import compared
 from ddptop.agent.observer.actions.probe import probe
 from ddptop.agent.observer.actions.profile import UNASKED, OnVerdict, profile
 from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
-from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.observer.actions.wait import GOES_ON, Wait
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.end.hung import ageless
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
@@ -291,7 +291,7 @@ class Actions:
 
         if self._next is not None and is_theirs(self._next):
             following, self._next = self._next, None
-            self._answer(following, Cancelled("cancelled; the run goes on"))
+            self._answer(following, Cancelled(GOES_ON))
             return True
         return self._present is not None and is_theirs(self._present) and self._cancel()
 
@@ -338,8 +338,8 @@ class Actions:
         self._answer(ended, ended.outcome)
         if following is None:
             return
-        is_resume = following.command.action == "resume"
-        if is_resume and isinstance(ended.outcome, Cancelled) and ended.requesters and ended.command.action != "step":
+        has_resumed = ended.requesters and isinstance(ended.outcome, Cancelled) and str(ended.outcome) == GOES_ON
+        if following.command.action == "resume" and has_resumed:
             self._answer(following, f"cancelled the {ended.said}; the run goes on")
         else:
             self._start(following)

@@ -11,6 +11,9 @@ from ddptop.agent.control.refusals import Cancelled, Hung
 SOON_S: Final = 0.2
 """Seconds of waiting for ranks after which it is told; most pauses take less."""
 
+GOES_ON: Final = "cancelled; the run goes on"
+"""The refusal of an action behind which all ranks make steps again."""
+
 
 class Wait:
     """The waits of one action, in its thread; the main thread reads what it waits for, cancels it, and says a hang."""
@@ -54,7 +57,7 @@ class Wait:
     def check(self, after: str = "") -> None:
         """Raise `Cancelled` where the action was cancelled; `after` as above."""
         if self.is_cancelled:
-            raise Cancelled(f"cancelled; {after or 'the run goes on'}")
+            raise Cancelled(f"cancelled; {after}" if after else GOES_ON)
 
     @property
     def waited_s(self) -> float:

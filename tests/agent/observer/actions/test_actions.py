@@ -76,7 +76,7 @@ class Ranks:
                     return wire.Reply(
                         id, gate.held, "", gate.completed, kept=gate.is_paused, limit=gate.limit, checkpoints=True
                     )
-                case wire.Profile(id):
+                case wire.Profile(id) | wire.Probe(id):
                     return wire.Reply(id, False, "", gate.completed, pending=True)
                 case wire.Save(id):
                     self.is_saving = True
@@ -412,6 +412,21 @@ def test_a_stop_does_not_wait_for_a_profile(observer: Observer) -> None:
     until(lambda: observer.turn() and observer.actions.under_way == "stop by the scheduler", "the stop")
     shutil.rmtree(observer.directory.path / "ranks")
     observer.reply(stop)
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_resume_cancels_a_probe_and_the_run_goes_on(observer: Observer, is_paused: bool) -> None:
+    """Also where the run was paused before: the probe leaves it as it was."""
+    if is_paused:
+        observer.reply(observer.ask("pause"))
+    probe = observer.ask("probe")
+    until(lambda: observer.turn() and observer.actions.waiting.startswith("probing"), "the probe")
+    resume = observer.ask("resume", "bob")
+    after = "the ranks stay paused" if is_paused else "the run goes on"
+    assert observer.reply(probe).text == f"cancelled; {after}"
+    assert observer.reply(resume).done
+    observer.ranks.ask(wire.Query(1), (0, 1), Replies())
+    assert not any(gate.held for gate in observer.ranks.gates)
 
 
 def test_ranks_that_are_meant_to_be_uneven_are_looked_at_once(observer: Observer) -> None:
