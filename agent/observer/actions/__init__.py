@@ -6,6 +6,7 @@ controller  pause, step, resume, checkpoint and stop in two phases, and the leas
 ahead       a question to all ranks at the same steps, a little ahead of them
 checksums   the checksums of all ranks' parameters at the end of one step
 parameters  their comparison
+diagnosis   what the next three have in common
 memory      the objects of several ranks, and those that came within the same steps
 profile     the same steps of several ranks, profiled by torch, as one trace
 probe       experiments of all ranks while they are held: who is slower than others, and why

@@ -19,6 +19,7 @@ from ddptop.agent.control.events import Events
 from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
 from ddptop.agent.observer.actions.checksums import Checksums
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
+from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.memory import memory
 from ddptop.agent.observer.actions.parameters import compared
 from ddptop.agent.observer.actions.probe import probe
@@ -54,6 +55,10 @@ _NOTHING: Final = "no action waits for ranks"
 _UNKNOWN: Final = "the host of rank 0 does not answer; `ddptop status` tells whether it was done"
 
 
+_Outcome = str | wire.Parameters | Diagnosed
+"""A line, the answer to a question, or what is kept with the run."""
+
+
 class _Action:
     """An action in its thread."""
 
@@ -66,7 +71,7 @@ class _Action:
         """Whoever has asked for it, each with the number of the request."""
         self.wait = Wait()
         self.thread: threading.Thread | None = None
-        self.outcome: str | wire.Parameters | Refused | None = None
+        self.outcome: _Outcome | Refused | None = None
         """None until it has ended."""
 
     @property
@@ -210,7 +215,7 @@ class Actions:
             action.outcome = Refused(f"the observer could not: {clean_line(repr(error))}")
         self._requests.arrived.set()
 
-    def _carry_out(self, action: _Action) -> str | wire.Parameters:
+    def _carry_out(self, action: _Action) -> _Outcome:
         if freezer.has_stopped(self._directory):
             raise Refused("its processes are frozen; resume it first")
         try:
@@ -227,14 +232,13 @@ class Actions:
         except RunDirError as problem:
             raise Refused(str(problem)) from problem
 
-    def _act(self, action: _Action, ranks: LiveRanks) -> str | wire.Parameters:
+    def _act(self, action: _Action, ranks: LiveRanks) -> _Outcome:
         command, controller = action.command, Controller(ranks, action.author, action.wait)
         match command.action:
             case "profile":
                 return profile(self._directory, ranks, command, self._circumstances.blamed, action.wait)
             case "probe":
-                hosts = {rank: member.host for rank, member in self._directory.everyone().items()}
-                return probe(self._directory, ranks, hosts, controller, action.wait)
+                return probe(self._directory, ranks, controller, action.wait)
             case "memory":
                 return memory(self._directory, ranks, command, self._circumstances.growing, action.wait)
             case "checksum":
@@ -252,33 +256,36 @@ class Actions:
             case _:
                 return controller.settle(ranks.stopped_by)
 
-    def _answer(self, action: _Action, outcome: str | wire.Parameters | Refused) -> None:
+    def _answer(self, action: _Action, outcome: _Outcome | Refused) -> None:
         """Record what came of an action, and answer whoever has asked for it."""
         refused, parameters = isinstance(outcome, Refused), None
         if isinstance(outcome, wire.Parameters):
             # The observer judges checksums by itself: a question is no action.
             parameters, text = outcome, ""
         else:
-            text = str(outcome)
+            text = str(outcome.folder if isinstance(outcome, Diagnosed) else outcome)
             self._record(action, outcome)
         kind = outcome.kind if isinstance(outcome, Refused) else ""
         for requester, number in action.requesters:
             self._requests.reply(requester, wire.Reply(number, not refused, text, refusal=kind, parameters=parameters))
 
-    def _record(self, action: _Action, outcome: str | Refused) -> None:
+    def _record(self, action: _Action, outcome: str | Diagnosed | Refused) -> None:
         if action.command.action == "checksum":
             return
         self._is_settled = action.command.action == _SETTLE and outcome == ""
         if action.command.action == _SETTLE:
             # Where a rank does not answer, it is tried again.
-            if outcome and not isinstance(outcome, Refused):
+            if outcome and isinstance(outcome, str):
                 self._events.add(wire.Event(time.time_ns(), outcome, None, "warning"))
             return
-        is_cancelled = isinstance(outcome, Cancelled)
-        refused = isinstance(outcome, Refused) and not is_cancelled
-        text = journal.sentence(
-            action.name, "cancelled" if is_cancelled else str(outcome), action.author, refused=refused
-        )
+        name, said = action.name, str(outcome)
+        if isinstance(outcome, Cancelled):
+            said = "cancelled"
+        elif isinstance(outcome, Diagnosed):
+            # By the name that it has in the lists of what is kept.
+            name, said = f"{action.command.action} {outcome.folder.name}", outcome.finding
+        refused = isinstance(outcome, Refused) and not isinstance(outcome, Cancelled)
+        text = journal.sentence(name, said, action.author, refused=refused)
         level = "warning" if refused else "info"
         self._events.add(wire.Event(time.time_ns(), text, None, level, action.name, action.author))
 

@@ -5,9 +5,8 @@ Where a rank has passed the first of these steps before it was asked, other ones
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, Final, Generic, TypeVar
 
 from ddptop.agent import wire
@@ -18,10 +17,6 @@ from ddptop.agent.observer.actions.wait import Wait
 
 AHEAD: Final = (2, 16, 128, 1024)
 """Steps by which the chosen boundary is ahead of the furthest rank, at each attempt."""
-MOST_RANKS: Final = 64
-"""Ranks that are asked at most: nobody reads more at once."""
-_CANCEL_S: Final = 0.5
-"""Seconds that ranks have to answer that they do not go on."""
 _PENDING: Final = wire.Reply(0, False, pending=True)
 """In place of a rank that has not answered yet."""
 
@@ -106,60 +101,3 @@ class Ahead(ABC, Generic[_Found]):
                 raise Refused(f"{named(behind)} made no step within {patience_s:.0f} s; `ddptop stacks` shows why")
             wait.tell(self.waiting(boundary, behind))
         return None
-
-
-class OverSteps(Ahead[_Found]):
-    """A diagnosis over some steps that is kept with the run: the ranks work on it behind the boundary."""
-
-    silent_s = 30.0
-    """While a rank writes or counts, no other thread of it may run."""
-
-    def __init__(self, number: int, steps: int) -> None:
-        """Ask for the diagnosis of this number, over so many steps."""
-        self.number = number
-        self.steps = steps
-        self.token = ""
-        """Of the attempt that was made last."""
-
-    def command(self, boundary: int) -> wire.Command:
-        """Return the question for the steps behind this one."""
-        self.token = os.urandom(8).hex()
-        return self.over(boundary + 1)
-
-    @abstractmethod
-    def over(self, first: int) -> wire.Command:
-        """Return the question for the steps from this one on."""
-
-    @abstractmethod
-    def cancelling(self) -> wire.Command:
-        """Return the command after which no rank goes on with what was asked for last."""
-
-    def cancel(self, ranks: PolledRanks) -> None:
-        """Have the ranks not go on: nobody reads what they make, and whoever does not answer now is not waited for."""
-        if self.token:
-            ranks.send(self.cancelling(), ranks.ranks, _CANCEL_S)
-
-
-def chosen(ranks: PolledRanks, command: wire.Act, accused: Collection[int] | None, nobody: str) -> list[int]:
-    """Return the ranks that a diagnosis is of.
-
-    Args:
-        ranks: those of the run that live.
-        command: which ranks are asked for.
-        accused: those that a verdict accuses, and the ones they are compared with; None: none is accused.
-        nobody: that none is accused, in words.
-
-    Raises:
-        Refused: there are no such ranks, or too many.
-    """
-    if command.culprit and accused is None and command.ranks is None:
-        raise Refused(f"{nobody}; say which ranks: --ranks 0,1 or --ranks all")
-    wanted = accused if command.culprit and accused is not None else command.ranks
-    found = sorted(ranks.ranks if wanted is None else set(wanted))
-    if not found:
-        raise Refused("no rank is named; say which ranks: --ranks 0,1 or --ranks all")
-    if missing := set(found) - set(ranks.ranks):
-        raise Refused(f"{named(missing)}: not in this run, or ended")
-    if len(found) > MOST_RANKS:
-        raise Refused(f"{len(found)} ranks are too many at once; say up to {MOST_RANKS}")
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping
 
@@ -10,12 +9,13 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.actions.ahead import OverSteps, chosen
+from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge.growth import sentence
 from ddptop.agent.observer.record import numbered
 from ddptop.agent.observer.record.memory import FILE, Censused, RankMemory
+from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import RunDir
 
 
@@ -44,8 +44,8 @@ class Censuses(OverSteps[wire.MemoryUse]):
         return f"looking at the memory over steps {boundary + 1:,} to {last:,}: {named(behind)}, step {step:,}"
 
 
-def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: int | None, wait: Wait) -> str:
-    """Take the censuses of some ranks, and return the folder in which they are kept.
+def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: int | None, wait: Wait) -> Diagnosed:
+    """Take the censuses of some ranks, and keep them.
 
     Args:
         directory: of the run.
@@ -63,20 +63,14 @@ def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: in
     ranks.ranks = chosen(ranks, command, accused, "no verdict says that the memory of a rank grows")
     if not 1 <= command.steps <= wire.MOST_CENSUS_STEPS:
         raise Refused(f"the memory is looked at over 1 to {wire.MOST_CENSUS_STEPS} steps")
-    folder = numbered.new(directory.memory, FILE)
-    asked = Censuses(int(folder.name), command.steps)
-    try:
+    asked = Censuses(numbered.new(directory.memory, FILE), command.steps)
+    with asked.whole(ranks):
         _, found = asked.gather(ranks, wait)
-        members = directory.everyone()
-        hosts = {rank: members[rank].host if rank in members else "" for rank in found}
-        each = (RankMemory(rank, hosts[rank], sentence(use), use) for rank, use in sorted(found.items()))
+        each = (RankMemory(rank, ranks.hosts.get(rank, ""), sentence(use), use) for rank, use in sorted(found.items()))
         census = Censused(directory.name, time.time(), growing, tuple(sorted(each, key=_growth, reverse=True)))
-        (folder / FILE).write_bytes(msgspec.json.encode(census))
-    except BaseException:
-        asked.cancel(ranks)
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return str(folder)
+        private.replace(asked.folder / FILE, msgspec.json.encode(census))
+    (grew, said), *others = census.sentences
+    return Diagnosed(asked.folder, f"{grew}: {said}" if others else said)
 
 
 def _growth(each: RankMemory) -> int:

@@ -26,6 +26,8 @@ class PolledRanks(ABC):
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = list(ranks)
+        self.hosts: Mapping[int, str] = {}
+        """By rank, the name of its host, where that is known."""
 
     @abstractmethod
     def send(self, command: Command, ranks: Collection[int], timeout_s: float) -> Mapping[int, Reply]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import statistics
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.controller import RENEW_S, Controller, Held
+from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge import probe as judge
@@ -56,13 +56,12 @@ _MOST_AGAIN: Final = 8
 """Ranks, and connections, that are tried again."""
 
 
-def probe(directory: RunDir, ranks: PolledRanks, hosts: Mapping[int, str], controller: Controller, wait: Wait) -> str:
-    """Probe a run, and return the folder of what was found.
+def probe(directory: RunDir, ranks: PolledRanks, controller: Controller, wait: Wait) -> Diagnosed:
+    """Probe a run, and keep what was found.
 
     Args:
         directory: of the run.
         ranks: those of the run that live.
-        hosts: by rank, the name of its host.
         controller: holds them.
         wait: where the action says what it waits for, and is cancelled.
 
@@ -75,34 +74,35 @@ def probe(directory: RunDir, ranks: PolledRanks, hosts: Mapping[int, str], contr
         raise Refused(f"no room: less than {_FREE >> 20} MiB is free at {directory.path}")
     with controller.hold("probe") as held:
         began, wait.is_working = wait.clock(), True
-        parts = _Parts(ranks, held, controller, wait, began + MOST_S)
         found = Probe(directory.name, held.step, time.time())
-        found.ranks = [Rank(rank, hosts.get(rank, "")) for rank in sorted(ranks.ranks)]
-        _own(parts, found)
-        _ranks_again(parts, found)
-        _messages(parts, found, ranks)
-        _connections_again(parts, found)
+        found.ranks = [Rank(rank, ranks.hosts.get(rank, "")) for rank in sorted(ranks.ranks)]
+        parts = _Parts(ranks, held, controller, wait, found)
+        _own(parts)
+        _ranks_again(parts)
+        _messages(parts)
+        _connections_again(parts)
         found.took_s = wait.clock() - began
-        found.left_out += parts.left_out
     judge.judge(found)
-    return str(probes.keep(directory.probes, found))
+    return Diagnosed(probes.keep(directory.probes, found), found.sentences[0])
 
 
 class _Parts:
     """The parts of one probe, one after the other."""
 
-    def __init__(self, ranks: PolledRanks, held: Held, controller: Controller, wait: Wait, until: float) -> None:
-        """Begin; from `until` on no other part begins."""
-        self.left_out: list[str] = []
+    def __init__(self, ranks: PolledRanks, held: Held, controller: Controller, wait: Wait, found: Probe) -> None:
+        """Begin; after `MOST_S` no other part begins."""
+        self.found = found
+        self.of = {each.rank: each for each in found.ranks}
+        """What is found of each rank."""
+        self.polled = ranks
         self.order = 0
         """Order of the matrices, 0 where there is no room for any."""
         self.stretch = 1.0
         """Time that a rank has taken alone by the planned one, the longest: on a busy machine it takes longer."""
-        self._ranks, self._held, self._controller, self._wait = ranks, held, controller, wait
+        self._held, self._controller, self._wait = held, controller, wait
         self._after = "the ranks stay paused" if held.was_paused else ""
-        self._until = until
+        self._until = wait.clock() + MOST_S
         self._number = 0
-        self._asked = list(ranks.ranks)
         self._renew_at = wait.clock() + RENEW_S
 
     @property
@@ -120,7 +120,7 @@ class _Parts:
         if self.left_s >= seconds:
             return True
         if said:
-            self.left_out.append(f"{said}: no time")
+            self.found.left_out.append(f"{said}: no time")
         return False
 
     def do(
@@ -155,13 +155,13 @@ class _Parts:
         command = wire.Probe(
             0, self._held.token, self._number, kind, ms=ms, size=size, closely=closely, files=files, rounds=rounds
         )
-        pending = list(self._ranks.ranks if ranks is None else ranks)
+        pending = list(self.of if ranks is None else ranks)
         found: dict[int, wire.Probed] = {}
         heard_at = self._wait.clock()
         nap = takes_s
         while True:
-            replies = self._ranks.gather(command, pending)
-            if gone := set(self._asked) - set(self._ranks.ranks):
+            replies = self.polled.gather(command, pending)
+            if gone := self.of.keys() - set(self.polled.ranks):
                 raise Refused(f"{named(gone)} ended meanwhile")
             if len(replies) == len(pending):
                 heard_at = self._wait.clock()
@@ -192,22 +192,38 @@ class _Parts:
             self._wait.sleep(min(left, 0.1))
 
 
-def _turns(ranks: Sequence[Rank]) -> list[list[int]]:
-    """Return the ranks in turns: in each of them one of each host."""
-    by_host: dict[str, list[int]] = {}
+def _by_host(ranks: Iterable[Rank]) -> list[list[int]]:
+    """Return the ranks of each host."""
+    found: dict[str, list[int]] = {}
     for each in ranks:
-        by_host.setdefault(each.host, []).append(each.rank)
-    turns = itertools.zip_longest(*by_host.values())
+        found.setdefault(each.host, []).append(each.rank)
+    return list(found.values())
+
+
+def _turns(ranks: Iterable[Rank]) -> list[list[int]]:
+    """Return the ranks in turns: in each of them one of each host."""
+    turns = itertools.zip_longest(*_by_host(ranks))
     return [[rank for rank in turn if rank is not None] for turn in turns]
 
 
-def _own(parts: _Parts, found: Probe) -> None:
+def _by_problem(done: Mapping[int, wire.Probed]) -> list[tuple[str, str]]:
+    """Return each problem, and the ranks that have it."""
+    found: dict[str, list[int]] = {}
+    for rank, probed in done.items():
+        if probed.problem:
+            found.setdefault(probed.problem, []).append(rank)
+    return [(problem, ranks_in_spans(ranks)) for problem, ranks in found.items()]
+
+
+def _own(parts: _Parts) -> None:
     """Have each rank make its experiments alone, and all of them together."""
+    found = parts.found
     rooms = parts.do("room", "looking for room")
     parts.order = order = min(each.order for each in rooms.values())
     if not order:
-        lacking = [rank for rank, each in rooms.items() if not each.order]
-        found.left_out.append(f"the matrix product: no room on the device below its peak, of {ranks_in_spans(lacking)}")
+        lacking = ranks_in_spans(rank for rank, each in rooms.items() if not each.order)
+        found.left_out.append(f"the matrix product: no room on the device below its peak, of {lacking}")
+    done: dict[int, wire.Probed] = {}
     turns = _turns(found.ranks)
     ms = int(max(_MS[0], min(_MS[1], 1e3 * ALONE_S / (len(turns) * _EXPERIMENTS))))
     takes_s = _EXPERIMENTS * ms / 1e3
@@ -216,30 +232,27 @@ def _own(parts: _Parts, found: Probe) -> None:
         if not parts.has_time(3 * takes_s, f"{missing} alone"):
             break
         said, began = f"{named(turn)} alone", parts.now
-        for rank, probed in parts.do("own", said, turn, ms=ms, size=order, takes_s=takes_s).items():
-            of_rank = _of(rank, found)
-            of_rank.alone, of_rank.facts, of_rank.problem = _made(probed), probed.facts, probed.problem
+        done |= parts.do("own", said, turn, ms=ms, size=order, takes_s=takes_s)
         parts.stretch = max(parts.stretch, (parts.now - began) / takes_s)
-    problems: dict[str, list[int]] = {}
-    for each in found.ranks:
-        if each.problem:
-            problems.setdefault(each.problem, []).append(each.rank)
-    found.left_out += [f"{ranks_in_spans(ranks)}: {problem}" for problem, ranks in problems.items()]
+    for rank, probed in done.items():
+        of_rank = parts.of[rank]
+        of_rank.alone, of_rank.facts, of_rank.problem = _made(probed), probed.facts, probed.problem
+    found.left_out += [f"{ranks}: {problem}" for problem, ranks in _by_problem(done)]
     # Another look at a rank is worth more: two of two ranks without their files have to fit in, too.
     looks_s = judge.LEAST_AGAIN * 2 * (_EXPERIMENTS - 1) * _AGAIN_MS / 1e3
     if len(found.ranks) > 1 and parts.has_time(parts.stretch * (takes_s + looks_s), "all ranks together"):
         for rank, probed in parts.do("own", "all ranks together", ms=ms, size=order, takes_s=takes_s).items():
-            _of(rank, found).together = _made(probed)
+            parts.of[rank].together = _made(probed)
 
 
-def _ranks_again(parts: _Parts, found: Probe) -> None:
+def _ranks_again(parts: _Parts) -> None:
     """Have the ranks that look slow try again, each beside one that does not."""
-    suspected = judge.suspected(found)
+    suspected = judge.suspected(parts.found)
     if len(suspected) > _MOST_AGAIN:
-        found.left_out.append(f"a second look at {plural(len(suspected) - _MOST_AGAIN, 'rank')}")
+        parts.found.left_out.append(f"a second look at {plural(len(suspected) - _MOST_AGAIN, 'rank')}")
     worst = dict(itertools.islice(suspected.items(), _MOST_AGAIN))
     files = any(judge.is_of_disk(name) for each in worst.values() for name in each.names)
-    turns = _turns([_of(rank, found) for rank in sorted({*worst, *(each.peer for each in worst.values())})])
+    turns = _turns(parts.of[rank] for rank in sorted({*worst, *(each.peer for each in worst.values())}))
     experiments = _EXPERIMENTS if files else _EXPERIMENTS - 1
     # Shorter ones where time is short: a rank is named by two looks.
     two_s = judge.LEAST_AGAIN * len(turns) * parts.stretch * experiments
@@ -255,69 +268,69 @@ def _ranks_again(parts: _Parts, found: Probe) -> None:
             closely = time_ == 0
             done = parts.do("own", said, turn, ms=ms, size=parts.order, closely=closely, files=files, takes_s=takes_s)
             for rank, probed in done.items():
-                of_rank = _of(rank, found)
-                of_rank.again.append(_made(probed))
+                parts.of[rank].again.append(_made(probed))
                 if closely:
-                    of_rank.closer = probed.facts
+                    parts.of[rank].closer = probed.facts
 
 
-def _connections_again(parts: _Parts, found: Probe) -> None:
+def _connections_again(parts: _Parts) -> None:
     """Have the connections that look slow try again, each beside one that does not."""
+    found = parts.found
     slow = judge.suspected_connections(found)
-    worst_pairs = sorted(slow, key=lambda each: -statistics.median(each.large_s))[:_MOST_AGAIN]
-    beside = [judge.ordinary_connection(found, each) for each in worst_pairs]
-    pairs = {_pair(each) for each in (*worst_pairs, *beside) if each is not None}
+    worst = sorted(slow, key=lambda each: -_median(each.large_s))[:_MOST_AGAIN]
+    beside = [judge.ordinary_connection(found, each) for each in worst]
+    pairs = {_pair(each) for each in (*worst, *beside) if each is not None}
     if not pairs or not parts.has_time(2.0, f"a second look at {plural(len(pairs), 'pair')}"):
         return
     size = min(each.size for each in found.connections if _pair(each) in pairs)
-    for each in _carried(parts, found, "slow connections once more", [[pair] for pair in sorted(pairs)], size):
-        for known in found.connections:
-            if (known.sender, known.receiver) == (each.sender, each.receiver):
-                # Another size than before, where connections of two kinds are tried.
-                known.again_s = [took * known.size / each.size for took in each.large_s]
-                known.small_again_s = list(each.small_s)
+    known = {(each.sender, each.receiver): each for each in found.connections}
+    for carried in _carried(parts, "slow connections once more", [[pair] for pair in sorted(pairs)], size):
+        if (connection := known.get((carried.sender, carried.receiver))) is not None:
+            # Another size than before, where connections of two kinds are tried.
+            connection.again_s = [took * connection.size / carried.size for took in carried.large_s]
+            connection.small_again_s = list(carried.small_s)
 
 
-def _messages(parts: _Parts, found: Probe, ranks: PolledRanks) -> None:
+def _messages(parts: _Parts) -> None:
     """Have the ranks send messages to each other, in pairs and all of them."""
+    found = parts.found
     if len(found.ranks) < 2:
         return
-    if (reason := _mute(ranks)) is not None:
+    if (reason := _mute(parts.polled)) is not None:
         found.left_out.append(f"messages between ranks: {reason}")
         return
     if not parts.has_time(3.0, "messages between ranks"):
         return
     within, between = _pairs(found)
-    quick = _carried(parts, found, "quick messages", [*within, *between], QUICK)
-    by_pair = {(each.sender, each.receiver): each for each in quick}
+    quick = _carried(parts, "quick messages", [*within, *between], QUICK)
     largest = QUICK
     for rounds, said in ((within, "within hosts"), (between, "between hosts")):
-        wanted_pairs = set(itertools.chain(*rounds))
-        known = [each for pair, each in by_pair.items() if _sorted(pair) in wanted_pairs and each.large_s]
+        pairs = set(itertools.chain(*rounds))
+        known = [each for each in quick if _pair(each) in pairs and each.large_s]
         if not known:
             continue
         # Without what even a small message takes.
-        took = [max(20e-6, statistics.median(each.large_s) - _median(each.small_s)) for each in known]
+        took = [max(20e-6, _median(each.large_s) - _median(each.small_s)) for each in known]
         wanted = min(_LARGE_S, 1.5 / (6 * len(rounds)))
-        many = min(wanted / statistics.median(took), _LATEST_S / max(took))
+        many = min(wanted / _median(took), _LATEST_S / max(took))
         size = int(max(_SIZES[0], min(_SIZES[1], QUICK * many)))
-        takes_s = 8 * len(rounds) * statistics.median(took) * size / QUICK
+        takes_s = 8 * len(rounds) * _median(took) * size / QUICK
         if not parts.has_time(takes_s + 2.0, f"large messages {said}"):
             continue
         largest = max(largest, size)
-        for carried in _carried(parts, found, f"messages {said}", rounds, size):
-            found.connections.append(
-                Connection(carried.sender, carried.receiver, carried.size, list(carried.large_s), list(carried.small_s))
-            )
+        found.connections += [
+            Connection(each.sender, each.receiver, each.size, list(each.large_s), list(each.small_s))
+            for each in _carried(parts, f"messages {said}", rounds, size)
+        ]
     if not parts.has_time(2.0, "messages of the whole group"):
         return
-    whole = parts.do("group", "messages of the whole group", size=min(largest, 4 << 20))
+    found.large_size = min(largest, 4 << 20)
+    whole = parts.do("group", "messages of the whole group", size=found.large_size)
     _note_problems(whole, found)
     # All wait for the slowest.
     for probed in whole.values():
         found.small_s = max(found.small_s, list(probed.small_s), key=_median)
         found.large_s = max(found.large_s, list(probed.large_s), key=_median)
-    found.large_size = min(largest, 4 << 20)
 
 
 def _mute(ranks: PolledRanks) -> str | None:
@@ -346,11 +359,9 @@ _DEFAULT: Final = "0"
 
 def _pairs(found: Probe) -> tuple[list[list[wire.Pair]], list[list[wire.Pair]]]:
     """Return rounds of pairs: neighbors within hosts, as many as can send at once, and pairs of hosts, one a round."""
-    by_host: dict[str, list[int]] = {}
-    for each in found.ranks:
-        by_host.setdefault(each.host, []).append(each.rank)
+    by_host = _by_host(found.ranks)
     within = [
-        [pair for ranks in by_host.values() for pair in zip(ranks[first::2], ranks[first + 1 :: 2], strict=False)]
+        [pair for ranks in by_host for pair in zip(ranks[first::2], ranks[first + 1 :: 2], strict=False)]
         for first in (0, 1)
     ]
     within = [pairs for pairs in within if pairs]
@@ -358,7 +369,7 @@ def _pairs(found: Probe) -> tuple[list[list[wire.Pair]], list[list[wire.Pair]]]:
     if (left_out := sum(max(0, len(pairs) - most) for pairs in within)) > 0:
         found.left_out.append(f"{left_out:,} of {sum(map(len, within)):,} pairs of neighbors within hosts")
     within = [pairs[:most] for pairs in within]
-    firsts = [ranks[0] for ranks in by_host.values()]
+    firsts = [ranks[0] for ranks in by_host]
     pairs = list(itertools.combinations(firsts, 2))
     # First each with the next one, so that every host has its turn.
     distance = {rank: place for place, rank in enumerate(firsts)}
@@ -368,38 +379,23 @@ def _pairs(found: Probe) -> tuple[list[list[wire.Pair]], list[list[wire.Pair]]]:
     return within, [[pair] for pair in pairs[:MOST_BETWEEN]]
 
 
-def _carried(
-    parts: _Parts, found: Probe, said: str, rounds: Sequence[Sequence[wire.Pair]], size: int
-) -> list[wire.Carried]:
+def _carried(parts: _Parts, said: str, rounds: Sequence[Sequence[wire.Pair]], size: int) -> list[wire.Carried]:
     """Have pairs send messages both ways, and return what each has received."""
     done = parts.do("pairs", said, size=size, rounds=tuple(tuple(pairs) for pairs in rounds))
-    _note_problems(done, found)
+    _note_problems(done, parts.found)
     for rank, probed in done.items():
         if probed.facts is not None and probed.facts.resent is not None:
-            of_rank = _of(rank, found)
-            of_rank.resent = (of_rank.resent or 0) + probed.facts.resent
+            parts.of[rank].resent = (parts.of[rank].resent or 0) + probed.facts.resent
     return [each for probed in done.values() for each in probed.carried]
 
 
 def _note_problems(done: Mapping[int, wire.Probed], found: Probe) -> None:
-    by_problem: dict[str, list[int]] = {}
-    for rank, probed in done.items():
-        if probed.problem:
-            by_problem.setdefault(probed.problem, []).append(rank)
-    texts = [f"messages between ranks: {problem} ({named(ranks)})" for problem, ranks in by_problem.items()]
+    texts = [f"messages between ranks: {problem} ({ranks})" for problem, ranks in _by_problem(done)]
     found.left_out += [text for text in texts if text not in found.left_out]
 
 
-def _pair(connection: Connection) -> wire.Pair:
-    return _sorted((connection.sender, connection.receiver))
-
-
-def _sorted(pair: wire.Pair) -> wire.Pair:
-    return min(pair), max(pair)
-
-
-def _of(rank: int, found: Probe) -> Rank:
-    return next(each for each in found.ranks if each.rank == rank)
+def _pair(each: Connection | wire.Carried) -> wire.Pair:
+    return min(each.sender, each.receiver), max(each.sender, each.receiver)
 
 
 def _made(probed: wire.Probed) -> Experiments:
@@ -409,6 +405,5 @@ def _made(probed: wire.Probed) -> Experiments:
     )
 
 
-def _median(values: Iterable[float]) -> float:
-    known = list(values)
-    return statistics.median(known) if known else 0.0
+def _median(values: Sequence[float]) -> float:
+    return judge.typical(values) or 0.0

@@ -17,7 +17,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.actions.ahead import OverSteps, chosen
+from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.model.thresholds import Profile as Settings
@@ -98,8 +98,8 @@ class OnVerdict:
 
 def profile(
     directory: RunDir, ranks: PolledRanks, command: wire.Act, blamed: tuple[int, int] | None, wait: Wait
-) -> str:
-    """Profile some ranks, and return the folder of the profile.
+) -> Diagnosed:
+    """Profile some ranks, and keep the profile.
 
     Args:
         directory: of the run.
@@ -113,19 +113,17 @@ def profile(
         Cancelled: the wait was cancelled.
         Hung: the run hangs.
     """
-    wanted = chosen(ranks, command, blamed, "no verdict accuses a rank")
+    ranks.ranks = wanted = chosen(ranks, command, blamed, "no verdict accuses a rank")
     if not 1 <= command.steps <= wire.MOST_PROFILED:
         raise Refused(f"a profile has 1 to {wire.MOST_PROFILED} steps")
     if shutil.disk_usage(directory.path).free < _FREE:
         raise Refused(f"no room: less than 1 GiB is free at {directory.path}")
-    folder = numbered.new(directory.profiles, TRACE)
-    asked = Profiles(int(folder.name), command.steps)
-    try:
-        ranks.ranks = wanted
+    asked = Profiles(numbered.new(directory.profiles, TRACE), command.steps)
+    with asked.whole(ranks):
         boundary, traces = asked.gather(ranks, wait)
         wait.tell("joining the traces")
         culprit, peer = blamed if blamed is not None and set(blamed) <= set(wanted) else (None, None)
-        parts = _gathered(directory, ranks, asked.token, folder, traces, wait)
+        parts = _gathered(directory, ranks, asked, traces, wait)
         said = {
             "run": directory.name,
             "steps": [boundary + 1, boundary + command.steps],
@@ -136,40 +134,32 @@ def profile(
             "unasked": command.who == UNASKED,
             "ranks": parts,
         }
-        (folder / PARTS).write_text(json.dumps(said))
-        _join(folder, wait)
-    except BaseException:
-        asked.cancel(ranks)
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        (asked.folder / PARTS).write_text(json.dumps(said))
+        _join(asked.folder, wait)
+        made = kept.read(asked.folder)
+        assert made is not None
     kept.bound(directory.profiles)
-    return str(folder)
+    return Diagnosed(asked.folder, next(iter(made.summary.sentences), made.summary.compared))
 
 
 def _gathered(
-    directory: RunDir,
-    ranks: PolledRanks,
-    token: str,
-    folder: Path,
-    traces: Mapping[int, wire.Profiled],
-    wait: Wait,
+    directory: RunDir, ranks: PolledRanks, asked: Profiles, traces: Mapping[int, wire.Profiled], wait: Wait
 ) -> list[dict[str, object]]:
     """Bring the traces of other hosts here, and return what is said of each rank to the process that joins them."""
     here = directory.members()
-    everyone = directory.everyone()
     states = {rank: state for state in hosts.read_hosts(directory.path) for rank in state.ranks}
     parts: list[dict[str, object]] = []
     for rank, trace in sorted(traces.items()):
-        file = folder / f"rank-{rank}.json.gz"
+        file = asked.folder / f"rank-{rank}.json.gz"
         if rank not in here:
-            _fetch(ranks, rank, token, file, trace.size, wait)
+            _fetch(ranks, rank, asked.token, file, trace.size, wait)
         state = states.get(rank)
         phases = [
             [each.step, [[span.begin_ns, span.end_ns, span.phase] for span in each.phases]] for each in trace.steps
         ]
         parts.append({
             "rank": rank,
-            "host": everyone[rank].host if rank in everyone else "",
+            "host": ranks.hosts.get(rank, ""),
             # Times there are ahead by the offset.
             "offset_ns": -int((state.offset_ms or 0.0) * 1e6) if state is not None else 0,
             "error_ns": None if state is None or state.offset_error_ms is None else int(state.offset_error_ms * 1e6),

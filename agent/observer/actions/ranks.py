@@ -41,6 +41,7 @@ class LiveRanks(PolledRanks):
         self._directory = directory
         self._ask = ask
         super().__init__(sorted(members.keys() - _departed(directory, members, here)))
+        self.hosts = {rank: member.host for rank, member in members.items()}
         self.stopped_by = next((by for each in members.values() if each.ended and (by := each.ended.stopped_by)), "")
         """The author of a stop by which a rank has ended; empty where none has."""
         if not self.ranks:

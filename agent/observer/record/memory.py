@@ -10,6 +10,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.observer.record import numbered
 from ddptop.agent.run.files import private
+from ddptop.agent.text import ranks_in_spans
 from ddptop.agent.wire.incoming import Label, Line, cleaned
 
 FILE: Final = "memory.json"
@@ -37,6 +38,14 @@ class Censused(msgspec.Struct, frozen=True):
     """The rank whose memory grew by a verdict. None: there was none."""
     ranks: tuple[RankMemory, ...]
     """The one that grew most first."""
+
+    @property
+    def sentences(self) -> list[tuple[str, str]]:
+        """What grew, the most first: ranks, and the sentence that they have in common."""
+        by_cause: dict[str, list[int]] = {}
+        for each in self.ranks:
+            by_cause.setdefault(each.cause, []).append(each.rank)
+        return [(ranks_in_spans(ranks), cause) for cause, ranks in by_cause.items()]
 
 
 class Kept(NamedTuple):

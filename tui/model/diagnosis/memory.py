@@ -29,14 +29,6 @@ def head(kept: Kept) -> str:
     return f"memory {kept.number}: {ranks} over {_steps(kept)}, {date(kept.census.at)}"
 
 
-def sentences(kept: Kept) -> list[tuple[str, str]]:
-    """Return what grew, the most first: ranks, and the sentence that they have in common."""
-    by_cause: dict[str, list[int]] = {}
-    for each in kept.census.ranks:
-        by_cause.setdefault(each.cause, []).append(each.rank)
-    return [(ranks_in_spans(ranks), cause) for cause, ranks in by_cause.items()]
-
-
 def table(use: MemoryUse) -> list[str]:
     """Return the kinds of objects as a table of at most 80 columns, its head first; the origin stands below a kind."""
     shown = use.kinds[:_MOST_LINES]
@@ -97,7 +89,7 @@ def text(kept: Kept) -> list[str]:
     first = kept.census.ranks[0]
     said = [
         line
-        for ranks, cause in sentences(kept)
+        for ranks, cause in kept.census.sentences
         for line in textwrap.wrap(f"{ranks}: {cause}", COLUMNS, subsequent_indent="    ")
     ]
     below = [line for each in totals(first.use) for line in textwrap.wrap(each, COLUMNS, subsequent_indent="    ")]
@@ -115,7 +107,7 @@ def newest(kept: Sequence[Kept]) -> list[ReportLine]:
     found = kept[0]
     first = found.census.ranks[0]
     lines = [ReportLine("", head(found), "bold value"), ReportLine("", "")]
-    lines += [ReportLine(ranks, cause) for ranks, cause in sentences(found)]
+    lines += [ReportLine(ranks, cause) for ranks, cause in found.census.sentences]
     lines += [ReportLine("", ""), *(ReportLine("", line) for line in table(first.use)), ReportLine("", "")]
     return [*lines, *(ReportLine("", line) for line in totals(first.use) + _others(found, first))]
 

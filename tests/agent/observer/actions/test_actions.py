@@ -19,6 +19,7 @@ from support.values.messages import replies_of
 from ddptop.agent import wire
 from ddptop.agent.observer.actions import actions
 from ddptop.agent.observer.actions.actions import Actions
+from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.profile import OnVerdict
 from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.model.thresholds import Profile
@@ -412,6 +413,15 @@ def test_a_stop_does_not_wait_for_a_profile(observer: Observer) -> None:
     until(lambda: observer.turn() and observer.actions.under_way == "stop by the scheduler", "the stop")
     shutil.rmtree(observer.directory.path / "ranks")
     observer.reply(stop)
+
+
+def test_the_event_of_a_diagnosis_says_what_was_found(observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the number of what is kept; whoever has asked is told the folder."""
+    made = Diagnosed(observer.directory.memory / "0012", "train.py:9 made 3 more float32[32, 64] in 3 steps (24 KiB)")
+    monkeypatch.setattr(actions, "memory", lambda *_: made)
+    assert observer.reply(observer.ask("memory", steps=3)).text == str(made.folder)
+    assert observer.texts == [f"memory 0012: {made.finding} \u00b7 ada"]
+    assert observer.events[0].action == "memory 3"
 
 
 @pytest.mark.parametrize("is_paused", [False, True])

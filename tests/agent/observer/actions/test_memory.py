@@ -10,6 +10,7 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Hung, Refused
+from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.memory import memory
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
@@ -70,7 +71,7 @@ class Ranks(PolledRanks):
         return ""
 
 
-def act(path: Path, group: Ranks, /, growing: int | None = None, **changes: Any) -> str:
+def act(path: Path, group: Ranks, /, growing: int | None = None, **changes: Any) -> Diagnosed:
     wait = Wait(lambda: group.now, group.move)
     wait.is_cancelled, wait.hang = changes.pop("cancelled", False), changes.pop("hang", "")
     changes.setdefault("steps", 3)
@@ -80,14 +81,20 @@ def act(path: Path, group: Ranks, /, growing: int | None = None, **changes: Any)
 def test_all_are_asked_over_the_same_steps_and_that_is_kept(tmp_path: Path) -> None:
     """The rank that grew most first, with its sentence."""
     ranks = Ranks(10, 12, 11)
-    kept = record.read(Path(act(tmp_path, ranks)))
+    made = act(tmp_path, ranks)
+    kept = record.read(made.folder)
     assert kept is not None
     assert kept.number == "0001"
     assert [each.rank for each in kept.census.ranks] == [2, 0, 1]
     assert {(each.use.first, each.use.last) for each in kept.census.ranks} == {(16, 18)}
     assert kept.census.ranks[0].cause == "train.py:52 made 3 more float32[8] in 3 steps (1 MiB)"
     assert kept.census.ranks[1].cause == "nothing grew in 3 steps"
-    act(tmp_path, Ranks(1, 1), ranks=(1,))
+    assert kept.census.sentences == [
+        ("rank 2", kept.census.ranks[0].cause),
+        ("ranks 0-1", "nothing grew in 3 steps"),
+    ]
+    assert made.finding == f"rank 2: {kept.census.ranks[0].cause}"
+    assert act(tmp_path, Ranks(1, 1), ranks=(1,)).finding == kept.census.ranks[0].cause
     assert [(each.number, len(each.census.ranks)) for each in record.kept(tmp_path / "memory")] == [
         ("0002", 1),
         ("0001", 3),
@@ -143,7 +150,7 @@ def test_a_wait_ends_when_it_has_to(tmp_path: Path, given: dict[str, Any], refus
 
 def test_what_is_no_census_is_not_shown(tmp_path: Path) -> None:
     """Whatever else is in the folder."""
-    folder = Path(act(tmp_path, Ranks(5, 5)))
+    folder = act(tmp_path, Ranks(5, 5)).folder
     (folder / "memory.json").write_text('{"run": 1}')
     assert record.read(folder) is None
     assert record.kept(tmp_path / "memory") == []

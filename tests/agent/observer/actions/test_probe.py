@@ -103,10 +103,11 @@ class Ranks(PolledRanks):
 
 def probed(path: Path, ranks: Ranks, hosts: Mapping[int, str] | None = None, wait: Wait | None = None) -> Probe:
     wait = wait or Wait(lambda: ranks.now, ranks.sleep)
-    hosts = hosts or dict.fromkeys(ranks.ranks, "vm")
-    folder = probe(RunDir(path), ranks, hosts, Controller(ranks, "ada", wait), wait)
-    found = probes.read(Path(folder))
+    ranks.hosts = hosts or dict.fromkeys(ranks.ranks, "vm")
+    folder, finding = probe(RunDir(path), ranks, Controller(ranks, "ada", wait), wait)
+    found = probes.read(folder)
     assert found is not None
+    assert finding == found.probe.sentences[0]
     return found.probe
 
 

@@ -11,20 +11,25 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.harness import WAITING
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unheard
 from ddptop.agent.observer.actions import profile as module
+from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.profile import OnVerdict, profile
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.model.thresholds import Profile
+from ddptop.agent.observer.record.profiles.summary import Summary
 from ddptop.agent.run.rundir import RunDir
 
 TRACE = bytes(range(256)) * 3_000
 """Longer than two pieces."""
+SENTENCES = ["aten::sort takes 18 ms a step on rank 1 and 0.4 ms on rank 0", "aten::add takes 5 ms a step on rank 1"]
+COMPARED = "rank 1, which holds the group back, against rank 0"
 
 
 class Ranks(PolledRanks):
@@ -97,23 +102,35 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def join(folder: Path, wait: Wait) -> None:
         said.append(json.loads((folder / "parts.json").read_text()))
+        (folder / "trace.json.gz").touch()
+        found = Summary("run", (5, 7), [0, 1], 1, 0, 1.5e9, SENTENCES, [], 0, compared=COMPARED)
+        (folder / "summary.json").write_bytes(msgspec.json.encode(found))
 
     monkeypatch.setattr(module, "_join", join)
     return said
 
 
-def act(path: Path, group: Ranks, /, **changes: Any) -> str:
+def act(path: Path, group: Ranks, /, **changes: Any) -> Diagnosed:
     blamed = changes.pop("blamed", None)
     wait = Wait(lambda: group.now, group.move)
     wait.is_cancelled, wait.hang = changes.pop("cancelled", False), changes.pop("hang", "")
     return profile(RunDir(path), group, wire.Act(1, "profile", steps=3, **changes), blamed, wait)
 
 
+@pytest.mark.parametrize(("sentences", "finding"), [(SENTENCES, SENTENCES[0]), ([], COMPARED)])
+def test_the_finding_is_the_largest_difference(
+    tmp_path: Path, joined: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, sentences: list[str], finding: str
+) -> None:
+    """In the words of the summary, which has them for all who read it; else which ranks were compared."""
+    monkeypatch.setattr(sys.modules[__name__], "SENTENCES", sentences)
+    assert act(tmp_path, Ranks(5, 5)).finding == finding
+
+
 @pytest.mark.parametrize("pace", [1, 7, 60])
 def test_all_ranks_profile_the_same_steps(tmp_path: Path, joined: list[dict[str, Any]], pace: int) -> None:
     """Whatever steps they make while they are asked, and the traces of other hosts are whole."""
     ranks = Ranks(10, 12, 11, pace=pace)
-    folder = Path(act(tmp_path, ranks))
+    folder = act(tmp_path, ranks).folder
     (said,) = joined
     assert [part["rank"] for part in said["ranks"]] == [0, 1, 2]
     first, last = said["steps"]
@@ -128,7 +145,6 @@ def test_all_ranks_profile_the_same_steps(tmp_path: Path, joined: list[dict[str,
 def test_the_accused_rank_is_profiled_with_an_ordinary_one(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
     """Whoever asks for the culprit need not know who it is."""
     act(tmp_path, Ranks(5, 5, 5, 5), culprit=True, blamed=(3, 1))
-    (tmp_path / "profiles/0001/trace.json.gz").touch()
     act(tmp_path, Ranks(5, 5, 5, 5), ranks=(0, 2), blamed=(3, 1))
     first, second = joined
     assert (first["asked"], first["culprit"], first["peer"]) == ([1, 3], 3, 1)
@@ -186,7 +202,7 @@ def test_a_lost_piece_of_a_trace_is_asked_for_once_more(tmp_path: Path, joined: 
     """Its answer may get lost between hosts; the copy is whole."""
     ranks = Ranks(5, 5)
     ranks.losing = {0, wire.MOST_OF_PROFILE}
-    folder = Path(act(tmp_path, ranks))
+    folder = act(tmp_path, ranks).folder
     assert [(folder / part["file"]).read_bytes() for part in joined[0]["ranks"]] == [TRACE] * 2
 
 
@@ -255,7 +271,7 @@ def test_a_profile_that_an_observer_has_left_is_removed(tmp_path: Path, joined: 
     for folder, name in ((left, "rank-0.json.gz"), (whole, "trace.json.gz")):
         folder.mkdir(parents=True)
         (folder / name).write_bytes(TRACE)
-    assert Path(act(tmp_path, Ranks(5, 5))).name == "0003"
+    assert act(tmp_path, Ranks(5, 5)).folder.name == "0003"
     assert not left.exists()
     assert (whole / "trace.json.gz").exists()
 
