@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -9,6 +10,8 @@ from ddptop.agent.text import clean_line
 
 LONGEST: Final = 200
 """Characters of the description of an error at most."""
+_OURS: Final = frozenset({"ddptop", "torch", "pynvml", *sys.stdlib_module_names})
+"""The packages through which an error of the agent passes."""
 
 
 def describe(error: BaseException, limit: int = LONGEST) -> str:
@@ -18,6 +21,16 @@ def describe(error: BaseException, limit: int = LONGEST) -> str:
         return clean_line(f"{name}: {error}", limit)
     except Exception:  # whatever the script's own class raises
         return f"{name}: its message cannot be had"[:limit]
+
+
+def is_ours(error: BaseException) -> bool:
+    """Say whether an error was raised by the agent, and not by a signal handler of the script that ran meanwhile."""
+    trace = error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] not in _OURS:
+            return False
+        trace = trace.tb_next
+    return True
 
 
 class Faults:

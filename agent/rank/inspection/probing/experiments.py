@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,22 +36,8 @@ MARK: Final = ".ddptop-probe-"
 """The beginning of the name of that file."""
 
 
-_OURS: Final = frozenset({"ddptop", "torch", "pynvml", *sys.stdlib_module_names})
-"""The packages through which an error of a probe passes."""
-
-
 class Unmeasured(Exception):
     """Something cannot be measured; the text is the reason."""
-
-
-def is_ours(error: BaseException) -> bool:
-    """Say whether an error was raised by the probe, and not by a signal handler of the script that ran meanwhile."""
-    trace = error.__traceback__
-    while trace is not None:
-        if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] not in _OURS:
-            return False
-        trace = trace.tb_next
-    return True
 
 
 def room(torch: Any, device: Any) -> int:

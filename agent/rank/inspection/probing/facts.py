@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ddptop.agent.rank.inspection.probing.experiments import is_ours
+from ddptop.agent.rank.faults import is_ours
 from ddptop.agent.rank.records.device import Board as Nvml
 from ddptop.agent.run import cores
 from ddptop.agent.run.cores import Threads

@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from ddptop.agent.rank.faults import describe
-from ddptop.agent.rank.inspection.probing.experiments import Unmeasured, is_ours, spare
+from ddptop.agent.rank.faults import describe, is_ours
+from ddptop.agent.rank.inspection.probing.experiments import Unmeasured, spare
 from ddptop.agent.wire import Carried, Pair, Probe, Probed
 
 COME_S: Final = 2.0

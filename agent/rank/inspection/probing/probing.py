@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent.rank.collectives.timing import Collectives
-from ddptop.agent.rank.faults import describe
+from ddptop.agent.rank.faults import describe, is_ours
 from ddptop.agent.rank.inspection.probing import experiments, facts
-from ddptop.agent.rank.inspection.probing.experiments import Unmeasured, is_ours
+from ddptop.agent.rank.inspection.probing.experiments import Unmeasured
 from ddptop.agent.rank.inspection.probing.messages import Messages
 from ddptop.agent.wire import Measured, Probe, Probed
 

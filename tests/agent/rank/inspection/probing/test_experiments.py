@@ -15,7 +15,7 @@ import pytest
 from support import late
 
 from ddptop.agent.rank.collectives.timing import Collectives
-from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.faults import Faults, is_ours
 from ddptop.agent.rank.inspection.probing import experiments, facts
 from ddptop.agent.rank.inspection.probing.experiments import Unmeasured
 from ddptop.agent.rank.inspection.probing.probing import Probing
@@ -97,7 +97,7 @@ def test_an_error_is_the_scripts_where_it_passed_through_code_of_its_own(
     assert trace is not None
     # Without the frame of this test.
     error = found.value.with_traceback(trace.tb_next)
-    assert experiments.is_ours(error) is ours
+    assert is_ours(error) is ours
     assert facts._try((tmp_path / "none").read_text) is None
 
 
