@@ -11,6 +11,6 @@ records      from stamps to `Step` records and summaries
 commands     hold, step, checkpoint, answers
 process      enrolment, output, ending
 calls        our public calls: their arguments, and what the script reports by them
-asking       a question about steps ahead that has no answer
+ahead        a question over steps ahead, and why it has no answer
 faults       the border between the agent and the training
 """

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ddptop.agent.rank.asking import Passed, Unanswered
+from ddptop.agent.rank.ahead import Passed, Unanswered
 from ddptop.agent.rank.checksums.modules import Module, Modules
 from ddptop.agent.rank.checksums.sums import Sums, Weights, checksums
 from ddptop.agent.rank.faults import Faults

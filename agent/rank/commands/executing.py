@@ -15,7 +15,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
-from ddptop.agent.rank.asking import Passed, Unanswered
+from ddptop.agent.rank.ahead import Passed, Unanswered
 from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.commands.answers import Answers
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ddptop.agent.rank.asking import Passed, Unanswered
+from ddptop.agent.rank.ahead import Asked, OverSteps, Passed
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.records.meter import intervals_of
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
@@ -40,13 +40,11 @@ _LEVEL: Final = "KINETO_LOG_LEVEL"
 _SCRIPTS_OWN: Final = "its script has used the profiler meanwhile"
 
 
-class _Asked:
-    """One profile, from the question until its trace was read."""
+class _Profile(Asked[int]):
+    """One profile, from the question until its trace was read; the answer is the size of the trace in bytes."""
 
     def __init__(self, command: Profile, folder: Path, rank: int) -> None:
-        self.token = command.token
-        self.first = command.first
-        self.last = command.first + command.steps - 1
+        super().__init__(command.token, command.first, command.steps)
         self.trace = folder / f"{command.number:04}" / _TRACE.format(rank)
         self.profiler: Any = None
         self.mark: Any = None
@@ -55,10 +53,6 @@ class _Asked:
         """By step, where it is recorded."""
         self.thread = 0
         """Identifier of the thread that has begun it."""
-        self.problem = ""
-        self.has_passed = False
-        self.size: int | None = None
-        """Bytes of the trace; None: it is not written yet."""
 
     def end_mark(self) -> None:
         """End the mark of the step that goes on."""
@@ -67,24 +61,20 @@ class _Asked:
             mark.__exit__(None, None, None)
 
 
-class Profiling:
+class Profiling(OverSteps[_Profile]):
     """The profiles of one rank, one at a time."""
 
     def __init__(self, rank: int, folder: Path, stamps: Stamps, faults: Faults) -> None:
         """Load nothing; `folder` is where the profiles of the run are kept."""
+        super().__init__(stamps)
         self._rank = rank
         self._folder = folder
-        self._stamps = stamps
         self._faults = faults
-        self._asked: _Asked | None = None
-        """The newest."""
-        self._active: _Asked | None = None
-        """The one that has begun, until its trace is written."""
+        self._active: _Profile | None = None
+        """The one that has begun, until its trace is written: that which was asked for last."""
         self._is_beginning = False
         self._gives_way = False
         """True once torch says when a profiler begins."""
-        self.is_armed = False
-        """True while the training thread is to call `boundary` at the end of each step."""
 
     def ask(self, command: Profile, completed: int) -> Profiled | None:
         """Profile some steps; return what is known of the trace, None until it is written.
@@ -103,33 +93,24 @@ class Profiling:
             if asked is not None:
                 # Nobody has read it, where it is still there.
                 asked.trace.unlink(missing_ok=True)
-            asked = self._asked = _Asked(command, self._folder, self._rank)
+            asked = _Profile(command, self._folder, self._rank)
             asked.trace.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # From now on the boundary of each step has something to do.
-            self.is_armed = True
-            self._stamps.eventful = 0
-        if asked.has_passed:
-            raise Passed
-        if asked.problem:
-            raise Unanswered(asked.problem)
-        if asked.size is None:
-            return None
-        return Profiled(asked.size, tuple(asked.phases.values()))
+            self._take(asked)
+        asked.check()
+        return None if asked.answer is None else Profiled(asked.answer, tuple(asked.phases.values()))
 
     def cancel(self, token: str) -> None:
         """Make no profile of this token, end it where it has begun, and remove the trace that nobody reads."""
-        asked = self._asked
-        if asked is not None and asked.token == token and not asked.problem:
-            asked.problem = "it was cancelled"
-            if asked.size is not None:
-                asked.trace.unlink(missing_ok=True)
+        super().cancel(token)
+        if (asked := self._asked) is not None and asked.token == token and asked.answer is not None:
+            asked.trace.unlink(missing_ok=True)
 
     def read(self, token: str, offset: int) -> ProfilePiece | None:
         """Return a piece of the trace; None where there is no such trace. It is removed once its end was asked for."""
         asked = self._asked
-        if asked is None or asked.token != token or asked.size is None:
+        if asked is None or asked.token != token or asked.answer is None:
             return None
-        if offset >= asked.size:
+        if offset >= asked.answer:
             asked.trace.unlink(missing_ok=True)
             return ProfilePiece(offset, b"")
         with open(asked.trace, "rb") as file:
@@ -138,7 +119,7 @@ class Profiling:
 
     def boundary(self, step: int) -> None:
         """Begin, go on or end at the boundary behind a step; called by the training thread, and raises nothing."""
-        asked = self._active or self._asked
+        asked = self._asked
         if asked is None:
             return
         try:
@@ -163,11 +144,9 @@ class Profiling:
             self._faults.note("profiling", error)
             with contextlib.suppress(Exception):
                 self._abort(asked)
-        self.is_armed = step < asked.last and not asked.has_passed and not asked.problem
-        if self.is_armed:
-            self._stamps.eventful = 0
+        self._go_on(step, is_under_way=asked.mark is not None)
 
-    def _begin(self, asked: _Asked) -> None:
+    def _begin(self, asked: _Profile) -> None:
         self._is_beginning = True
         try:
             self._watch()
@@ -205,7 +184,7 @@ class Profiling:
                 asked.end_mark()
                 self._abort(asked)
 
-    def _abort(self, asked: _Asked) -> None:
+    def _abort(self, asked: _Profile) -> None:
         """End the profiler, where it has begun, without a trace."""
         profiler, asked.profiler = asked.profiler, None
         if self._active is asked:
@@ -213,7 +192,7 @@ class Profiling:
         if profiler is not None:
             profiler.stop()
 
-    def _write(self, asked: _Asked) -> None:
+    def _write(self, asked: _Profile) -> None:
         unfinished = asked.trace.with_name(f".{asked.trace.name}")
         try:
             # By the ending torch knows that it is to be compressed.
@@ -222,7 +201,7 @@ class Profiling:
             if size > LARGEST_PROFILE:
                 raise ValueError(f"it has {size >> 20} MiB; profile fewer steps")
             unfinished.replace(asked.trace)
-            asked.size = size
+            asked.answer = size
             if asked.problem:
                 # Cancelled meanwhile, before there was a trace to remove.
                 asked.trace.unlink(missing_ok=True)
@@ -244,12 +223,6 @@ class Profiling:
         """In a forked child: its steps are not these, and torch's profiler goes on in the parent alone."""
         self.is_armed = False
         self._active = None
-
-    def close(self) -> None:
-        """End a profile with the script: there is no trace of steps that are not made."""
-        self.is_armed = False
-        if self._asked is not None and self._asked.size is None:
-            self._asked.problem = self._asked.problem or "its script has ended before these steps"
 
 
 def _begun() -> Any:

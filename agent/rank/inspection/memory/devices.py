@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,24 +25,30 @@ _NEWEST: Final = 6
 """Readings of the memory that are said when it is full."""
 
 
-def devices() -> tuple[DeviceMemory, ...]:
-    """Return the memory of the devices that this process uses."""
+def devices(before: Iterable[DeviceMemory] = ()) -> tuple[DeviceMemory, ...]:
+    """Return the memory of the devices that this process uses, and its growth since `before`."""
     cuda = _cuda()
     if cuda is None:
         return ()
+    earlier = {each.device: each for each in before}
     found = []
     for index in range(cuda.device_count()):
-        stats = cuda.memory_stats(index)
-        if reserved := int(stats.get("reserved_bytes.all.current", 0)):
-            found.append(
-                DeviceMemory(
-                    f"cuda:{index}",
-                    int(stats.get("allocated_bytes.all.current", 0)),
-                    reserved,
-                    peak=int(stats.get("allocated_bytes.all.peak", 0)),
-                )
-            )
+        name, (allocated, reserved, peak) = f"cuda:{index}", _counted(cuda, index)
+        if reserved:
+            since = earlier.get(name, DeviceMemory(name, 0, 0))
+            grown = allocated - since.allocated, reserved - since.reserved
+            found.append(DeviceMemory(name, allocated, reserved, *grown, peak))
     return tuple(found)
+
+
+def _counted(cuda: Any, index: int) -> tuple[int, int, int]:
+    """Return the bytes of a device that are allocated and reserved, and the most that were ever allocated."""
+    stats = cuda.memory_stats(index)
+    allocated, reserved, peak = (
+        int(stats.get(f"{name}_bytes.all.{at}", 0))
+        for name, at in (("allocated", "current"), ("reserved", "current"), ("allocated", "peak"))
+    )
+    return allocated, reserved, peak
 
 
 class History:
@@ -69,14 +75,11 @@ class History:
 
         return by_script
 
-    def end(self) -> Any:
-        """End it, unless it is the script's; return the allocator's snapshot, None where there is none."""
-        try:
-            return None if self._cuda is None else self._cuda.memory._snapshot()
-        finally:
-            self.stop()
+    def snapshot(self) -> Any:
+        """Return the allocator's snapshot, None where there is none."""
+        return None if self._cuda is None else self._cuda.memory._snapshot()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End it, unless it is the script's."""
         for name, (function, shadow) in self._shadows.items():
             if getattr(_functions(), name) is shadow:
@@ -116,14 +119,11 @@ class Fullness:
             return
         if not self._newest or self._newest[-1][0] != step:
             self._newest.append((step, memory))
-        if self._is_watched:
-            return
         try:
-            if _cuda() is not None:
+            if not self._is_watched and _cuda(has_history=True) is not None:
                 self._is_watched = True
-                if _cuda(has_history=True) is not None:
-                    # Torch calls it without any lock of its own, and takes the interpreter's.
-                    _functions()._cuda_attach_out_of_memory_observer(self._full)
+                # Torch calls it without any lock of its own, and takes the interpreter's.
+                _functions()._cuda_attach_out_of_memory_observer(self._full)
         except Exception as error:
             self._faults.note("watching for a full device", error)
 
@@ -139,10 +139,7 @@ class Fullness:
                 f"out of memory on cuda:{device}: {size(wanted)} more were wanted, {size(free)} of {size(total)} free"
             )
             if (cuda := _cuda()) is not None:
-                stats = cuda.memory_stats(device)
-                allocated, reserved = (
-                    int(stats.get(f"{each}_bytes.all.current", 0)) for each in ("allocated", "reserved")
-                )
+                allocated, reserved, _ = _counted(cuda, device)
                 text += f"; tensors have {size(allocated)}, reserved are {size(reserved)}"
             if newest:
                 text += "; before: " + ", ".join(f"{size(memory)} at step {step:,}" for step, memory in newest)

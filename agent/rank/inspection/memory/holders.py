@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from types import (
     CellType,
     CodeType,
@@ -39,6 +40,8 @@ _CONTAINERS: Final = (dict, list, tuple, set, frozenset, deque)
 _IS_OPTIMIZED: Final = 0x1
 """Flag of the code of functions: their variables are not in a dictionary."""
 _DICT_OF_MODULE: Final[Any] = vars(ModuleType)["__dict__"]
+_OF_FRAME_ALONE: Final = 3
+"""References to the copy of a frame's variables that are there anyway: the frame's, the caller's, and the call's."""
 
 
 class _Node(NamedTuple):
@@ -110,96 +113,80 @@ class Holders:
     def places(self, samples: Sequence[object]) -> list[str]:
         """Return where each of some objects is held: ``list `kept` of train.py``; empty where it was not found."""
         found: dict[int, str] = {}
-        weak: dict[int, str] = {}
-        nodes: dict[int, _Node] = {}
-        for number, each in enumerate(samples):
-            nodes[id(each)] = _Node((each,), frozenset({number}))
-            if id(each) in self._variables:
-                # A list may hold it as well, for longer.
-                weak[number] = self._variables[id(each)]
+        nodes = {id(each): _Node((each,), frozenset({number})) for number, each in enumerate(samples)}
         visited = set(nodes)
         for _ in range(_HOPS):
             following: dict[int, _Node] = {}
             for node, referrer in self._referrers(nodes):
-                samples_left = node.samples - found.keys()
-                if not samples_left:
+                left = node.samples - found.keys()
+                if not left:
                     continue
                 path = (*node.path, referrer)
                 place = self._place(path)
                 if place is None and (variable := self._variables.get(id(referrer))) is not None:
                     place = f"{type_name(type(referrer))} {variable}"
                 if place is not None:
-                    found |= dict.fromkeys(samples_left, place)
-                elif id(referrer) in following:
-                    before = following[id(referrer)]
-                    following[id(referrer)] = before._replace(samples=before.samples | samples_left)
+                    found |= dict.fromkeys(left, place)
+                elif (known := following.get(id(referrer))) is not None:
+                    following[id(referrer)] = known._replace(samples=known.samples | left)
                 elif id(referrer) not in visited and len(following) < _MOST:
                     visited.add(id(referrer))
-                    following[id(referrer)] = _Node(path, samples_left)
+                    following[id(referrer)] = _Node(path, left)
             nodes = {address: node for address, node in following.items() if node.samples - found.keys()}
             if not nodes:
                 break
-        return [clean_line(found.get(number) or weak.get(number, ""), 200) for number in range(len(samples))]
+        # A variable of a function may be the object itself; what else holds it does so for longer.
+        places = (found.get(number) or self._variables.get(id(each), "") for number, each in enumerate(samples))
+        return [clean_line(place, 200) for place in places]
 
     def _referrers(self, nodes: Mapping[int, _Node]) -> Iterator[tuple[_Node, Any]]:
         """Yield the objects of the census that refer to these, each with the one that it refers to."""
-        held = [node.path[-1] for node in nodes.values()]
-        for referrer in gc.get_referrers(*held):
-            if id(referrer) in self._known and type(referrer) is not FrameType:
-                for address in {id(each) for each in gc.get_referents(referrer)} & nodes.keys():
-                    yield nodes[address], referrer
-        for holder in self._unknown:
-            for address in {id(each) for each in gc.get_referents(holder)} & nodes.keys():
-                yield nodes[address], holder
+        referrers = gc.get_referrers(*[node.path[-1] for node in nodes.values()])
+        known = (each for each in referrers if id(each) in self._known and type(each) is not FrameType)
+        for referrer in chain(known, self._unknown):
+            for address in {id(each) for each in gc.get_referents(referrer)} & nodes.keys():
+                yield nodes[address], referrer
         for address, node in nodes.items():
             if (parent := self._parents.get(address)) is not None:
                 yield node, parent
 
     def _place(self, path: tuple[Any, ...]) -> str | None:
         """Return the place at the end of a path, None where it has no name of its own."""
+        sample, kind = path[0], type(path[-1])
         *inner, held, holder = path
-        kind = type(holder)
         if kind is dict:
-            name = self._modules.get(id(holder))
-            return None if name is None else self._said(held, _key(holder, held), self._module(name, holder), path)
+            module = self._modules.get(id(holder))
+            return None if module is None else _named(sample, held, _key(holder, held), self._module(module, holder))
         if kind is FunctionType:
-            names = holder.__code__.co_freevars
-            cells = holder.__closure__ or ()
-            name = next((name for name, cell in zip(names, cells, strict=False) if cell is held), None)
-            if name is None or not inner:
-                return None
-            return self._said(inner[-1], name, f"function {function_name(holder.__qualname__)}", path[:-1])
+            cells = zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=False)
+            name = next((name for name, cell in cells if cell is held), None)
+            return _named(sample, inner[-1], name, f"function {function_name(holder.__qualname__)}") if inner else None
         if kind is GeneratorType or kind is CoroutineType:
-            return f"{self._type(held, path)}a variable of {function_name(holder.__qualname__)}()"
+            return f"{_container(sample, held)}a variable of {function_name(holder.__qualname__)}()"
         if kind is CellType or issubclass(kind, (*_CONTAINERS, ModuleType)):
             return None
         if issubclass(kind, type):
             name = _key(held, inner[-1]) if inner and type(held) is dict else None
-            return None if name is None else self._said(inner[-1], name, f"class {type_name(holder)}", path[:-1])
+            return _named(sample, inner[-1], name, f"class {type_name(holder)}") if inner else None
         own = _dict_of(holder)
         if inner and own is held:
-            return self._said(inner[-1], _key(own, inner[-1]), type_name(kind), path[:-1])
-        name = _key(own, held) if own is not None else None
-        name = name or next((name for name, value in _slots(holder) if value is held), None)
-        return None if name is None else self._said(held, name, type_name(kind), path)
-
-    def _said(self, held: object, name: str | None, owner: str, path: tuple[Any, ...]) -> str | None:
-        """Return the words for an object that has a name in its owner; `path` leads to the owner from within."""
-        if name is None:
-            return None
-        return f"{self._type(held, path)}`{clean_line(name, _LONGEST)}` of {owner}"
-
-    def _type(self, held: object, path: tuple[Any, ...]) -> str:
-        """Return the type of a container, and nothing for the object itself that is held."""
-        return "" if held is path[0] else f"{type_name(type(held))} "
+            held = inner[-1]
+        name = _key(own or {}, held) or next((name for name, value in _slots(holder) if value is held), None)
+        return _named(sample, held, name, type_name(kind))
 
     def _module(self, name: str, variables: Mapping[str, object]) -> str:
         file = variables.get("__file__")
         return self._sources.name(file) if type(file) is str else f"module {name}"
 
 
-_OF_FRAME_ALONE: Final = 3
-"""References to the copy of a frame's variables that are there anyway: the frame's, the caller's, and the call's."""
+def _named(sample: object, held: object, name: str | None, owner: str) -> str | None:
+    """Return the words for a thing that has a name in its owner: the object that is looked for, or what holds that."""
+    return None if name is None else f"{_container(sample, held)}`{clean_line(name, _LONGEST)}` of {owner}"
+
+
+def _container(sample: object, held: object) -> str:
+    """Return the type of what holds the object that is looked for, nothing for that object itself."""
+    return "" if held is sample else f"{type_name(type(held))} "
 
 
 def _is_readable(code: CodeType) -> bool:
@@ -228,9 +215,3 @@ def _slots(holder: object) -> Iterator[tuple[str, object]]:
                 yield name, descriptor.__get__(holder)
             except AttributeError:
                 continue
-
-
-def most(places: Sequence[str]) -> str:
-    """Return the place that most of some objects have in common; empty where that is none."""
-    found = Counter(place for place in places if place)
-    return found.most_common(1)[0][0] if found else ""

@@ -50,16 +50,30 @@ class Amount:
     count: int
     bytes: int
 
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.count + other.count, self.bytes + other.bytes)
+
+    def __sub__(self, other: Amount) -> Amount:
+        return Amount(self.count - other.count, self.bytes - other.bytes)
+
 
 class Objects:
     """The objects that live at this moment; it holds them, so that it has to go before the script goes on."""
 
-    def __init__(self, variables: Iterable[object] = (), classes: Iterable[type] = ()) -> None:
-        """Gather them; `variables` are values that no object holds, `classes` those of tensors in `traceable`.
+    def __init__(
+        self, variables: Iterable[object] = (), classes: Iterable[type] = (), own: Collection[object] = ()
+    ) -> None:
+        """Gather them.
 
         Here little is allocated, because each allocation may be recorded.  The collector must not run meanwhile, since
         it would run finalizers.
+
+        Args:
+            variables: values that no object holds.
+            classes: those of tensors in `traceable`.
+            own: objects of the census, which are not counted.
         """
+        self._own = own
         torch: Any = sys.modules.get("torch")
         numpy: Any = sys.modules.get("numpy")
         self._torch, self._tensor = torch, getattr(torch, "Tensor", None)
@@ -73,18 +87,15 @@ class Objects:
         """Objects whose origin may be recorded: tensors, arrays, and bytes and long texts."""
         self.classes: tuple[type, ...] = ()
         """The classes of tensors, once they are counted."""
-        self.tensors: dict[Kind, list[object]] = {}
-        """One for each memory of tensors and arrays, by kind."""
+        self._memories: dict[Kind, list[object]] = {}
+        """A tensor or array for each memory of such, by kind."""
         self.amounts: dict[Kind, Amount] = {}
-        self.host_bytes = 0
-        """Of tensors and arrays."""
-        self.object_bytes = 0
         self._named: dict[Kind, set[int]] = {}
         """By kind of objects, the addresses of the types of this name."""
 
-    def count(self, own: Collection[object] = ()) -> None:
-        """Count them by kind, but for a few that are the census' own."""
-        left_out = frozenset(map(id, own))
+    def count(self) -> None:
+        """Count them by kind."""
+        left_out = frozenset(map(id, self._own))
         self._all = [each for each in self._all if id(each) not in left_out]
         # By address, because a class of the script's may have a hash of its own.
         counts = Counter(map(id, map(type, self._all)))
@@ -105,14 +116,13 @@ class Objects:
 
     def close(self) -> None:
         """Let go of all objects, among which is this one, so that nothing else would."""
-        self._all = []
-        self._arrays, self._texts, self._packed = [], [], []
-        self.traceable, self.tensors = (), {}
+        self._own, self._all, self._arrays, self._texts, self._packed = (), [], [], [], []
+        self.traceable, self._memories = (), {}
 
     def of_kind(self, kind: Kind) -> Iterator[object]:
         """Return the objects of a kind, one for each memory of tensors and arrays."""
         if kind.kind != OBJECT:
-            return iter(self.tensors.get(kind, ()))
+            return iter(self._memories.get(kind, ()))
         types = self._named.get(kind, ())
         return (each for some in (self._all, self._texts) for each in some if id(type(each)) in types)
 
@@ -134,12 +144,7 @@ class Objects:
         self._add(key, amount)
 
     def _add(self, kind: Kind, amount: Amount) -> None:
-        before = self.amounts.get(kind, Amount(0, 0))
-        self.amounts[kind] = Amount(before.count + amount.count, before.bytes + amount.bytes)
-        if kind.kind == OBJECT:
-            self.object_bytes += amount.bytes
-        elif kind.device == "cpu":
-            self.host_bytes += amount.bytes
+        self.amounts[kind] = self.amounts.get(kind, Amount(0, 0)) + amount
 
     def _count_tensors(self, torch: Any, tensors: Iterable[Any]) -> None:
         found: dict[int, tuple[int, Any, int]] = {}
@@ -158,7 +163,7 @@ class Objects:
             for _, each, size in found.values():
                 dtype = str(each.dtype).removeprefix("torch.")
                 kind = Kind(TENSOR, type_name(type(each)), dtype, tuple(each.shape), str(each.device))
-                self.tensors.setdefault(kind, []).append(each)
+                self._memories.setdefault(kind, []).append(each)
                 self._add(kind, Amount(1, size))
 
     def _count_arrays(self, array: Any, arrays: Iterable[Any]) -> None:
@@ -173,7 +178,7 @@ class Objects:
                 dtype, shape = str(array.dtype.__get__(root)), array.shape.__get__(root)
                 kind = Kind(ARRAY, type_name(type(root)), dtype, shape, "cpu")
                 # What is held is the view.
-                self.tensors.setdefault(kind, []).append(each)
+                self._memories.setdefault(kind, []).append(each)
                 self._add(kind, Amount(1, size))
 
     def _untracked(self, array: Any, variables: list[object]) -> tuple[list[Any], list[Any]]:
@@ -228,7 +233,7 @@ class Objects:
         for address, kind in types.items():
             if str(_attributes(kind).get("__module__")).startswith(_OWN_MODULES):
                 continue
-            size = sizes[address] or counts[address] * (_HEAD + _basic_size(kind))
+            size = sizes[address] or counts[address] * (_HEAD + _SIZE.__get__(kind))
             self._add_type(kind, Amount(counts[address], size))
 
 
@@ -287,7 +292,3 @@ def members(kind: type) -> Iterator[tuple[str, object]]:
     """Return all attributes of a class and its bases as they stand there."""
     for base in _bases(kind):
         yield from _attributes(base).items()
-
-
-def _basic_size(kind: type) -> int:
-    return int(_SIZE.__get__(kind))

@@ -12,11 +12,11 @@ import sys
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final
 
-from ddptop.agent.rank.asking import Unanswered
+from ddptop.agent.rank.ahead import Unanswered
 from ddptop.agent.run.script.sources import Sources
 
 _FRAMES: Final = 24
@@ -35,9 +35,12 @@ _BEFORE: Final = 32
 """Bytes from the beginning of their memory to the object."""
 
 
-def check_untraced() -> None:
-    """Raise `Unanswered` where the script records allocations itself: a census would take minutes then."""
-    if tracemalloc.is_tracing():
+def check_untraced(names: Container[int] = ()) -> None:
+    """Raise `Unanswered` where the script records allocations itself: a census would take minutes then.
+
+    Also where it may begin to unnoticed: `names` are the addresses of all that its modules and functions have.
+    """
+    if tracemalloc.is_tracing() or id(tracemalloc.start) in names:
         raise Unanswered(_SCRIPTS_OWN)
 
 
@@ -49,7 +52,6 @@ class Origins:
         check_untraced()
         self._is_ours = True
         self._start: Callable[..., None] = tracemalloc.start
-        self._shadow: Any = None
         begin = tracemalloc.start
 
         def begun_by_script(nframe: int = 1) -> None:
@@ -57,13 +59,14 @@ class Origins:
             self._is_ours = False
             begin(nframe)
 
-        self._shadow = tracemalloc.start = begun_by_script
+        self._shadow: Callable[..., None] = begun_by_script
         # Before Python 3.12.9 and 3.13.2 the end of a record crashes a thread without the interpreter lock that is
         # about to record an allocation (https://github.com/python/cpython/issues/128679). Nothing of the domain that
         # such threads may use is recorded: no object is in it, and any other one needs the lock.
         get, put = _allocators()
         raw = _Allocator()
         get(_RAW, raw)
+        tracemalloc.start = begun_by_script
         begin(_FRAMES)
         put(_RAW, raw)
         # Those that have begun an allocation in between wait for the lock, and get it now.
@@ -76,9 +79,8 @@ class Origins:
 
     def end(self) -> None:
         """End it, unless it is the script's."""
-        if self._shadow is not None and tracemalloc.start is self._shadow:
+        if tracemalloc.start is self._shadow:
             tracemalloc.start = self._start
-        self._shadow = None
         if self._is_ours and tracemalloc.is_tracing():
             tracemalloc.stop()
         self._is_ours = False

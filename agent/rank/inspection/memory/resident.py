@@ -14,18 +14,35 @@ _NAMES: Final = (
 """Fields of what `mallinfo2` returns."""
 
 
-def resident() -> Resident | None:
-    """Return the resident memory of this process; None where the system does not say it."""
+def resident(own: int, before: Resident | None = None) -> Resident | None:
+    """Return the resident memory of this process, and its growth; None where the system does not say it.
+
+    Args:
+        own: bytes of the heap that are the agent's, and left out.
+        before: since when it has grown.
+    """
     found = {}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/status", "rb") as file:
-            for line in file.read().decode(errors="replace").splitlines():
-                name, _, rest = line.partition("\t")
-                if name in _FIELDS:
-                    found[name] = int(rest.split()[0]) << 10
-        if len(found) == len(_FIELDS):
-            return Resident(found["RssAnon:"], found["RssFile:"], found["RssShmem:"], heap=_heap())
-    return None
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb") as file:
+        for line in file.read().decode(errors="replace").splitlines():
+            name, _, rest = line.partition("\t")
+            if name in _FIELDS:
+                found[name] = int(rest.split()[0]) << 10
+    if len(found) < len(_FIELDS):
+        return None
+    anonymous, file_mapped, shared = (found[name] for name in _FIELDS)
+    anonymous, heap = max(0, anonymous - own), _heap()
+    heap = None if heap is None else max(0, heap - own)
+    since = before or Resident(anonymous, file_mapped, shared, heap=heap)
+    return Resident(
+        anonymous,
+        file_mapped,
+        shared,
+        anonymous - since.anonymous,
+        file_mapped - since.file,
+        shared - since.shared,
+        heap,
+        0 if heap is None or since.heap is None else heap - since.heap,
+    )
 
 
 def _heap() -> int | None:

@@ -11,7 +11,7 @@ import pytest
 from support import late
 
 from ddptop.agent import wire
-from ddptop.agent.rank.asking import Passed, Unanswered
+from ddptop.agent.rank.ahead import Passed, Unanswered
 from ddptop.agent.rank.checksums.checks import (
     _MOST_STREAKS,
     ASKED,

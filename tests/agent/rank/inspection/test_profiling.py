@@ -15,7 +15,7 @@ from support import late
 from support.harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.rank.asking import Passed, Unanswered
+from ddptop.agent.rank.ahead import Passed, Unanswered
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection import profiling
 from ddptop.agent.rank.inspection.profiling import Profiling

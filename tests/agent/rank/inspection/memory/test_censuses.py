@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _tracemalloc
 import ctypes
 import gc
 import inspect
 import os
+import signal
 import tracemalloc
 import weakref
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from support import late
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.growth import sentence
-from ddptop.agent.rank.asking import Passed, Unanswered
+from ddptop.agent.rank.ahead import Passed, Unanswered
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.memory.censuses import Censuses
 from ddptop.agent.run.script.sources import Sources
@@ -338,7 +340,6 @@ def test_no_code_of_an_object_runs(training: Training) -> None:
 
 def test_the_record_of_the_script_goes_on(training: Training) -> None:
     """Whether it has begun before, or begins within these steps; then there is no census, and that is said."""
-    begin = tracemalloc.start
     tracemalloc.start(3)
     try:
         training.ask(2)
@@ -357,10 +358,55 @@ def test_the_record_of_the_script_goes_on(training: Training) -> None:
         assert tracemalloc.is_tracing()
     finally:
         tracemalloc.stop()
-    assert tracemalloc.start is begin
+    assert tracemalloc.start is _tracemalloc.start
     with pytest.raises(Unanswered, match=r"^its script uses tracemalloc itself$"):
         training.ask(training.completed, token="b")
     assert not training.faults.count
+
+
+def test_a_script_that_may_record_unnoticed_is_not_looked_at(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the function that begins a record by a name of its own, as by `from tracemalloc import start`."""
+    training.ask(2)
+    with monkeypatch.context() as patched:
+        patched.setitem(globals(), "start", tracemalloc.start)
+        training.boundary()
+    assert not tracemalloc.is_tracing()
+    with pytest.raises(Unanswered, match=r"^its script uses tracemalloc itself$"):
+        training.ask(2)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_the_exception_of_a_signal_handler_reaches_the_script(training: Training, steps: int) -> None:
+    """From within the first census or the second one; nothing is recorded any more, and another one is taken."""
+
+    class Interrupted(RuntimeError):
+        pass
+
+    def handle(*_: object) -> None:
+        raise Interrupted
+
+    training.ask(2, 2)
+    for _ in range(steps):
+        training.boundary()
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.005)
+        with pytest.raises(Interrupted):
+            training.boundary()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not tracemalloc.is_tracing()
+    assert gc.isenabled()
+    with pytest.raises(Unanswered, match="Interrupted"):
+        training.ask(2, 2)
+    assert not training.faults.count
+    training.ask(0, 1, token="b")
+    for _ in range(2):
+        training.boundary()
+    assert training.ask(0, 1, token="b")
 
 
 def test_nothing_is_recorded_before_and_after(training: Training) -> None:
@@ -419,6 +465,38 @@ def test_what_is_cancelled_ends_with_the_step(training: Training) -> None:
     assert not training.censuses.is_armed
     with pytest.raises(Unanswered, match="cancelled"):
         training.ask(2, 9)
+
+
+def test_what_the_agent_s_thread_does_at_a_boundary_is_not_lost(training: Training) -> None:
+    """It cancels while the training thread leaves the boundary, and asks anew."""
+    censuses = training.censuses
+
+    def at_the_next(act: Callable[[], object]) -> None:
+        """Act once, between the last look of the training thread at what is asked and its note that nothing is."""
+
+        class Late(Censuses):
+            def __setattr__(self, name: str, value: Any) -> None:
+                if name == "is_armed" and value is False:
+                    self.__class__ = Censuses  # type: ignore[assignment]
+                    act()
+                object.__setattr__(self, name, value)
+
+        censuses.__class__ = Late
+
+    training.ask(2, 9)
+    at_the_next(lambda: censuses.cancel("a"))
+    training.boundary()
+    assert tracemalloc.is_tracing()
+    training.boundary()
+    assert not tracemalloc.is_tracing()
+    training.ask(4, 1, token="b")
+    training.boundary()
+    at_the_next(lambda: censuses.ask(wire.Memory(1, "c", 0, 6, 1), training.completed - 1))
+    training.boundary()
+    assert not tracemalloc.is_tracing()
+    for _ in range(2):
+        training.boundary()
+    assert training.ask(6, 1, token="c")
 
 
 def test_a_child_that_is_forked_meanwhile_records_nothing(training: Training) -> None:

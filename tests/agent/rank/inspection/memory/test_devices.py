@@ -146,6 +146,15 @@ def test_the_allocator_is_asked_and_its_history_kept(
     assert pickle.loads(Path(found.snapshot).read_bytes()) == {"segments": [1, 2]}
 
 
+def test_the_snapshot_is_not_among_the_objects_that_came(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has some for each event of the history."""
+    with device(monkeypatch) as cuda:
+        cuda.memory._snapshot = lambda: [{"addr": number} for number in range(20_000)]
+        use = training.use()
+    assert len(pickle.loads(Path(use.devices[0].snapshot).read_bytes())) == 20_000
+    assert use.object_grown < MIB
+
+
 def test_a_history_that_the_script_begins_meanwhile_goes_on(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
