@@ -350,8 +350,6 @@ class Session:
         except Exception as error:
             # A failed device raises in the next call to it: that call must be the script's.
             self.faults.note("the end of a step", error)
-        if self.diagnoses.boundary(step, self.device):
-            self._go_on()
 
     def hold(self) -> None:
         """Do as `count` where optimizer steps are what is counted.
@@ -363,12 +361,15 @@ class Session:
             self.count()
 
     def count(self) -> None:
-        """Count the step, and hold the training thread at its boundary while the group is paused.
+        """Count the step, diagnose where that is due, and hold the training thread here while the group is paused.
 
         Raises:
             SystemExit: the run is being stopped; the script unwinds as if it had called `sys.exit(0)`.
+            BaseException: what a signal handler of the script has raised meanwhile.
         """
         self.gate.completed += 1
+        if self.diagnoses.boundary(self.gate.completed, self.device):
+            self._go_on()
         self.wait()
 
     def recount(self) -> None:

@@ -60,10 +60,13 @@ class Diagnoses:
         self.looking = Looking(stamps, self.workers, self.modules, gate, own_sources)
 
     def boundary(self, step: int, device: str | None) -> bool:
-        """Do what is due behind a step; called by the training thread, and raises nothing.
+        """Do what is due behind a step; called by the training thread.
 
         Returns:
             True where the thread was held for a while, so that the next step begins now.
+
+        Raises:
+            BaseException: what a signal handler of the script has raised meanwhile, and nothing else.
         """
         if self.profiling.is_armed:
             self.profiling.boundary(step)

@@ -161,6 +161,27 @@ def test_a_pause_holds_a_rank_whose_steps_are_only_counted() -> None:
     assert sum(each.counted_ns + each.wall_ns for each in records) == 11 * (records[-1].step - 1)
 
 
+def test_the_exception_of_a_signal_handler_within_a_diagnosis_reaches_the_script() -> None:
+    """As one within a pause does; the step counts."""
+    rank, (optimizer,) = Rank(64), optimizers(1)
+
+    class Interrupted(Exception):
+        pass
+
+    def boundary(step: int) -> bool:
+        raise Interrupted
+
+    rank.step(optimizer)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rank.diagnoses.censuses, "is_armed", True)
+        patched.setattr(rank.diagnoses.censuses, "boundary", boundary)
+        rank.stamps.eventful = 0
+        with pytest.raises(Interrupted):
+            rank.step(optimizer)
+    rank.step(optimizer)
+    assert (rank.gate.completed, rank.stamps.steps, rank.faults.count) == (3, 3, 0)
+
+
 def test_the_phase_inside_of_a_counted_step_is_known() -> None:
     """Before, in and after the step of an optimizer, and in the backward pass of a closure inside of it."""
     rank, (optimizer,) = Rank(64), optimizers(1)
