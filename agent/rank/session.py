@@ -393,6 +393,8 @@ class Session:
         if gate.limit is None:
             return
         self._tell_last()
+        # It would hear of all that is done meanwhile.
+        self.diagnoses.counting.spoil()
         if gate.wait():
             self._go_on()
         if gate.ended_by is not None:

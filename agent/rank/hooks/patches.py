@@ -150,6 +150,15 @@ def _forward(session: Session, torch: Any) -> None:
         if hasattr(module, "reducer"):
             session.checks.wrapped(module)
 
+    init: Any = DistributedDataParallel.__init__
+
+    @functools.wraps(init)
+    def made_by(module: Any, *args: Any, **kwargs: Any) -> None:
+        # Of any thread, unlike hooks.
+        session.diagnoses.counting.note_module()
+        init(module, *args, **kwargs)
+
+    setattr(DistributedDataParallel, "__init__", made_by)  # noqa: B010 - mypy forbids to assign a method
     hooks = Hooks(session, torch)
     hooks.around(DistributedDataParallel, "__init__", enter_init, leave_init)
     hooks.around(

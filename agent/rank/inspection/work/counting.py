@@ -13,8 +13,9 @@ The observer keeps a stack of operators for each thread, and takes from an empty
 there.  It takes once too often for each operator whose tensors have no sizes or strides (nested ones, sparse ones in
 CSR).  So there are entries to spare, and it ends as soon as such an operator is in the trace, before a backward pass in
 any case: on a device that has a thread of its own, with nothing to spare.  And it looks for the thread that has made a
-node of the graph, which it has to have heard: only a training by the main thread is counted.  On a GPU no step is
-counted unasked, but one behind the steps of a profile that somebody asks for.
+node of the graph, which it has to have heard.  So only a training by the main thread is counted, and none for which
+another thread has made DDP, which keeps a node for each parameter.  On a GPU no step is counted unasked, but one behind
+the steps of a profile that somebody asks for.
 """
 
 from __future__ import annotations
@@ -87,14 +88,14 @@ class _Trace:
         self.is_spoiled = False
         """True where its step is not a usual one."""
         self.compiled = _compiled()
-        self._said = self._level.value
+        self._level_before = self._level.value
         self._ranges = torch._C._autograd
         self._spare: list[Any] = []
         self._searched = 0
         """Bytes of the trace in which no operator has failed."""
         try:
             os.write(self.file, b" ")
-            self._level.value = max(self._said, _ERRORS)
+            self._level.value = max(self._level_before, _ERRORS)
             self._observer._add_execution_trace_observer(f"/proc/self/fd/{self.file}")
             if os.fstat(self.file).st_size:
                 # Not emptied by the observer, which is another one.
@@ -106,8 +107,7 @@ class _Trace:
             self._spare += [begin("ddptop counts") for _ in range(_SPARE)]
         except BaseException:
             self.end()
-            self.remove()
-            os.close(self.file)
+            self.close()
             raise
 
     def flush(self) -> None:
@@ -133,7 +133,7 @@ class _Trace:
                 self._is_on = False
                 self._observer._disable_execution_trace_observer()
                 self._spare.clear()
-            self._level.value = self._said
+            self._level.value = self._level_before
         self.ended.set()
 
     def remove(self) -> None:
@@ -143,11 +143,15 @@ class _Trace:
                 self._is_there = False
                 self._observer._remove_execution_trace_observer()
 
+    def close(self) -> None:
+        """Be removed, with the file."""
+        self.remove()
+        os.close(self.file)
+
     def abandon(self) -> None:
         """Be removed from a forked child, where a thread that is not there may have the lock."""
         self._lock = threading.RLock()
-        self.remove()
-        os.close(self.file)
+        self.close()
 
 
 class Counting:
@@ -162,7 +166,7 @@ class Counting:
         self._trace: _Trace | None = None
         self._device: str | None = None
         self._gives_way = False
-        self._is_asked = False
+        self._is_asked = self._is_unsafe = False
         self.is_armed = True
         """True while the training thread is to call `boundary` at the end of each step at which something is to do."""
         self.flops: float | None = None
@@ -172,28 +176,24 @@ class Counting:
 
     def boundary(self, step: int, device: str | None) -> None:
         """Begin or end at the boundary behind a step; called by the training thread, and raises nothing."""
+        self.is_armed = False
         try:
             if self._trace is not None:
                 self._trace.end()
-                self.is_armed = False
                 return
             while self._steps and self._steps[0] <= step:
                 del self._steps[0]
-            if not self._steps:
-                self.is_armed = False
-                return
-            due = self._steps[0] - 1
-            if step == due and not self._is_asked and (device or "").startswith("cuda"):
-                self._steps.clear()
-                self.is_armed = False
-                return
-            if step == due:
-                self._device = device
-                self._begin()
-            # Until the boundary before it nothing is to do.
-            self._stamps.eventful = min(self._stamps.eventful, due if self._trace is None else 0)
+            if self._steps and self._steps[0] == step + 1:
+                if self._is_asked or not (device or "").startswith("cuda"):
+                    self._device = device
+                    self._begin()
+                else:
+                    self._steps.clear()
+            if self._steps:
+                self.is_armed = True
+                # Until the boundary before it nothing is to do.
+                self._stamps.eventful = min(self._stamps.eventful, self._steps[0] - 1)
         except Exception as error:
-            self.is_armed = False
             self._note(error)
 
     def ask(self, profiled: int) -> None:
@@ -210,9 +210,8 @@ class Counting:
 
     def _begin(self) -> None:
         torch: Any = sys.modules["torch"]
-        if CAPTURES.were or threading.current_thread() is not threading.main_thread():
-            return
-        if torch.autograd._profiler_enabled():
+        is_safe = not self._is_unsafe and threading.current_thread() is threading.main_thread()
+        if not is_safe or CAPTURES.were or torch.autograd._profiler_enabled():
             return
         self._watch(torch)
         self._trace = trace = _Trace(torch)
@@ -223,7 +222,8 @@ class Counting:
             self.spoil()
             if thread.ident is None:
                 time.sleep(_SETTLE_S)
-                self._drop(trace)
+                trace.close()
+                self._trace = None
             raise
 
     def _watch(self, torch: Any) -> None:
@@ -246,8 +246,14 @@ class Counting:
         own.register_callback = registered
         self._gives_way = True
 
+    def note_module(self) -> None:
+        """Count nothing where this thread, which makes a DDP module, is not the main one."""
+        if threading.current_thread() is not threading.main_thread():
+            self._is_unsafe = True
+            self.spoil()
+
     def spoil(self) -> None:
-        """End without a result, before a fork for example: what is forked must not go on writing."""
+        """End without a result: before a fork, since what is forked must not go on writing, or before a pause."""
         trace = self._trace
         if trace is not None:
             trace.is_spoiled = True
@@ -275,28 +281,24 @@ class Counting:
             self._steps.clear()
             self.spoil()
 
-    def _drop(self, trace: _Trace) -> None:
-        trace.remove()
-        os.close(trace.file)
-        self._trace = None
-
     def _follow(self, trace: _Trace) -> None:
         """Wait for the end of the step, and read the trace."""
+        again = False
         try:
             while not trace.ended.wait(_LOOK_S):
                 self._end_where_failed(trace)
             time.sleep(_SETTLE_S)
             trace.remove()
-            is_usual = not trace.is_spoiled and not CAPTURES.were and _compiled() == trace.compiled
-            if is_usual:
+            again = trace.is_spoiled or CAPTURES.were or _compiled() != trace.compiled
+            if not again:
                 self._count(trace)
         except Exception as error:
-            is_usual = True
             self.spoil()
             self._note(error)
             time.sleep(_SETTLE_S)
-        self._drop(trace)
-        if not is_usual:
+        trace.close()
+        self._trace = None
+        if again:
             self.is_armed = True
             self._stamps.eventful = 0
 

@@ -24,8 +24,10 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
 from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.inspection.diagnoses import Diagnoses
+from ddptop.agent.rank.inspection.work import counting as work
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import EVERY, Cost
+from ddptop.agent.rank.records.device_time import Captures
 from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, Stamps
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import RunDir
@@ -159,6 +161,37 @@ def test_a_pause_holds_a_rank_whose_steps_are_only_counted() -> None:
     records = [meter.record(stamped) for stamped in rank.stamps.finished]
     # Nothing marks the beginning of the very first step.
     assert sum(each.counted_ns + each.wall_ns for each in records) == 11 * (records[-1].step - 1)
+
+
+def test_a_pause_is_none_of_the_step_whose_work_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held right before it, a rank hears of no operators; a later step is counted."""
+    monkeypatch.setattr(work, "CAPTURES", Captures())
+    rank, (optimizer,) = Rank(64), optimizers(1)
+    counting = rank.diagnoses.counting
+    counting.is_armed = True
+    hears: list[bool] = []
+
+    def hold() -> None:
+        until(lambda: rank.gate.held, "the hold")
+        trace = counting._trace
+        hears.append(trace is None or not trace.ended.is_set())
+        rank.gate.resume()
+
+    for _ in range(21):
+        rank.step(optimizer)
+    rank.gate.promise("pause", 60)
+    observer = threading.Thread(target=hold)
+    observer.start()
+    rank.step(optimizer)
+    observer.join()
+    assert (rank.gate.completed, hears) == (22, [False])
+    rank.step(optimizer)
+    until(lambda: counting.is_armed, "another attempt")
+    while rank.gate.completed < 52:
+        rank.step(optimizer)
+    assert counting.is_under_way
+    counting.close()
+    until(lambda: not counting.is_under_way, "the end of the trace")
 
 
 def test_the_exception_of_a_signal_handler_within_a_diagnosis_reaches_the_script() -> None:

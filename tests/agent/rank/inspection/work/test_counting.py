@@ -440,3 +440,31 @@ def test_a_training_by_another_thread_is_not_counted(training: Training) -> None
     assert training.counting.flops is None
     assert training.faults.count == 0
     assert kept
+
+
+DDP_OF_A_THREAD = """
+import threading
+import torch, torch.distributed as dist
+from torch import nn
+from ddptop import agent
+
+dist.init_process_group("gloo", init_method="file://" + __file__ + ".store", rank=0, world_size=1)
+made = []
+thread = threading.Thread(target=lambda: made.append(nn.parallel.DistributedDataParallel(nn.Linear(8, 4))))
+thread.start()
+thread.join()
+optimizer = torch.optim.SGD(made[0].parameters(), lr=0.1)
+for step in range(60):
+    made[0](torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+counting = agent._listener.diagnoses.counting
+print(counting.flops, counting.is_under_way)
+dist.destroy_process_group()
+"""
+
+
+def test_a_training_whose_ddp_another_thread_has_made_is_not_counted(rank: Any) -> None:
+    """DDP keeps nodes of that thread, of which the observer knows nothing: it would end the process."""
+    done = rank.run(DDP_OF_A_THREAD)
+    assert done.returncode == 0, done.stderr
+    assert rank.log.splitlines()[-1] == "None False"
