@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support import perfetto
 from support.values import traces
 from support.values.traces import kineto, rank, spent, step
 
@@ -50,6 +51,32 @@ def test_traces_of_the_profiler_become_one_sound_trace(profile: Path) -> None:
         assert [event["name"] for event in mine if event.get("cat") == "ddptop step"] == ["step 5", "step 6", "step 7"]
         names = [event["name"] for event in mine if event.get("cat") == "ddptop phase"]
         assert names == ["data", "forward"] * 3
+
+
+@pytest.mark.skipif(perfetto.NODE is None, reason="no node on this machine, which Perfetto's trace processor runs in")
+def test_perfetto_takes_the_whole_trace(profile: Path) -> None:
+    """Its trace processor loses nothing, and shows a process for each rank, with all events and arrows there."""
+    assert traces.merge(profile).returncode == 0
+    trace_file = profile / "trace.json.gz"
+    events = traces.read(trace_file)["traceEvents"]
+    lost, processes, slices, arrows = perfetto.ask(
+        trace_file,
+        "select name from stats where value > 0 and severity in ('error', 'data_loss')",
+        "select name from process where pid > 0 order by pid",
+        "select name, ts, dur from slice",
+        "select id from flow",
+    )
+    assert lost == []
+    assert [each["name"] for each in processes] == ["rank 0 · node1", "rank 2 · node1"]
+    begin = min(event["ts"] for event in events if event["ph"] == "X")
+    wanted = Counter(
+        (event["name"], round(1000 * (event["ts"] - begin)), round(1000 * event["dur"]))
+        for event in events
+        if event["ph"] == "X"
+    )
+    first = min(each["ts"] for each in slices)
+    assert Counter((each["name"], each["ts"] - first, each["dur"]) for each in slices) == wanted
+    assert len(arrows) == sum(event["ph"] == "s" for event in events)
 
 
 def test_only_the_trace_and_the_summary_remain(profile: Path) -> None:
