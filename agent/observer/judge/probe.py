@@ -8,13 +8,13 @@ that is busy for a moment names nobody.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from ddptop.agent.text import plural, ranks_in_spans, size
-from ddptop.agent.wire import Facts
+from ddptop.agent.wire import Board, Facts
 
 LESS: Final[Mapping[str, float]] = {
     "compute": 0.25, "host": 0.25, "memory": 0.35, "upload": 0.35,
@@ -44,6 +44,12 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """By experiment, its verb for one rank and for several."""
 NOTHING: Final = "no difference: look at the code"
+UNSURE: Final = "no sure difference"
+"""The beginning of a sentence that says why another probe would be better."""
+_UNITS: Final = {"compute": "GFLOP/s", "host": "GFLOP/s", "memory": "GB/s"}
+"""By experiment of the cores, the unit of a billion."""
+_STEADY: Final = 0.5
+"""Part of a rank's own best rate below which no look at it may be: otherwise the cores are too busy to say anything."""
 _SHARED: Final = 10.0
 """Percent of a rank's cores that others use, or that the hypervisor takes, from which on that is a reason."""
 _TAKEN: Final = {"steal_percent": "the hypervisor takes", "others_percent": "other processes use"}
@@ -123,14 +129,37 @@ class Probe(msgspec.Struct):
     large_size: int = 0
 
 
-class _Slow(NamedTuple):
-    """A rank that is slower than the others in some experiments."""
+class _Rate(NamedTuple):
+    """The usual rate of a rank in an experiment."""
 
-    rank: Rank
-    by: dict[str, float]
-    """By experiment, the part of the others' rate that it lacks."""
-    together: bool
-    """It is slower than the others in the first of these together with them, too."""
+    place: int
+    """Number of the share of a host that the rank has, see `_place`; of one that is not known its own."""
+    rate: float
+    on_core: float
+    """The same for the time in which the rank had a core."""
+
+
+def _rate_of(name: str, done: Experiments, place: int) -> _Rate | None:
+    """Return the usual rate of an experiment; None where it was not made."""
+    rates, ran = done.rates.get(name, []), done.ran.get(name, [])
+    on_core = [rate / max(part, 0.05) for rate, part in zip(rates, ran, strict=False)]
+    rate = typical(rates)
+    return _Rate(place, rate, typical(on_core) or rate) if rate else None
+
+
+def _compared(rates: Mapping[int, _Rate]) -> dict[int, float]:
+    """Return the part of the others' rate that each rank lacks, where there are others.
+
+    Of two with the same share of a host chance decides which one waits for a core, and not what they are.
+    """
+    found, known = {}, list(rates.values())
+    # By twos, a million of them where there are a thousand ranks.
+    for at, (rank, (own, fast, faster)) in enumerate(rates.items()):
+        others = known[:at] + known[at + 1 :]
+        parts = [faster / on_core if place == own else fast / rate for place, rate, on_core in others]
+        if parts:
+            found[rank] = 1 - statistics.median(parts)
+    return found
 
 
 class _Lacks:
@@ -138,38 +167,36 @@ class _Lacks:
 
     def __init__(self, probe: Probe) -> None:
         self.ranks = probe.ranks
+        numbers: dict[tuple[object, ...], int] = {}
+        self._places = {
+            rank.rank: -1 - rank.rank if (place := _place(rank)) is None else numbers.setdefault(place, len(numbers))
+            for rank in probe.ranks
+        }
         self._found: dict[tuple[str, bool], dict[int, float]] = {}
 
     def of(self, name: str, rank: Rank, *, together: bool = False) -> float:
         """Return it for an experiment alone, or together with the others; 0 where it is not known."""
         if (name, together) not in self._found:
-            self._found[name, together] = self._compared(name, together)
+            done = {each.rank: each.together if together else each.alone for each in self.ranks}
+            self._found[name, together] = _compared(self._rates(name, done))
         return self._found[name, together].get(rank.rank, 0.0)
+
+    def again(self, name: str, rank: Rank) -> list[float]:
+        """Return it for each other look at a rank, by those that are not slow and were looked at with it."""
+        sound = [each for each in self.ranks if each is rank or self.of(name, each) < LESS[name]]
+        looks = (
+            {each.rank: each.again[turn] for each in sound if turn < len(each.again)} for turn in range(len(rank.again))
+        )
+        found = (_compared(self._rates(name, done)).get(rank.rank) for done in looks)
+        return [lack for lack in found if lack is not None]
 
     def slow(self, rank: Rank) -> list[str]:
         """Return the experiments in which a rank looks slow at first."""
         return [name for name, less in LESS.items() if self.of(name, rank) >= less]
 
-    def _compared(self, name: str, together: bool) -> dict[int, float]:
-        # Ranks are compared by twos, a million of them where there are a thousand: each rate is taken once.
-        places: dict[tuple[object, ...], int] = {}
-        known = []
-        for rank in self.ranks:
-            done = rank.together if together else rank.alone
-            rate, for_core = (_rate_of(name, done, as_if_alone=alone) for alone in (False, True))
-            if rate and for_core:
-                place = _place(rank)
-                number = -1 - rank.rank if place is None else places.setdefault(place, len(places))
-                known.append((rank.rank, number, rate, for_core))
-        found = {}
-        for rank_, place_, rate, for_core in known:
-            parts = [
-                for_core / usual_for_core if place_ == other else rate / usual
-                for number, other, usual, usual_for_core in known
-                if number != rank_
-            ]
-            found[rank_] = 1 - statistics.median(parts) if parts else 0.0
-        return found
+    def _rates(self, name: str, done: Mapping[int, Experiments]) -> dict[int, _Rate]:
+        found = {rank: _rate_of(name, each, self._places[rank]) for rank, each in done.items()}
+        return {rank: rate for rank, rate in found.items() if rate is not None}
 
 
 class Suspect(NamedTuple):
@@ -179,18 +206,16 @@ class Suspect(NamedTuple):
     """The rank that it is to be compared with."""
     names: list[str]
     """The experiments in which it looks slow."""
-    lack: float
-    """The largest part of the others' rate that it lacks in one of them."""
 
 
 def suspected(probe: Probe) -> dict[int, Suspect]:
     """Return the ranks that look slow, the slowest first."""
-    lacks, found = _Lacks(probe), {}
+    lacks, found = _Lacks(probe), []
     for rank in probe.ranks:
         slow = lacks.slow(rank)
         if slow and (peer := _ordinary(slow[0], rank, lacks)) is not None:
-            found[rank.rank] = Suspect(peer, slow, max(lacks.of(name, rank) for name in slow))
-    return dict(sorted(found.items(), key=lambda each: -each[1].lack))
+            found.append((max(lacks.of(name, rank) for name in slow), rank.rank, Suspect(peer, slow)))
+    return {rank: suspect for _, rank, suspect in sorted(found, key=lambda each: -each[0])}
 
 
 def is_of_disk(name: str) -> bool:
@@ -201,22 +226,22 @@ def is_of_disk(name: str) -> bool:
 def suspected_connections(probe: Probe) -> list[Connection]:
     """Return the connections that look slow."""
     ways = _Ways(probe)
-    return [each for each in probe.connections if _is_slow(each, ways.alike(each), again=False)]
+    return [each for each in probe.connections if ways.is_slow(each)]
 
 
 def ordinary_connection(probe: Probe, slow: Connection) -> Connection | None:
     """Return the connection in the middle of those that one is compared with."""
-    alike = sorted(_Ways(probe).alike(slow), key=_rate)
+    alike = sorted(_Ways(probe).alike(slow), key=_speed)
     return alike[len(alike) // 2] if alike else None
 
 
 def judge(probe: Probe) -> None:
     """Say what was found, in `sentences` and `notes`."""
     lacks = _Lacks(probe)
-    slow = [found for rank in probe.ranks if (found := _judged(rank, lacks)) is not None]
-    blamed = {each.rank.rank for each in slow if {"compute", "host"} & each.by.keys()}
+    slow = {rank.rank: by for rank in probe.ranks if (by := _slow(rank, lacks))}
+    blamed = {rank for rank, by in slow.items() if {"compute", "host"} & by.keys()}
     limited = _limited(probe)
-    sentences = _sentences(slow, probe)
+    sentences = _sentences(slow, lacks)
     sentences += [text for rank, text in limited.items() if rank not in blamed]
     sentences += _shared(probe, blamed)
     sentences += _of_connections(probe, blamed | limited.keys())
@@ -229,8 +254,22 @@ def _nothing(probe: Probe, lacks: _Lacks) -> str:
         return "a single rank has none to be compared with"
     unsure = [rank.rank for rank in probe.ranks if lacks.slow(rank) and len(rank.again) < LEAST_AGAIN]
     if unsure:
-        return f"no sure difference: there was no time for another look at {ranks_in_spans(unsure)}; probe again"
-    return NOTHING
+        return f"{UNSURE}: there was no time for another look at {ranks_in_spans(unsure)}; probe again"
+    return _unsteady(probe) or NOTHING
+
+
+def _unsteady(probe: Probe) -> str:
+    """Say that one look at a rank differs from another by too much; empty where that is so of none."""
+    for rank in probe.ranks:
+        for name, unit in _UNITS.items():
+            looks = (typical(done.rates.get(name, [])) for done in (rank.alone, *rank.again))
+            rates = [rate / 1e9 for rate in looks if rate is not None]
+            if rates and min(rates) < _STEADY * max(rates):
+                facts = rank.closer or rank.facts
+                reasons = [] if facts is None else _of_cores(facts, [])
+                said = f"rank {rank.rank} {WORDS[name][0]} now at {min(rates):.3g}, now at {max(rates):.3g} {unit}"
+                return f"{UNSURE}: {': '.join([said, *reasons[:1]])}; probe again"
+    return ""
 
 
 # Ranks
@@ -241,100 +280,71 @@ def typical(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %"
+
+
 def _place(rank: Rank) -> tuple[object, ...] | None:
     """Return the share of a host that a rank has: its cores, its control group, its niceness. None: not known."""
     facts = rank.facts
     return None if facts is None else (rank.host, facts.which, facts.group, facts.nice)
 
 
-def _rate_of(name: str, done: Experiments, *, as_if_alone: bool) -> float | None:
-    """Return the usual rate of an experiment, `as_if_alone`: for the time in which it had a core."""
-    rates, ran = done.rates.get(name, []), done.ran.get(name, [])
-    if as_if_alone and ran:
-        rates = [rate / max(part, 0.05) for rate, part in zip(rates, ran, strict=False)]
-    return typical(rates)
-
-
-def _part(name: str, one: Rank, own: Experiments, other: Rank, others: Experiments) -> float | None:
-    """Return the rate of a rank as a part of another one's, None where that is not known.
-
-    Of two with the same share of a host chance decides which one waits for a core, and not what they are.
-    """
-    is_same = _place(one) == _place(other) and _place(one) is not None
-    rate, usual = (_rate_of(name, done, as_if_alone=is_same) for done in (own, others))
-    return rate / usual if rate is not None and usual else None
-
-
 def _ordinary(name: str, rank: Rank, lacks: _Lacks) -> int | None:
     """Return the rank in the middle of the others, on the same host where there is one that is not slow."""
-    others = [each for each in lacks.ranks if each is not rank and each.alone.rates.get(name)]
-    sound = [each for each in others if lacks.of(name, each) < LESS[name]]
+    sound = [each for each in lacks.ranks if each.alone.rates.get(name) and lacks.of(name, each) < LESS[name]]
     near = [each for each in sound if each.host == rank.host] or sound
     near.sort(key=lambda each: typical(each.alone.rates[name]) or 0.0)
     return near[len(near) // 2].rank if near else None
 
 
-def _judged(rank: Rank, lacks: _Lacks) -> _Slow | None:
-    """Return the experiments in which a rank was slow each time; None where there is none."""
+def _slow(rank: Rank, lacks: _Lacks) -> dict[str, float]:
+    """Return the experiments in which a rank was slow each time, with the part of the others' rate that it lacks."""
     by = {}
-    for name, less in LESS.items():
-        first = lacks.of(name, rank)
-        if first < less:
-            continue
-        sound = [each for each in lacks.ranks if each is not rank and lacks.of(name, each) < less]
-        later = []
-        for turn, own in enumerate(rank.again):
-            parts = [
-                part
-                for each in sound
-                if turn < len(each.again) and (part := _part(name, rank, own, each, each.again[turn])) is not None
-            ]
-            later += [1 - statistics.median(parts)] if parts else []
+    for name in lacks.slow(rank):
+        less, later = LESS[name], lacks.again(name, rank)
         if len(later) >= LEAST_AGAIN and min(later) >= 0.6 * less and statistics.median(later) >= less:
-            by[name] = statistics.median([first, *later])
-    if not by:
-        return None
-    return _Slow(rank, by, lacks.of(next(iter(by)), rank, together=True) >= 0.1)
+            by[name] = statistics.median([lacks.of(name, rank), *later])
+    return by
 
 
-def _sentences(slow: Sequence[_Slow], probe: Probe) -> list[str]:
+def _sentences(slow: Mapping[int, Mapping[str, float]], lacks: _Lacks) -> list[str]:
     """Return a sentence for ranks of one host that are slow in the same way, and for the same reason."""
-    several = len({rank.host for rank in probe.ranks}) > 1
-    groups: dict[tuple[str, tuple[str, ...], str, bool], list[_Slow]] = {}
-    for each in slow:
-        key = each.rank.host, tuple(each.by), _reason(each, probe), each.together
-        groups.setdefault(key, []).append(each)
+    several = len({rank.host for rank in lacks.ranks}) > 1
+    groups: dict[tuple[str, tuple[str, ...], str, bool], list[int]] = {}
+    for rank in lacks.ranks:
+        if names := tuple(slow.get(rank.rank, ())):
+            together = lacks.of(names[0], rank, together=True) >= 0.1
+            key = rank.host, names, _reason(rank, names, lacks.ranks), together
+            groups.setdefault(key, []).append(rank.rank)
     found = []
     for (host, names, reason, together), members in groups.items():
-        parts = []
-        for name in names:
-            by = statistics.mean(each.by[name] for each in members)
-            parts.append((by, f"{WORDS[name][len(members) > 1]} {by:.0%} slower".replace("%", " %")))
-        first, *rest = (text for _, text in parts)
+        by = {name: statistics.mean(slow[each][name] for each in members) for name in names}
+        first, *rest = (f"{WORDS[name][len(members) > 1]} {_percent(by[name])} slower" for name in names)
         # The verb of what is next to it needs no comparison of its own.
-        text = f"{ranks_in_spans(each.rank.rank for each in members)}{f' ({host})' if several else ''} {first} "
-        text += f"than the others{''.join(f' and {each}' for each in rest)}"
+        text = f"{ranks_in_spans(members)}{f' ({host})' if several else ''} {first} than the others"
+        text += "".join(f" and {each}" for each in rest)
         if not is_of_disk(names[0]):
             text += ", alone and together" if together else ", alone"
-        found.append((max(by for by, _ in parts), f"{text}{f': {reason}' if reason else ''}"))
+        found.append((max(by.values()), f"{text}{f': {reason}' if reason else ''}"))
     return [text for _, text in sorted(found, key=lambda each: -each[0])]
 
 
-def _reason(slow: _Slow, probe: Probe) -> str:
-    """Return the likely reason by the circumstances; empty where they show none."""
-    facts, names = slow.rank.closer or slow.rank.facts, slow.by.keys()
+def _reason(rank: Rank, names: Collection[str], ranks: Iterable[Rank]) -> str:
+    """Return the likely reason why a rank is slow in these experiments; empty where the circumstances show none."""
+    facts = rank.closer or rank.facts
     if facts is None:
         return ""
-    others = [each.facts for each in probe.ranks if each is not slow.rank and each.facts is not None]
+    others = [each.facts for each in ranks if each is not rank and each.facts is not None]
     reasons: list[str] = []
-    if names & {"compute", "host", "memory"}:
+    if not _UNITS.keys().isdisjoint(names):
         reasons += _of_cores(facts, others)
-    if names & {"compute", "upload"} and facts.board is not None:
-        reasons += _of_board(facts, others)
+    if {"compute", "upload"} & set(names) and facts.board is not None:
+        reasons += _of_board(facts.board, others)
     if facts.swapped and facts.swap_reads:
         reasons.append(f"it is swapped out ({size(facts.swapped)})")
-    if names & {"disk_write", "disk_read", "checkpoint_write", "checkpoint_read"} and not reasons:
-        reasons += ["its host has another disk, or others write to it"] if slow.rank.host else []
+    if any(map(is_of_disk, names)) and not reasons and rank.host:
+        reasons.append("its host has another disk, or others write to it")
     return "; ".join(reasons[:2])
 
 
@@ -352,15 +362,20 @@ def _of_cores(facts: Facts, others: Sequence[Facts]) -> list[str]:
     if busy - usual_busy >= _SHARED or steal - usual_steal >= _SHARED:
         who = facts.rivals or (f"others use {busy:.0f} %" if busy >= _SHARED else "")
         found.append(f"its cores are shared ({', '.join([who, *taken] if who else taken)})")
-    usual = typical([each.mhz for each in others if each.mhz])
+    usual = _usual(each.mhz for each in others)
     if facts.mhz and usual and facts.mhz <= _CLOCK * usual:
         found.append(f"its core runs at {facts.mhz:,.0f} MHz, others at {usual:,.0f}")
     if facts.overheated:
         found.append(f"its processor was slowed down for heat, {plural(facts.overheated, 'time')}")
-    cores = typical([float(each.cores) for each in others if each.cores])
+    cores = _usual(each.cores for each in others)
     if facts.cores and facts.threads and cores and facts.cores < min(facts.threads, cores):
         found.append(f"it may run on {plural(facts.cores, 'core')} ({facts.which}), with {facts.threads} threads")
     return found
+
+
+def _usual(values: Iterable[float | None]) -> float | None:
+    """Return the median of those that are known, and not 0."""
+    return typical([each for each in values if each])
 
 
 def _usual_percent(facts: Iterable[Facts], name: str) -> float:
@@ -368,17 +383,17 @@ def _usual_percent(facts: Iterable[Facts], name: str) -> float:
     return typical([getattr(each, name) or 0.0 for each in facts]) or 0.0
 
 
-def _of_board(facts: Facts, others: Sequence[Facts]) -> list[str]:
-    board, found = facts.board, []
-    assert board is not None
+def _of_board(board: Board, others: Sequence[Facts]) -> list[str]:
+    found = []
     if board.throttled:
         found.append(f"the clock of its device is held back ({', '.join(board.throttled)})")
-    usual = typical([each.board.mhz for each in others if each.board is not None and each.board.mhz])
+    boards = [each.board for each in others if each.board is not None]
+    usual = _usual(each.mhz for each in boards)
     if board.mhz and usual and board.mhz <= _CLOCK * usual:
         found.append(f"its device runs at {board.mhz:,.0f} MHz, others at {usual:,.0f}")
     if board.errors:
         found.append(f"its device has {plural(board.errors, 'memory error')}")
-    lanes = typical([float(each.board.lanes) for each in others if each.board is not None and each.board.lanes])
+    lanes = _usual(each.lanes for each in boards)
     if board.lanes and lanes and board.lanes < lanes:
         found.append(f"its device has {board.lanes} lanes of PCIe, others {lanes:.0f}")
     return found
@@ -386,11 +401,8 @@ def _of_board(facts: Facts, others: Sequence[Facts]) -> list[str]:
 
 def _limited(probe: Probe) -> dict[int, str]:
     """Return a sentence for each rank that its control group keeps from running, where not all are kept so."""
-    found = {}
-    for rank in probe.ranks:
-        facts = rank.facts
-        if facts is not None and (said := _of_quota(facts)):
-            found[rank.rank] = f"rank {rank.rank}: {said}"
+    said = {rank.rank: _of_quota(rank.facts) for rank in probe.ranks if rank.facts is not None}
+    found = {rank: f"rank {rank}: {text}" for rank, text in said.items() if text}
     return found if len(found) < len(probe.ranks) else {}
 
 
@@ -424,18 +436,18 @@ def _shared(probe: Probe, blamed: set[int]) -> list[str]:
             one = f"core {which}" if cores == 1 else f"cores {which}"
             found.append(
                 f"{ranks_in_spans(rank.rank for rank in members)}{f' ({host})' if host else ''} share {one}: "
-                f"together they compute {100 * lost:.0f} % slower than alone, the others {100 * max(0.0, rest):.0f} %"
+                f"together they compute {_percent(lost)} slower than alone, the others {_percent(max(0.0, rest))}"
             )
     return found
 
 
-def _lost(ranks: Iterable[Rank], name: str = "compute") -> float | None:
+def _lost(ranks: Iterable[Rank]) -> float | None:
     """Return the part of their rate alone that ranks lack together, as usual among them."""
     lost = [
         1 - together / alone
         for rank in ranks
-        if (alone := typical(rank.alone.rates.get(name, [])))
-        and (together := typical(rank.together.rates.get(name, [])))
+        if (alone := typical(rank.alone.rates.get("compute", [])))
+        and (together := typical(rank.together.rates.get("compute", [])))
     ]
     return typical(lost)
 
@@ -444,19 +456,20 @@ def _notes(probe: Probe) -> list[str]:
     """Return what all ranks of a host have in common, and the circumstances that nobody suffers from yet."""
     notes = []
     for host in dict.fromkeys(rank.host for rank in probe.ranks):
+        where = f"{host}: " if host else ""
         members = [rank for rank in probe.ranks if rank.host == host]
         cores = {rank.facts.cores for rank in members if rank.facts is not None}
-        lost = _lost(members)
-        if len(cores) == 1 and (number := next(iter(cores))) and len(members) > number and lost and lost >= 0.2:
+        lost = _lost(members) or 0.0
+        if len(cores) == 1 and (number := next(iter(cores))) and len(members) > number and lost >= 0.2:
             notes.append(
-                f"{f'{host}: ' if host else ''}{plural(len(members), 'rank')} share {plural(number, 'core')}; "
-                f"together each computes {100 * lost:.0f} % slower than alone"
+                f"{where}{plural(len(members), 'rank')} share {plural(number, 'core')}; "
+                f"together each computes {_percent(lost)} slower than alone"
             )
-        elif lost is not None and lost >= 0.3:
-            notes.append(f"{f'{host}: ' if host else ''}together each computes {100 * lost:.0f} % slower than alone")
+        elif lost >= 0.3:
+            notes.append(f"{where}together each computes {_percent(lost)} slower than alone")
         for name, who in _TAKEN.items():
             if (taken := _usual_percent([rank.facts for rank in members if rank.facts is not None], name)) >= _BUSY:
-                notes.append(f"{f'{host}: ' if host else ''}{who} {taken:.0f} % of the cores of the ranks")
+                notes.append(f"{where}{who} {taken:.0f} % of the cores of the ranks")
         for rank in members:
             board = rank.facts.board if rank.facts is not None else None
             if board is not None and board.errors:
@@ -467,7 +480,7 @@ def _notes(probe: Probe) -> list[str]:
 # Connections
 
 
-def _rate(connection: Connection) -> float:
+def _speed(connection: Connection) -> float:
     """Return bytes a second."""
     took = typical(connection.large_s)
     return connection.size / took if took else 0.0
@@ -478,57 +491,48 @@ class _Ways:
 
     def __init__(self, probe: Probe) -> None:
         self._ranks = {each.rank: each for each in probe.ranks}
-        self.between = [each for each in probe.connections if self.is_between(each)]
-        self._within = [each for each in probe.connections if not self.is_between(each)]
+        self.within: list[Connection] = []
+        self.between: list[Connection] = []
+        for each in probe.connections:
+            (self.between if self.is_between(each) else self.within).append(each)
 
-    def hosts(self, connection: Connection) -> tuple[str, str]:
-        """Return those of the rank that sends, and of the one that receives."""
-        sender, receiver = (self._ranks.get(each) for each in (connection.sender, connection.receiver))
-        return "" if sender is None else sender.host, "" if receiver is None else receiver.host
+    def ends(self, connection: Connection) -> tuple[Rank, Rank]:
+        """Return the rank that sends, and the one that receives."""
+        return self._ranks[connection.sender], self._ranks[connection.receiver]
 
     def is_between(self, connection: Connection) -> bool:
         """Say whether it goes from one host to another."""
-        sender, receiver = self.hosts(connection)
-        return sender != receiver
+        sender, receiver = self.ends(connection)
+        return sender.host != receiver.host
 
     def alike(self, connection: Connection) -> list[Connection]:
         """Return the others of its kind."""
         if self.is_between(connection):
             return [each for each in self.between if each is not connection]
         # Between processors that share the cores of a host chance decides, and not the way.
-        mine = self._shares(connection)
-        return [] if len(mine) == 1 and None not in mine else [each for each in self._within if each is not connection]
-
-    def _shares(self, connection: Connection) -> set[tuple[object, ...] | None]:
-        """Return the shares of the host that both ranks have, where they compute there; None where they do not."""
-        ranks = (self._ranks.get(each) for each in (connection.sender, connection.receiver))
-        return {None if "host" in each.alone.rates else _place(each) for each in ranks if each is not None}
+        places = {None if "host" in each.alone.rates else _place(each) for each in self.ends(connection)}
+        is_chance = len(places) == 1 and None not in places
+        return [] if is_chance else [each for each in self.within if each is not connection]
 
     def carries(self, connection: Connection) -> float:
         """Return the part that a connection carries of what others of its kind do."""
-        own, usual = typical(connection.large_s), _usual(self.alike(connection), "large_s")
+        own, usual = _times(connection, "large_s", self.alike(connection))
         return usual / own if own and usual else 1.0
 
-    def resent(self, connection: Connection) -> str:
-        """Return the segments that the host of the sender has sent again, as a reason; empty where there are none."""
-        sender = self._ranks.get(connection.sender)
-        if sender is None or not sender.resent:
-            return ""
-        return f": {sender.host} has sent {plural(sender.resent, 'segment')} of TCP again"
+    def is_slow(self, connection: Connection, *, again: bool = False) -> bool:
+        """Say whether a connection carries less, or carries it later, than others of its kind."""
+        alike = self.alike(connection)
+        own, usual = _times(connection, "again_s" if again else "large_s", alike)
+        if own and usual and usual / own <= CARRIES:
+            return True
+        own, usual = _times(connection, "small_again_s" if again else "small_s", alike)
+        return own is not None and usual is not None and own >= 3 * usual and own - usual >= SLOW_S
 
 
-def _is_slow(connection: Connection, alike: Sequence[Connection], *, again: bool) -> bool:
-    """Say whether a connection carries less, or carries it later, than others of its kind."""
-    large, small = ("again_s", "small_again_s") if again else ("large_s", "small_s")
-    own, usual = typical(getattr(connection, large)), _usual(alike, large)
-    if own and usual and usual / own <= CARRIES:
-        return True
-    own, usual = typical(getattr(connection, small)), _usual(alike, small)
-    return own is not None and usual is not None and own >= 3 * usual and own - usual >= SLOW_S
-
-
-def _usual(alike: Sequence[Connection], times: str) -> float | None:
-    return typical([value for each in alike if (value := typical(getattr(each, times))) is not None])
+def _times(connection: Connection, times: str, alike: Iterable[Connection]) -> tuple[float | None, float | None]:
+    """Return the usual one of some times of a connection, and that of others."""
+    own, *others = (typical(getattr(each, times)) for each in (connection, *alike))
+    return own, typical([each for each in others if each is not None])
 
 
 def _of_connections(probe: Probe, blamed: set[int]) -> list[str]:
@@ -538,27 +542,29 @@ def _of_connections(probe: Probe, blamed: set[int]) -> list[str]:
         each
         for each in probe.connections
         # The messages of a rank that computes slowly are late for that reason.
-        if not {each.sender, each.receiver} & blamed
-        and _is_slow(each, ways.alike(each), again=False)
-        and _is_slow(each, [other for other in ways.alike(each) if other.again_s], again=True)
+        if not {each.sender, each.receiver} & blamed and ways.is_slow(each) and ways.is_slow(each, again=True)
     ]
     found: list[tuple[float, str]] = []
     for host in dict.fromkeys(rank.host for rank in probe.ranks):
-        of_host = [each for each in ways.between if host in ways.hosts(each)]
-        partners = {name for each in of_host for name in ways.hosts(each)} - {host}
-        if len(partners) > 1 and of_host and all(each in slow for each in of_host):
+        of_host = [each for each in ways.between if host in (end.host for end in ways.ends(each))]
+        partners = {end.host for each in of_host for end in ways.ends(each)} - {host}
+        if len(partners) > 1 and all(each in slow for each in of_host):
             part = statistics.median(ways.carries(each) for each in of_host)
-            found.append((part, f"{host} carries {100 * part:.0f} % of what other hosts do, with each of them"))
+            found.append((part, f"{host} carries {_percent(part)} of what other hosts do, with each of them"))
             slow = [each for each in slow if each not in of_host]
     for each in slow:
-        sender, receiver = ways.hosts(each)
-        between = sender != receiver
-        names = (sender, receiver) if between else (f"rank {each.sender}", f"rank {each.receiver}")
+        sender, receiver = ways.ends(each)
+        names, resent = (f"rank {sender.rank}", f"rank {receiver.rank}"), ""
+        if ways.is_between(each):
+            names = sender.host, receiver.host
+            resent = (
+                f": {sender.host} has sent {plural(sender.resent, 'segment')} of TCP again" if sender.resent else ""
+            )
         part = ways.carries(each)
         if part <= CARRIES:
-            text = f"{names[0]} to {names[1]} carries {100 * part:.0f} % of what other pairs do"
+            text = f"{names[0]} to {names[1]} carries {_percent(part)} of what other pairs do"
         else:
-            own, usual = typical(each.small_s) or 0.0, _usual(ways.alike(each), "small_s") or 0.0
-            text = f"small messages from {names[0]} to {names[1]} take {1e3 * own:.1f} ms, others {1e3 * usual:.1f} ms"
-        found.append((part, f"{text}{ways.resent(each) if between else ''}"))
+            own, usual = (1e3 * (took or 0.0) for took in _times(each, "small_s", ways.alike(each)))
+            text = f"small messages from {names[0]} to {names[1]} take {own:.1f} ms, others {usual:.1f} ms"
+        found.append((part, f"{text}{resent}"))
     return [text for _, text in sorted(found)]

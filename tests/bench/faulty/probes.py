@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from support.harness import status, until, write_script
 from support.processes.ranks import observed
 
-from ddptop.agent.observer.judge.probe import LESS, NOTHING, Probe, typical
+from ddptop.agent.observer.judge.probe import LESS, NOTHING, UNSURE, Probe, typical
 from ddptop.agent.observer.record import probes
 from ddptop.tui.link.control import RunControl
 
@@ -59,8 +59,11 @@ def main() -> None:
                 if kept.probe.sentences != [NOTHING]:
                     print(f"{number + 1}: {'; '.join(kept.probe.sentences)}", flush=True)
             os.killpg(ranks.pid, signal.SIGKILL)
-    named = sum(probe.sentences != [NOTHING] for probe in found)
-    print(f"{named} of {len(found)} probes of {options.world} healthy ranks did not say `{NOTHING}`")
+    unsure = sum(probe.sentences[0].startswith(UNSURE) for probe in found)
+    named = sum(probe.sentences != [NOTHING] for probe in found) - unsure
+    print(
+        f"of {len(found)} probes of {options.world} healthy ranks {named} named somebody, and {unsure} said `{UNSURE}`"
+    )
     took = sorted(probe.took_s for probe in found)
     again = sum(any(rank.again for rank in probe.ranks) for probe in found)
     print(

@@ -86,9 +86,9 @@ def test_a_rank_with_cores_of_its_own_that_others_take_is_slow_for_that_reason()
 
 
 def test_ranks_of_one_host_that_are_slow_alike_share_a_sentence() -> None:
-    found = judged(
-        *(rank(each, host="node1") for each in range(5)), *(rank(each, 0.5, host="node2") for each in (5, 6))
-    )
+    """They are compared with those that are not slow, of which one was looked at again with them."""
+    usual = [rank(each, host="node1", again=None if each == 2 else []) for each in range(5)]
+    found = judged(*usual, *(rank(each, 0.5, host="node2") for each in (5, 6)))
     assert found.sentences == ["ranks 5-6 (node2) compute 50 % slower than the others, alone and together"]
 
 
@@ -102,6 +102,41 @@ def test_healthy_ranks_name_nobody() -> None:
 def test_a_rank_that_is_not_slow_each_time_is_not_named(again: list[float]) -> None:
     """What slowed it down was something that passed."""
     assert judged(rank(0), rank(1), rank(2, 0.6, again=again)).sentences == [NOTHING]
+
+
+@pytest.mark.parametrize(
+    ("again", "facts", "said"),
+    [
+        ([1.0, 1.0], {}, "no sure difference: rank 2 computes now at 40, now at 100 GFLOP/s; probe again"),
+        (
+            [0.9, 1.0],
+            {"others_percent": 70.0, "load": 9.1},
+            "no sure difference: rank 2 computes now at 40, now at 100 GFLOP/s: "
+            "its cores are shared (others use 70 %, load 9.1); probe again",
+        ),
+    ],
+)
+def test_where_one_look_at_a_rank_differs_wildly_from_another_nothing_is_sure(
+    again: list[float], facts: dict[str, Any], said: str
+) -> None:
+    """Such a machine shows neither a slow rank nor that there is none; the reason is said where it is seen."""
+    assert judged(rank(0), rank(1), rank(2, 0.4, again=again, **facts)).sentences == [said]
+
+
+def test_a_rank_that_others_are_compared_with_may_be_the_unsteady_one() -> None:
+    """Its first look was the lucky one, so that another one looked slow."""
+    lucky, usual = rank(0, 1.0, again=[0.45, 0.45]), rank(1, 0.45)
+    assert judged(lucky, usual).sentences == [
+        "no sure difference: rank 0 computes now at 45, now at 100 GFLOP/s; probe again"
+    ]
+
+
+def test_on_a_quiet_machine_some_looks_differ_by_a_third() -> None:
+    """And what files take from one look to the next says nothing of the cores."""
+    ranks = [rank(0, again=[0.95, 0.7]), rank(1, 0.68, again=[1.0, 0.97])]
+    for each, part in zip(ranks[1].again, (1.0, 0.2), strict=True):
+        each.rates["disk_write"] = [part * 1e9]
+    assert judged(*ranks).sentences == [NOTHING]
 
 
 def test_where_there_was_no_time_for_another_look_that_is_said() -> None:
@@ -201,9 +236,9 @@ def test_the_rates_of_many_ranks_are_taken_once_each(monkeypatch: pytest.MonkeyP
     counts: list[int] = []
     rate_of = judge._rate_of
 
-    def counted(*arguments: Any, **named: Any) -> float | None:
+    def counted(*arguments: Any) -> Any:
         counts[-1] += 1
-        return rate_of(*arguments, **named)
+        return rate_of(*arguments)
 
     monkeypatch.setattr(judge, "_rate_of", counted)
     for world in (40, 80):
