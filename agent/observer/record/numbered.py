@@ -15,7 +15,7 @@ def folders(parent: Path) -> list[Path]:
     """Return the folders that there are, the newest first."""
     with contextlib.suppress(OSError):
         found = (each for each in parent.iterdir() if _NUMBER.fullmatch(each.name))
-        return sorted(found, key=lambda each: each.name, reverse=True)
+        return sorted(found, key=lambda each: int(each.name), reverse=True)
     return []
 
 
@@ -29,6 +29,6 @@ def new(parent: Path, file: str) -> Path:
     for each in known:
         if not (each / file).exists():
             shutil.rmtree(each, ignore_errors=True)
-    folder = parent / f"{max((int(each.name) for each in known), default=0) + 1:04}"
+    folder = parent / f"{int(known[0].name) + 1 if known else 1:04}"
     folder.mkdir(mode=0o700)
     return folder
