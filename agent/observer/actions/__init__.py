@@ -4,8 +4,7 @@ orders      all that is asked: actions, and the endings and signals
 actions     the requests for actions, one action at a time in its thread, and what comes of it
 controller  pause, step, resume, checkpoint and stop in two phases, and the lease of a hold
 ahead       a question to all ranks at the same steps, a little ahead of them
-checksums   the checksums of all ranks' parameters at the end of one step
-parameters  their comparison
+checksums   the checksums of all ranks' parameters at the end of one step, and their comparison
 diagnosis   what the next three have in common
 memory      the objects of several ranks, and those that came within the same steps
 profile     the same steps of several ranks, profiled by torch, as one trace

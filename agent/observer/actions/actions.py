@@ -17,11 +17,10 @@ from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.control.events import Events
 from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
-from ddptop.agent.observer.actions.checksums import Checksums
+from ddptop.agent.observer.actions.checksums import Checksums, compared
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
 from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.memory import memory
-from ddptop.agent.observer.actions.parameters import compared
 from ddptop.agent.observer.actions.probe import probe
 from ddptop.agent.observer.actions.profile import UNASKED, OnVerdict, profile
 from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
