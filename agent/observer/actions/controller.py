@@ -116,10 +116,8 @@ class Controller:
         """
         if not self._can_save():
             raise Unsavable("no checkpoint function registered")
-        held = self._hold("checkpoint")
-        saved = self._save(held)
-        if not held.was_paused:
-            self._ranks.insist(wire.Resume(0))
+        with self.hold("checkpoint") as held:
+            saved = self._save(held)
         return f"step {held.step:,} {saved}"
 
     def stop(self, *, checkpoint: bool = True) -> str:
@@ -131,7 +129,8 @@ class Controller:
         checkpoint = checkpoint and self._can_save()
         held = self._hold("stop")
         self._wait.decide()
-        saved = self._save(held) if checkpoint else "without a checkpoint"
+        with self._undone(held):
+            saved = self._save(held) if checkpoint else "without a checkpoint"
         # Of ranks that end at once the answers may be lost.
         with contextlib.suppress(AllEnded):
             self._ranks.insist(wire.End(0, self._who))
@@ -186,14 +185,20 @@ class Controller:
             Refused: some rank cannot be held; all ranks go on.
         """
         held = self._hold(action)
-        try:
+        with self._undone(held):
             yield held
+        if not held.was_paused:
+            self._ranks.insist(wire.Resume(0))
+
+    @contextlib.contextmanager
+    def _undone(self, held: Held) -> Iterator[None]:
+        """Let the group go where the block raises; one that was paused stays so."""
+        try:
+            yield
         except BaseException:
             if not held.was_paused:
                 self._release(held.token, held.step)
             raise
-        if not held.was_paused:
-            self._ranks.insist(wire.Resume(0))
 
     def _hold(self, action: str) -> Held:
         """Hold the group under a lease, unless it is paused already."""
@@ -294,30 +299,20 @@ class Controller:
         return all(told.values())
 
     def _save(self, held: Held) -> str:
-        """Have all held ranks save, and return the line on it; raises `Refused`, with an unpaused group resumed."""
+        """Have all held ranks save, and return the line on it; raises `Refused`."""
         nap = 0.01
         self._wait.decide()
-        try:
-            replies = self._ask_to_save(held.token)
-            while any(reply.pending for reply in replies.values()):
-                self._wait.sleep(nap)
-                nap = min(2 * nap, 0.25)
-                replies = self._ask_to_save(held.token)
-        except Refused:
-            if not held.was_paused:
-                self._release(held.token, held.step)
-            raise
-        failed = [f"rank {rank}: {reply.text}" for rank, reply in replies.items() if not reply.done]
-        if failed:
-            if not held.was_paused:
-                self._release(held.token, held.step)
+        while True:
+            replies = self._ranks.ask(wire.Save(0, held.token))
+            if not any(reply.pending for reply in replies.values()):
+                break
+            self._wait.sleep(nap)
+            nap = min(2 * nap, 0.25)
+        if failed := [f"rank {rank}: {reply.text}" for rank, reply in replies.items() if not reply.done]:
             goes = "it stays paused" if held.was_paused else "the run goes on"
             raise Refused(f"no checkpoint, {goes}: {'; '.join(failed)}")
         took = max(reply.took_ns or 0 for reply in replies.values()) / 1e9
         return f"saved in {_paths(reply.text for reply in replies.values())} ({took:.1f} s)"
-
-    def _ask_to_save(self, token: str) -> Mapping[int, Reply]:
-        return self._ranks.ask(wire.Save(0, token))
 
 
 _OUT_OF_REACH: Final = "the ranks were out of reach for too long; the run goes on"
