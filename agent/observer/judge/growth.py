@@ -66,13 +66,17 @@ def sentence(use: MemoryUse) -> str:
 
 
 def _grown(use: MemoryUse, steps: int) -> ObjectKind | None:
-    """Return the kind that grew most; of Python objects only where no tensors and arrays did."""
+    """Return the kind that grew most: of Python objects only where no tensors and arrays did.
+
+    A tensor of a few bytes in each step counts where it has its graph, which takes more.
+    """
     things = [each for each in use.kinds if each.kind != "object" and each.grown > 0]
     largest = max(things, key=lambda each: each.grown_bytes, default=None)
     if largest is not None and largest.grown_bytes >= LEAST * steps:
         return largest
     objects = [each for each in use.kinds if each.kind == "object" and each.grown_bytes >= LEAST_OBJECTS * steps]
-    return max(objects, key=lambda each: each.grown_bytes, default=None)
+    graphs = [each for each in things if each.graphs and each.grown >= steps]
+    return max(objects or graphs, key=lambda each: each.grown_bytes, default=None)
 
 
 def _said(kind: ObjectKind, steps: int) -> str:

@@ -12,7 +12,7 @@ import gc
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -268,10 +268,15 @@ class _Pair:
     def _kinds(self, objects: Objects, variables: Variables, made: Made) -> tuple[tuple[ObjectKind, ...], int]:
         """Return the kinds that grew, the most first, then those with the most bytes; and how many are left out."""
         now = objects.amounts
-        grown = _growths(self._before, now, self.asked.steps)[: MOST_KINDS // 2]
+        grown, little = _growths(self._before, now, self.asked.steps)
+        # The graph of a loss takes more than the loss.
+        grown += [each for each in little if _graphs(_new(objects, each, made))]
+        grown = grown[: MOST_KINDS // 2]
         samples = [_new(objects, each, made) if number < _TRACED else [] for number, each in enumerate(grown)]
         followed = [each for some in samples for each in some]
-        places = iter(Holders(objects, variables, self._sources).places(followed) if followed else ())
+        more = (kind for kind in now if (now[kind] - self._before.get(kind, _NONE)).count >= self.asked.steps)
+        types = frozenset(each for kind in more for each in objects.types(kind))
+        places = iter(Holders(objects, variables, self._sources, types).places(followed) if followed else ())
         of_objects = next((each for each in grown if each.kind.kind == OBJECT), None)
         found = []
         for growth, some in zip(grown, samples, strict=True):
@@ -299,8 +304,10 @@ def _bytes(amounts: Mapping[Kind, Amount]) -> tuple[int, int]:
     return sum(amount.bytes for kind, amount in amounts.items() if kind.device == "cpu"), of_objects
 
 
-def _growths(before: Mapping[Kind, Amount], now: Mapping[Kind, Amount], steps: int) -> list[_Growth]:
-    """Return what there is more of, the most bytes first.
+def _growths(
+    before: Mapping[Kind, Amount], now: Mapping[Kind, Amount], steps: int
+) -> tuple[list[_Growth], list[_Growth]]:
+    """Return what there is more of, the most bytes first; and tensors that come with each step, of a few bytes.
 
     Where batches differ in their length, so do the shapes of one tensor from step to step: kinds that have not grown
     with each step are summed up over shapes, and only what there is more of in all is growth.
@@ -322,18 +329,15 @@ def _growths(before: Mapping[Kind, Amount], now: Mapping[Kind, Amount], steps: i
             kinds = tuple(each.kind for each in sorted(some, key=lambda each: -each.grown.bytes))
             found.append(_Growth(kinds[0]._replace(shape=shape), sum((each.now for each in some), _NONE), grown, kinds))
     least = {OBJECT: LEAST_OBJECTS * steps}
-    found = [each for each in found if each.grown.bytes >= least.get(each.kind.kind, LEAST * steps)]
-    return sorted(found, key=lambda each: (-each.grown.bytes, each.kind.kind, each.kind.type))
+    many = [each for each in found if each.grown.bytes >= least.get(each.kind.kind, LEAST * steps)]
+    little = [each for each in found if each.kind.kind == TENSOR and 0 < each.grown.bytes < LEAST * steps]
+    return sorted(many, key=lambda each: (-each.grown.bytes, each.kind.kind, each.kind.type)), little
 
 
 def _new(objects: Objects, growth: _Growth, made: Made) -> list[object]:
     """Return some of the objects that came, evenly over all of them."""
     candidates = [each for kind in growth.kinds for each in objects.of_kind(kind)]
-    if growth.kind.kind == OBJECT and growth.kind.type not in _TEXTS:
-        # The collector's own order: the last ones of the oldest generation have come last.
-        found = candidates[-_SAMPLES:] if growth.grown.count > 0 else []
-    else:
-        found = [each for each in candidates if made.is_new(each)]
+    found = [each for each in candidates if made.is_new(each)] if growth.grown.count > 0 else []
     return found[:: max(1, len(found) // _SAMPLES)][:_SAMPLES]
 
 
@@ -343,13 +347,17 @@ def _most(places: Iterable[str]) -> str:
     return found.most_common(1)[0][0] if found else ""
 
 
-def _graphs(tensors: Iterable[Any]) -> int:
-    """Return how many tensors hold the graph of their making."""
+def _graphs(tensors: Collection[Any]) -> int:
+    """Return how many of some tensors hold the graph of their making; none where most do not.
+
+    The output of the present step does, and shares its memory with what was detached from it and is kept.
+    """
     import torch
 
     # As in the census: no function of a subclass, or of a mode.
     with torch._C.DisableTorchFunction():
-        return sum(each.grad_fn is not None for each in tensors)
+        found = sum(each.grad_fn is not None for each in tensors)
+    return found if 2 * found > len(tensors) else 0
 
 
 def _said(growth: _Growth, made: str = "", holder: str = "", graphs: int = 0) -> ObjectKind:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import chain
 from types import (
     CellType,
@@ -97,8 +97,16 @@ class Variables:
 class Holders:
     """Looks for the places; for use on the training thread, while it stands at a boundary."""
 
-    def __init__(self, objects: Objects, variables: Variables, sources: Sources) -> None:
-        """Prepare; what is no object of the census is of the census itself."""
+    def __init__(self, objects: Objects, variables: Variables, sources: Sources, grown: Set[int] = frozenset()) -> None:
+        """Prepare; what is no object of the census is of the census itself.
+
+        Args:
+            objects: of the census.
+            variables: of the script.
+            sources: name its files.
+            grown: addresses of the types of which there came more: whatever holds these objects holds all in them.
+        """
+        self._grown = grown
         self._known = objects.addresses()
         self._parents = objects.parents()
         self._sources = sources
@@ -113,6 +121,8 @@ class Holders:
     def places(self, samples: Sequence[object]) -> list[str]:
         """Return where each of some objects is held: ``list `kept` of train.py``; empty where it was not found."""
         found: dict[int, str] = {}
+        inner: dict[int, str] = {}
+        """Places in objects that came too."""
         nodes = {id(each): _Node((each,), frozenset({number})) for number, each in enumerate(samples)}
         visited = set(nodes)
         for _ in range(_HOPS):
@@ -123,6 +133,9 @@ class Holders:
                     continue
                 path = (*node.path, referrer)
                 place = self._place(path)
+                if place is not None and type(referrer) is not FunctionType and id(type(referrer)) in self._grown:
+                    inner = dict.fromkeys(left, place) | inner
+                    place = None
                 if place is None and (variable := self._variables.get(id(referrer))) is not None:
                     place = f"{type_name(type(referrer))} {variable}"
                 if place is not None:
@@ -136,6 +149,7 @@ class Holders:
             if not nodes:
                 break
         # A variable of a function may be the object itself; what else holds it does so for longer.
+        found = inner | found
         places = (found.get(number) or self._variables.get(id(each), "") for number, each in enumerate(samples))
         return [clean_line(place, 200) for place in places]
 
@@ -158,9 +172,12 @@ class Holders:
             module = self._modules.get(id(holder))
             return None if module is None else _named(sample, held, _key(holder, held), self._module(module, holder))
         if kind is FunctionType:
-            cells = zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=False)
-            name = next((name for name, cell in cells if cell is held), None)
-            return _named(sample, inner[-1], name, f"function {function_name(holder.__qualname__)}") if inner else None
+            if held is not holder.__closure__ or len(inner) < 2:
+                return None
+            *_, value, cell = inner
+            cells = zip(holder.__code__.co_freevars, holder.__closure__, strict=False)
+            name = next((name for name, each in cells if each is cell), None)
+            return _named(sample, value, name, f"function {function_name(holder.__qualname__)}")
         if kind is GeneratorType or kind is CoroutineType:
             return f"{_container(sample, held)}a variable of {function_name(holder.__qualname__)}()"
         if kind is CellType or issubclass(kind, (*_CONTAINERS, ModuleType)):

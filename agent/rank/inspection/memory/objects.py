@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodDescriptorType
 from typing import Any, Final, NamedTuple
@@ -25,6 +25,8 @@ _LONG: Final = 4_096
 _PACKED: Final = 4
 """Tuples within tuples that are looked into, where the collector does not know them."""
 _MOST_PACKED: Final = 1_000_000
+_NEWEST: Final = 20_000
+"""Newest objects whose origin is looked up at most."""
 _SIZED: Final = frozenset(map(id, (list, dict, set, tuple, frozenset, deque)))
 """Types whose size is asked for: those of the script might run code of its own."""
 _OWN_MODULES: Final = ("ddptop.agent.", "torch.storage")
@@ -78,13 +80,16 @@ class Objects:
         numpy: Any = sys.modules.get("numpy")
         self._torch, self._tensor = torch, getattr(torch, "Tensor", None)
         self._array = getattr(numpy, "ndarray", None)
-        self._all = gc.get_objects()
+        # The newest come last. The young ones are asked for first, so that no list of these is among them.
+        young = gc.get_objects(0)
+        self._all = gc.get_objects(2) + gc.get_objects(1) + young
         self._packed: list[tuple[list[object], list[object]]] = []
         """Containers that the collector does not know, and the arrays, bytes and texts that are in some of them."""
         self._arrays, self._texts = self._untracked(self._array, list(variables))
         tensors = [each for kind in classes for each in self._all if type(each) is kind]
-        self.traceable: tuple[list[object], ...] = (tensors, self._arrays, self._texts)
-        """Objects whose origin may be recorded: tensors, arrays, and bytes and long texts."""
+        newest = self._all[: -_NEWEST - 1 : -1]
+        self.traceable: tuple[list[object], ...] = (tensors, self._arrays, self._texts, newest)
+        """Objects whose origin may be recorded: tensors, arrays, bytes and long texts, and the newest of all others."""
         self.classes: tuple[type, ...] = ()
         """The classes of tensors, once they are counted."""
         self._memories: dict[Kind, list[object]] = {}
@@ -125,6 +130,10 @@ class Objects:
             return iter(self._memories.get(kind, ()))
         types = self._named.get(kind, ())
         return (each for some in (self._all, self._texts) for each in some if id(type(each)) in types)
+
+    def types(self, kind: Kind) -> Set[int]:
+        """Return the addresses of the types of a kind of Python objects."""
+        return self._named.get(kind, frozenset())
 
     def addresses(self) -> frozenset[int]:
         """Return the addresses of all objects that the collector knows."""

@@ -25,6 +25,7 @@ _SETTLES_S: Final = 0.001
 _RAW: Final = 0
 """Domain of the memory that threads may allocate without the interpreter lock (`PYMEM_DOMAIN_RAW`)."""
 _SCRIPTS_OWN: Final = "its script uses tracemalloc itself"
+_AGENT: Final = "ddptop/agent/"
 _MOST: Final = 2_000
 """New objects whose origin is looked up at most."""
 
@@ -124,7 +125,7 @@ class Made:
             # NumPy's arrays have a domain of their own.
             if domain == 0:
                 if id(frames) not in lines:
-                    lines[id(frames)] = _line(frames, sources)
+                    lines[id(frames)] = "" if _is_ours(frames, sources) else _line(frames, sources)
                 found[lines[id(frames)]] += size
         del found[""]
         return found.most_common(1)[0] if found else ("", 0)
@@ -135,7 +136,12 @@ def _line(frames: Sequence[tuple[str, int]], sources: Sources) -> str:
     known = [(file, line) for file, line in frames if not file.startswith("<frozen")]
     file, line = next((each for each in known if not sources.is_library(each[0])), next(iter(known), ("", 0)))
     name = sources.name(file) if file else ""
-    return f"{name}:{line}" if name and not name.startswith("ddptop/agent/") else ""
+    return f"{name}:{line}" if name and not name.startswith(_AGENT) else ""
+
+
+def _is_ours(frames: Sequence[tuple[str, int]], sources: Sources) -> bool:
+    """Say whether the agent itself has allocated a block, as the lists of a census: below them stands the script."""
+    return bool(frames) and sources.name(frames[0][0]).startswith(_AGENT)
 
 
 def _trace(each: object) -> Any:

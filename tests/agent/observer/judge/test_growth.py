@@ -75,3 +75,15 @@ def test_a_little_is_nothing() -> None:
     assert cause_of(use(objects)) is None
     assert cause_of(use(msgspec.structs.replace(objects, grown_bytes=3 * (16 << 10)))) is not None
     assert cause_of(MemoryUse(4, 6)) is None
+
+
+def test_a_loss_that_is_kept_with_its_graph_is_said_however_small_it_is() -> None:
+    """Where it comes with each step, and nothing else grew: the graph takes more than the loss."""
+    loss = msgspec.structs.replace(TENSORS, shape=(), grown_bytes=12, graphs=3)
+    assert sentence(use(loss)) == (
+        "train.py:52 made 3 more float32[] in 3 steps (12 B), held by list `kept` of main(), each with its graph"
+    )
+    assert cause_of(use(msgspec.structs.replace(loss, grown=2))) is None
+    assert cause_of(use(msgspec.structs.replace(loss, graphs=0))) is None
+    larger = ObjectKind("object", "dict", count=9, bytes=MIB, grown=3, grown_bytes=MIB)
+    assert sentence(use(loss, larger)) == "3 more dict in 3 steps (1 MiB)"

@@ -174,6 +174,62 @@ def test_python_objects_are_named_by_their_type(training: Training) -> None:
     assert found.object_grown > 6_000 * 100
 
 
+class Sample:
+    """Something of which there come many."""
+
+    def __init__(self, number: int) -> None:
+        self.fields = {"number": number, "values": [number] * 10}  # made here
+        self.tensor: Any = None
+
+
+def test_objects_are_named_by_their_line_and_by_what_holds_all_of_them(training: Training) -> None:
+    """Not by an old object of that type, by the memory of the census, or by an attribute of an object that came too."""
+    old = [{"number": [each]} for each in range(2_000)]
+
+    def main() -> wire.MemoryUse:
+        seen = []
+
+        def step() -> None:
+            seen.extend(Sample(each) for each in range(300))
+
+        return training.over(step)
+
+    # The collector has seen these, and nothing of the steps.
+    gc.collect()
+    use = main()
+    found = next(each for each in use.kinds if each.type == "dict" and each.grown > 800)
+    assert found.made == here(Sample, "# made here")
+    assert found.holder == "list `seen` of main()"
+    assert len(old) == 2_000
+
+
+def test_tensors_in_objects_that_came_are_named_by_what_holds_these(training: Training) -> None:
+    """Of an object that was there before, the attribute is the place."""
+
+    def main() -> wire.MemoryUse:
+        seen = []
+
+        def step() -> None:
+            sample = Sample(0)
+            sample.tensor = torch.ones(100_000)
+            seen.append(sample)
+
+        return training.over(step)
+
+    assert grown(main()).holder == "list `seen` of main()"
+
+
+def test_a_closure_is_named_though_there_come_functions_too(training: Training) -> None:
+    """Each of which holds what is its own."""
+
+    def made() -> Callable[[], object]:
+        seen: list[Any] = []
+        return lambda: seen.append((torch.ones(100_000), lambda: None))
+
+    step = made()
+    assert grown(training.over(step)).holder == "list `seen` of function <lambda>"
+
+
 def test_memory_of_c_is_told_from_python_s(training: Training) -> None:
     """What `malloc` has given out and nobody frees."""
     library = ctypes.CDLL(None)
@@ -231,6 +287,36 @@ def test_a_tensor_with_the_graph_of_its_making_is_told(training: Training) -> No
     weight = torch.ones(300, 300, requires_grad=True)
     found = grown(training.over(lambda: kept.append((weight * 2).relu())))
     assert found.graphs == found.grown == 3
+
+
+def test_a_loss_with_its_graph_is_told_however_small_it_is(training: Training) -> None:
+    """Though what it takes is less than what is said of other tensors."""
+    losses: list[Any] = []
+    weight = torch.ones(300, 300, requires_grad=True)
+
+    def step() -> None:
+        loss = weight.square().mean()
+        loss.backward()
+        losses.append(loss)
+
+    use = training.over(step)
+    (found,) = (each for each in use.kinds if each.kind == "tensor" and each.graphs)
+    assert (found.shape, found.grown, found.graphs) == ((), 3, 3)
+    assert sentence(use).endswith("each with its graph")
+
+
+def test_what_is_detached_has_no_graph_though_the_newest_output_has(training: Training) -> None:
+    """The output of the present step shares its memory with what is kept of it."""
+    weight = torch.ones(300, 300, requires_grad=True)
+    kept: list[Any] = []
+    present: list[Any] = [None]
+
+    def step() -> None:
+        present[0] = weight * 2
+        kept.append(present[0].detach())
+
+    found = grown(training.over(step))
+    assert (found.grown, found.graphs) == (3, 0)
 
 
 def test_nothing_is_kept_alive(training: Training) -> None:
