@@ -187,7 +187,7 @@ def test_objects_are_named_by_their_line_and_by_what_holds_all_of_them(training:
     old = [{"number": [each]} for each in range(2_000)]
 
     def main() -> wire.MemoryUse:
-        seen = []
+        seen: list[Sample] = []
 
         def step() -> None:
             seen.extend(Sample(each) for each in range(300))
