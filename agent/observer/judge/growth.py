@@ -10,8 +10,8 @@ from ddptop.agent.text import plural, size
 from ddptop.agent.wire import LEAST, LEAST_OBJECTS, MemoryUse, ObjectKind, Resident
 
 NOISE: Final = 8 << 20
-"""Bytes by which resident memory may grow and nobody is to blame: the system's allocator keeps what was freed, and a
-census takes some itself for a moment."""
+"""Bytes by which resident memory may grow and nobody is to blame, besides those that were freed and that the C library
+keeps: a census takes some itself for a moment."""
 NOISE_STEP: Final = 256 << 10
 """The same for each step."""
 NOISE_HEAP: Final = 1 << 20
@@ -54,8 +54,9 @@ def _outside(resident: Resident | None, explained: int, steps: int) -> tuple[str
         return "", 0
     if resident.heap_grown - explained >= max(NOISE_HEAP, steps * NOISE_HEAP_STEP):
         return "the C heap", resident.heap_grown
-    if resident.anonymous_grown - explained >= max(NOISE, steps * NOISE_STEP):
-        return "anonymous memory", resident.anonymous_grown
+    anonymous = resident.anonymous_grown - max(0, resident.heap_kept_grown)
+    if anonymous - explained >= max(NOISE, steps * NOISE_STEP):
+        return "anonymous memory", anonymous
     return "", 0
 
 

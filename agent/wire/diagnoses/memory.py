@@ -64,6 +64,9 @@ class Resident(msgspec.Struct, frozen=True, array_like=True, gc=False):
     heap: Size | None = None
     """Bytes that the C library's allocator has given out, those that nobody has touched included. None: not known."""
     heap_grown: Grown = 0
+    heap_kept: Size | None = None
+    """Bytes that were freed and that allocator keeps for later; they are resident mostly. None: not known."""
+    heap_kept_grown: Grown = 0
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -30,9 +30,9 @@ def resident(own: int, before: Resident | None = None) -> Resident | None:
     if len(found) < len(_FIELDS):
         return None
     anonymous, file_mapped, shared = (found[name] for name in _FIELDS)
-    anonymous, heap = max(0, anonymous - own), _heap()
+    anonymous, (heap, kept) = max(0, anonymous - own), _heap()
     heap = None if heap is None else max(0, heap - own)
-    since = before or Resident(anonymous, file_mapped, shared, heap=heap)
+    since = before or Resident(anonymous, file_mapped, shared, heap=heap, heap_kept=kept)
     return Resident(
         anonymous,
         file_mapped,
@@ -42,13 +42,15 @@ def resident(own: int, before: Resident | None = None) -> Resident | None:
         shared - since.shared,
         heap,
         0 if heap is None or since.heap is None else heap - since.heap,
+        kept,
+        0 if kept is None or since.heap_kept is None else kept - since.heap_kept,
     )
 
 
-def _heap() -> int | None:
-    """Return the bytes that the allocator of the C library has given out; None where it is not glibc's since 2.33.
+def _heap() -> tuple[int, int] | tuple[None, None]:
+    """Return the bytes that the allocator of the C library has given out, and those that were freed and that it keeps.
 
-    What was freed and is kept for later is none of it, unlike resident memory.  See `man mallinfo`.
+    None where it is not glibc's since 2.33.  See `man mallinfo`.
     """
     import ctypes
 
@@ -58,7 +60,7 @@ def _heap() -> int | None:
     try:
         read = ctypes.CDLL(None).mallinfo2
     except (OSError, AttributeError):
-        return None
+        return None, None
     read.restype = Info
     found = read()
-    return int(found.uordblks + found.hblkhd)
+    return int(found.uordblks + found.hblkhd), int(found.fordblks)

@@ -60,6 +60,14 @@ def test_what_python_does_not_explain_is_said_to_be_outside(heap: int, anonymous
     assert sentence(use(heap=heap, anonymous=anonymous)) == said
 
 
+def test_what_was_freed_and_the_allocator_keeps_is_nobody_s() -> None:
+    """Resident memory grows by it, in a healthy training by tens of MiB from one step to another."""
+    resident = Resident(500 * MIB, 0, 0, 24 * MIB, heap=400 * MIB, heap_kept=40 * MIB, heap_kept_grown=23 * MIB)
+    assert cause_of(MemoryUse(4, 6, (), resident=resident)) is None
+    mapped = msgspec.structs.replace(resident, anonymous_grown=48 * MIB)
+    assert sentence(MemoryUse(4, 6, (), resident=mapped)).startswith("not Python: anonymous memory grew by 25 MiB in 3")
+
+
 def test_the_larger_of_two_growths_is_named() -> None:
     """Tensors, or all that is outside of Python."""
     assert sentence(use(TENSORS, heap=9 * MIB)).startswith("train.py:52 made")

@@ -616,3 +616,33 @@ def test_the_kinds_of_resident_memory_are_the_system_s(training: Training) -> No
     assert use.resident is not None
     resident = use.resident.anonymous + use.resident.file + use.resident.shared
     assert resident == pytest.approx(told.rss, rel=0.1)
+
+
+def test_what_was_freed_is_kept_by_the_heap_and_not_given_out(training: Training) -> None:
+    """As blocks below another one that lives: resident memory stays, and the heap's own count says why."""
+    library = ctypes.CDLL(None)
+    library.malloc.restype = ctypes.c_void_p
+    library.free.argtypes = [ctypes.c_void_p]
+    given: list[int] = []
+    freed: list[int] = []
+    size = 64 << 10
+
+    def step() -> None:
+        # Too small for maps of their own; each second one is freed.
+        blocks = [library.malloc(size) for _ in range(400)]
+        for each in blocks:
+            ctypes.memset(each, 1, size)
+        freed.extend(blocks[::2])
+        given.extend(blocks[1::2])
+
+    def last() -> None:
+        while freed:
+            library.free(freed.pop())
+
+    steps = iter([step, step])
+    use = training.over(lambda: next(steps, last)(), 1)
+    for each in given:
+        library.free(each)
+    assert use.resident is not None
+    assert use.resident.heap_kept_grown > 20 << 20
+    assert use.resident.anonymous_grown < 4 << 20
