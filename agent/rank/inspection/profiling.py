@@ -139,6 +139,9 @@ class Profiling(OverSteps[_Profile]):
             elif step == asked.first - 1:
                 self._begin(asked)
                 asked.mark = _mark(step + 1)
+            if asked.mark is not None:
+                # Its phases are those of its record.
+                self._stamps.record_present()
         except Exception as error:
             asked.problem = describe(error)
             self._faults.note("profiling", error)

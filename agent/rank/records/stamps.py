@@ -465,6 +465,11 @@ class Stamps:
             # The batches so far were those of the evaluation.
             marks[:] = [(at, OTHER if phase == DATA else phase) for at, phase in marks]
 
+    def record_present(self) -> None:
+        """Record the present step, whatever `every` is."""
+        if not self.recording:
+            self._record_now()
+
     def _record_now(self) -> None:
         """Record the present step after all; what is known of its beginning is its trail."""
         began = self.trail[0][0]
@@ -556,8 +561,7 @@ class Stamps:
         It is recorded, and so is each single step of a paused run.
         """
         now = self.clock()
-        if not self.recording:
-            self._record_now()
+        self.record_present()
         current = self._current
         current.marks[:] = [(now, self.phases[-1])]
         current.clock = self.device

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +21,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection import profiling
 from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.records import meter
-from ddptop.agent.rank.records.stamps import StepStamps
+from ddptop.agent.rank.records.stamps import Stamps, StepStamps
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,8 @@ class Training:
 
     def __init__(self, folder: Path) -> None:
         self.completed = 0
-        self.stamps = cast(Any, SimpleNamespace(eventful=7))
+        self.folder = folder
+        self.stamps = cast(Any, SimpleNamespace(eventful=7, record_present=lambda: None))
         self.faults = Faults()
         self.profiling = Profiling(2, folder, self.stamps, self.faults)
 
@@ -83,6 +85,31 @@ def test_whole_steps_are_profiled_and_no_others(training: Training, tmp_path: Pa
     # The step of number n begins with n - 1 that are completed.
     assert rows == {4 + step - 1 for step in (5, 6, 7)}
     assert not training.profiling.is_armed
+
+
+def test_the_phases_of_each_profiled_step_are_known_though_few_steps_are_recorded(training: Training) -> None:
+    """Where most are only counted, these are recorded, and no others for it."""
+    stamps = Stamps(time.monotonic_ns, time.time_ns)
+    stamps.every = 64
+    training.profiling = Profiling(2, training.folder, stamps, training.faults)
+
+    def step() -> None:
+        stamps.cut(training.completed + 1)
+        training.step()
+
+    while stamps.recording or stamps.eventful < training.completed + 12:
+        step()
+    stamps.finished.clear()
+    first = training.completed + 3
+    training.ask(first, 3)
+    for _ in range(8):
+        step()
+    for each in stamps.finished:
+        training.profiling.settle(each)
+    steps = [first, first + 1, first + 2]
+    assert [each.step for each in training.profiled(first, 3).steps] == steps
+    assert [each.step for each in stamps.finished] == steps
+    assert not training.faults.count
 
 
 def test_the_profiler_says_nothing_in_the_output_of_the_script(
