@@ -140,8 +140,11 @@ class Comparison:
 
     def _sentence(self, each: Difference) -> str:
         one, other = f"rank {self._culprit}", f"rank {self._peer}"
-        takes = f"takes {_ms(each.culprit_ms)} a step on {one}"
-        times = f"{takes} and {_ms(each.peer_ms)} on {other}"
+        mine, others = _ms(each.culprit_ms), _ms(each.peer_ms)
+        if mine == others:
+            mine, others = (f"{value:.1f} ms" for value in (each.culprit_ms, each.peer_ms))
+        takes = f"takes {mine} a step on {one}"
+        times = f"{takes} and {others} on {other}"
         if each.name.startswith(operators.BETWEEN):
             return f"{each.name}{',' if ',' in each.name else ''} {times}"
         said = f"{_short(each.name)} {times}"

@@ -138,6 +138,12 @@ def test_without_an_accused_rank_the_slowest_stands_against_the_middle(tmp_path:
     assert found["sentences"] == ["aten::mm takes 60 ms a step on rank 2 and 21 ms on rank 3: 1 call against 1"]
 
 
+def test_two_times_that_differ_do_not_look_alike(tmp_path: Path) -> None:
+    """`takes 11 ms on rank 0 and 11 ms on rank 1` is no difference."""
+    found = _summary(traces.write(tmp_path, _ranks({0: 11.4, 1: 10.6})))
+    assert found["sentences"] == ["aten::mm takes 11.4 ms a step on rank 0 and 10.6 ms on rank 1: 1 call against 1"]
+
+
 def test_ranks_that_work_alike_get_one_sentence(tmp_path: Path) -> None:
     found = _summary(traces.write(tmp_path, _ranks({0: 20, 1: 20.5}), culprit=1, peer=0))
     assert found["sentences"] == ["no operator takes longer on rank 1 than on rank 0 by more than 3 % of a step"]
