@@ -4,8 +4,8 @@ A run has one folder, `<base>/<run>/`, of mode 0700. It holds `run.json` (the re
 (the record of a rank, written by its agent), `logs/`, `run.db` (recorded by the observer)
 and the sockets.  Records are replaced atomically, so that a reader gets the old one or the new one; but on a full disk
 that of a rank that ends, and that of the run, is written over in place: a reader of that moment may find it damaged.
-Each folder bears our mark.  A folder without it is neither listed nor removed, because another base than the default
-one may be a folder in use for other things; in the default base, runs of older versions are marked when they are found.
+Each folder bears our mark.  A folder without it is neither listed nor removed: the base may be in use for other
+things.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 from ddptop.agent.run import generations, hosts, records, states
 from ddptop.agent.run.base import BASE_VARIABLE as BASE_VARIABLE
 from ddptop.agent.run.base import LONGEST_NAME as LONGEST_NAME
-from ddptop.agent.run.base import NAME, check_writable, default_base
+from ddptop.agent.run.base import NAME, check_writable
 from ddptop.agent.run.base import base as base
 from ddptop.agent.run.base import bases_of_others as bases_of_others
 from ddptop.agent.run.base import check_name as check_name
@@ -318,7 +318,6 @@ def _check_room(folder: Path) -> None:
 
 def _make_way(target: RunDir) -> None:
     try:
-        _adopt(target)
         old = target.read_own()
         if old.state in ENDED_STATES:
             # The observer still holds the directory for a moment after it has written the record.
@@ -381,7 +380,7 @@ def _remove(directory: RunDir, run_id: str, patience_s: float = 0.0) -> None:
         with claim:
             while not (alone := claim.excludes_all(path)) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            # Agents of older versions hold no lock: their processes are looked up.
+            # A rank whose agent could not take the lock is known by its process.
             if not alone or any(is_alive(member.process) for member in directory.members().values()):
                 raise RunDirError(f"run {name}: a process of it still lives; `ddptop kill {name}` ends it")
             # Under the claim nobody else replaces the folder, so that this check holds for the removal below.
@@ -427,13 +426,12 @@ def runs(damaged: list[str] | None = None) -> list[RunDir]:
     return runs_in(base(), os.getuid(), damaged=damaged)
 
 
-def runs_in(folder: Path, owner: int, *, onlooker: bool = False, damaged: list[str] | None = None) -> list[RunDir]:
+def runs_in(folder: Path, owner: int, *, damaged: list[str] | None = None) -> list[RunDir]:
     """Return the run directories in a user's base, newest first: those with our mark and a sound record.
 
     Args:
         folder: the base.
         owner: the user.
-        onlooker: mark nothing; runs of older versions are listed unmarked.
         damaged: receives a line on each directory that bears our mark and cannot be listed.
 
     Raises:
@@ -448,35 +446,13 @@ def runs_in(folder: Path, owner: int, *, onlooker: bool = False, damaged: list[s
                 continue
             run = RunDir(Path(entry.path), owner)
             try:
-                if _is_unmarked(run) and onlooker:
-                    record = run.read()
-                else:
-                    _adopt(run)
-                    record = run.read_own()
+                record = run.read_own()
                 if record.run == run.name:
                     found.append((record.created_at_ns, run))
             except RunDirError as problem:
                 if damaged is not None and run.mark() is not None:
                     damaged.append(str(problem))
     return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
-
-
-def _is_unmarked(directory: RunDir) -> bool:
-    """Say whether an older version, which set no marks, may have made a directory: only in its user's default base.
-
-    By name, owner and mode that folder can only be ddptop's, so that a sound record under its run's name is enough.
-    """
-    own = directory.path.parent == default_base(directory.owner)
-    return own and not os.path.lexists(directory.path / marks.NAME)
-
-
-def _adopt(directory: RunDir) -> None:
-    """Mark a run of this user that an older version has made."""
-    if directory.owner == os.getuid() and _is_unmarked(directory):
-        with contextlib.suppress(OSError, RunDirError):
-            run = directory.read()
-            if run.run == directory.name and run.run_id:
-                marks.write(directory.path, Mark(marks.RUN, run_id=run.run_id))
 
 
 def meant(text: str) -> list[str]:

@@ -88,7 +88,7 @@ def frames(bases: Mapping[int, Path], who: str, thresholds: Thresholds) -> tuple
     """
 
     def read(uid: int, folder: Path) -> list[Frame]:
-        runs = rundir.runs_in(folder, uid, onlooker=True)[:MOST_RUNS]
+        runs = rundir.runs_in(folder, uid)[:MOST_RUNS]
         pieces = (runs[first : first + _LINKS] for first in range(0, len(runs), _LINKS))
         return [frame for piece in pieces for frame in look.frames(piece, who, thresholds, onlooker=True)]
 

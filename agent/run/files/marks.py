@@ -1,7 +1,7 @@
 """The mark: a small file in the base and in each run directory which says that ddptop made it, and for which run.
 
-A folder without the mark was made by another program, whatever its name is, and is not touched. In a user's default
-base it may be from an older version, which set no marks: `rundir` marks such runs.  This module knows no records.
+A folder without the mark was made by another program, whatever its name is, and is not touched.  This module knows no
+records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Mark(msgspec.Struct, frozen=True):
     run_id: str = ""
     """Id of the run in the folder."""
     inode: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Inode of the marked folder, which a copy of it does not have; 0 in marks of older versions."""
+    """Inode of the marked folder, which a copy of it does not have."""
 
 
 def read(folder: Path, kind: str) -> Mark | None:
@@ -50,7 +50,7 @@ def is_original(folder: Path, mark: Mark) -> bool:
 
 
 def renew(folder: Path, mark: Mark) -> None:
-    """Write the folder's inode into its mark, where it is a copy or its mark has no inode."""
+    """Write the folder's inode into its mark, where it is a copy."""
     if not is_original(folder, mark):
         mark = msgspec.structs.replace(mark, inode=folder.lstat().st_ino)
         private.replace(folder / NAME, msgspec.json.encode(mark))

@@ -95,7 +95,6 @@ def whole(folder: Path, run: Run) -> Run:
         private.RunDirError: its secrets cannot be read.
     """
     if not _is_masked(run):
-        # The run has no secrets, or its record is of an older version that did not mask them.
         return run
     try:
         stored = decoding.of(_Stored).decode(private.read(folder / _FILE))

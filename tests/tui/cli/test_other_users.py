@@ -52,15 +52,14 @@ def base_of(place: Path, uid: int = THEM) -> Path:
     return base
 
 
-def add(place: Path, name: str, uid: int = THEM, mark: bool = True, **fields: Any) -> Path:
+def add(place: Path, name: str, uid: int = THEM, **fields: Any) -> Path:
     """Write a run of that user's, with fields of its record as given, whatever they are."""
     folder = base_of(place, uid) / name
     for each in (folder, folder / "ranks", folder / "logs"):
         each.mkdir(mode=0o700)
     run = Run(name, name, "train.py", (), 2, None, None, 10**18, True, state="running", torchrun=GONE)
     (folder / "run.json").write_text(json.dumps(msgspec.to_builtins(run) | fields))
-    if mark:
-        marks.write(folder, marks.Mark(marks.RUN, run_id=name))
+    marks.write(folder, marks.Mark(marks.RUN, run_id=name))
     return folder
 
 
@@ -207,7 +206,7 @@ def test_a_folder_with_very_many_names_is_not_read_to_its_end(place: Path, monke
         (base_of(place) / f"n{number}").touch()
     looked_at: list[object] = []
     monkeypatch.setattr(rundir, "NAME", type("Counting", (), {"fullmatch": staticmethod(looked_at.append)}))
-    assert rundir.runs_in(base_of(place), THEM, onlooker=True) == []
+    assert rundir.runs_in(base_of(place), THEM) == []
     assert len(looked_at) == 1
 
 
@@ -329,8 +328,8 @@ def test_a_child_is_believed_within_bounds_alone(fields: dict[str, Any], noise: 
 
 
 def test_looking_at_others_writes_nothing(place: Path) -> None:
-    """Neither a mark nor an end is written into another user's runs, nor is an observer started for them."""
-    folder = add(place, "old", mark=False)
+    """No end is written into another user's runs, nor is an observer started for them."""
+    folder = add(place, "old")
     give(place)
     before = sorted((str(path), path.stat().st_mtime_ns) for path in base_of(place).rglob("*"))
     found, _ = listed(place)

@@ -6,14 +6,11 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record.history.answers import answer
-from ddptop.agent.observer.record.history.stored import Stored, is_of_an_earlier_version
+from ddptop.agent.observer.record.history.stored import Stored
 from ddptop.agent.run.files.database import DAMAGE, is_locked
-
-EARLIER: Final = "the numbers of this run were recorded by an earlier version of ddptop, and are not read"
 
 
 class Recorded:
@@ -30,10 +27,7 @@ class Recorded:
             with closing(sqlite3.connect(self._uri, uri=True, timeout=0.0)) as connection:
                 # One transaction: an observer may have come back, and fold meanwhile.
                 connection.execute("BEGIN")
-                if is_of_an_earlier_version(connection):
-                    found = [wire.Extent(query.id), wire.Reply(query.id, False, EARLIER)]
-                else:
-                    found = list(answer(Stored(connection, self._world), query))
+                found = list(answer(Stored(connection, self._world), query))
         except DAMAGE as problem:
             if is_locked(problem):
                 found = [wire.Extent(query.id, complete=False), wire.Reply(query.id, True)]

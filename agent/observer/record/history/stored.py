@@ -42,8 +42,6 @@ _DEEPEST: Final = 24
 """Level whose oldest pieces are left out in the end."""
 _MOST_WAITING: Final = 600
 """Pieces that wait at most, while they cannot be written."""
-_EARLIER_LEVELS: Final = 100
-"""Tables of steps that a record of an earlier version may have."""
 _FURTHEST: Final = 1 << 53
 _ROW_BYTES: Final = 100
 """Bytes of a row and of its place in the index, beside its payload."""
@@ -55,11 +53,6 @@ _decoder: Final = msgspec.msgpack.Decoder(Progress)
 def steps_for(world: int) -> int:
     """Return how many buckets a level over the steps has of each rank, about."""
     return max(32, min(1024, (1 << 15) // max(1, world)))
-
-
-def is_of_an_earlier_version(connection: sqlite3.Connection) -> bool:
-    """Say whether a file has a history that is not read any more."""
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'series'").fetchone() is not None
 
 
 @dataclass(slots=True)
@@ -197,9 +190,6 @@ class Writer(Stored):
     def __init__(self, connection: sqlite3.Connection, world: int, began_at_ns: int = 0) -> None:
         """Go on with what the file has: in a transaction of its own."""
         with connection:
-            for number in range(1, _EARLIER_LEVELS):
-                connection.execute(f"DROP TABLE IF EXISTS steps_{number}")
-            connection.execute("DROP TABLE IF EXISTS series")
             connection.executescript(_TABLES)
             super().__init__(connection, world)
             if not self.progress.pieces:

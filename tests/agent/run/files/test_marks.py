@@ -155,33 +155,6 @@ def test_a_run_of_a_newer_version_is_not_removed() -> None:
         rundir.remove(directory)
 
 
-def test_runs_of_older_versions_are_adopted_in_the_default_base_alone(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a mark a sound record counts where the folder is ours by name, owner and mode: in /tmp/ddptop-UID."""
-
-    def unmarked(folder: Path, name: str, record: Run | None = None) -> RunDir:
-        directory = RunDir(folder / name)
-        for each in (directory.path, directory.path / "ranks", directory.logs):
-            each.mkdir(mode=0o700)
-        directory.write(record or a_run(name))
-        return directory
-
-    unmarked(rundir.base(), "old")
-    assert rundir.runs() == []
-    monkeypatch.delenv(rundir.BASE_VARIABLE)
-    monkeypatch.setenv("TMPDIR", str(base))
-    default = rundir.base()
-    assert default == base / f"ddptop-{os.getuid()}"
-    unmarked(default, "old")
-    unmarked(default, "moved", a_run("another"))
-    (default / "projects").mkdir(mode=0o700)
-    (found,) = rundir.runs()
-    assert found.name == "old"
-    rundir.remove(found)
-    assert sorted(path.name for path in default.iterdir()) == [marks.NAME, "moved", "projects"]
-
-
 def test_a_claimed_run_is_not_removed() -> None:
     """Whoever looks after a run keeps everybody from removing it, also where its record says that it is over."""
     directory = rundir.create(a_run("a"))
@@ -223,8 +196,8 @@ def test_a_run_in_which_a_rank_lives_is_not_removed() -> None:
     assert not directory.path.exists()
 
 
-def test_a_living_rank_of_an_older_agent_keeps_its_run() -> None:
-    """Older agents hold nothing; their processes are known by their records."""
+def test_a_living_rank_without_a_lock_keeps_its_run() -> None:
+    """Where the lock could not be taken, the processes are known by their records."""
     directory = rundir.create(a_run("a"))
     with started(*WAITING) as process:
         identity = rundir.identify(process.pid)

@@ -16,7 +16,7 @@ import zmq
 from ddptop.agent.control import caller
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.run import rundir
-from ddptop.agent.run.files import private
+from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.files.private import Claim, RunDirError
 from ddptop.agent.run.rundir import Run, RunDir
 
@@ -43,6 +43,8 @@ def a_run(base: Path, name: str, owner: int) -> RunDir:
         each.mkdir(mode=0o700, exist_ok=True)
     run = Run(name, name, "x.py", (), 1, None, None, 1, True, state="running")
     (folder / "run.json").write_bytes(msgspec.json.encode(run))
+    if not (folder / marks.NAME).exists():
+        marks.write(folder, marks.Mark(marks.RUN, run_id=name))
     for each in (base, *base.rglob("*")):
         os.chown(each, owner, owner)
     return RunDir(folder, owner)

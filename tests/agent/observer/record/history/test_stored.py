@@ -14,7 +14,7 @@ from support.locking import held
 from ddptop.agent import wire
 from ddptop.agent.observer.record.history.answers import answer
 from ddptop.agent.observer.record.history.numbers import CUSTOM
-from ddptop.agent.observer.record.history.recorded import EARLIER, Recorded
+from ddptop.agent.observer.record.history.recorded import Recorded
 from ddptop.agent.observer.record.history.stored import Writer, steps_for
 
 BASE_S = 1_800_000_000
@@ -235,19 +235,6 @@ def test_a_lock_is_no_damage(database: Path) -> None:
         assert isinstance(reply, wire.Reply)
         assert (extent.complete, reply.done) == (False, True)
     assert len(list(ended.answer(wire.History(1, "loss")))) == 3
-
-
-def test_a_record_of_an_earlier_version_is_refused_in_a_line(database: Path) -> None:
-    """Whoever looks is told why there is no curve."""
-    with closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("CREATE TABLE series(key TEXT PRIMARY KEY, position INTEGER, written INTEGER, payload BLOB)")
-    extent, reply = Recorded(database, WORLD).answer(wire.History(1, "loss"))
-    assert extent == wire.Extent(1)
-    assert reply == wire.Reply(1, False, EARLIER)
-    # The next observer of such a run begins a history, and takes the room of the former one.
-    successor = Observer(database)
-    successor.train(20)
-    assert len(list(Recorded(database, WORLD).answer(wire.History(1, "loss")))) == 3
 
 
 def test_a_run_without_a_file_has_no_history(database: Path) -> None:
