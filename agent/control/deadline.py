@@ -1,7 +1,7 @@
 """The deadline of a command: a process that reads the command later refuses it, because its sender has given up.
 
 The clock runs from the start of the machine, so that all its processes share it and
-nobody can set it; on Linux the time in which the machine sleeps counts.  A command without a deadline, as older
+nobody can set it; the time in which the machine sleeps counts.  A command without a deadline, as older
 onlookers send it, is never refused for its age.  On its way to another machine a command bears the wall clock of its
 sender, of which the receiver knows how far it is ahead.
 """
@@ -15,8 +15,6 @@ import msgspec
 
 from ddptop.agent import wire
 
-_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
 _FARTHEST_S: Final = 1e9
 """Seconds that two clocks can be apart at most; what is beyond is no clock."""
 _MOST_NS: Final = (1 << 63) - 1
@@ -26,7 +24,7 @@ _C = TypeVar("_C", bound=wire.Command)
 
 def now_ns() -> int:
     """Return the nanoseconds since the machine was started."""
-    return time.clock_gettime_ns(_CLOCK)
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def limited(command: _C, seconds: float) -> _C:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from ddptop.agent.run.identity import fields_of
 from ddptop.agent.text import plural
 
 LEAST: Final = 0.05
 """Part of a core from which on a process is a rival."""
 _MOST_NAMED: Final = 4
-_PROC: Final = Path("/proc")
 _PROCESSOR: Final = 36
 """Place of a thread's last core among the fields after the name, by proc(5)."""
 
@@ -31,12 +30,12 @@ Threads: TypeAlias = Mapping[tuple[int, int], Used]
 def threads() -> Threads:
     """Return all threads of the machine that can be read."""
     found: dict[tuple[int, int], Used] = {}
-    for name in os.listdir(_PROC):
+    for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
         try:
-            for thread in os.listdir(_PROC / name / "task"):
-                fields = fields_of(_PROC / name / "task" / thread)
+            for thread in os.listdir(f"/proc/{name}/task"):
+                fields = fields_of(f"{name}/task/{thread}")
                 cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
                 found[int(name), int(thread)] = Used(cpu_s, int(fields[_PROCESSOR]))
         except (OSError, ValueError, IndexError):
@@ -44,22 +43,13 @@ def threads() -> Threads:
     return found
 
 
-def fields_of(folder: Path) -> list[bytes]:
-    """Return the fields after the name of a process or a thread, by proc(5).
-
-    Raises:
-        OSError: they cannot be read.
-    """
-    return (folder / "stat").read_bytes().rpartition(b")")[2].split()
-
-
-def core_of(folder: Path) -> int:
-    """Return the core on which a thread has run last.
+def core_of(thread: int) -> int:
+    """Return the core on which a thread of this process has run last.
 
     Raises:
         OSError, ValueError, IndexError: it cannot be read.
     """
-    return int(fields_of(folder)[_PROCESSOR])
+    return int(fields_of(f"self/task/{thread}")[_PROCESSOR])
 
 
 def rivals(pid: int, cores: Collection[int], before: Threads, after: Threads, seconds: float) -> list[int]:

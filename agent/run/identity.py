@@ -2,15 +2,14 @@
 
 A pid alone is reused, by the same machine within hours and by the next boot within seconds, and
 means another process in each container.
-This module knows nothing of runs; on Linux it reads /proc itself, faster than psutil, and returns psutil's words.
-psutil, which takes longer to import than most verbs need for their answer, is loaded where it is called.
+This module knows nothing of runs; it reads /proc itself, faster than psutil, whose import alone takes longer than most
+verbs need for their answer, and returns psutil's words.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -26,7 +25,6 @@ _DEAD: Final = frozenset("ZXx")
 STATUS_DISK_SLEEP: Final = "disk-sleep"
 STATUS_STOPPED: Final = "stopped"
 STATUS_TRACING_STOP: Final = "tracing-stop"
-STATUS_ZOMBIE: Final = "zombie"
 STOPPED: Final = frozenset({STATUS_STOPPED, STATUS_TRACING_STOP})
 """Status of a process that is stopped, by SIGSTOP or by a debugger."""
 _STATUS: Final = {
@@ -44,7 +42,7 @@ class Process(msgspec.Struct, frozen=True):
 
     pid: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
     started: float
-    """Start time in seconds: on Linux since the start of the machine, so that setting the clock changes nothing."""
+    """Start time in seconds since the start of the machine, so that setting the clock changes nothing."""
     boot: str = ""
     """Identifier of that start of the machine, empty where the system has none."""
     namespace: str = ""
@@ -131,24 +129,24 @@ def is_stopped(process: Process | None) -> bool:
 
 def table() -> dict[int, Row]:
     """Return all living processes by pid, without zombies: those hold no memory and react to no signal."""
-    return {pid: row for pid in _pids() if (row := _row(pid)) is not None}
+    pids = (int(name) for name in os.listdir(_PROC) if name.isdecimal())
+    return {pid: row for pid in pids if (row := _row(pid)) is not None}
 
 
-def _pids() -> list[int]:
-    if sys.platform == "linux":
-        return [int(name) for name in os.listdir(_PROC) if name.isdecimal()]
-    import psutil
+def fields_of(process: int | str) -> list[bytes]:
+    """Return the fields after the name of a process, or of a thread `PID/task/TID`, by proc(5).
 
-    return psutil.pids()
+    Raises:
+        OSError: they cannot be read.
+    """
+    with open(f"{_PROC}/{process}/stat", "rb", buffering=0) as file:
+        # The name in parentheses may hold anything; after it come state, parent, group, session, …
+        return file.read().rpartition(b")")[2].split()
 
 
 def _row(pid: int) -> Row | None:
-    if sys.platform != "linux":
-        return _row_by_psutil(pid)
     try:
-        # The name in parentheses may hold anything; after it come state, parent, group, session, …; start is the 20th.
-        with open(f"{_PROC}/{pid}/stat", "rb", buffering=0) as file:
-            fields = file.read().rpartition(b")")[2].split()
+        fields = fields_of(pid)
         uid = os.stat(f"{_PROC}/{pid}").st_uid
     except OSError:
         return None
@@ -161,22 +159,6 @@ def _row(pid: int) -> Row | None:
     return Row(identity, int(fields[1]), int(fields[3]), _STATUS.get(state, state), uid, cpu_s)
 
 
-def _row_by_psutil(pid: int) -> Row | None:
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            status = process.status()
-            if status == STATUS_ZOMBIE:
-                return None
-            identity = Process(pid, process.create_time())
-            cpu = process.cpu_times()
-            return Row(identity, process.ppid(), os.getsid(pid), status, process.uids().real, cpu.user + cpu.system)
-    except (psutil.Error, OSError):
-        return None
-
-
 def carries(pid: int, name: str, value: str) -> bool:
     """Say whether the environment with which a process was started holds `name=value`."""
     return variable(pid, name) == value
@@ -184,34 +166,20 @@ def carries(pid: int, name: str, value: str) -> bool:
 
 def variable(pid: int, name: str) -> str:
     """Return a variable of the environment with which a process was started, empty where that cannot be read."""
-    if sys.platform == "linux":
-        try:
-            held = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-        except OSError:
-            return ""
-        begin = f"{name}=".encode()
-        return next((os.fsdecode(each[len(begin) :]) for each in held if each.startswith(begin)), "")
-    import psutil
-
     try:
-        return psutil.Process(pid).environ().get(name, "")
-    except (psutil.Error, OSError):
+        held = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
         return ""
+    begin = f"{name}=".encode()
+    return next((os.fsdecode(each[len(begin) :]) for each in held if each.startswith(begin)), "")
 
 
 def command(pid: int) -> tuple[str, ...]:
     """Return the command line of a process, empty where it cannot be read; a title that it has given itself is one
     word.
     """
-    if sys.platform == "linux":
-        try:
-            content = (_PROC / str(pid) / "cmdline").read_bytes()
-        except OSError:
-            return ()
-        return tuple(map(os.fsdecode, content.removesuffix(b"\0").split(b"\0"))) if content else ()
-    import psutil
-
     try:
-        return tuple(psutil.Process(pid).cmdline())
-    except (psutil.Error, OSError):
+        content = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
         return ()
+    return tuple(map(os.fsdecode, content.removesuffix(b"\0").split(b"\0"))) if content else ()

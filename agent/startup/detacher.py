@@ -29,7 +29,7 @@ if __name__ == "__main__":
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     os.setsid()
     starter = os.path.join(os.path.dirname(os.path.abspath(__file__)), "starter.py")

@@ -147,8 +147,7 @@ def wait(start: Sequence[str], terminal: Terminal, errors: BinaryIO | None = Non
 
 def _end_with_us() -> None:
     """Let the program end where this process is killed: it would go on to draw over the shell."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 @contextlib.contextmanager

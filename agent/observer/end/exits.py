@@ -13,10 +13,10 @@ import fcntl
 import os
 import select
 import struct
-import sys
 import time
 from typing import Final
 
+from ddptop.agent.run.identity import fields_of
 from ddptop.agent.run.rundir import Process, is_alive
 
 _GET_INFO: Final = 0xC040FF0B
@@ -38,12 +38,11 @@ class Exits:
         self._unseen: set[int] = set()
         """Ranks without a pidfd that have not ended."""
         self._leader: tuple[Process, int | None] | None = None
-        # Of a thousand pidfds it takes as long to ask as of one; where it does not exist, there are no pidfds either.
+        # Of a thousand pidfds it takes as long to ask as of one.
         self._ready: select.epoll | None = None
-        if sys.platform == "linux":
-            # Where there is no descriptor left, the ends are looked for.
-            with contextlib.suppress(OSError):
-                self._ready = select.epoll()
+        # Where there is no descriptor left, the ends are looked for.
+        with contextlib.suppress(OSError):
+            self._ready = select.epoll()
 
     def watch(self, rank: int, process: Process) -> None:
         """Begin to watch a rank; its process after a restart of the group replaces the old one."""
@@ -168,9 +167,7 @@ def exit_status(pid: int, handle: int) -> int | None:
 
 def _of_zombie(pid: int) -> int | None:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name, which may hold anything, ends with the last parenthesis.
-            fields = file.read(4096).rpartition(b")")[2].split()
+        fields = fields_of(pid)
     except OSError:
         return None
     # proc(5): field 52 is the status, for its own user; a process that is no zombie has none yet.
@@ -195,16 +192,11 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every descendant that loses its own, to read its exit status; False where that cannot be.
+    """Become the parent of every descendant that loses its own (a "child subreaper"), to read its exit status.
 
-    On Linux a process can ask for it (a "child subreaper"); elsewhere init becomes the parent of orphans, and only
-    marker and session show which run they belong to.
+    Return whether that was granted; otherwise only marker and session show which run an orphan belongs to.
     """
-    if sys.platform != "linux":
-        return False
-    with contextlib.suppress(OSError, AttributeError):
-        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
-    return False
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def reap(spared: int | None) -> None:

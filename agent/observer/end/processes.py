@@ -4,7 +4,7 @@ A process belongs to a run when it descends from torchrun, a rank or the observe
 session that one of the first two leads, or when its owner is the run's and its environment
 carries the run's marker.  A process without any of these is not found; the caller and its ancestors
 are left out, but for ancestors of the observer.  Right before a signal goes out, pid and start time are compared
-again, through a pidfd where the platform has them.
+again, through a pidfd where Python has them.
 """
 
 from __future__ import annotations

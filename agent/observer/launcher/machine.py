@@ -70,10 +70,7 @@ def visible(names: list[str], mask: str | None) -> int:
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every platform
-        return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def default_world() -> int:

@@ -15,6 +15,7 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.elsewhere import EACH_HOST
 from ddptop.agent.observer.service.requests import Requests
+from ddptop.agent.run import identity
 from ddptop.agent.run.identity import Process, is_alive
 from ddptop.agent.run.records import Member, Run
 
@@ -24,7 +25,6 @@ _END: Final = "SLURM_JOB_END_TIME"
 """Seconds since the epoch, from Slurm 23.02 on."""
 _LAST_STEP: Final = 0xFFFFFFF0
 """Numbers from here on are steps that Slurm makes by itself: the batch script, the shell of `salloc`."""
-_ENVIRONMENT_BYTES: Final = 1 << 20
 _ANSWER_BYTES: Final = 64
 _PATIENCE_S: Final = 20.0
 _AGAIN_S: Final = 1800.0
@@ -44,16 +44,10 @@ def is_task(environment: Mapping[str, str]) -> bool:
 
 
 def environment_of(process: Process | None) -> dict[str, str]:
-    """Return the environment that a process was started with; nothing where it cannot be read."""
+    """Return what its scheduler has told a process; nothing where that cannot be read."""
     if process is None:
         return {}
-    try:
-        with open(f"/proc/{process.pid}/environ", "rb") as file:
-            content = file.read(_ENVIRONMENT_BYTES)
-    except OSError:
-        return {}
-    pairs = (os.fsdecode(each).partition("=") for each in content.split(b"\0"))
-    return {name: value for name, _, value in pairs if name.startswith("SLURM_")}
+    return {name: value for name in (JOB, _END) if (value := identity.variable(process.pid, name))}
 
 
 def seconds_left(text: str) -> float | None:

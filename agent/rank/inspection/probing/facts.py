@@ -65,7 +65,7 @@ def between(before: Reading, after: Reading) -> Facts:
     took = after.at - before.at
     facts = Facts(took_s=took, cores=len(after.cores) or None, which=", ".join(spans(after.cores))[:_LONGEST_LIST])
     torch = sys.modules.get("torch")
-    core = _try(lambda: cores.core_of(_PROC / "self/task" / str(threading.get_native_id())))
+    core = _try(lambda: cores.core_of(threading.get_native_id()))
     steal = others = None
     if before.times is not None and after.times is not None:
         total = after.times[0] - before.times[0]
