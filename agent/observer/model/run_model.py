@@ -194,7 +194,7 @@ class RunModel:
         events = (each for each in recording.read_events(database) if isinstance(each, wire.Event))
         yield from journal.with_end(events, self.store.run)
         yield from self._verdicts(database)
-        yield from recording.read_newest_steps(database, RECENT_RECORDS)
+        yield from recording.read_steps(database, RECENT_RECORDS)
 
     def _verdicts(self, database: Path) -> Iterator[wire.Verdict]:
         """Yield the recorded verdicts; one that went on when the run ended goes on."""

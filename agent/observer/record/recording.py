@@ -23,8 +23,6 @@ NOTHING: Final = (0, -1)
 _OBSERVER: Final = -1
 _LOCK_S: Final = 5.0
 """Seconds that a reader waits for a file that another process holds, before it takes it for an empty one."""
-_PIECE: Final = 500
-"""Rows that are read at a time, in a millisecond or two."""
 MOST_VERDICTS: Final = 10_000
 """Verdicts that are recorded, the newest."""
 _SCHEMA: Final = """
@@ -45,33 +43,6 @@ _INSERT_LATEST: Final = "INSERT OR REPLACE INTO latest VALUES(?, ?, ?, ?)"
 
 Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
-
-
-def read_history(database: Path) -> Iterator[wire.Telemetry]:
-    """Yield a recording: `Hello` and steps of the ranks, one generation after the other, then the events
-    in order and the last `Beat` of each rank.
-
-    Damage or absence of the file ends the iteration, after the messages that could be read.
-    """
-    for generation in _generations(database):
-        query = "SELECT payload FROM latest WHERE kind = 'hello' AND generation = ? ORDER BY rank"
-        yield from _messages(_rows(database, query, generation))
-        yield from (each for each in read_steps(database) if _generation(each) == generation)
-    yield from read_events(database)
-    yield from read_end(database)
-
-
-def _generations(database: Path) -> list[int]:
-    found: set[int] = set()
-    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
-        for source in ("latest", "steps"):
-            with contextlib.suppress(*DAMAGE):
-                found.update(number for (number,) in connection.execute(f"SELECT DISTINCT generation FROM {source}"))
-    return sorted(number for number in found if isinstance(number, int))
-
-
-def _generation(message: wire.Telemetry) -> int | None:
-    return message.generation if isinstance(message, wire.Steps) else None
 
 
 def read_ranks(database: Path) -> Iterator[wire.Telemetry]:
@@ -128,8 +99,8 @@ def read_inspections(database: Path) -> list[wire.Inspection]:
     return found
 
 
-def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
-    """Yield the newest messages with steps, at most `most`, oldest first."""
+def read_steps(database: Path, most: int = -1) -> Iterator[wire.Telemetry]:
+    """Yield the newest messages with steps, at most `most` where that is not negative, oldest first."""
     yield from _messages(_rows(database, "SELECT payload FROM steps ORDER BY rowid DESC LIMIT ?", most)[::-1])
 
 
@@ -170,14 +141,6 @@ def _end_of(connection: sqlite3.Connection, generation: int) -> int:
         else:
             low = rowid + 1
     return int(low)
-
-
-def read_steps(database: Path) -> Iterator[wire.Telemetry]:
-    """Yield all steps that are left whole, in order; the file is not locked between pieces, even for a slow caller."""
-    last, query = 0, "SELECT payload, rowid FROM steps WHERE rowid > ? ORDER BY rowid LIMIT ?"
-    while rows := _rows(database, query, last, _PIECE):
-        last = rows[-1][1]
-        yield from _messages(rows)
 
 
 def _read(database: Path, query: str) -> Iterator[wire.Telemetry]:

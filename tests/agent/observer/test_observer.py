@@ -288,7 +288,7 @@ def test_ranks_that_count_anew_are_the_same_ranks(launch: Launch, monkeypatch: p
     running(directory)
 
     def steps(generation: int) -> dict[int, int]:
-        found = [each for each in recording.read_newest_steps(directory.database, 100) if isinstance(each, wire.Steps)]
+        found = [each for each in recording.read_steps(directory.database, 100) if isinstance(each, wire.Steps)]
         return {each.rank: each.steps[-1].step for each in found if each.generation == generation}
 
     until(lambda: len(steps(0)) == 2, "steps of both ranks are recorded")

@@ -240,7 +240,7 @@ def job(
         segments = json.loads(plan.read_text())
     records = [
         (message.rank, step)
-        for message in recording.read_history(directory.database)
+        for message in recording.read_steps(directory.database)
         if isinstance(message, wire.Steps)
         for step in message.steps
     ]

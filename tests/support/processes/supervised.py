@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record.recording import read_history
+from ddptop.agent.observer.record.recording import read_events
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import RunDir, is_alive
 from support.harness import until
@@ -23,4 +23,4 @@ def running(directory: RunDir) -> None:
 
 def events(directory: RunDir) -> list[str]:
     """Return the texts of the recorded events."""
-    return [message.text for message in read_history(directory.database) if isinstance(message, wire.Event)]
+    return [message.text for message in read_events(directory.database) if isinstance(message, wire.Event)]

@@ -14,13 +14,14 @@ from support.fakes.relay import relayed
 from support.fakes.relays import Host, NoJudge, hostile, several
 from support.harness import until
 from support.values.messages import read_reply
+from support.values.recordings import read_history
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.hosts import head as head_side
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
-from ddptop.agent.observer.record.recording import read_events, read_history, read_verdicts
+from ddptop.agent.observer.record.recording import read_events, read_verdicts
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.relay.verdicts import judge_of
 from ddptop.agent.run import hosts

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from support.harness import WAIT, WAITING, carriers, ddptop, until
 from support.processes.supervised import events
+from support.values.recordings import read_history
 
 from ddptop.agent.observer.launcher.attached import Attached
-from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import detached, ends, rundir
 from ddptop.agent.run.files.private import Claim

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fakes.events import SaidEvents
 from support.harness import DEADLINE_S, until
+from support.values.recordings import read_history
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recorder
@@ -24,7 +25,6 @@ from ddptop.agent.observer.record import recording as recording_file
 from ddptop.agent.observer.record.history.rows import Rows
 from ddptop.agent.observer.record.inbox import MOST_BYTES, MOST_OWN, Inbox, Judged, Own, Told
 from ddptop.agent.observer.record.recorder import Recorder
-from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.relay.intake import is_sound
 from ddptop.agent.run.identity import Process
 
@@ -286,7 +286,7 @@ def test_a_file_of_noise_is_read_as_far_as_it_goes(tmp_path: Path, noise: bytes,
         file.write(noise)
     for read in (read_history, recording_file.read_steps, recording_file.read_events, recording_file.read_end):
         list(read(database))
-    list(recording_file.read_newest_steps(database, 5))
+    list(recording_file.read_steps(database, 5))
     recording_file.last_recorded(database)
 
 

@@ -13,11 +13,12 @@ import zmq
 from support.fakes.ranks import Rank, beat, hello, ranks, steps, summary
 from support.fakes.relay import relayed
 from support.harness import until
+from support.values.recordings import read_history
 
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere
 from ddptop.agent.observer.record import inbox, recorder
-from ddptop.agent.observer.record.recording import read_events, read_history
+from ddptop.agent.observer.record.recording import read_events
 from ddptop.agent.observer.relay import intake
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.service import fills

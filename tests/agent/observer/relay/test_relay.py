@@ -15,13 +15,14 @@ from support.fakes.ranks import Rank, beat, hello, ranks, step, steps, summary
 from support.fakes.relay import relayed
 from support.harness import DEADLINE_S, until
 from support.values.messages import read_reply
+from support.values.recordings import read_history
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere
 from ddptop.agent.observer.record.recorder import Recorder
-from ddptop.agent.observer.record.recording import read_events, read_history
+from ddptop.agent.observer.record.recording import read_events
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.service import service

@@ -141,7 +141,7 @@ while True:
     running(directory)
 
     def steps() -> dict[int, int]:
-        found = [each for each in recording.read_newest_steps(directory.database, 100) if isinstance(each, wire.Steps)]
+        found = [each for each in recording.read_steps(directory.database, 100) if isinstance(each, wire.Steps)]
         return {each.rank: each.steps[-1].step for each in found}
 
     until(lambda: len(steps()) == 2 and min(steps().values()) > 20, "steps of both ranks are recorded")

@@ -23,7 +23,7 @@ from support.processes.supervised import events, over, running
 from ddptop.agent import wire
 from ddptop.agent.observer import observer
 from ddptop.agent.observer.launcher import launcher
-from ddptop.agent.observer.record.recording import read_history
+from ddptop.agent.observer.record.recording import read_ranks
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import detached, rundir
 from ddptop.agent.run.files.private import Claim
@@ -239,7 +239,7 @@ def test_no_ranks_are_looked_up_of_a_run_that_is_looked_after(
 
 def hellos(directory: RunDir) -> list[tuple[int, int]]:
     """Return the generations and ranks that the observer has heard."""
-    return [(m.generation, m.rank) for m in read_history(directory.database) if isinstance(m, wire.Hello)]
+    return [(m.generation, m.rank) for m in read_ranks(directory.database) if isinstance(m, wire.Hello)]
 
 
 def test_each_generation_has_its_cause(launch: Launch, tmp_path: Path) -> None:
