@@ -17,10 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.agent.observer.model.hearing import OBSERVED_S, Hearing
-from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames, is_on_several
+from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
 from ddptop.agent.observer.model.run_model import LOOK_S, RunModel
 from ddptop.agent.observer.status import survey, takeover
-from ddptop.agent.run import rundir
+from ddptop.agent.run import rundir, states
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.agent.wire import HostFrame, RankFrame, RunFrame
@@ -80,7 +80,7 @@ class Link:
         self._run = directory.read()
         self._is_replaced = False
         """True once another run has the name: the last frame of this one stays."""
-        shows_logs = self._looks_back and is_on_several(self._run) and not self._has_ended
+        shows_logs = self._looks_back and states.has_other_hosts(self._run) and not self._has_ended
         self._copies = _copied_logs(directory) if shows_logs else None
         self.control = RunControl(directory, self._run, self._who)
         self.inspector = RunInspector(directory, self._run)
@@ -286,7 +286,7 @@ class Link:
             return
         has_just_ended = run.state in ENDED_STATES and not self._has_ended
         self._run = run
-        if is_on_several(run):
+        if states.has_other_hosts(run):
             self._know_members()
         if has_just_ended:
             # Its observer has said its last: what follows is in the record.
@@ -347,7 +347,7 @@ class Link:
         if self.control.countdown:
             run = replace(run, ending=self.control.countdown)
         silent_s = None if run.state in ENDED_STATES else self._hearing.missed_s(self._now)
-        if is_on_several(self._run):
+        if states.has_other_hosts(self._run):
             ranks = [self._from_here(rank) for rank in ranks]
         frame = whole(run, tuple(ranks), self._told[1], self.history, silent_s)
         refused = 0 if self._observed is None else self._observed.refused

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,7 +17,7 @@ from ddptop.agent.observer.end import kinds, traces
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.records import Member
 from ddptop.agent.run.rundir import RunDir
-from ddptop.agent.text import clean_line
+from ddptop.agent.text import clean_line, ranks_in_spans
 
 _LOG_BYTES: Final = 64 << 10
 """Bytes at the end of a rank's log in which its crash dump is looked for."""
@@ -175,8 +174,8 @@ def _apart(
         at = {each.left_at for rank in finished if (each := members[rank].ended) is not None and each.left_at}
         if len(finished) == 1 and at:
             left += f" by sys.exit ({clean_line(at.pop(), 100)})"
-        text = f"{ranks(finished)} {left} while "
-        text += f"{ranks(stood)} still stood in {next(iter(stood.values())).text}"
+        text = f"{ranks_in_spans(finished)} {left} while "
+        text += f"{ranks_in_spans(stood)} still stood in {next(iter(stood.values())).text}"
         return Apart(kinds.LEFT_EARLY.name, text, finished[0] if len(finished) == 1 else None)
     if not stood or kind not in (kinds.MISMATCH, kinds.TIMEOUT):
         return None
@@ -191,29 +190,21 @@ def _apart(
     by_call = {call: [rank for rank, each in stood.items() if each == call] for call in calls}
     if len(calls) > 1:
         least, most = calls[0], calls[-1]
-        text = f"{ranks(by_call[least])} called {least.text} where {ranks(by_call[most])} called {most.text}"
+        few, many = ranks_in_spans(by_call[least]), ranks_in_spans(by_call[most])
+        text = f"{few} called {least.text} where {many} called {most.text}"
         one = len(by_call[least]) == 1 < len(by_call[most])
         return Apart(kinds.MISMATCH.name, text, by_call[least][0] if one else None)
     call = calls[0]
     if kind is kinds.MISMATCH:
         sizes = re.search(_SIZES, said)
         other = "sizes that do not match" if len(stood) > 1 else "another size than its peers"
-        text = f"{ranks(stood)} called {call.text} with {other}"
+        text = f"{ranks_in_spans(stood)} called {call.text} with {other}"
         if sizes:
             text += f": {int(sizes[1]):,} bytes came where {int(sizes[2]):,} were expected"
         return Apart(kinds.MISMATCH.name, text, None)
     missing = [rank for rank in members if rank not in stood and codes.get(rank) in (None, -signal.SIGTERM)]
     if not missing:
         return None
-    text = f"{ranks(missing)} did not come to {call.text}, in which {ranks(stood)} waited until the timeout"
+    waited = f"{call.text}, in which {ranks_in_spans(stood)} waited until the timeout"
+    text = f"{ranks_in_spans(missing)} did not come to {waited}"
     return Apart(kinds.TIMEOUT.name, text, missing[0] if len(missing) == 1 else None)
-
-
-def ranks(numbers: Collection[int]) -> str:
-    """Return `rank 1`, `ranks 0, 2-5`."""
-    found = []
-    for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
-        run = [number for _, number in group]
-        found += [str(run[0])] if len(run) == 1 else [f"{run[0]}-{run[-1]}"]
-    shown = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
-    return f"rank{'' if len(numbers) == 1 else 's'} {shown}"

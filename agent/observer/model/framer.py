@@ -11,7 +11,7 @@ from itertools import islice
 from operator import is_
 from typing import Final
 
-from ddptop.agent.observer.model.hosts import NO_HOSTS, UNREPORTED, HostFrames, is_on_several
+from ddptop.agent.observer.model.hosts import NO_HOSTS, UNREPORTED, HostFrames
 from ddptop.agent.observer.model.ranks.group import WAIT
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
 from ddptop.agent.observer.model.situation import Situation
@@ -149,14 +149,14 @@ class Framer:
             self._log_of(model),
             store.alignment.means_ms(rank),
             host,
-            placed=host is not None or (model.member is None and is_on_several(store.run)),
+            placed=host is not None or (model.member is None and states.has_other_hosts(store.run)),
             kind=situation.totals.collective,
             short=short,
         )
 
     def _log_of(self, model: RankModel) -> str | None:
         """Return the file that a rank of a launched run on this host writes to."""
-        here = model.member is not None or not is_on_several(self._store.run)
+        here = model.member is not None or not states.has_other_hosts(self._store.run)
         return self._logs.get(model.rank) if here and not model.far else None
 
     def _ended_at(self, state: str) -> float | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 from msgspec.structs import replace
 
+from ddptop.agent.run.states import has_other_hosts
 from ddptop.agent.wire.frames import HostFrame
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from ddptop.agent.observer.model.situation import Situation
     from ddptop.agent.run.records import Member, Run
 
-ALONE: Final = "alone"
-"""State of a host that shows its own ranks only, because no link to the others could be made."""
 UNREPORTED: Final = "not reported yet"
 """What is told of a rank on another host, nobody knows which, that has not come."""
 _TOLD_S: Final = 2.0
@@ -114,11 +113,6 @@ def _timed(host: HostFrame, times: Mapping[int, Sequence[float | None]], wait: i
     return replace(host, step_ms=max(steps, default=None), own_ms=max(own, default=None))
 
 
-def is_on_several(run: Run) -> bool:
-    """Say whether a run has ranks on other hosts, by its record."""
-    return (run.nodes or 1) > 1 or (run.local_world is not None and run.local_world < run.world)
-
-
 class Hosts:
     """The hosts of one run, as far as they are known."""
 
@@ -178,7 +172,7 @@ class Hosts:
     def unlinked(self, run: Run, ranks: Mapping[int, RankModel]) -> tuple[int, ...]:
         """Return the ranks on other hosts that nobody tells of, once all ranks of this host have come."""
         told, here = self.shown.by_rank, run.local_world
-        if not is_on_several(run) or here is None or len(told) >= len(ranks):
+        if not has_other_hosts(run) or here is None or len(told) >= len(ranks):
             return ()
         missing = [rank for rank, model in ranks.items() if rank not in told and not model.is_known]
         come = sum(model.member is not None and not model.far for model in ranks.values()) if missing else 0

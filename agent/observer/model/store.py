@@ -16,7 +16,7 @@ from ddptop.agent.observer.judge.join import StepJoin
 from ddptop.agent.observer.model.changes import Changes
 from ddptop.agent.observer.model.collectives import Alignment
 from ddptop.agent.observer.model.hearing import Hearing
-from ddptop.agent.observer.model.hosts import Hosts, is_on_several
+from ddptop.agent.observer.model.hosts import Hosts
 from ddptop.agent.observer.model.ranks.generations import Generations
 from ddptop.agent.observer.model.ranks.group import Totals, add_up, step_of
 from ddptop.agent.observer.model.ranks.rank import DEFAULT, RankModel
@@ -24,7 +24,7 @@ from ddptop.agent.observer.model.situation import Liveness, Situation, Sources
 from ddptop.agent.observer.model.thresholds import Thresholds
 from ddptop.agent.run import generations
 from ddptop.agent.run.rundir import Member, Run
-from ddptop.agent.run.states import ENDED
+from ddptop.agent.run.states import ENDED, has_other_hosts
 from ddptop.agent.wire.frames import EventLine
 
 RENEWED_S = 1.0
@@ -204,7 +204,7 @@ class Store:
         That its host belongs to this training is for the observers to judge.
         """
         here = (model.member.host for model in self.ranks.values() if model.member is not None and not model.far)
-        return is_on_several(self.run) and hello.host not in here
+        return has_other_hosts(self.run) and hello.host not in here
 
     def _follow(self, generation: int, now: float) -> None:
         """Begin with the ranks of a new generation, where this is one: torchrun has started all of them anew."""

@@ -33,7 +33,7 @@ from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.records import TORCHRUN
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.run.switches import checking, injection
-from ddptop.agent.text import clean, clean_line
+from ddptop.agent.text import clean, clean_line, ranks_in_spans
 from ddptop.agent.version import VERSION
 
 _EVENTS: Final = 12
@@ -405,12 +405,11 @@ def _collateral(others: list[RankEnd]) -> str:
         if each.state != "alive":
             alike.setdefault(re.sub(r"\d+", "#", each.told), []).append(each)
     parts = [
-        f"{last_words.ranks([each.rank for each in group])}: {clean_line(group[0].told, 160)}"
-        for group in alike.values()
+        f"{ranks_in_spans([each.rank for each in group])}: {clean_line(group[0].told, 160)}" for group in alike.values()
     ]
     living = [each.rank for each in others if each.state == "alive"]
     if living:
-        parts.append(f"{last_words.ranks(living)}: alive")
+        parts.append(f"{ranks_in_spans(living)}: alive")
     return clean_line("; ".join(parts), 600)
 
 

@@ -15,9 +15,9 @@ from typing import Final
 
 import psutil
 
+from ddptop.agent.run.hosts import LISTEN_VARIABLE
 from ddptop.agent.text import Complaint, clean_line
 
-LISTEN_VARIABLE: Final = "DDPTOP_LISTEN"
 MASTER_VARIABLE: Final = "MASTER_ADDR"
 MOST: Final = 16
 """Addresses that are told to the branches at most."""

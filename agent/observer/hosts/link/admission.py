@@ -23,7 +23,8 @@ from typing import Any, Final
 import zmq
 from zmq.utils import z85
 
-from ddptop.agent.observer.hosts.link.addresses import LISTEN_VARIABLE, Place
+from ddptop.agent.observer.hosts.link.addresses import Place
+from ddptop.agent.run.hosts import LISTEN_VARIABLE
 from ddptop.agent.text import Complaint
 
 SPARE: Final = 200

@@ -27,8 +27,6 @@ MEMBERS: Final = b"M"
 PING: Final = b"T"
 PONG: Final = b"t"
 
-MOST_FRAMES: Final = 4
-"""Of a message, with its kind."""
 MOST_NAME: Final = 32
 """Bytes of the name of a requester."""
 _TOPIC: Final = 32

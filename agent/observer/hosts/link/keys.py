@@ -17,10 +17,9 @@ import zmq
 from zmq.utils import z85
 
 from ddptop.agent.run.files import private
+from ddptop.agent.run.hosts import KEY_FILE_VARIABLE
 from ddptop.agent.text import Complaint
 
-KEY_FILE_VARIABLE: Final = "DDPTOP_KEY_FILE"
-"""Environment variable with the path of a file that all hosts of a run share."""
 SHORTEST: Final = 32
 """Bytes of such a file at least."""
 _LONGEST: Final = 64 << 10

@@ -11,11 +11,10 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.link import addresses, keys
-from ddptop.agent.observer.hosts.link.addresses import LISTEN_VARIABLE
 from ddptop.agent.observer.hosts.link.head import Head
-from ddptop.agent.observer.hosts.link.keys import KEY_FILE_VARIABLE, Pair
+from ddptop.agent.observer.hosts.link.keys import Pair
 from ddptop.agent.run import hosts
-from ddptop.agent.run.hosts import Listen
+from ddptop.agent.run.hosts import KEY_FILE_VARIABLE, LISTEN_VARIABLE, Listen
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.text import Complaint, clean_line
 
