@@ -6,6 +6,7 @@ again a second later, because later messages may be within the bound.  It belong
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -45,14 +46,7 @@ class Listener:
         """By address, the time at which a connection ended that has not been made again."""
         self._addresses: set[str] = set()
         self._breaks = 0
-        # Without a bound on its queue: where that is full, ZeroMQ's thread blocks, and with it all
-        # sockets of the context.
-        self._monitor = context.socket(zmq.PAIR)
-        self._monitor.linger = 0
-        self._monitor.rcvhwm = 0
-        address = f"inproc://listener-{id(self)}"
-        self.socket.monitor(address, zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
-        self._monitor.connect(address)
+        self._monitor = watch(self.socket, zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
 
     def connect(self, address: str) -> None:
         """Subscribe to a peer; raises `zmq.ZMQError` where the address is invalid."""
@@ -82,12 +76,8 @@ class Listener:
 
     def _note_connections(self) -> None:
         """Take in which connections were made and which have ended."""
-        while self._monitor.poll(0):
-            # The layout is that of zmq_socket_monitor(3). Importing `zmq.utils.monitor`, which reads it too, takes
-            # a tenth of the start of a verb.
-            event, endpoint = self._monitor.recv_multipart()
-            address = endpoint.decode(errors="replace")
-            if int.from_bytes(event[:2], sys.byteorder) == zmq.EVENT_CONNECTED:
+        for event, _, address in events(self._monitor, sys.maxsize):
+            if event == zmq.EVENT_CONNECTED:
                 self._lost.pop(address, None)
             elif address in self._addresses:
                 self._breaks += 1
@@ -98,3 +88,29 @@ class Listener:
         self.socket.monitor(None, 0)  # None takes the monitor away
         self._monitor.close(linger=0)
         self.socket.close(linger=0)
+
+
+def watch(watched: zmq.Socket[Any], wanted: int) -> zmq.Socket[Any]:
+    """Return a socket that tells these events of another one."""
+    address = f"inproc://watch-{id(watched)}"
+    watched.monitor(address, wanted)
+    monitor: zmq.Socket[Any] = watched.context.socket(zmq.PAIR)
+    monitor.linger = 0
+    # Where its queue is full, ZeroMQ's thread blocks, and with it all sockets of the context.
+    monitor.rcvhwm = 0
+    monitor.connect(address)
+    return monitor
+
+
+def events(monitor: zmq.Socket[Any], most: int) -> list[tuple[int, int, str]]:
+    """Return the events that have come, at most so many, each with its value and address (zmq_socket_monitor(3)).
+
+    To import `zmq.utils.monitor`, which reads them too, takes a tenth of the start of a verb.
+    """
+    found: list[tuple[int, int, str]] = []
+    with contextlib.suppress(zmq.Again):
+        while len(found) < most:
+            event, address = monitor.recv_multipart(zmq.NOBLOCK)
+            number, value = int.from_bytes(event[:2], sys.byteorder), int.from_bytes(event[2:6], sys.byteorder)
+            found.append((number, value, address.decode(errors="replace")))
+    return found

@@ -11,7 +11,7 @@ import re
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.observer.end import hung
 from ddptop.agent.observer.end.processes import signal_name
@@ -22,6 +22,9 @@ from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.script.last_output import explain, in_log, last_output
 from ddptop.agent.text import clean_line, plural, ranks_in_spans
 from ddptop.agent.wire import MOST_RANKS, Verdict
+
+if TYPE_CHECKING:
+    from ddptop.agent.observer.hosts.ends import LostHost
 
 # Patterns are compiled at their first use: each look at a run imports this module, and few runs have failed.
 _FAILURE: Final = r"\brank\s*:\s*(\d{1,5}) \(local_rank: \d{1,5}\)\s+exitcode\s*:\s*(-?\d{1,9}) \(pid: (\d{1,9})\)"
@@ -66,15 +69,6 @@ class FirstCause:
     """A problem that does not make the run a failure."""
     kind: str = ""
     """Name of the kind of a failure, as `kinds` has it; empty where it is none or not recognized."""
-
-
-class LostHost(NamedTuple):
-    """Another host that is not heard, with ranks of whose end nothing is known."""
-
-    host: str
-    ranks: tuple[int, ...]
-    heard_at_ns: int
-    """When it was heard last."""
 
 
 @dataclass(frozen=True, slots=True)

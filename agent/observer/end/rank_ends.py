@@ -202,7 +202,6 @@ class RankEnds:
         reported = self._reported if self._hosts.role == "head" else ReportedEnds()
         everyone = {**reported.members, **members}
         at_ns = {**{rank: death.at_ns for rank, death in reported.deaths.items()}, **self._exits.at_ns}
-        lost = [cause.LostHost(*each) for each in reported.lost(self._hosts.hosts())]
         heard = {rank for each in self._hosts.hosts() for rank in each.ranks} if self._hosts.role == "head" else set()
         killed_by = self._orders.ranks_killed_by
         judgement = cause.judge(
@@ -215,7 +214,7 @@ class RankEnds:
             killed_by,
             self._directory,
             {**reported.deaths, **self._seen},
-            lost,
+            reported.lost(self._hosts.hosts()),
             elsewhere=reported.members.keys() | reported.deaths.keys(),
             hangs=[] if hang is None else [hang],
         )

@@ -91,7 +91,7 @@ class Branch(OneSide):
         if kind == PUBLICATION:
             self._take_publication(*frames)
         elif kind == COMMAND:
-            self._here.news.append(Asked(elsewhere.named(head.name, frames[0]), frames[1:], head.offset_s))
+            self._here.news.append(Asked(elsewhere.named(head.name, frames[0]), frames[1:], head.pings.offset_s))
         elif kind == ANSWER and self.questions.is_own(frames[0]):
             return self.questions.answered(head.name, frames[-1])
         elif kind == ANSWER:

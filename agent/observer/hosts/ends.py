@@ -43,6 +43,7 @@ class LostHost(NamedTuple):
     host: str
     ranks: tuple[int, ...]
     heard_at_ns: int
+    """When it was heard last."""
 
 
 class ReportedEnds:

@@ -110,7 +110,7 @@ class Head(OneSide):
         if kind == PUBLICATION:
             return self._take_publication(branch, *frames)
         if kind == COMMAND:
-            self._here.news.append(Asked(elsewhere.named(name, frames[0]), frames[1:], branch.peer.offset_s))
+            self._here.news.append(Asked(elsewhere.named(name, frames[0]), frames[1:], branch.peer.pings.offset_s))
         elif kind == ANSWER and len(frames) == 2:
             return self.questions.is_own(frames[0]) and self.questions.answered(name, frames[1])
         elif kind == ANSWER:
@@ -332,8 +332,8 @@ class Head(OneSide):
     def _state_of(self, branch: Connected) -> HostState:
         peer = branch.peer
         return HostState(
-            peer.host, branch.state, tuple(sorted(branch.ranks)), peer.heard_at_ns, _ms(peer.offset_s),
-            _ms(peer.offset_error_s), _ms(peer.rtt_s), peer.hello.agent_version,
+            peer.host, branch.state, tuple(sorted(branch.ranks)), peer.heard_at_ns, _ms(peer.pings.offset_s),
+            _ms(peer.pings.offset_error_s), _ms(peer.pings.rtt_s), peer.hello.agent_version,
             gone=tuple(sorted(branch.ranks & self._lost)),
         )  # fmt: skip
 

@@ -16,13 +16,13 @@ import hmac
 import resource
 import socket
 import struct
-import sys
 from collections import Counter
 from typing import Any, Final
 
 import zmq
 from zmq.utils import z85
 
+from ddptop.agent.control.listening import events, watch
 from ddptop.agent.observer.hosts.link.addresses import Place
 from ddptop.agent.run.hosts import LISTEN_VARIABLE
 from ddptop.agent.text import Complaint
@@ -156,7 +156,7 @@ class Admission:
                 # A REP socket takes the next question only after its answer.
                 self._zap.send_multipart(self._answer(self._zap.recv_multipart(zmq.NOBLOCK)))
         if self._monitor is not None:
-            for event, value in events(self._monitor, _MOST_A_TURN):
+            for event, value, _ in events(self._monitor, _MOST_A_TURN):
                 self._note(event, value, now)
         self._count(now)
         # Of those that it lets in no more than half remain unfinished when it opens again.
@@ -206,25 +206,3 @@ class Admission:
         self._zap.close()
         if self._monitor is not None:
             self._monitor.close(linger=0)
-
-
-def watch(watched: zmq.Socket[Any], wanted: int) -> zmq.Socket[Any]:
-    """Return a socket that tells these events of another one."""
-    address = f"inproc://link-{id(watched)}"
-    watched.monitor(address, wanted)
-    monitor: zmq.Socket[Any] = watched.context.socket(zmq.PAIR)
-    monitor.linger = 0
-    # Where its queue is full, ZeroMQ's thread blocks, and with it all sockets of the context.
-    monitor.rcvhwm = 0
-    monitor.connect(address)
-    return monitor
-
-
-def events(monitor: zmq.Socket[Any], most: int) -> list[tuple[int, int]]:
-    """Return the events that have come, at most so many, each with its value (see zmq_socket_monitor(3))."""
-    found: list[tuple[int, int]] = []
-    with contextlib.suppress(zmq.Again):
-        while len(found) < most:
-            event, _ = monitor.recv_multipart(zmq.NOBLOCK)
-            found.append((int.from_bytes(event[:2], sys.byteorder), int.from_bytes(event[2:6], sys.byteorder)))
-    return found

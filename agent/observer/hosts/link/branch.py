@@ -9,7 +9,8 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts.link import admission, frames
+from ddptop.agent.control.listening import events, watch
+from ddptop.agent.observer.hosts.link import frames
 from ddptop.agent.observer.hosts.link.peer import Peer
 from ddptop.agent.observer.hosts.link.side import CLOCKS, LINGER_MS, SOONEST_S, Clocks, Side, prepare
 from ddptop.agent.run.hosts import Listen
@@ -82,7 +83,7 @@ class Branch(Side):
             self._socket.curve_serverkey = listen.server.encode()
             self._socket.curve_publickey = listen.client_public.encode()
             self._socket.curve_secretkey = listen.client_secret.encode()
-            self._monitor = admission.watch(
+            self._monitor = watch(
                 self._socket,
                 zmq.EVENT_DISCONNECTED
                 | zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -128,7 +129,7 @@ class Branch(Side):
         self._socket.close(linger=LINGER_MS if self.is_linked else 0)
 
     def _look(self) -> None:
-        for event, _ in admission.events(self._monitor, _MOST_EVENTS):
+        for event, *_ in events(self._monitor, _MOST_EVENTS):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._begin()
             elif event == zmq.EVENT_DISCONNECTED:

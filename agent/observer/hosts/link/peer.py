@@ -127,21 +127,6 @@ class Peer:
         """Whether it is there: connected, and heard of."""
         return self.is_connected and not self.is_silent
 
-    @property
-    def rtt_s(self) -> float | None:
-        """Seconds to it and back, at best."""
-        return self.pings.rtt_s
-
-    @property
-    def offset_s(self) -> float | None:
-        """Seconds by which its clock is ahead of this host's."""
-        return self.pings.offset_s
-
-    @property
-    def offset_error_s(self) -> float | None:
-        """The true offset is at most so far from that."""
-        return self.pings.offset_error_s
-
     def begin(self, session: int, now: float) -> None:
         """Begin a connection."""
         self.end(now)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ddptop.agent.observer.end import cause, kinds
+from ddptop.agent.observer.hosts.ends import LostHost
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 from ddptop.agent.text import clean_line
@@ -265,21 +266,21 @@ def test_torchruns_local_rank_is_a_rank_of_this_host() -> None:
 def test_a_host_that_is_gone_is_the_cause_of_lost_connections() -> None:
     """Its ranks have left no word, and the others have only noticed it."""
     group = members(member(0, 1, LOST, at_ns=30), member(1, 1, LOST, at_ns=31))
-    found = cause.judge(4, group, 1, "", lost=[cause.LostHost("node2", (2, 3), 20)])
+    found = cause.judge(4, group, 1, "", lost=[LostHost("node2", (2, 3), 20)])
     assert (found.state, found.cause, found.kind) == ("failed", "host node2 gone (ranks 2-3)", "host_gone")
 
 
 def test_an_error_before_the_loss_of_a_host_is_the_cause() -> None:
     """The host went because of it, or after it."""
     group = members(member(0, 1, "ValueError: a", at_ns=10), member(1, 1, LOST, at_ns=31))
-    found = cause.judge(4, group, 1, "", lost=[cause.LostHost("node2", (2, 3), 20)])
+    found = cause.judge(4, group, 1, "", lost=[LostHost("node2", (2, 3), 20)])
     assert found.cause == "rank 0: ValueError: a"
 
 
 def test_ranks_that_finished_accuse_no_host_that_fell_silent() -> None:
     """All that are heard have finished: of the others nothing is known, and that is said."""
     group = members(member(0, 0), member(1, 0))
-    found = cause.judge(4, group, None, "", lost=[cause.LostHost("node2", (2, 3), 20)])
+    found = cause.judge(4, group, None, "", lost=[LostHost("node2", (2, 3), 20)])
     assert found.state == "ended"
     assert found.cause == "every rank that is heard has finished; node2 did not answer: 2 ranks unknown"
 

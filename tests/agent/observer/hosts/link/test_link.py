@@ -55,13 +55,13 @@ def test_both_sides_find_how_far_the_other_clock_is_ahead() -> None:
         branch, _ = made.branch(hello("node2", (2, 3)), wall_ns=lambda: time.time_ns() + 90 * 10**9)
         made.until(lambda: branch.is_linked)
         (peer,) = made.head.peers.values()
-        made.until(lambda: peer.offset_s is not None and branch.head and branch.head.offset_s is not None)
+        made.until(lambda: peer.pings.offset_s is not None and branch.head and branch.head.pings.offset_s is not None)
         assert branch.head is not None
         for found, ahead_s in ((peer, 90), (branch.head, -90)):
-            assert found.offset_s is not None
-            assert found.offset_error_s is not None
-            assert abs(found.offset_s - ahead_s) <= found.offset_error_s + 1e-6
-            assert found.offset_error_s < 0.5
+            assert found.pings.offset_s is not None
+            assert found.pings.offset_error_s is not None
+            assert abs(found.pings.offset_s - ahead_s) <= found.pings.offset_error_s + 1e-6
+            assert found.pings.offset_error_s < 0.5
 
 
 def test_a_host_that_says_nothing_for_three_seconds_is_silent_and_not_any_more_once_it_is_heard() -> None:
