@@ -22,13 +22,14 @@ from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.end.escalation import NotOurs, Survived
 from ddptop.agent.observer.status import membership, survey, takeover
+from ddptop.agent.observer.status.membership import ProcessLine
 from ddptop.agent.run import hosts, states
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError
-from ddptop.agent.text import clean, plural
+from ddptop.agent.text import plural
 from ddptop.tui.control import actor
-from ddptop.tui.control.kill import Aim, Consent, ProcessLine
+from ddptop.tui.control.kill import Aim, Consent
 
 _TAKEOVER_S: Final = 5.0
 """How long a command waits for an observer that is just taking over."""
@@ -89,19 +90,7 @@ class Ending:
 
     def processes(self) -> list[ProcessLine]:
         """Return every live process of the run."""
-        return [
-            ProcessLine(
-                process=entry.process,
-                role=entry.role,
-                rank=entry.rank,
-                status=clean(entry.status, 20),
-                age_s=entry.age_s,
-                cpu_percent=entry.cpu_percent,
-                memory_bytes=entry.memory_bytes,
-                command=clean(entry.command, 200),
-            )
-            for entry in membership.entries(self._directory.read(), self._directory.members())
-        ]
+        return membership.processes(self._directory.read(), self._directory.members())
 
     def kill(
         self,

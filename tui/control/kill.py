@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent.control.refusals import Refused
@@ -15,23 +14,6 @@ from ddptop.agent.run.identity import Process
 
 Aim = int | Process | None
 """What a kill or a signal is meant for: a rank by its number, one process by its identity, or the whole run."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessLine:
-    """One process of the run, for the list that one is chosen from. Text in here is clean."""
-
-    process: Process
-    role: str
-    """`torchrun`, `rank`, `data worker` or `helper`."""
-    rank: int | None
-    """The rank that it is or works for."""
-    status: str
-    age_s: float | None
-    cpu_percent: float | None
-    """Since it began; 100 is one core."""
-    memory_bytes: int | None
-    command: str
 
 
 class Consent:

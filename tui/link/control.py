@@ -17,12 +17,13 @@ from ddptop.agent.control import caller, journal
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.status import takeover
+from ddptop.agent.observer.status.membership import ProcessLine
 from ddptop.agent.run import hosts, states
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.tui.control import actor
 from ddptop.tui.control.ending import Ending
-from ddptop.tui.control.kill import Aim, Consent, ProcessLine
+from ddptop.tui.control.kill import Aim, Consent
 from ddptop.tui.link.source import Refused
 
 OBSERVER_S: Final = 10.0

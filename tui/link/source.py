@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from ddptop.agent.control.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.agent.control.waiting import Waiting
+from ddptop.agent.observer.status.membership import ProcessLine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui.control.kill import Aim, Consent, ProcessLine
+from ddptop.tui.control.kill import Aim, Consent
 from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
 

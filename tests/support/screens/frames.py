@@ -19,11 +19,12 @@ from msgspec.structs import replace
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.store import Store
+from ddptop.agent.observer.status.membership import ProcessLine
 from ddptop.agent.observer.status.report import Report
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict
-from ddptop.tui.control.kill import Aim, Consent, ProcessLine
+from ddptop.tui.control.kill import Aim, Consent
 from ddptop.tui.link.source import Refused, Unholdable
 from ddptop.tui.model.diagnosis.report import ReportLine
 from ddptop.tui.model.diagnosis.stacks import Stacks

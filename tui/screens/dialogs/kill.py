@@ -18,8 +18,9 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
+from ddptop.agent.observer.status.membership import ProcessLine
 from ddptop.tui.control import signals
-from ddptop.tui.control.kill import Aim, Consent, Killing, ProcessLine
+from ddptop.tui.control.kill import Aim, Consent, Killing
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Control, Refused
 from ddptop.tui.model.frame import Frame

@@ -23,9 +23,9 @@ from textual.screen import ScreenResultType
 from textual.widgets import DirectoryTree, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from ddptop.agent.observer.status.membership import ProcessLine
 from ddptop.agent.text import clean
 from ddptop.tui.control import signals
-from ddptop.tui.control.kill import ProcessLine
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Control, Refused

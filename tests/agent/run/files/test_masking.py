@@ -137,7 +137,7 @@ def test_what_is_started_gets_the_secrets(launched: RunDir, tmp_path: Path) -> N
         assert told.read_text() == SECRET * 2
         assert processes.find_torchrun(directory.read()) == torchrun.process
         known = directory.update(torchrun=torchrun.process)
-        (entry,) = membership.entries(known, {})
+        (entry,) = membership.processes(known, {})
         assert entry.command.endswith("--token ***")
     finally:
         psutil.Process(torchrun.process.pid).kill()
