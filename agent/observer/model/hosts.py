@@ -5,8 +5,8 @@ The head of the run tells of them once a second; before that, and of a run that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,45 +38,29 @@ class Clock(NamedTuple):
     """The true offset is at most so far from that."""
 
 
-class HostFrames(Sequence[HostFrame]):
+class HostFrames(tuple[HostFrame, ...]):
     """The hosts of a run, in the order of their ranks; none of a run on one host."""
 
-    def __init__(self, hosts: Sequence[HostFrame] = (), by_rank: Mapping[int, int] | None = None) -> None:
-        """Hold these hosts; `by_rank` has the number of the host of each rank, where the caller has it."""
-        self._hosts = tuple(hosts)
+    by_rank: Mapping[int, int]
+    """The number of the host of each rank that is known to be on one."""
+
+    def __new__(cls, hosts: Iterable[HostFrame] = (), by_rank: Mapping[int, int] | None = None) -> HostFrames:
+        """Hold these hosts; `by_rank` is given where the caller has it."""
+        made = super().__new__(cls, hosts)
         if by_rank is None:
-            by_rank = {rank: number for number, host in enumerate(self._hosts) for rank in host.ranks}
-        self.by_rank = by_rank
-        """The number of the host of each rank that is known to be on one."""
-
-    def __len__(self) -> int:
-        return len(self._hosts)
-
-    @overload
-    def __getitem__(self, index: int) -> HostFrame: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[HostFrame, ...]: ...
-    def __getitem__(self, index: int | slice) -> HostFrame | tuple[HostFrame, ...]:
-        return self._hosts[index]
-
-    def __iter__(self) -> Iterator[HostFrame]:
-        return iter(self._hosts)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, HostFrames) and self._hosts == other._hosts
-
-    def __hash__(self) -> int:
-        return hash(self._hosts)
+            by_rank = {rank: number for number, host in enumerate(made) for rank in host.ranks}
+        made.by_rank = by_rank
+        return made
 
     @property
     def several(self) -> bool:
         """True where ranks of more than one host are known: only then there is something to group."""
-        return len(self._hosts) > 1
+        return len(self) > 1
 
     def of(self, rank: int | None) -> HostFrame | None:
         """Return the host of a rank; None where it is not known, or the run has one host."""
         number = None if rank is None else self.by_rank.get(rank)
-        return None if number is None else self._hosts[number]
+        return None if number is None else self[number]
 
     def name_of(self, rank: int | None) -> str:
         """Return the name of a rank's host where there are several; else nothing."""
@@ -88,7 +72,7 @@ class HostFrames(Sequence[HostFrame]):
         number = self.by_rank.get(rank)
         if number is None:
             return None
-        host = self._hosts[number]
+        host = self[number]
         if host.offset_ms is None or host.offset_error_ms is None:
             return None
         return Clock(number, round(host.offset_ms * 1e6), round(host.offset_error_ms * 1e6))
@@ -100,7 +84,7 @@ class HostFrames(Sequence[HostFrame]):
             times: by rank, in ms: a step, and its phases.
             wait: where in these the waiting for others stands.
         """
-        return HostFrames([_timed(host, times, wait) for host in self._hosts], self.by_rank)
+        return HostFrames([_timed(host, times, wait) for host in self], self.by_rank)
 
 
 NO_HOSTS: Final = HostFrames()

@@ -22,7 +22,7 @@ from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding, silence
 from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.observer.service.service import Service
-from ddptop.agent.run.files.growth import grown
+from ddptop.agent.run.files import tail
 from ddptop.agent.run.rundir import RunDir
 
 _OBEY_S: Final = 0.02
@@ -165,7 +165,7 @@ class Commands:
 
     def _log_of(self, rank: int, command: wire.ReadLog) -> wire.Reply:
         try:
-            found = grown(
+            found = tail.grown(
                 self._directory.rank_log(rank), command.inode or -1, command.offset,
                 most=wire.MOST_OF_LOG, tail=command.tail, behind=_BEHIND,
             )  # fmt: skip
@@ -173,7 +173,7 @@ class Commands:
             return wire.Reply(command.id, False, "not written yet")
         except OSError as problem:
             return wire.Reply(command.id, False, problem.strerror or type(problem).__name__)
-        return wire.Reply(command.id, True, log=None if found is None else wire.LogPiece(*found))
+        return wire.Reply(command.id, True, log=found)
 
 
 def _rank(frames: list[bytes]) -> int | None:

@@ -8,7 +8,6 @@ removal   the removal of a run directory
 masking   secrets, and the file that stores them
 sparse    log files whose middle is cut out
 logfile   a log that others write, read from any place on
-tail      the end of a log, as text
-growth    the end of a log and the bytes added to it, in pieces for a copy of it
+tail      the end of a log, as text, and what is added to it, in pieces for a copy
 database  the exceptions of a damaged SQLite file
 """
