@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import zmq
@@ -32,10 +32,8 @@ class Listener:
         context: zmq.Context[Any],
         topics: Iterable[bytes],
         unread: int = wire.UNREAD,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make the socket; it queues at most `unread` messages of each peer."""
-        self._clock = clock
         self.socket = context.socket(zmq.SUB)
         self.socket.linger = 0
         self.socket.maxmsgsize = wire.MAX_MESSAGE_BYTES
@@ -67,7 +65,7 @@ class Listener:
     def mend(self) -> None:
         """Connect again to the peers whose connection ZeroMQ has closed."""
         self._note_connections()
-        now = self._clock()
+        now = time.monotonic()
         for address in [address for address, since in self._lost.items() if now - since >= AGAIN_S]:
             del self._lost[address]
             if address in self._addresses:
@@ -81,7 +79,7 @@ class Listener:
                 self._lost.pop(address, None)
             elif address in self._addresses:
                 self._breaks += 1
-                self._lost[address] = self._clock()
+                self._lost[address] = time.monotonic()
 
     def close(self) -> None:
         """Close the sockets."""

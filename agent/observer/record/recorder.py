@@ -242,10 +242,10 @@ class Recorder:
         self.faults += 1
         self._report_once(type(error).__name__, f"a message was not recorded: {error!r:.200}")
 
-    def _report_once(self, kind: str, text: str, level: str = "warning") -> None:
+    def _report_once(self, kind: str, text: str) -> None:
         if kind not in self._reported:
             self._reported.add(kind)
-            self._events.say(text, level)
+            self._events.say(text, "warning")
 
     def _bound_sizes(self) -> None:
         now = time.monotonic()

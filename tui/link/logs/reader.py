@@ -85,10 +85,9 @@ class Picture:
 class LogReader:
     """Reads what a screen asks for. All but `run` is called by the screen, and returns at once."""
 
-    def __init__(self, publish: Callable[[Picture], None], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, publish: Callable[[Picture], None]) -> None:
         """Prepare; `publish` is called by the thread of `run`."""
         self._publish = publish
-        self._clock = clock
         self._asked: queue.SimpleQueue[tuple[int, Callable[[], bool]]] = queue.SimpleQueue()
         self._turn = 0
         """How often something was asked for."""
@@ -177,7 +176,7 @@ class LogReader:
             return False
         changed = False
         for excerpt in self._excerpts:
-            now = self._clock() if excerpt.read_all else None
+            now = time.time() if excerpt.read_all else None
             error = excerpt.error
             # What comes after a part that is not held is read when it is scrolled to.
             for _ in range(_STRETCHES if excerpt.at_end else 0):

@@ -275,10 +275,10 @@ class Side(abc.ABC):
             peer.end(self._clock())
             self._changed(peer.name)
 
-    def _say_once(self, text: str, level: str = "warning") -> None:
+    def _say_once(self, text: str) -> None:
         if text not in self._said and len(self._said) < _MOST_SAID:
             self._said.add(text)
-            self._news.append(Said(text, level))
+            self._news.append(Said(text, "warning"))
 
     def _changed(self, name: bytes) -> None:
         self._news.append(Changed(name))

@@ -90,11 +90,11 @@ class _Level:
 class Stored:
     """The history in a file, to be asked."""
 
-    def __init__(self, connection: sqlite3.Connection, world: int, progress: Progress | None = None) -> None:
-        """Read how far the run has come, where that is not known: raises one of `DAMAGE` where the file is unusable."""
+    def __init__(self, connection: sqlite3.Connection, world: int) -> None:
+        """Read how far the run has come; raises one of `DAMAGE` where the file is unusable."""
         self.world = world
         self._connection = connection
-        self.progress = _progress(connection, world) if progress is None else progress
+        self.progress = _progress(connection, world)
 
     @property
     def names(self) -> Sequence[str]:
