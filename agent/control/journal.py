@@ -10,7 +10,6 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Final
 
 import zmq
@@ -31,9 +30,6 @@ _LONGEST: Final = 400
 """Characters of an event's text that onlookers read; see `wire.Event`."""
 _PAST: Final = {"freeze": "frozen", "resume": "resumed", "stop": "stopped"}
 """By action, the word that an outcome may begin with, which then says which action it is of."""
-_MOST_EVENTS: Final = 100_000
-"""Newest events that are read of one run."""
-_EVENTS: Final = "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?"
 _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB)"
 
 
@@ -57,23 +53,13 @@ def note(directory: RunDir, event: wire.Event) -> None:
             return
         if os.path.lexists(directory.database) and not is_plain(directory.database):
             return
-        with contextlib.suppress(*DAMAGE), contextlib.closing(_open(directory.database)) as connection:
+        with (
+            contextlib.suppress(*DAMAGE),
+            contextlib.closing(sqlite3.connect(directory.database, timeout=_BUSY_S)) as connection,
+        ):
             connection.execute(_SCHEMA)
             with connection:
                 connection.execute("INSERT INTO events VALUES(?, ?)", (event.at_ns, wire.encode(event)))
-
-
-def events(database: Path, run: Run) -> list[wire.Event]:
-    """Return the recorded events of a run, oldest first, `with_end`; unreadable ones are left out."""
-    found = []
-    if is_plain(database):
-        with contextlib.suppress(*DAMAGE), contextlib.closing(_open(database)) as connection:
-            for (payload,) in connection.execute(_EVENTS, (_MOST_EVENTS,)):
-                with contextlib.suppress(wire.Unreadable, TypeError):
-                    message = wire.read_telemetry(payload)
-                    if isinstance(message, wire.Event):
-                        found.append(message)
-    return [*with_end(reversed(found), run)]
 
 
 def with_end(events: Iterable[wire.Event], run: Run) -> Iterator[wire.Event]:
@@ -85,7 +71,3 @@ def with_end(events: Iterable[wire.Event], run: Run) -> Iterator[wire.Event]:
     if not is_told and run.ended_at_ns is not None:
         text, level = states.describe_end(run.state, run.cause)
         yield wire.Event(run.ended_at_ns, text, run.cause_rank, level)
-
-
-def _open(database: Path) -> sqlite3.Connection:
-    return sqlite3.connect(database, timeout=_BUSY_S)

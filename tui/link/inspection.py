@@ -16,7 +16,6 @@ from ddptop.agent import wire
 from ddptop.agent.control.caller import connect, of_rank
 from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.record import recording
-from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir
 from ddptop.agent.run.states import lingers
@@ -47,7 +46,7 @@ class RunInspector:
     def recorded(self, since: float) -> Stacks | None:
         """Return where the ranks stood in a hang since then; see `Inspector.recorded`."""
         database = self._directory.database
-        found = recording.read_inspections(database) if is_plain(database) else []
+        found = recording.read_inspections(database)
         at = max((each.at_ns for each in found), default=0) / 1e9
         if not found or at < since:
             return None

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddptop.agent import wire
+from ddptop.agent.control import journal
 from ddptop.agent.run.files.database import DAMAGE, Locked, is_locked
+from ddptop.agent.run.files.private import is_plain
+from ddptop.agent.run.records import Run
 
 BATCH_S: Final = 1.0
 """Seconds between two transactions of the recorder."""
@@ -23,6 +26,8 @@ NOTHING: Final = (0, -1)
 _OBSERVER: Final = -1
 _LOCK_S: Final = 5.0
 """Seconds that a reader waits for a file that another process holds, before it takes it for an empty one."""
+_MOST_EVENTS: Final = 100_000
+"""Newest events that are read of one run."""
 MOST_VERDICTS: Final = 10_000
 """Verdicts that are recorded, the newest."""
 _SCHEMA: Final = """
@@ -64,6 +69,11 @@ def newest_events(database: Path, most: int, *, or_locked: bool = False) -> list
     query = "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?"
     found = _messages(_rows(database, query, most, or_locked=or_locked)[::-1])
     return [event for event in found if isinstance(event, wire.Event)]
+
+
+def events_of(database: Path, run: Run) -> list[wire.Event]:
+    """Return the recorded events of a run, oldest first, and its end by its record; see `journal.with_end`."""
+    return [*journal.with_end(newest_events(database, _MOST_EVENTS), run)]
 
 
 def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdict]:
@@ -222,6 +232,8 @@ def rewritten(before: bytes, after: bytes) -> Row:
 
 @contextlib.contextmanager
 def _reader(database: Path, lock_s: float = _LOCK_S) -> Iterator[sqlite3.Connection]:
+    if not is_plain(database):
+        raise sqlite3.OperationalError(f"{database}: no plain file")
     uri = f"{database.absolute().as_uri()}?mode=ro"
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=lock_s)) as connection:
         # Texts of a damaged file may be invalid.

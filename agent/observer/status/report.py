@@ -20,7 +20,6 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.control import journal
 from ddptop.agent.observer.end import cause as causes
 from ddptop.agent.observer.end import hung, kinds, last_words, traces
 from ddptop.agent.observer.end.processes import signal_name
@@ -29,7 +28,6 @@ from ddptop.agent.observer.status import survey
 from ddptop.agent.run import ends, hosts, states
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import masking, tail
-from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.records import TORCHRUN
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.run.switches import checking, injection
@@ -139,10 +137,9 @@ def of(directory: RunDir) -> Report:
             found = replace(found, cause=judgement.cause, cause_rank=judgement.rank, kind=judgement.kind)
     generation = max((member.generation for member in members.values()), default=0)
     deaths = ends.read(directory.path, generation)
-    readable = is_plain(directory.database)
     hide = _Mask(masking.hidden(directory.path, run))
-    beats, hellos = _last_words(directory.database) if readable else ({}, {})
-    steps = _last_steps(directory.database, generation, len(members)) if readable else {}
+    beats, hellos = _last_words(directory.database)
+    steps = _last_steps(directory.database, generation, len(members))
     cause = found.cause or ""
     first = found.cause_rank
     with_output = {first} if found.state != "lost" else set(list(members)[:8])
@@ -152,7 +149,7 @@ def of(directory: RunDir) -> Report:
         if host.state == "silent"
         for rank in set(host.ranks) - set(host.gone)
     }
-    verdicts = recording.read_verdicts(directory.database) if readable else []
+    verdicts = recording.read_verdicts(directory.database)
     stuck = hung.at_the_end(verdicts, _ended(found.state, run, members.values(), deaths))
     if stuck is None and found.state in ("running", "killed"):
         stuck = hung.at_exit(verdicts)
@@ -185,7 +182,7 @@ def of(directory: RunDir) -> Report:
         cause_step = next((each.step for each in ranks if each.rank == first), None)
         on = {member.host for member in members.values()}
         kind = kinds.advised(kind, cause_step, None if death is None else death.out_of_memory, len(members), len(on))
-    newest = journal.events(directory.database, run)[-_EVENTS:]
+    newest = recording.events_of(directory.database, run)[-_EVENTS:]
     return Report(
         run=msgspec.structs.replace(run, cause=None if run.cause is None else hide.line(run.cause)),
         state=found.state,

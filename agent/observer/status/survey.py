@@ -26,7 +26,7 @@ from ddptop.agent.observer.hosts.questions import unheard
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import ends, hosts, identity, states
 from ddptop.agent.run.files import tail
-from ddptop.agent.run.files.private import Claim, Hold, is_plain
+from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunDirError, is_alive
 from ddptop.agent.text import clean_line
@@ -194,7 +194,7 @@ def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> c
         directory=directory,
         deaths=seen,
         elsewhere=everyone.keys() - here.keys(),
-        hangs=recording.read_verdicts(directory.database) if is_plain(directory.database) else [],
+        hangs=recording.read_verdicts(directory.database),
     )
     # Only of the first one it is said, and thousands of processes are not looked up for it.
     lingering = [rank for rank in here if rank == judgement.rank and is_alive(here[rank].process)]

@@ -12,6 +12,7 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.control import journal
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run.rundir import Process, Run, create
 
 EVENT = wire.Event(5, "pause: held at step 7 · somebody", None, "info", "pause", "somebody")
@@ -56,7 +57,7 @@ def test_the_observer_is_told_once() -> None:
         assert wire.read_command(payload) == msgspec.structs.replace(wire.read_command(payload), event=EVENT)
         observer.cmd.send_multipart([sender, wire.encode(wire.Reply(1, True))])
         noting.join()
-        assert journal.events(observer.directory.database, observer.directory.read()) == []
+        assert recording.events_of(observer.directory.database, observer.directory.read()) == []
 
 
 def test_without_an_observer_the_event_is_written_down() -> None:
@@ -66,7 +67,7 @@ def test_without_an_observer_the_event_is_written_down() -> None:
         journal.note(observer.directory, EVENT)
         observer.turn()
         assert observer.asked == []
-        assert journal.events(observer.directory.database, observer.directory.read()) == [EVENT]
+        assert recording.events_of(observer.directory.database, observer.directory.read()) == [EVENT]
 
 
 @pytest.mark.parametrize(
@@ -79,9 +80,9 @@ def test_the_end_of_a_run_is_among_its_events_by_its_record_where_the_disk_had_n
     """It is told once, also where there was room; and as long as the run goes on there is none to tell."""
     directory = create(run_of("full"))
     journal.note(directory, EVENT)
-    assert journal.events(directory.database, directory.read()) == [EVENT]
+    assert recording.events_of(directory.database, directory.read()) == [EVENT]
     directory.update(state=state, cause=cause, ended_at_ns=7)
-    *before, end = journal.events(directory.database, directory.read())
+    *before, end = recording.events_of(directory.database, directory.read())
     assert (before, end.at_ns, end.text) == ([EVENT], 7, text)
     journal.note(directory, end)
-    assert journal.events(directory.database, directory.read()) == [EVENT, end]
+    assert recording.events_of(directory.database, directory.read()) == [EVENT, end]

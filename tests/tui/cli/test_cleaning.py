@@ -17,8 +17,8 @@ from typing import NamedTuple
 import pytest
 from support.harness import DDPTOP
 
-from ddptop.agent.control import journal
 from ddptop.agent.observer import observer
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui import settings
@@ -164,7 +164,7 @@ def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
     again = launch.restart(oldest, tell=said.append)
     assert left() == ["old-1", "oldest", "oldest.2"]
     assert said == ["removed 3 finished runs, 8 MiB: old-2, old-3, old-4"]
-    assert said[0] in [event.text for event in journal.events(again.database, again.read())]
+    assert said[0] in [event.text for event in recording.events_of(again.database, again.read())]
     assert launch.restart(oldest, tell=said.append).name == "oldest.3"
     assert len(said) == 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.screens.frames import StillSource, frame
 
-from ddptop.agent.control import journal
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.link.control import RunControl
@@ -38,7 +38,7 @@ def test_a_run_on_several_hosts_is_not_frozen() -> None:
         with pytest.raises(Refused, match=r"several hosts.*nothing is frozen; `ddptop pause toy-1` holds all hosts"):
             RunControl(directory, run, "ada (shell)").freeze()
         assert not (directory.path / "frozen.json").exists()
-        assert [each.action for each in journal.events(directory.database, directory.read())] == ["freeze"]
+        assert [each.action for each in recording.events_of(directory.database, directory.read())] == ["freeze"]
     finally:
         shutil.rmtree(directory.path)
 

@@ -211,16 +211,14 @@ def _status(options: argparse.Namespace) -> int:
 
 def _events(options: argparse.Namespace) -> int:
     from ddptop.agent import wire
-    from ddptop.agent.control import journal
     from ddptop.agent.observer.record import recording
-    from ddptop.agent.run.files.private import is_plain
     from ddptop.tui.cli.output import status
 
     directory = chosen(options.run, last=True)
     database = directory.database
-    verdicts = recording.read_verdicts(database) if is_plain(database) else ()
+    verdicts = recording.read_verdicts(database)
     run = directory.read()
-    found = status.happened(journal.events(database, run), verdicts, run.ended_at_ns)
+    found = status.happened(recording.events_of(database, run), verdicts, run.ended_at_ns)
     if options.json:
         print_json(
             [

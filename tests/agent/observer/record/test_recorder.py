@@ -375,6 +375,20 @@ def test_damage_and_absence_are_an_empty_history(runtime: Path) -> None:
     assert list(read_history(runtime / "old.db")) == []
 
 
+def test_only_a_plain_file_is_read(runtime: Path) -> None:
+    """What stands behind a link, or beside it for SQLite to open, is somebody else's."""
+    database = runtime / "run.db"
+    connection = recording_file.open_file(database)
+    with connection:
+        connection.execute(*recording_file.row(HELLO, wire.encode(HELLO)))
+    recording_file.finish(connection)
+    assert list(read_history(database)) == [HELLO]
+    (runtime / "link.db").symlink_to(database)
+    assert list(read_history(runtime / "link.db")) == []
+    (runtime / "run.db-wal").symlink_to(database)
+    assert list(read_history(database)) == []
+
+
 def test_a_verdict_is_recorded_once(runtime: Path) -> None:
     """Each change replaces what was recorded under the number; of very many the newest stay."""
     database = runtime / "run.db"

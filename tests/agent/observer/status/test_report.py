@@ -194,7 +194,6 @@ def test_ranks_of_a_killed_run_were_ended_by_the_kill(
     at_ns = directory.read().created_at_ns + 10**10
     directory.update(state="killed", ended_at_ns=at_ns, cause="killed by ada", exit_code=143)
     stuck = wire.Verdict(1, "hang", "rank 1 hangs", at_ns - 9 * 10**9, hang=wire.Hang("waiting", (1,)))
-    monkeypatch.setattr(report, "is_plain", lambda path: True)
     monkeypatch.setattr(recording, "read_verdicts", lambda database: [stuck])
     found = report.of(directory)
     assert (found.state, found.ranks[0].told, found.collateral) == (
@@ -217,7 +216,6 @@ def test_a_run_that_was_killed_while_it_waited_at_exit_tells_for_what(
     directory.update(state=state, ended_at_ns=at_ns + 60 * 10**9, exit_code=143 if told else 0)
     waits = wire.Hang("at_exit", (0,), "train.py:9")
     stuck = wire.Verdict(1, "hang", "rank 0's script has finished", at_ns + 9 * 10**9, hang=waits)
-    monkeypatch.setattr(report, "is_plain", lambda path: True)
     monkeypatch.setattr(recording, "read_verdicts", lambda database: [stuck])
     assert report.of(directory).hang == (stuck if told else None)
 

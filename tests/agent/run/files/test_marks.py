@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.harness import WAIT, WAITING, ddptop, started, until
 
-from ddptop.agent.control import journal
 from ddptop.agent.observer.end import freezer
+from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import records, rundir
 from ddptop.agent.run.files import marks, private
@@ -570,7 +570,7 @@ def test_on_a_full_disk_what_was_there_stays_whole(base: Path, write: str) -> No
         assert contents(directory.path) == before
         assert directory.read().state == "finished"
         freezer.frozen(directory)
-        journal.events(directory.database, directory.read())
+        recording.events_of(directory.database, directory.read())
 
 
 @pytest.mark.parametrize("names", [False, True])
