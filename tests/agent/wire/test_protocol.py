@@ -46,7 +46,9 @@ FORMS: dict[type[msgspec.Struct], str] = {
     ),
     wire.Probed: "measured carried small_s large_s facts order problem",
     wire.ObjectKind: "kind type dtype shape device count bytes grown grown_bytes made holder graphs",
-    wire.Resident: "anonymous file shared anonymous_grown file_grown shared_grown heap heap_grown heap_kept heap_kept_grown",
+    wire.Resident: (
+        "anonymous file shared anonymous_grown file_grown shared_grown heap heap_grown heap_kept heap_kept_grown"
+    ),
     wire.DeviceMemory: "device allocated reserved allocated_grown reserved_grown peak snapshot problem",
     wire.MemoryUse: (
         "first last kinds left_out tensor_bytes tensor_grown object_bytes object_grown resident devices "

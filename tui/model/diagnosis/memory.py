@@ -63,9 +63,9 @@ def totals(use: MemoryUse) -> list[str]:
         said = ", ".join(f"{name} {_with_growth(value, grown)}" for name, value, grown in parts)
         lines.append(f"resident memory: {said}")
         if resident.heap is not None:
+            lines.append(f"given out by the C heap: {_with_growth(resident.heap, resident.heap_grown)}")
             kept = _with_growth(resident.heap_kept or 0, resident.heap_kept_grown)
-            given = _with_growth(resident.heap, resident.heap_grown)
-            lines.append(f"given out by the C heap: {given}; freed, and kept by it: {kept}")
+            lines.append(f"freed, and kept by the C heap: {kept}")
     lines.append(
         f"seen by Python: tensors and arrays {_with_growth(use.tensor_bytes, use.tensor_grown)}, "
         f"other objects {_with_growth(use.object_bytes, use.object_grown)}"

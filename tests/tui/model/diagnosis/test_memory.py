@@ -26,7 +26,8 @@ LEAK = ObjectKind(
 WEIGHT = ObjectKind("tensor", "Parameter", "float32", (1000, 512), "cuda:0", 1, 2 * MIB)
 USE = MemoryUse(
     120, 122, (LEAK, WEIGHT, ObjectKind("object", "dict", count=31_000, bytes=13 * MIB)), 900, 3682 * MIB, 6 * MIB,
-    46 * MIB, 2048, Resident(3900 * MIB, 315 * MIB, 0, 6 * MIB, heap=3700 * MIB, heap_grown=6 * MIB, heap_kept=40 * MIB),
+    46 * MIB, 2048,
+    Resident(3900 * MIB, 315 * MIB, 0, 6 * MIB, heap=3700 * MIB, heap_grown=6 * MIB, heap_kept=40 * MIB),
     (DeviceMemory("cuda:0", 3 << 30, 5 << 30, 0, MIB, 4 << 30, "/run/memory/0003/rank-1.pickle"),),
     1_400_000_000, 300_000_000,
 )  # fmt: skip
@@ -52,7 +53,7 @@ def test_what_grew_comes_first_and_fits_a_terminal() -> None:
     assert "and 900 more kinds: --json has 3 of them" in text
     whole = " ".join(each.strip() for each in text)
     assert "resident memory: anonymous 3.81 GiB (+6 MiB), mapped files 315 MiB, shared 0 B" in whole
-    assert "given out by the C heap: 3.61 GiB (+6 MiB); freed, and kept by it: 40 MiB" in whole
+    assert "given out by the C heap: 3.61 GiB (+6 MiB) freed, and kept by the C heap: 40 MiB" in whole
     assert "cuda:0: allocated 3.00 GiB of 5.00 GiB (+1 MiB) reserved, at most 4.00 GiB" in whole
     assert "/run/memory/0003/rank-1.pickle" in whole
     assert "the two counts held the rank for 1.4 s" in whole
