@@ -14,6 +14,7 @@ from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.ahead import Ahead
 from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.text import size
 
 MOST_RANKS: Final = 64
 """Ranks that are asked at most: nobody reads more at once."""
@@ -69,6 +70,12 @@ class OverSteps(Ahead[_Found]):
                 ranks.send(self.cancelling(), ranks.ranks, _CANCEL_S)
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
+
+
+def check_room(folder: Path, least: int) -> None:
+    """Raise `Refused` where less than so many bytes are free at a folder."""
+    if shutil.disk_usage(folder).free < least:
+        raise Refused(f"no room: less than {size(least)} is free at {folder}")
 
 
 def chosen(ranks: PolledRanks, command: wire.Act, accused: Collection[int] | None, nobody: str) -> list[int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, chosen
+from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge.growth import sentence
@@ -17,6 +18,9 @@ from ddptop.agent.observer.record import numbered
 from ddptop.agent.observer.record.memory import FILE, Censused, RankMemory
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import RunDir
+
+_FREE: Final = 16 << 20
+"""Bytes that the censuses of many ranks may take on the disk."""
 
 
 class Censuses(OverSteps[wire.MemoryUse]):
@@ -63,6 +67,7 @@ def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: in
     ranks.ranks = chosen(ranks, command, accused, "no verdict says that the memory of a rank grows")
     if not 1 <= command.steps <= wire.MOST_CENSUS_STEPS:
         raise Refused(f"the memory is looked at over 1 to {wire.MOST_CENSUS_STEPS} steps")
+    check_room(directory.path, _FREE)
     asked = Censuses(numbered.new(directory.memory, FILE), command.steps)
     with asked.whole(ranks):
         _, found = asked.gather(ranks, wait)

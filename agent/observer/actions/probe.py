@@ -7,7 +7,6 @@ what there was no time for is left out, and named.
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.controller import RENEW_S, Controller, Held
-from ddptop.agent.observer.actions.diagnosis import Diagnosed
+from ddptop.agent.observer.actions.diagnosis import Diagnosed, check_room
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge import probe as judge
@@ -70,8 +69,7 @@ def probe(directory: RunDir, ranks: PolledRanks, controller: Controller, wait: W
         Cancelled: the wait was cancelled.
         Hung: the run hangs.
     """
-    if shutil.disk_usage(directory.path).free < _FREE:
-        raise Refused(f"no room: less than {_FREE >> 20} MiB is free at {directory.path}")
+    check_room(directory.path, _FREE)
     with controller.hold("probe") as held:
         began, wait.is_working = wait.clock(), True
         found = Probe(directory.name, held.step, time.time())

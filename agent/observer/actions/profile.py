@@ -7,7 +7,6 @@ which the observer has other things to do.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, chosen
+from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.model.thresholds import Profile as Settings
@@ -116,8 +115,7 @@ def profile(
     ranks.ranks = wanted = chosen(ranks, command, blamed, "no verdict accuses a rank")
     if not 1 <= command.steps <= wire.MOST_PROFILED:
         raise Refused(f"a profile has 1 to {wire.MOST_PROFILED} steps")
-    if shutil.disk_usage(directory.path).free < _FREE:
-        raise Refused(f"no room: less than 1 GiB is free at {directory.path}")
+    check_room(directory.path, _FREE)
     asked = Profiles(numbered.new(directory.profiles, TRACE), command.steps)
     with asked.whole(ranks):
         boundary, traces = asked.gather(ranks, wait)

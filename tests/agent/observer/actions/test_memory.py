@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,6 +130,15 @@ def test_a_refusal_says_why_and_leaves_nothing(
     with pytest.raises(Refused, match=reason):
         act(tmp_path, ranks, **changes)
     assert not list((tmp_path / "memory").glob("*"))
+
+
+def test_without_room_on_the_disk_no_rank_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be held for a census that cannot be kept."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 20))
+    ranks = Ranks(5, 5)
+    with pytest.raises(Refused, match="no room: less than 16 MiB is free at"):
+        act(tmp_path, ranks)
+    assert not any(ranks.asked)
 
 
 def test_a_paused_run_has_no_steps(tmp_path: Path) -> None:
