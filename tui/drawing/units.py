@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -17,6 +18,8 @@ from ddptop.agent.text import size as plain_size
 
 DASH: Final = "–"
 """The sign for a value that is not known."""
+COLUMNS: Final = 78
+"""Columns of a table at most: a terminal of 80, beside the scroll bar of a screen."""
 
 
 def fit(text: str, width: int) -> str:
@@ -63,6 +66,16 @@ def wrapped(text: str, width: int) -> list[str]:
             *whole, line = chopped(piece, width)
             lines += whole
     return [*lines, line] if line.strip() or not lines else lines
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int | None = None) -> list[str]:
+    """Return rows as lines of a table: the first `left` columns, or all, at the left, the others at the right."""
+    columns = []
+    for number, column in enumerate(zip(*rows, strict=True)):
+        side = str.ljust if left is None or number < left else str.rjust
+        width = max(map(len, column))
+        columns.append([side(cell, width) for cell in column])
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
 def count(number: int | None) -> str:

@@ -28,7 +28,7 @@ from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.inspection import RunInspector
 from ddptop.tui.link.source import DRAIN_S, Refused
 from ddptop.tui.link.subscription import Subscription
-from ddptop.tui.model.diagnosis.newest import newest
+from ddptop.tui.model.diagnosis.kept import newest
 from ddptop.tui.model.frame import Frame, whole
 from ddptop.tui.settings import Thresholds
 

@@ -17,7 +17,7 @@ from ddptop.agent.observer.model.changes import level_of
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.frames import HostFrame
-from ddptop.tui.drawing.units import DASH, count, date, duration, moment, significant, size
+from ddptop.tui.drawing.units import DASH, aligned, count, date, duration, moment, significant, size
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame, RankFrame, not_linked, unheard_hosts, unobserved, with_rank
 
@@ -313,10 +313,7 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
                 remark(frame) or _hang(frame),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(8)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)).rstrip() for row in rows
-    ]
+    return aligned(rows)
 
 
 def _hang(frame: Frame) -> str:

@@ -9,10 +9,7 @@ slurm      `launch --slurm`
 watching   `attach`, `watch`, `logs`
 listing    `ps`, `status`, `events`, `report`, `programs`, `stacks`
 control    `pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `kill`
-profile    `profile`
-probe      `probe`
-memory     `memory`
-diagnosis  options that the verbs of a diagnosis share
+diagnosis  `profile`, `probe`, `memory`
 cleaning   `clean`
 serving    `serve`
 reference  `config`, `help`, `completion`

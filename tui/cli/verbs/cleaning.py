@@ -139,16 +139,14 @@ def _candidate(directory: RunDir) -> Candidate | None:
 
 
 def _table(chosen: Sequence[Candidate], now: float) -> list[str]:
-    from ddptop.tui.drawing.units import duration, size
+    from ddptop.tui.drawing.units import aligned, duration, size
 
     rows = [("RUN", "STATE", "ENDED", "SIZE")]
     rows += [
         (each.directory.name, each.run.state, f"{duration(each.age_s(now)).strip()} ago", size(each.size).strip())
         for each in chosen
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [*lines, f"{plural(len(chosen), 'run')}, {size(sum(each.size for each in chosen)).strip()} together"]
+    return [*aligned(rows), f"{plural(len(chosen), 'run')}, {size(sum(each.size for each in chosen)).strip()} together"]
 
 
 def _remove(chosen: Sequence[Candidate]) -> tuple[list[Candidate], int]:

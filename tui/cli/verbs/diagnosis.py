@@ -1,104 +1,78 @@
-"""What the verbs of a diagnosis share: of which ranks it is made, over how many steps, and the printing of it."""
+"""`profile`, `probe`, `memory`: a diagnosis of some ranks, or of all, made on request and kept with the run."""
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import shutil
 import sys
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.parsing import complain
-from ddptop.tui.cli.verbs.options import print_json, typed
+from ddptop.tui.cli.verbs import control
+from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json, typed
 from ddptop.tui.model.diagnosis.kinds import KINDS, first_ranks
 
 if TYPE_CHECKING:
     from ddptop.agent.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
 
-_Kept = TypeVar("_Kept", contravariant=True)
 
-
-class Lines(Protocol[_Kept]):
-    """A module that makes lines of the diagnoses of one kind."""
-
-    def text(self, kept: _Kept, /) -> list[str]:
-        """Return the lines of one."""
-        ...
-
-    def listing(self, kept: Sequence[_Kept], /) -> list[str]:
-        """Return the lines of all."""
-        ...
-
-    def as_json(self, kept: _Kept, /) -> dict[str, Any]:
-        """Return one for JSON."""
-        ...
-
-
-def add_ranks(verb: argparse.ArgumentParser, kind: str) -> None:
-    """Let the verb take ranks and a number of steps."""
-    verb.add_argument(
-        "--ranks",
-        type=typed(_ranks),
-        metavar="RANKS",
-        help=f"ranks as 0,2 or 0-3; `culprit`: {KINDS[kind].culprit}; `all`",
+def add(verbs: Verbs) -> None:
+    profile = add_verb(
+        verbs, "profile", "profile the same steps of some ranks, and say in what two of them differ",
+        "Runs torch's profiler over the same whole steps of the rank that a verdict accuses and of an ordinary one, or "
+        "of the ranks named; no rank is held. Writes one trace of all of them, and says which operators take longer.",
+        """
+        ddptop profile resnet-7f                # the accused rank and another one
+        ddptop profile resnet-7f --ranks 0,2 --steps 5
+        ddptop profile resnet-7f --out p.json   # copy the trace to here
+        ddptop profile resnet-7f --list         # the profiles kept with the run
+        """,
+        AWAITED,
+    )  # fmt: skip
+    probe = add_verb(
+        verbs, "probe", "hold all ranks and try what each can do, and say which is slow, and why",
+        "Pauses all ranks at a step, for ten seconds at most. Alone and together they multiply matrices, copy memory, "
+        "write and read a file, and send each other messages by the script's own group; then they go on. Nothing of "
+        "the training changes.",
+        """
+        ddptop probe resnet-7f                  # ctrl-c lets the run go on at once
+        ddptop probe resnet-7f --list           # the probes kept with the run
+        """,
+        AWAITED,
+    )  # fmt: skip
+    memory = add_verb(
+        verbs, "memory", "say what lives in the memory of some ranks, and what grows",
+        "Counts the tensors, arrays and Python objects of some ranks before and after the same steps, and says what "
+        "there is more of: the line that made it, and what holds it. The ranks are held for the counts alone.",
+        """
+        ddptop memory resnet-7f                 # the rank that grows, or the first 8
+        ddptop memory resnet-7f --ranks 0,2 --steps 20
+        ddptop memory resnet-7f --list          # the looks kept with the run
+        """,
+        AWAITED,
+    )  # fmt: skip
+    for verb, kept in ((profile, "profiles"), (probe, "probes"), (memory, "looks at the memory")):
+        add_run(verb)
+        if verb is not probe:
+            _add_ranks(verb, "profile" if verb is profile else "memory")
+        verb.add_argument("--list", action="store_true", help=f"list the {kept} kept with the run, also an ended one")
+        verb.add_argument("--json", action="store_true", help="as JSON (see `ddptop help json`)")
+        verb.set_defaults(carry=_carry, printing=_print, ranks=None, steps=None, out=None)
+    profile.add_argument(
+        "--out", type=typed(_target), metavar="FILE", help="copy the trace to this file, .json or .json.gz"
     )
-    steps, most = KINDS[kind].steps, KINDS[kind].most_steps
-    verb.add_argument(
-        "--steps",
-        type=typed(partial(_steps, most)),
-        metavar="N",
-        help=f"number of steps, 1 to {most:,} ({steps})",
-    )
 
 
-def add_kept(verb: argparse.ArgumentParser, plural: str) -> None:
-    """Let the verb list what is kept with a run, and print JSON."""
-    verb.add_argument(
-        "--list", action="store_true", help=f"list the {plural} that are kept with the run, also an ended one"
-    )
-    verb.add_argument("--json", action="store_true", help="as JSON (see `ddptop help json`)")
-
-
-def print_kept(options: argparse.Namespace, found: Sequence[_Kept], lines: Lines[_Kept]) -> int:
-    """Print the list of what is kept, and return the exit code."""
-    given = (name for name in ("ranks", "steps", "out") if getattr(options, name, None) is not None)
-    if (other := next(given, None)) is not None:
-        return complain(f"{options.verb}: --list and --{other}: give one of them", 2)
-    if options.json:
-        print_json([lines.as_json(each) for each in found])
-    elif found:
-        print("\n".join(lines.listing(found)))
-    else:
-        print(KINDS[options.verb].none, file=sys.stderr)
-    return 0
-
-
-def print_made(options: argparse.Namespace, found: _Kept, lines: Lines[_Kept]) -> int:
-    """Print a diagnosis that was made, and return the exit code."""
-    if options.json:
-        print_json(lines.as_json(found))
-    else:
-        print("\n".join(lines.text(found)))
-    return 0
-
-
-def is_elsewhere(options: argparse.Namespace, run: str, folder: str) -> int:
-    """Say that the observer which made a diagnosis is on another host, and return the exit code."""
-    said = f"it is in {folder} on the host of rank 0; `ddptop {options.verb} {run} --list` there"
-    return complain(f"{options.verb} {run}: {said}", 1)
-
-
-def diagnose(options: argparse.Namespace, action: RunControl, waiting: Waiting) -> str:
-    """Have the diagnosis of the verb made, of the ranks that `--ranks` names; returns its folder.
-
-    Raises:
-        Refused, Cancelled: as `Control.diagnose`.
-    """
-    named = options.ranks
-    ranks = first_ranks(action.world) if named is None else None if isinstance(named, str) else named
-    steps = options.steps or KINDS[options.verb].steps
-    return action.diagnose(options.verb, waiting, steps=steps, ranks=ranks, culprit=named in (None, "culprit"))
+def _add_ranks(verb: argparse.ArgumentParser, name: str) -> None:
+    kind = KINDS[name]
+    ranks = f"ranks as 0,2 or 0-3; `culprit`: {kind.culprit}; `all`"
+    verb.add_argument("--ranks", type=typed(_ranks), metavar="RANKS", help=ranks)
+    steps = f"number of steps, 1 to {kind.most_steps:,} ({kind.steps})"
+    verb.add_argument("--steps", type=typed(partial(_steps, kind.most_steps)), metavar="N", help=steps)
 
 
 def _ranks(text: str) -> str | tuple[int, ...]:
@@ -119,3 +93,78 @@ def _steps(most: int, text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= most:
         raise ValueError(f"a number of steps, 1 to {most:,}")
     return int(text)
+
+
+def _target(text: str) -> Path:
+    path = Path(text)
+    if not path.name.endswith((".json", ".json.gz")):
+        raise ValueError("a name that ends in .json or .json.gz")
+    if not path.parent.is_dir():
+        raise ValueError("a file in a folder that exists")
+    return path
+
+
+def _carry(options: argparse.Namespace) -> int:
+    return _list(options) if options.list else control.carry_out(options)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from ddptop.tui.model.diagnosis.kept import lines_of
+
+    for other in ("ranks", "steps", "out"):
+        if getattr(options, other) is not None:
+            return complain(f"{options.verb}: --list and --{other}: give one of them", 2)
+    lines = lines_of(options.verb)
+    found = lines.kept_with(chosen(options.run, last=True))
+    if options.json:
+        print_json([lines.as_json(each) for each in found])
+    elif found:
+        print("\n".join(lines.listing(found)))
+    else:
+        print(KINDS[options.verb].none, file=sys.stderr)
+    return 0
+
+
+def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, run: str) -> int:
+    """Have the diagnosis made, and print it."""
+    from ddptop.tui.model.diagnosis.kept import lines_of
+    from ddptop.tui.model.diagnosis.report import plain
+
+    named, lines = options.ranks, lines_of(options.verb)
+    folder = action.diagnose(
+        options.verb,
+        waiting,
+        steps=options.steps or KINDS[options.verb].steps,
+        ranks=first_ranks(action.world) if named is None else None if isinstance(named, str) else named,
+        culprit=named in (None, "culprit"),
+    )
+    found = lines.read(Path(folder))
+    if found is None:
+        # The observer that made it is on another host.
+        said = f"it is in {folder} on the host of rank 0; `ddptop {options.verb} {run} --list` there"
+        return complain(f"{options.verb} {run}: {said}", 1)
+    if options.out is not None:
+        # Before anything is printed, whose reader may be gone.
+        try:
+            _copy(found.trace, options.out)
+        except OSError as problem:
+            return complain(f"profile {run}: {options.out}: {problem.strerror}; the trace is {found.trace}", 1)
+    if options.json:
+        print_json(lines.as_json(found))
+    else:
+        print("\n".join(map(plain, lines.lines(found, action.world))))
+    return 0
+
+
+def _copy(trace: Path, target: Path) -> None:
+    """Copy a trace to a file, unpacked where its name does not end in `.gz`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open(trace, "rb") as packed, open(target, "wb") as file:
+        if target.suffix == ".gz":
+            shutil.copyfileobj(packed, file)
+        else:
+            with gzip.open(packed) as unpacked:
+                shutil.copyfileobj(unpacked, file)

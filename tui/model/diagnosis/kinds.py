@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-COLUMNS: Final = 78
-"""Columns of a table at most: a terminal of 80, beside the scroll bar of a screen."""
+from ddptop.agent.text import ranks_in_spans
+
 MOST_RANKS: Final = 8
 """Ranks that are diagnosed at most, where nobody says which."""
 
@@ -37,3 +37,10 @@ KINDS: Final[Mapping[str, Kind]] = {
 def first_ranks(world: int) -> tuple[int, ...]:
     """Return the ranks that are diagnosed where none is accused and nobody says which."""
     return tuple(range(min(world, MOST_RANKS)))
+
+
+def left_out(ranks: Iterable[int], world: int) -> str:
+    """Say which ranks are left out because nobody has named them; empty where none is."""
+    if world <= MOST_RANKS or tuple(sorted(ranks)) != first_ranks(world):
+        return ""
+    return f"{ranks_in_spans(range(MOST_RANKS, world))}: without --ranks at most {MOST_RANKS} are looked at"

@@ -1,20 +1,22 @@
-"""The memory of some ranks as lines of text, the same on the dashboard and in plain output, and as JSON. Pure."""
+"""The memory of some ranks as lines of text, the same on the dashboard and in plain output, and as JSON."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ddptop.agent.observer.judge.growth import name_of
+from ddptop.agent.observer.record import memory as record
 from ddptop.agent.observer.record.memory import Kept, RankMemory
-from ddptop.agent.text import clean_line, ranks_in_spans, size
+from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind
-from ddptop.tui.drawing.units import date
-from ddptop.tui.model.diagnosis.kinds import COLUMNS, KINDS
-from ddptop.tui.model.diagnosis.report import ReportLine
+from ddptop.tui.drawing.units import COLUMNS, aligned, date
+from ddptop.tui.model.diagnosis.kinds import left_out
+from ddptop.tui.model.diagnosis.report import ReportLine, block
 
 _MOST_LINES: Final = 12
 """Kinds of the table at most."""
@@ -22,109 +24,99 @@ _NAME: Final = 42
 """Cells of the name of a kind at most."""
 VIEWER: Final = "https://docs.pytorch.org/memory_viz"
 
-
-def head(kept: Kept) -> str:
-    """Return what was looked at: `memory 0003: ranks 0-3 over steps 120 to 122, 2026-11-27 14:05:03`."""
-    ranks = ranks_in_spans(each.rank for each in kept.census.ranks)
-    return f"memory {kept.number}: {ranks} over {_steps(kept)}, {date(kept.census.at)}"
+read = record.read
 
 
-def table(use: MemoryUse) -> list[str]:
-    """Return the kinds of objects as a table of at most 80 columns, its head first; the origin stands below a kind."""
-    shown = use.kinds[:_MOST_LINES]
-    rows = [["what lives", "number", "bytes", "more", "more bytes"]]
-    rows += [
-        [_name(each), f"{each.count:,}", size(each.bytes), _more(each.grown), _more_bytes(each.grown_bytes)]
-        for each in shown
+def kept_with(directory: RunDir) -> list[Kept]:
+    """Return the censuses of a run, the newest first."""
+    return record.kept(directory.memory)
+
+
+def lines(kept: Kept, world: int) -> list[ReportLine]:
+    """Return the whole of it; the table is of the rank that grew most."""
+    census = kept.census
+    first, ranks = census.ranks[0], [each.rank for each in census.ranks]
+    head = f"memory {kept.number}: {ranks_in_spans(ranks)} over {_steps(kept)}, {date(census.at)}"
+    found = [ReportLine("", head, "bold value"), ReportLine("", "")]
+    found += [ReportLine("found", f"{named}: {cause}") for named, cause in census.sentences]
+    if missing := left_out(ranks, world):
+        found.append(ReportLine("left out", missing))
+    shown = f"ddptop memory {census.run} --list --json"
+    return [
+        *found,
+        *block(_table(first)),
+        ReportLine("", ""),
+        *_totals(first.use),
+        ReportLine("more", f"{plural(len(first.use.kinds), 'kind')} of each rank: {shown}"),
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    first, *rest = (
-        "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(cells))
-        for cells in (list(zip(row, widths, strict=True)) for row in rows)
+
+
+def _table(rank: RankMemory) -> list[str]:
+    """Return the kinds of objects as a table, its head first; their origin stands below those that grew."""
+    use = rank.use
+    shown = use.kinds[:_MOST_LINES]
+    head, *rows = aligned(
+        [
+            [f"what lives in rank {rank.rank}", "number", "bytes", "more", "more bytes"],
+            *(
+                [_name(each), f"{each.count:,}", size(each.bytes), _more(each.grown), _more_bytes(each.grown_bytes)]
+                for each in shown
+            ),
+        ],
+        left=1,
     )
-    lines = [first.rstrip()]
-    for line, each in zip(rest, shown, strict=True):
-        lines.append(line.rstrip())
-        if origin := _origin(each):
-            lines += textwrap.wrap(origin, COLUMNS, initial_indent="    ", subsequent_indent="    ")
+    found = [head]
+    for row, each in zip(rows, shown, strict=True):
+        origin = textwrap.wrap(_origin(each), COLUMNS, initial_indent="    ", subsequent_indent="    ")
+        found += [row, *origin]
     more = use.left_out + len(use.kinds) - len(shown)
-    return [*lines, f"and {more:,} more kinds: --json has {len(use.kinds)} of them"] if more else lines
+    return [*found, f"and {plural(more, 'kind')} more"] if more else found
 
 
-def totals(use: MemoryUse) -> list[str]:
-    """Return the memory of the process by its kind, and that of its devices."""
-    lines = []
+def _totals(use: MemoryUse) -> Iterator[ReportLine]:
+    """Yield the memory of the process by its kind, and that of its devices."""
     if (resident := use.resident) is not None:
         parts = (
             ("anonymous", resident.anonymous, resident.anonymous_grown),
             ("mapped files", resident.file, resident.file_grown),
             ("shared", resident.shared, resident.shared_grown),
         )
-        said = ", ".join(f"{name} {_with_growth(value, grown)}" for name, value, grown in parts)
-        lines.append(f"resident memory: {said}")
+        yield ReportLine("resident", ", ".join(f"{name} {_with_growth(value, grown)}" for name, value, grown in parts))
         if resident.heap is not None:
-            lines.append(f"given out by the C heap: {_with_growth(resident.heap, resident.heap_grown)}")
             kept = _with_growth(resident.heap_kept or 0, resident.heap_kept_grown)
-            lines.append(f"freed, and kept by the C heap: {kept}")
-    lines.append(
-        f"seen by Python: tensors and arrays {_with_growth(use.tensor_bytes, use.tensor_grown)}, "
-        f"other objects {_with_growth(use.object_bytes, use.object_grown)}"
-    )
+            text = f"{_with_growth(resident.heap, resident.heap_grown)} given out, {kept} freed and kept"
+            yield ReportLine("C heap", text)
+    tensors = f"tensors and arrays {_with_growth(use.tensor_bytes, use.tensor_grown)}"
+    yield ReportLine("Python", f"{tensors}, other objects {_with_growth(use.object_bytes, use.object_grown)}")
     for device in use.devices:
-        lines += _device(device)
-    lines.append(f"the two counts held the rank for {use.census_ns / 1e9:.1f} s")
-    return lines
+        yield from _device(device)
+    yield ReportLine("held", f"for {use.census_ns / 1e9:.1f} s, by both counts")
 
 
-def _device(device: DeviceMemory) -> list[str]:
-    lines = [
-        f"{device.device}: allocated {_with_growth(device.allocated, device.allocated_grown)} of "
-        f"{_with_growth(device.reserved, device.reserved_grown)} reserved, at most {size(device.peak)}"
-    ]
+def _device(device: DeviceMemory) -> Iterator[ReportLine]:
+    allocated = f"{_with_growth(device.allocated, device.allocated_grown)} allocated"
+    reserved = f"{_with_growth(device.reserved, device.reserved_grown)} reserved"
+    yield ReportLine(device.device, f"{allocated} of {reserved}, at most {size(device.peak)}")
     if device.snapshot:
-        lines.append(f"    the allocator's history: {clean_line(device.snapshot)}, shown by {VIEWER}")
-    return [*lines, *([f"    {device.problem}"] if device.problem else [])]
-
-
-def text(kept: Kept) -> list[str]:
-    """Return the whole of it as lines of at most 80 columns; the table is of the rank that grew most."""
-    first = kept.census.ranks[0]
-    said = [
-        line
-        for ranks, cause in kept.census.sentences
-        for line in textwrap.wrap(f"{ranks}: {cause}", COLUMNS, subsequent_indent="    ")
-    ]
-    below = [line for each in totals(first.use) for line in textwrap.wrap(each, COLUMNS, subsequent_indent="    ")]
-    return [head(kept), *said, "", *table(first.use), "", *below, *_others(kept, first)]
-
-
-def _others(kept: Kept, first: RankMemory) -> list[str]:
-    return [f"the table is of rank {first.rank}; --ranks names another one"] if len(kept.census.ranks) > 1 else []
-
-
-def newest(kept: Sequence[Kept]) -> list[ReportLine]:
-    """Return the newest one as lines of a screen."""
-    if not kept:
-        return [ReportLine("", KINDS["memory"].none)]
-    found = kept[0]
-    first = found.census.ranks[0]
-    lines = [ReportLine("", head(found), "bold value"), ReportLine("", "")]
-    lines += [ReportLine(ranks, cause) for ranks, cause in found.census.sentences]
-    lines += [ReportLine("", ""), *(ReportLine("", line) for line in table(first.use)), ReportLine("", "")]
-    return [*lines, *(ReportLine("", line) for line in totals(first.use) + _others(found, first))]
+        yield ReportLine("history", f"{clean_line(device.snapshot)}, opened by {VIEWER}")
+    if device.problem:
+        yield ReportLine("history", device.problem)
 
 
 def listing(kept: Sequence[Kept]) -> list[str]:
     """Return a line for each."""
-    rows = [
-        [each.number, date(each.census.at), _steps(each), ranks_in_spans(one.rank for one in each.census.ranks)]
-        for each in kept
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)] if rows else []
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), each.census.ranks[0].cause])
-        for row, each in zip(rows, kept, strict=True)
-    ]
+    return aligned(
+        [
+            [
+                each.number,
+                date(each.census.at),
+                _steps(each),
+                ranks_in_spans(one.rank for one in each.census.ranks),
+                each.census.ranks[0].cause,
+            ]
+            for each in kept
+        ]
+    )
 
 
 def as_json(kept: Kept) -> dict[str, Any]:

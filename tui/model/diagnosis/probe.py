@@ -1,151 +1,138 @@
-"""Probes as lines of text, the same on the dashboard and in plain output, and as JSON. Pure."""
+"""Probes as lines of text, the same on the dashboard and in plain output, and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ddptop.agent.observer.judge.probe import Connection, Experiments, Probe, Rank, typical
+from ddptop.agent.observer.record import probes as record
 from ddptop.agent.observer.record.probes import Kept
+from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line, plural, size
-from ddptop.agent.wire import Facts
-from ddptop.tui.drawing.units import date
-from ddptop.tui.model.diagnosis.kinds import KINDS
-from ddptop.tui.model.diagnosis.report import ReportLine
+from ddptop.agent.wire import Board, Facts
+from ddptop.tui.drawing.units import COLUMNS, DASH, aligned, date
+from ddptop.tui.model.diagnosis.report import ReportLine, block
 
 _MOST_RANKS: Final = 32
 """Ranks of a table at most, the slowest."""
 _MOST_CONNECTIONS: Final = 10
-_UNKNOWN: Final = "–"
-_COLUMNS: Final = (
-    ("host", "host GF", 1e9), ("compute", "GFLOP/s", 1e9), ("memory", "memory GB/s", 1e9), ("upload", "upload", 1e9),
+_HOST: Final = 12
+"""Characters of the name of a host at most."""
+_SENTENCE: Final = 400
+"""Characters of a sentence at most."""
+_RATES: Final = (
+    ("host", "host GFLOP/s", 1e9, True), ("compute", "GFLOP/s", 1e9, True),
+    ("memory", "memory GB/s", 1e9, True), ("upload", "upload GB/s", 1e9, True),
+    ("disk_write", "write MB/s", 1e6, False), ("disk_read", "read MB/s", 1e6, False),
+    ("checkpoint_write", "ckpt write", 1e6, False), ("checkpoint_read", "ckpt read", 1e6, False),
 )  # fmt: skip
-"""Experiments that are made alone and together, the heads of their columns, and their units."""
-_DISKS: Final = (
-    ("disk_write", "write MB/s", 1e6), ("disk_read", "read MB/s", 1e6),
-    ("checkpoint_write", "ckpt write", 1e6), ("checkpoint_read", "ckpt read", 1e6),
+"""By experiment the head of its column, its unit, and True where all ranks make it together, too."""
+_FACTS: Final = (
+    "rank", "cores", "threads", "load", "steal %", "others %", "limit", "throttled", "MHz", "swap",
 )  # fmt: skip
+"""The heads of the columns of `_facts`, that of the rank before them."""
+
+read = record.read
 
 
-def head(kept: Kept) -> str:
-    """Return what was probed: `probe 0003: step 120, held for 3.1 s, 2026-11-27 14:05:03`."""
+def kept_with(directory: RunDir) -> list[Kept]:
+    """Return the probes of a run, the newest first."""
+    return record.kept(directory.probes)
+
+
+def lines(kept: Kept, _: int) -> list[ReportLine]:
+    """Return the whole of a probe, which is always one of all ranks."""
     probe = kept.probe
-    return f"probe {kept.number}: step {probe.step:,}, held for {probe.took_s:.1f} s, {date(probe.at)}"
+    head = f"probe {kept.number}: step {probe.step:,}, held for {probe.took_s:.1f} s, {date(probe.at)}"
+    found = [ReportLine("", head, "bold value"), ReportLine("", "")]
+    boards = [(rank.rank, rank.facts.board) for rank in _shown(probe)[0] if rank.facts and rank.facts.board]
+    for label, texts in (("found", probe.sentences), ("also", probe.notes), ("left out", probe.left_out)):
+        found += [ReportLine(label, clean_line(text, _SENTENCE)) for text in texts]
+    for table in (_rates(probe), _messages(probe), _circumstances(probe)):
+        found += block(table)
+    return found + [ReportLine(f"rank {rank}", _device(board)) for rank, board in boards]
 
 
-def sentences(probe: Probe) -> list[str]:
-    """Return what was found."""
-    return [clean_line(text, 400) for text in probe.sentences]
-
-
-def remarks(probe: Probe) -> list[str]:
-    """Return what else is worth knowing, and what was left out."""
-    left_out = [f"left out: {text}" for text in probe.left_out]
-    return [clean_line(text, 400) for text in (*probe.notes, *left_out)]
-
-
-def rates(probe: Probe) -> list[str]:
-    """Return the rates of each rank as a table, alone and together, its head first."""
+def _rates(probe: Probe) -> list[str]:
+    """Return the rates of each rank as a table, alone and together with the others, its head first."""
     shown, more = _shown(probe)
-    columns = [each for each in _COLUMNS if any(each[0] in rank.alone.rates for rank in shown)]
-    disks = [each for each in _DISKS if any(each[0] in rank.alone.rates for rank in shown)]
-    names = [name for _, name, _ in columns]
-    rows = [["rank", *_hosts(probe, None), *(part for name in names for part in (name, "all")), *(d[1] for d in disks)]]
-    for rank in shown:
-        row = [str(rank.rank), *_hosts(probe, rank)]
-        for name, _, unit in columns:
-            row += [_rate(rank.alone, name, unit), _rate(rank.together, name, unit)]
-        rows.append(row + [_rate(rank.alone, name, unit) for name, _, unit in disks])
-    return [*_aligned(rows), *more]
+    first = [["rank", *(str(rank.rank) for rank in shown)]]
+    if _has_hosts(probe):
+        first.append(["host", *(clean_line(rank.host, _HOST) for rank in shown)])
+    groups = []
+    for name, head, unit, has_together in _RATES:
+        if any(name in rank.alone.rates for rank in shown):
+            groups.append([[head, *(_rate(rank.alone, name, unit) for rank in shown)]])
+            if has_together:
+                groups[-1].append(["together", *(_rate(rank.together, name, unit) for rank in shown)])
+    return [*_folded(first, groups), *more] if groups else []
 
 
-def circumstances(probe: Probe) -> list[str]:
+def _circumstances(probe: Probe) -> list[str]:
     """Return the circumstances of each rank as a table, its head first."""
     shown, more = _shown(probe)
-    rows = [["rank", "cores", "threads", "load", "steal %", "others %", "limit", "throttled", "MHz", "swapped"]]
-    for rank in shown:
-        facts = rank.closer or rank.facts
-        if facts is not None:
-            rows.append([str(rank.rank), *_facts(facts)])
-    lines = [*_aligned(rows), *more] if len(rows) > 1 else []
-    boards = [
-        (rank.rank, rank.facts.board) for rank in shown if rank.facts is not None and rank.facts.board is not None
-    ]
-    for number, board in boards:
-        parts = [board.name, *board.throttled]
-        parts += [f"{board.mhz:,.0f} of {board.highest_mhz:,.0f} MHz"] if board.mhz and board.highest_mhz else []
-        parts += [f"{board.celsius:.0f} °C"] if board.celsius is not None else []
-        parts += (
-            [f"PCIe {board.pcie} x{board.lanes} of {board.highest_pcie} x{board.most_lanes}"] if board.lanes else []
-        )
-        parts += [plural(board.errors, "memory error")] if board.errors is not None else []
-        lines.append(clean_line(f"device of rank {number}: {', '.join(parts)}", 120))
-    return lines
+    rows = [[str(rank.rank), *_facts(facts)] for rank in shown if (facts := rank.closer or rank.facts) is not None]
+    if not rows:
+        return []
+    first, *others = ([head, *column] for head, column in zip(_FACTS, zip(*rows, strict=True), strict=False))
+    return [*_folded([first], [[column] for column in others]), *more]
 
 
-def messages(probe: Probe) -> list[str]:
+def _device(board: Board) -> str:
+    parts = [board.name, *board.throttled]
+    if board.mhz and board.highest_mhz:
+        parts.append(f"{board.mhz:,.0f} of {board.highest_mhz:,.0f} MHz")
+    if board.celsius is not None:
+        parts.append(f"{board.celsius:.0f} °C")
+    if board.lanes:
+        parts.append(f"PCIe {board.pcie} x{board.lanes} of {board.highest_pcie} x{board.most_lanes}")
+    if board.errors is not None:
+        parts.append(plural(board.errors, "memory error"))
+    return f"device: {', '.join(parts)}"
+
+
+def _messages(probe: Probe) -> list[str]:
     """Return the messages between ranks as a table, the slowest first, its head first."""
-    name = {rank.rank: f" ({clean_line(rank.host, 20)})" for rank in probe.ranks}
-    several = len(set(name.values())) > 1
-    rows = [["messages", "large", "GB/s", "ms", "small ms"]]
+    hosts = {rank.rank: clean_line(rank.host, _HOST) for rank in probe.ranks}
+
+    def end(rank: int) -> str:
+        return f"{rank} ({hosts[rank]})" if _has_hosts(probe) else str(rank)
 
     def row(between: str, bytes_: int, large: Sequence[float], small: Sequence[float]) -> list[str]:
         took, early = typical(large), typical(small)
-        rate = _UNKNOWN if not took else f"{bytes_ / took / 1e9:.2f}"
-        return [
-            between,
-            size(bytes_),
-            rate,
-            *(_UNKNOWN if each is None else f"{1e3 * each:.2f}" for each in (took, early)),
-        ]
+        rate = DASH if not took else f"{bytes_ / took / 1e9:.2f}"
+        return [between, size(bytes_), rate, *(DASH if each is None else f"{1e3 * each:.2f}" for each in (took, early))]
 
-    for each in sorted(probe.connections, key=_speed)[:_MOST_CONNECTIONS]:
-        ends = [f"{rank}{name[rank] if several else ''}" for rank in (each.sender, each.receiver)]
-        rows.append(row(f"rank {ends[0]} to {ends[1]}", each.size, each.large_s, each.small_s))
+    slowest = sorted(probe.connections, key=_speed)
+    rows = [
+        row(f"rank {end(each.sender)} to {end(each.receiver)}", each.size, each.large_s, each.small_s)
+        for each in slowest[:_MOST_CONNECTIONS]
+    ]
     if probe.large_s:
         rows.append(row("all ranks", probe.large_size, probe.large_s, probe.small_s))
-    if len(rows) == 1:
+    if not rows:
         return []
-    more = len(probe.connections) - _MOST_CONNECTIONS
-    lines = _aligned(rows, left=1)
-    return [*lines, f"and {plural(more, 'connection')} that carry more"] if more > 0 else lines
-
-
-def text(kept: Kept) -> list[str]:
-    """Return the whole of a probe as lines."""
-    lines = [head(kept), *sentences(kept.probe), *remarks(kept.probe)]
-    for table in (rates(kept.probe), messages(kept.probe), circumstances(kept.probe)):
-        lines += ["", *table] if table else []
-    return lines
-
-
-def newest(kept: Sequence[Kept]) -> list[ReportLine]:
-    """Return the newest probe as lines of a screen."""
-    if not kept:
-        return [ReportLine("", KINDS["probe"].none)]
-    first = kept[0]
-    lines = [ReportLine("", head(first), "bold value"), ReportLine("", "")]
-    lines += [ReportLine("found" if at == 0 else "", said) for at, said in enumerate(sentences(first.probe))]
-    lines += [ReportLine("also" if at == 0 else "", said) for at, said in enumerate(remarks(first.probe))]
-    for table in (rates(first.probe), messages(first.probe), circumstances(first.probe)):
-        lines += [ReportLine("", ""), *(ReportLine("", line) for line in table)] if table else []
-    return lines
+    more = len(slowest) - _MOST_CONNECTIONS
+    found = aligned([["messages", "large", "GB/s", "ms", "small ms"], *rows], left=1)
+    return [*found, f"and {plural(more, 'connection')} that carry more"] if more > 0 else found
 
 
 def listing(kept: Sequence[Kept]) -> list[str]:
     """Return a line for each probe."""
-    rows = [
+    return aligned(
         [
-            each.number,
-            date(each.probe.at),
-            f"step {each.probe.step:,}",
-            clean_line(next(iter(each.probe.sentences), "")),
+            [
+                each.number,
+                date(each.probe.at),
+                f"step {each.probe.step:,}",
+                clean_line(next(iter(each.probe.sentences), "")),
+            ]
+            for each in kept
         ]
-        for each in kept
-    ]
-    return _aligned(rows, left=4)
+    )
 
 
 def as_json(kept: Kept) -> dict[str, Any]:
@@ -174,26 +161,25 @@ def _shown(probe: Probe) -> tuple[list[Rank], list[str]]:
     return sorted(slowest, key=lambda each: each.rank), [more]
 
 
-def _hosts(probe: Probe, rank: Rank | None) -> list[str]:
-    if len({each.host for each in probe.ranks}) < 2:
-        return []
-    return ["host" if rank is None else clean_line(rank.host, 12)]
+def _has_hosts(probe: Probe) -> bool:
+    """Return True where the ranks are on several hosts."""
+    return len({each.host for each in probe.ranks}) > 1
 
 
 def _rate(done: Experiments, name: str, unit: float) -> str:
     value = typical(done.rates.get(name, []))
-    return _UNKNOWN if value is None else f"{value / unit:,.0f}" if value >= 99.5 * unit else f"{value / unit:.1f}"
+    return DASH if value is None else f"{value / unit:,.0f}" if value >= 99.5 * unit else f"{value / unit:.1f}"
 
 
 def _facts(facts: Facts) -> list[str]:
-    def shown(value: float | None, form: str = ",.0f") -> str:
-        return _UNKNOWN if value is None else format(value, form)
+    def shown(value: float | None, form: str = ",.0f", unit: str = "") -> str:
+        return DASH if value is None else f"{value:{form}}{unit}"
 
     limit = "none" if facts.quota is None else f"{facts.quota:g}"
     return [
-        clean_line(facts.which, 16) or _UNKNOWN, shown(facts.threads), shown(facts.load, ".1f"),
-        shown(facts.steal_percent), shown(facts.others_percent), limit, shown(facts.throttled_ms), shown(facts.mhz),
-        _UNKNOWN if facts.swapped is None else size(facts.swapped),
+        clean_line(facts.which, 16) or DASH, shown(facts.threads), shown(facts.load, ".1f"),
+        shown(facts.steal_percent), shown(facts.others_percent), limit, shown(facts.throttled_ms, ",.0f", " ms"),
+        shown(facts.mhz), DASH if facts.swapped is None else size(facts.swapped),
     ]  # fmt: skip
 
 
@@ -202,13 +188,11 @@ def _speed(connection: Connection) -> float:
     return connection.size / took if took else 0.0
 
 
-def _aligned(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
-    """Return rows as lines; the first `left` columns at the left, numbers at the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
-    return [
-        "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+def _folded(first: list[list[str]], groups: Iterable[list[list[str]]]) -> list[str]:
+    """Return columns as lines; groups of them that have no room make tables below, each with the first columns."""
+    tables = [list(first)]
+    for group in groups:
+        if sum(max(map(len, column)) + 2 for column in [*tables[-1], *group]) - 2 > COLUMNS:
+            tables.append(list(first))
+        tables[-1] += group
+    return [line for columns in tables for line in ("", *aligned(list(zip(*columns, strict=True)), left=0))][1:]

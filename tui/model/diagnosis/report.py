@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -87,6 +88,12 @@ def whole(report: Report) -> list[ReportLine]:
         lines.append(ReportLine("", "last events", "bold label"))
         lines += [ReportLine("", f"{clock(each.at_ns / 1e9)}  {each.text}") for each in report.events]
     return lines
+
+
+def block(lines: Iterable[str]) -> list[ReportLine]:
+    """Return verbatim lines below an empty one; none where there are none."""
+    found = [ReportLine("", line) for line in lines]
+    return [ReportLine("", ""), *found] if found else []
 
 
 def plain(line: ReportLine) -> str:

@@ -1,4 +1,4 @@
-"""The memory of ranks as text: what grew first, and no line wider than a terminal."""
+"""The memory of ranks as text: what grew first, and no table wider than a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 
 from ddptop.agent.observer.record.memory import Censused, Kept, RankMemory
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind, Resident
+from ddptop.tui.drawing.units import COLUMNS
 from ddptop.tui.model.diagnosis import memory
+from ddptop.tui.model.diagnosis.report import plain
 
 MIB = 1 << 20
 CAUSE = "train.py:52 made 3 more float32[64, 32, 256] in 3 steps (6 MiB), held by list `kept` of main()"
@@ -28,7 +30,10 @@ USE = MemoryUse(
     120, 122, (LEAK, WEIGHT, ObjectKind("object", "dict", count=31_000, bytes=13 * MIB)), 900, 3682 * MIB, 6 * MIB,
     46 * MIB, 2048,
     Resident(3900 * MIB, 315 * MIB, 0, 6 * MIB, heap=3700 * MIB, heap_grown=6 * MIB, heap_kept=40 * MIB),
-    (DeviceMemory("cuda:0", 3 << 30, 5 << 30, 0, MIB, 4 << 30, "/run/memory/0003/rank-1.pickle"),),
+    (
+        DeviceMemory("cuda:0", 3 << 30, 5 << 30, 0, MIB, 4 << 30, "/run/memory/0003/rank-1.pickle"),
+        DeviceMemory("cuda:1", 0, 0, problem="it has no history"),
+    ),
     1_400_000_000, 300_000_000,
 )  # fmt: skip
 QUIET = "nothing grew in 3 steps"
@@ -39,32 +44,51 @@ KEPT = Kept(
 )
 
 
-def test_what_grew_comes_first_and_fits_a_terminal() -> None:
-    """Ranks of which the same is said stand together, and the table is of the rank that grew most."""
-    text = memory.text(KEPT)
-    assert max(map(len, text)) <= 80
-    assert text[0].startswith("memory 0003: ranks 0-3 over steps 120 to 122, ")
-    assert " ".join(each.strip() for each in text[1:3]) == f"rank 1: {CAUSE}"
-    assert text[3] == "ranks 0, 2-3: nothing grew in 3 steps"
-    rows = [each.split("  ") for each in text]
+def test_what_grew_comes_first() -> None:
+    """Ranks of which the same is said stand together, and the table is of the rank that grew most, with its origin."""
+    lines = [plain(line) for line in memory.lines(KEPT, 4)]
+    assert lines[0].startswith("memory 0003: ranks 0-3 over steps 120 to 122, ")
+    assert lines[2:4] == [f"found:     rank 1: {CAUSE}", f"found:     ranks 0, 2-3: {QUIET}"]
+    rows = [line.split("  ") for line in lines]
+    assert rows[5][0] == "what lives in rank 1"
     assert [each.strip() for each in rows[6] if each.strip()][1:] == ["1,840", "3.59 GiB", "+3", "+6 MiB"]
-    assert text[7] == "    made at train.py:52, held by list `kept` of main()"
-    assert any(each.startswith("Parameter float32[1000, 512] on cuda:0") for each in text)
-    assert "and 900 more kinds: --json has 3 of them" in text
-    whole = " ".join(each.strip() for each in text)
-    assert "resident memory: anonymous 3.81 GiB (+6 MiB), mapped files 315 MiB, shared 0 B" in whole
-    assert "given out by the C heap: 3.61 GiB (+6 MiB) freed, and kept by the C heap: 40 MiB" in whole
-    assert "cuda:0: allocated 3.00 GiB of 5.00 GiB (+1 MiB) reserved, at most 4.00 GiB" in whole
-    assert "/run/memory/0003/rank-1.pickle" in whole
-    assert "the two counts held the rank for 1.4 s" in whole
-    assert text[-1] == "the table is of rank 1; --ranks names another one"
+    assert lines[7] == "    made at train.py:52, held by list `kept` of main()"
+    assert any(each.startswith("Parameter float32[1000, 512] on cuda:0") for each in lines)
+    assert "and 900 kinds more" in lines
+    assert lines[-9:] == [
+        "resident:  anonymous 3.81 GiB (+6 MiB), mapped files 315 MiB, shared 0 B",
+        "C heap:    3.61 GiB (+6 MiB) given out, 40 MiB freed and kept",
+        "Python:    tensors and arrays 3.60 GiB (+6 MiB), other objects 46 MiB (+2 KiB)",
+        "cuda:0:    3.00 GiB allocated of 5.00 GiB (+1 MiB) reserved, at most 4.00 GiB",
+        "history:   /run/memory/0003/rank-1.pickle, opened by https://docs.pytorch.org/memory_viz",
+        "cuda:1:    0 B allocated of 0 B reserved, at most 0 B",
+        "history:   it has no history",
+        "held:      for 1.4 s, by both counts",
+        "more:      3 kinds of each rank: ddptop memory r --list --json",
+    ]
 
 
-def test_the_screen_says_the_same() -> None:
-    """With the ranks beside their sentences; without any, that there is none."""
-    lines = memory.newest([KEPT])
-    assert (lines[2].label, lines[2].text) == ("rank 1", CAUSE)
-    assert [each.text for each in memory.newest([])] == ["no look at the memory is kept with this run"]
+def test_the_table_fits_a_terminal() -> None:
+    """Whatever the names, and however many kinds there are."""
+    long = ObjectKind("object", "x" * 80, count=1, bytes=1, made="y/" * 60 + "a.py:1", holder="z " * 60)
+    use = MemoryUse(1, 3, (long, LEAK, *[WEIGHT] * 11), 7)
+    text = [
+        line.text
+        for line in memory.lines(KEPT._replace(census=Censused("r", 1.0, None, (RankMemory(0, "", QUIET, use),))), 1)
+    ]
+    table = text[text.index("", 3) + 1 : text.index("", 5)]
+    assert max(map(len, table)) <= COLUMNS
+    assert sum("Parameter" in line for line in table) == 10
+    assert table[-1] == "and 8 kinds more"
+
+
+def test_the_ranks_that_are_left_out_are_named() -> None:
+    """Where there are more than are looked at without being named; where others were named, none are left out."""
+    first = Censused("r", 1.0, None, tuple(RankMemory(rank, "", QUIET, USE) for rank in (3, *range(3), *range(4, 8))))
+    said = {line.label: line.text for line in memory.lines(KEPT._replace(census=first), 12)}
+    assert said["left out"] == "ranks 8-11: without --ranks at most 8 are looked at"
+    for kept, world in ((KEPT._replace(census=first), 8), (KEPT, 12)):
+        assert "left out" not in {line.label for line in memory.lines(kept, world)}
 
 
 def test_all_that_is_known_is_in_the_json() -> None:
