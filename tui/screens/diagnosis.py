@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ddptop.tui.control.actions import is_offered
+from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.model.diagnosis.report import ReportLine
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.report import ReportScreen
@@ -23,5 +25,8 @@ class DiagnosisScreen(ReportScreen):
         self.show_caption(frame)
 
     def caption(self, frame: Frame) -> tuple[str, str, str]:
-        """Return the run, and how all of the kind are had as text."""
-        return frame.run, frame.state, f"all that are kept: ddptop {self.opened_by} {frame.run} --list"
+        """Return the run, the key that makes another one, and how all of the kind are had as text."""
+        again = ""
+        if is_offered(self.opened_by, frame.state, launched=frame.launched):
+            again = f"{keys_of(self)[f'run.{self.opened_by}']} makes another one · "
+        return frame.run, frame.state, f"{again}all that are kept: ddptop {self.opened_by} {frame.run} --list"

@@ -69,9 +69,9 @@ class ListScreen(LiveScreen, Generic[L]):
         ink = page.ink
         width = max(10, self.app.size.width - 2)
         keys = keys_of(self)
-        where, hue = self.aside()
+        (where, hue), how = self.aside(), ""
         if frame.waiting:
-            where, hue = f"{frame.waiting} · {keys['run.cancel']} cancels", "bold state-pausing"
+            where, hue, how = frame.waiting, "bold state-pausing", f" · {keys['run.cancel']} cancels"
         elif frame.view_held_s is not None:
             where, hue = f"VIEW HELD {units.duration(frame.view_held_s)} · {keys['view.freeze']} resumes", "held"
         name, state, below = self.caption(frame)
@@ -79,8 +79,8 @@ class ListScreen(LiveScreen, Generic[L]):
             Segment(f" {name} ", ink["bold value"]),
             Segment(f"{MARKS[state]} {state} ", ink[f"bold state-{state}"]),
         ]
-        where = units.shorten(f" {where}", max(0, width - width_of(left) - 1))
-        rows = [spread(left, [Segment(where, ink[hue])], width)]
+        where = units.shorten(f" {where}", max(0, width - width_of(left) - 1 - len(how)))
+        rows = [spread(left, [Segment(where + how, ink[hue])], width)]
         verdict = hang.verdict_of(frame)
         if verdict is not None and hang.is_urgent(verdict):
             rows.append([Segment(units.shorten(f" {verdict.text}", width), ink["bold level-error"])])

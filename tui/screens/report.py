@@ -38,12 +38,13 @@ class ReportLines(ScrolledLines[ReportLine]):
 
     def fold(self, *, anew: bool = False) -> None:
         """Show the lines in the width that there is now."""
-        width = max(_LABEL + 10, self.size.width)
+        # With room for the scroll bar: it is there or not by the number of lines that this makes.
+        width = max(_LABEL + 10, self.size.width - self.styles.scrollbar_size_vertical)
         if width == self._folded_to and not anew:
             return
         self._folded_to = width
         folded = [part for line in self.lines or () for part in _folded(line, width)]
-        self.show_items(folded, empty=self.problem or "the report is being made")
+        self.show_items(folded, empty=self.problem or "reading …")
 
     def on_resize(self) -> None:
         """Fold the lines anew."""

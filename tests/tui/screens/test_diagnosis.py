@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from ddptop.agent.observer.record.memory import Kept as KeptMemory
 from ddptop.agent.observer.record.profiles.kept import Kept
 from ddptop.agent.observer.record.profiles.summary import Difference, Summary
 from ddptop.agent.wire import MemoryUse, ObjectKind
-from ddptop.tui.model.diagnosis import memory
-from ddptop.tui.model.diagnosis.profile import newest
+from ddptop.tui.model.diagnosis import memory, profile
+from ddptop.tui.model.diagnosis.report import ReportLine
 from ddptop.tui.screens.diagnosis import DiagnosisScreen
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.lists import EventScreen
@@ -37,7 +38,7 @@ async def test_the_key_profiles_and_shows_what_that_says() -> None:
     """Three steps of the accused rank and an ordinary one, or of the first ranks; `escape` leads back."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(110, 30)) as pilot:
-        source.kept["profile"] = newest([KEPT])
+        source.kept["profile"] = profile.lines(KEPT, 4)
         await pilot.press("P")
         await until(pilot, lambda: SENTENCE in seen(pilot.app), "the summary")
         assert source.asked == ["profile 3 (0, 1, 2, 3) True"]
@@ -67,24 +68,42 @@ async def test_a_profile_does_not_come_between_the_user_and_a_dialog(
         assert isinstance(pilot.app.screen, place)
 
 
-@pytest.mark.parametrize(("kept", "says"), [([KEPT], SENTENCE), ([], "no profile is kept with this run")])
-async def test_an_ended_run_shows_its_newest_profile(kept: list[Kept], says: str) -> None:
-    """Nothing is asked of it."""
+LINE = [ReportLine("found", "this and that")]
+
+
+@pytest.mark.parametrize(("key", "kind"), [("P", "profile"), ("D", "probe"), ("M", "memory")])
+async def test_an_ended_run_shows_its_newest(key: str, kind: str) -> None:
+    """Nothing is asked of it, and no key is offered that does nothing."""
     source = StillSource(frame("finished"))
-    source.kept["profile"] = newest(kept)
+    source.kept[kind] = LINE
     async with dashboard(source).run_test(size=(110, 30)) as pilot:
-        await pilot.press("P")
-        await until(pilot, lambda: says in seen(pilot.app), "the profile")
+        await pilot.press(key)
+        await until(pilot, lambda: "this and that" in seen(pilot.app), "the lines")
+        assert f"all that are kept: ddptop {kind} resnet-7f3a --list" in seen(pilot.app)
+        assert "makes another one" not in seen(pilot.app)
+        assert key not in pilot.app.screen.active_bindings
         assert source.asked == []
 
 
-async def test_a_paused_run_says_why_it_is_not_profiled() -> None:
-    """A profile is of steps."""
+@pytest.mark.parametrize("key", ["P", "M"])
+async def test_a_paused_run_says_why_it_is_not_looked_at(key: str) -> None:
+    """A profile and growth are of steps."""
     source = StillSource(frame("paused"))
     async with dashboard(source).run_test(size=(110, 30), notifications=True) as pilot:
-        await pilot.press("P")
-        assert [each.message for each in pilot.app._notifications] == ["P does nothing: the run is paused"]
+        await pilot.press(key)
+        assert [each.message for each in pilot.app._notifications] == [f"{key} does nothing: the run is paused"]
         assert source.asked == []
+
+
+async def test_a_paused_run_can_be_probed() -> None:
+    """The screen says what makes another one."""
+    source = StillSource(frame("paused"))
+    source.kept["probe"] = LINE
+    async with dashboard(source).run_test(size=(110, 30)) as pilot:
+        await pilot.press("D")
+        await until(pilot, lambda: "this and that" in seen(pilot.app), "the lines")
+        assert source.asked == ["probe 1 (0, 1, 2, 3) True"]
+        assert "D makes another one · all that are kept: ddptop probe resnet-7f3a --list" in seen(pilot.app)
 
 
 async def test_the_key_of_memory_looks_and_shows_what_grows() -> None:
@@ -94,8 +113,8 @@ async def test_the_key_of_memory_looks_and_shows_what_grows() -> None:
     use = MemoryUse(5, 7, (leak,), census_ns=900_000_000)
     kept = KeptMemory("0002", Path("/run/memory/0002"), Censused("r", 1.5e9, 1, (RankMemory(1, "", cause, use),)))
     source = StillSource(frame())
-    async with dashboard(source).run_test(size=(110, 30)) as pilot:
-        source.kept["memory"] = memory.newest([kept])
+    async with dashboard(source).run_test(size=(130, 30)) as pilot:
+        source.kept["memory"] = memory.lines(kept, 4)
         await pilot.press("M")
         await until(pilot, lambda: cause in seen(pilot.app), "the sentence")
         assert source.asked == ["memory 3 (0, 1, 2, 3) True"]
@@ -103,21 +122,24 @@ async def test_the_key_of_memory_looks_and_shows_what_grows() -> None:
         text = seen(pilot.app)
         assert "memory 0002: rank 1 over steps 5 to 7" in text
         assert "made at train.py:52" in text
-        assert "the two counts held the rank for 0.9 s" in text
+        assert "for 0.9 s, by both counts" in text
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
 
 
-@pytest.mark.parametrize(
-    ("state", "says"), [("finished", "no look at the memory is kept with this run"), ("paused", "the run is paused")]
-)
-async def test_a_run_that_makes_no_steps_is_not_looked_at(state: str, says: str) -> None:
-    """Growth is of steps; an ended run shows what is kept."""
-    source = StillSource(frame(state))
-    source.kept["memory"] = memory.newest([])
-    async with dashboard(source).run_test(size=(110, 30), notifications=True) as pilot:
+async def test_lines_end_beside_the_scroll_bar() -> None:
+    """Nothing of them is cut for it."""
+    words = [f"word-{number}" for number in range(200)]
+    source = StillSource(frame("finished"))
+    source.kept["memory"] = [ReportLine("left out", " ".join(words)), ReportLine("", "x" * 80)]
+    async with dashboard(source).run_test(size=(80, 50)) as pilot:
         await pilot.press("M")
-        await until(
-            pilot, lambda: says in seen(pilot.app) + str([each.message for each in pilot.app._notifications]), says
-        )
-        assert source.asked == []
+        await until(pilot, lambda: words[0] in seen(pilot.app), "the lines")
+        text = seen(pilot.app)
+        assert [word for word in words if word not in text] == []
+        await pilot.resize_terminal(80, 24)
+        await pilot.press("end")
+        await until(pilot, lambda: words[-1] in seen(pilot.app), "the last word")
+        shown = [int(number) for number in re.findall(r"word-(\d+)", seen(pilot.app))]
+        assert shown == list(range(shown[0], 200))
+        assert "…" not in seen(pilot.app)
