@@ -220,9 +220,9 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
     if rank.tokens_per_s is not None:
         yield from _fact("tokens", units.rate(rank.tokens_per_s).rjust(6), width, ink, unit=" tokens/s")
     if rank.flops is not None:
-        speed = "" if rank.flops_per_s is None else f" a step, {units.flops(rank.flops_per_s).strip()}/s"
-        mfu = "" if rank.flops_per_s is None else f", MFU {units.share(rank.mfu).strip()}"
-        yield from _fact("work", units.flops(rank.flops), width, ink, after=f"{speed}{mfu}")
+        speed = f", {units.flops(rank.flops_per_s).strip()}/s, MFU {units.share(rank.mfu).strip()}"
+        after = " a step" + ("" if rank.flops_per_s is None else speed)
+        yield from _fact("work", units.flops(rank.flops), width, ink, after=after)
 
 
 def _phases(

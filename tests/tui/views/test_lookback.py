@@ -420,3 +420,17 @@ def test_the_facts_tell_of_device_agent_and_process() -> None:
     for part in ("20.5 ms on gpu", "one step of 4 timed", "3 errors, the last: ValueError", "7 dropped", "torch 2.15.0",
                  "Python 3.11.2", "4712", "node-a", "bucket"):  # fmt: skip
         assert part in text, part
+
+
+def test_the_work_of_a_rank_is_a_fact_where_it_is_known() -> None:
+    """Its speed and MFU while it makes steps; tokens beside samples."""
+    known = rank_frame(0, samples_per_s=412.0, tokens_per_s=103_000.0, flops=12.3e12, flops_per_s=151e12, mfu=0.412)
+    for changed, said in (
+        ({}, ["412 samples/s", "103k tokens/s", "12.3 TFLOP a step, 151 TFLOP/s, MFU 41.2%"]),
+        ({"mfu": None}, ["12.3 TFLOP a step, 151 TFLOP/s, MFU –"]),
+        ({"flops_per_s": None}, ["12.3 TFLOP a step"]),
+    ):
+        rows = [" ".join(text_of(row).split()) for row in fact_rows(replace(known, **changed), frame(), 80, INK)]
+        assert [each for each in said if not any(row.endswith(each) for row in rows)] == [], rows
+    unknown = "".join(text_of(row) for row in fact_rows(rank_frame(0), frame(), 80, INK))
+    assert not any(each in unknown for each in ("tokens", "FLOP", "MFU"))

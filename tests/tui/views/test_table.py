@@ -236,7 +236,8 @@ async def test_text_from_outside_is_text() -> None:
 
 async def test_tokens_and_mfu_have_columns_where_they_are_known() -> None:
     """Tokens in the place of samples, which can be asked for; ranks are sorted by MFU; elsewhere neither is there."""
-    ranks = tuple(rank_frame(rank, tokens_per_s=1000.0 * rank, mfu=0.1 * rank) for rank in range(4))
+    mfu = (0.2, 0.4, 0.1, 0.3)
+    ranks = tuple(rank_frame(rank, tokens_per_s=1000.0 * rank, mfu=mfu[rank]) for rank in range(4))
     found = frame(world=4, ranks=ranks, tokens_per_s=6000.0, mfu=0.15)
     usual = [column.key for column in columns_of(found) if column.usual]
     assert {"tokens", "mfu"} <= set(usual)
@@ -248,5 +249,5 @@ async def test_tokens_and_mfu_have_columns_where_they_are_known() -> None:
         app = await opened(pilot)
         at = lines(app)[0].index("MFU") + 1
         await pilot.click(RankTable, offset=(at, 1))
-        assert numbers(app) == [3, 2, 1, 0]
-        assert "30.0%" in lines(app)[1]
+        assert numbers(app) == [1, 3, 0, 2]
+        assert "40.0%" in lines(app)[1]

@@ -55,7 +55,8 @@ def test_a_line_says_all_and_marks_what_is_unknown():
     assert "step 12/40 30%" in text
     assert "loss 1.5" in text
     assert "loss ~1.5" in plain.line(replace(FRAME, is_loss_unsure=True))
-    assert "412 samples/s" in text
+    assert "412 samples/s  step" in text
+    assert "  8,464 tokens/s  MFU 41.2%  step" in plain.line(replace(FRAME, tokens_per_s=8464.0, mfu=0.412))
     assert "80.0 ms (data 2.0, forward 78.0, backward –," in text
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.screens.frames import NOW, frame, hung_frame, rank_frame
 
+from ddptop.agent.wire import Verdict
 from ddptop.tui.cli.output import status
 
 TEXT = st.text(
@@ -55,6 +56,23 @@ def test_copies_to_a_device_are_a_phase_where_there_is_one(copy: float | None) -
 
 
 @pytest.mark.usefixtures("utc")
+def test_tokens_and_work_stand_by_their_names() -> None:
+    """Of the group and of each rank; what is not known is null."""
+    known = {"samples_per_s": 1.0, "tokens_per_s": 2.0, "flops_per_s": 3.0, "mfu": 0.4}
+    told = status.as_json(replace(frame(), **known, ranks=(replace(rank_frame(0), **known, flops=5.0),)))
+    assert {name: told[name] for name in known} == known
+    assert {name: told["ranks"][0][name] for name in (*known, "flops")} == {**known, "flops": 5.0}
+    unknown = status.as_json(frame())
+    assert (unknown["mfu"], unknown["ranks"][0]["mfu"], unknown["ranks"][0]["flops"]) == (None, None, None)
+
+
+def test_the_cause_of_growing_memory_stands_in_its_verdict() -> None:
+    """An empty one is null."""
+    grows = Verdict(1, "memory", "grows", 0, rank=1, cause="train.py:9 made 3 more float32[4]")
+    assert status.as_json(frame(verdicts=(grows,)))["verdict"]["cause"] == grows.cause
+    assert status.as_json(frame(verdicts=(replace(grows, cause=""),)))["verdict"]["cause"] is None
+
+
 def test_ps_says_when_a_run_began_and_why_it_ended() -> None:
     """In its line, with the day."""
     head, line = status.table([frame("failed")], NOW)
