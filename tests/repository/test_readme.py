@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import readme
 from support.screens.frames import hung_frame
 
-from ddptop.agent.wire import Event, Inspection
+from ddptop.agent.observer.judge.probe import Connection, Probe, Rank
+from ddptop.agent.observer.record import memory as censuses
+from ddptop.agent.observer.record import probes
+from ddptop.agent.observer.record.memory import Censused, RankMemory
+from ddptop.agent.observer.record.profiles import kept as profiles
+from ddptop.agent.observer.record.profiles.summary import Difference, Summary
+from ddptop.agent.wire import Board, DeviceMemory, Event, Facts, Inspection, MemoryUse, ObjectKind, Resident
 from ddptop.tui.cli.output import status
 from ddptop.tui.cli.output.stacks import as_json as stacks_json
+from ddptop.tui.model.diagnosis import memory, probe, profile
 from ddptop.tui.model.diagnosis.stacks import Stacks
 
 
@@ -43,6 +51,42 @@ def test_every_field_of_the_json_is_told() -> None:
         ("Of each rank:", {*stacks["ranks"][0], "frames", "threads_left_out"}),
     ):
         assert _fields_told(page, above) == set(fields), above
+
+
+def test_every_field_of_a_diagnosis_is_told() -> None:
+    """Likewise of the JSON of `profile`, `probe` and `memory`."""
+    page = (readme.MANUAL / "json.md").read_text()
+    sort = Difference("aten::sort", 18.0, 0.4, 17.6, 12.0, 12.0, [], [])
+    summary = Summary("r", (5, 7), [0, 2], 2, 0, 1.5e9, [], [sort], 0)
+    profiled = profile.as_json(profiles.Kept("0001", Path("trace"), 1, summary))
+    rank = Rank(0, facts=Facts(0.5, board=Board()))
+    probed = probe.as_json(
+        probes.Kept("0001", Path("file"), Probe("r", 5, 1.5e9, ranks=[rank], connections=[Connection(0, 1, 1, [], [])]))
+    )
+    use = MemoryUse(
+        5, 7, (ObjectKind("object", "dict"),), resident=Resident(1, 1, 1), devices=(DeviceMemory("", 1, 1),)
+    )
+    counted = memory.as_json(censuses.Kept("0001", Path(), Censused("r", 1.5e9, 1, (RankMemory(0, "", "", use),))))
+    for above, fields in (
+        ("## `ddptop profile RUN --json`", profiled),
+        ("Of each operator:", profiled["operators"][0]),
+        ("## `ddptop probe RUN --json`", probed),
+        ("Of each rank that was probed:", probed["ranks"][0]),
+        ("Of each direction between two ranks:", probed["connections"][0]),
+        ("The circumstances:", probed["ranks"][0]["facts"]),
+        ("## `ddptop memory RUN --json`", counted),
+        ("Of each rank whose memory was looked at:", counted["ranks"][0]),
+        ("Of each kind:", counted["ranks"][0]["kinds"][0]),
+    ):
+        assert _fields_told(page, above) == set(fields), above
+    for row, fields in (
+        ("board", probed["ranks"][0]["facts"]["board"]),
+        ("resident", counted["ranks"][0]["resident"]),
+        ("devices", counted["ranks"][0]["devices"][0]),
+    ):
+        (told,) = re.findall(rf"^\| `{row}` \| (.*) \|$", page, re.MULTILINE)
+        # How much more there is of each is told in one word.
+        assert set(re.findall("`(\\w+)`", told)) == {field for field in fields if not field.endswith("_grown")}, row
 
 
 def _fields_told(page: str, above: str) -> set[str]:
