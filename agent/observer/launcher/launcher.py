@@ -85,7 +85,7 @@ def command(
         arguments: arguments of the program, which reach it unchanged.
         world: number of ranks on this host.
         max_restarts: how often all ranks are restarted when one has failed.
-        meeting: how the other hosts of the run are met; None where there are none.
+        rendezvous: how the other hosts of the run are met; None where there are none.
     """
     return (
         *isolated(TORCHRUN),

@@ -44,7 +44,7 @@ ELSEWHERE_S: Final = 1.0
 
 
 Answer = Callable[[bytes, int, wire.Reply], object]
-"""Sends the reply of a rank to an requester."""
+"""Sends the reply of a rank to a requester."""
 
 
 @dataclass(frozen=True)
