@@ -255,22 +255,26 @@ def columns_of(frame: Frame, *, grouped: bool = False) -> tuple[Column, ...]:
 
     Where ranks are `grouped` by host, its column has to be asked for.
     """
-    known: tuple[Column, ...] = (*_COLUMNS[:1], PLACE, *_COLUMNS[1:]) if frame.placed else _COLUMNS
-    if frame.collective in _SHORT:
-        known = tuple(_named(column, frame.collective) if column.key in ("p50", "p99") else column for column in known)
-    samples = next(at for at, column in enumerate(known) if column.key == "samples")
-    if frame.mfu is not None:
-        known = (*known[: samples + 1], MFU, *known[samples + 1 :])
-    if frame.tokens_per_s is not None:
-        known = (*known[:samples], TOKENS, replace(known[samples], usual=False), *known[samples + 1 :])
-    if "copy" in (frame.phases_ms or {}):
-        after_data = 1 + next(at for at, column in enumerate(known) if column.key == "data")
-        known = (*known[:after_data], COPY, *known[after_data:])
-    if frame.hosts.several:
-        # Where there are several it matters more; under the line of its host a rank need not have it.
-        host = replace(HOST, importance=2, usual=not grouped)
-        known = tuple(host if column is HOST else column for column in known)
+    known = [each for column in _COLUMNS for each in _columns_for(column, frame, grouped=grouped)]
     return (*known, *(_metric(name) for name in sorted(frame.logged)))
+
+
+def _columns_for(column: Column, frame: Frame, *, grouped: bool) -> tuple[Column, ...]:
+    """Return the columns that stand in the place of one of `_COLUMNS`."""
+    match column.key:
+        case "rank" if frame.placed:
+            return column, PLACE
+        case "host" if frame.hosts.several:
+            # Where there are several it matters more; under the line of its host a rank need not have it.
+            return (replace(column, importance=2, usual=not grouped),)
+        case "data" if "copy" in (frame.phases_ms or {}):
+            return column, COPY
+        case "p50" | "p99" if frame.collective in _SHORT:
+            return (_named(column, frame.collective),)
+        case "samples":
+            rates = (column,) if frame.tokens_per_s is None else (TOKENS, replace(column, usual=False))
+            return rates if frame.mfu is None else (*rates, MFU)
+    return (column,)
 
 
 def wanted_of(columns: Sequence[Column], chosen: Collection[str] | None) -> list[Column]:
