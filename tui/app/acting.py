@@ -18,7 +18,7 @@ from textual.notifications import SeverityLevel
 
 from ddptop.agent.control.waiting import Waiting
 from ddptop.tui.app.shown import ShownRun
-from ddptop.tui.control.actions import is_offered, to_save, why_not
+from ddptop.tui.control.actions import is_offered, remedy, to_save, why_not
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine, line_of
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
@@ -170,18 +170,16 @@ class Acting:
             name: the id of a binding on the key that was pressed.
             read_only: True where this dashboard offers no action.
         """
-        reason = (
-            "this dashboard only looks on"
-            if read_only
-            else why_not(
-                action,
-                run.state,
-                launched=run.launched,
-                waiting=bool(run.waiting),
-                all_ended=isinstance(run, Frame) and run.all_ended,
-            )
-        )
-        text = f"{keys_of(self._app)[name]} does nothing: {reason}"
+        keys = keys_of(self._app)
+        reason = "this dashboard only looks on"
+        if not read_only:
+            all_ended = isinstance(run, Frame) and run.all_ended
+            known = {"launched": run.launched, "waiting": bool(run.waiting), "all_ended": all_ended}
+            reason = why_not(action, run.state, **known)
+            if other := remedy(action, run.state, **known):
+                place = name.partition(".")[0]
+                reason += f"; {keys[f'{place}.{other}']} {other}s it"
+        text = f"{keys[name]} does nothing: {reason}"
         said, until = self._explained
         if said != text or time.monotonic() > until:
             self._explained = text, time.monotonic() + _READ_S

@@ -86,6 +86,14 @@ def why_not(action: str, state: str, *, launched: bool, waiting: bool = False, a
     return f"the run is {state}"
 
 
+def remedy(action: str, state: str, *, launched: bool, waiting: bool = False, all_ended: bool = False) -> str:
+    """Return the action after which one that is not offered would be; empty where there is none."""
+    if not is_offered(action, "running", launched=launched):
+        return ""
+    known = {"launched": launched, "waiting": waiting, "all_ended": all_ended}
+    return next((other for other in ("cancel", "resume") if is_offered(other, state, **known)), "")
+
+
 def to_save(program: str) -> list[str]:
     """Return what lets a run of this program save checkpoints: a sentence, then the lines of Python that it names."""
     if program in CATALOGUE:

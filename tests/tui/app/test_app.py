@@ -102,6 +102,8 @@ async def test_space_pauses_and_resumes() -> None:
         ("running", "R", "R does nothing: the run has not ended"),
         ("running", "full_stop", ". does nothing: the run is not paused"),
         ("starting", "space", "space does nothing: the run is starting"),
+        ("frozen", "x", "x does nothing: the run is frozen; space resumes it"),
+        ("pausing", "M", "M does nothing: another action is under way; space cancels it"),
         ("running", "p", ""),
     ],
 )

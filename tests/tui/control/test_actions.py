@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.tui.control.actions import RULES, is_offered
+from ddptop.tui.control.actions import RULES, is_offered, remedy
 from ddptop.tui.model.frame import ENDED, STATES
 
 LIVE = {
@@ -38,3 +38,24 @@ def test_a_run_whose_ranks_have_all_ended_can_only_be_killed(state: str) -> None
     """Nobody is left to pause, to save or to stop, until the run is over."""
     offered = {action for action in RULES if is_offered(action, state, launched=True, all_ended=True)}
     assert offered == ({"restart"} if state in ENDED else {"kill"})
+
+
+@pytest.mark.parametrize(
+    ("action", "state", "known", "helps"),
+    [
+        ("profile", "paused", {}, "resume"),
+        ("checkpoint", "frozen", {}, "resume"),
+        ("memory", "pausing", {}, "cancel"),
+        ("probe", "paused", {"waiting": True}, "cancel"),
+        ("stop", "running", {"waiting": True}, "cancel"),
+        ("step", "running", {}, ""),
+        ("restart", "paused", {}, ""),
+        ("pause", "running", {"all_ended": True}, ""),
+        ("profile", "starting", {}, ""),
+        ("profile", "finished", {"waiting": True}, ""),
+    ],
+)
+def test_a_refused_action_names_the_one_that_helps(action: str, state: str, known: dict[str, bool], helps: str) -> None:
+    """It is offered itself, and nothing is named where none helps."""
+    assert remedy(action, state, launched=True, **known) == helps
+    assert not helps or is_offered(helps, state, launched=True, **known)

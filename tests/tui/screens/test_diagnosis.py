@@ -87,11 +87,13 @@ async def test_an_ended_run_shows_its_newest(key: str, kind: str) -> None:
 
 @pytest.mark.parametrize("key", ["P", "M"])
 async def test_a_paused_run_says_why_it_is_not_looked_at(key: str) -> None:
-    """A profile and growth are of steps."""
+    """A profile and growth are of steps; it says what to do first."""
     source = StillSource(frame("paused"))
     async with dashboard(source).run_test(size=(110, 30), notifications=True) as pilot:
         await pilot.press(key)
-        assert [each.message for each in pilot.app._notifications] == [f"{key} does nothing: the run is paused"]
+        assert [each.message for each in pilot.app._notifications] == [
+            f"{key} does nothing: the run is paused; space resumes it"
+        ]
         assert source.asked == []
 
 
