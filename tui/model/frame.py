@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 def with_rank(text: str, rank: int | None, host: str = "") -> str:
     """Return what happened, with its rank in front where the text does not begin with it, and the rank's `host`."""
     text = text.removeprefix(f"rank {rank}: ")
-    named = rank is None or text.startswith((f"rank {rank} ", f"rank {rank}'s ", "ranks "))
+    named = rank is None or text.startswith(
+        (f"rank {rank} ", f"rank {rank}'s ", f"the memory of rank {rank} ", "ranks ")
+    )
     if not host or rank is None:
         return text if named else f"rank {rank}: {text}"
     if not named:

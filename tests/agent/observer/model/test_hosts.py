@@ -250,6 +250,7 @@ def test_the_host_of_a_rank_is_named_once() -> None:
     assert with_rank("loader is slow", 4, "node2") == "rank 4 (node2): loader is slow"
     assert with_rank("rank 4 is silent", 4, "node2") == "rank 4 (node2) is silent"
     assert with_rank("rank 4: 86% of that delay is at train.py:88 load", 4).count("rank 4") == 1
+    assert with_rank("the memory of rank 4 grows", 4) == "the memory of rank 4 grows"
     assert with_rank("rank 4: 86% of that delay", 4, "node2") == "rank 4 (node2): 86% of that delay"
     assert with_rank("rank 4 (node2) hangs", 4, "node2") == "rank 4 (node2) hangs"
     assert with_rank("ranks 4-7 differ", 4, "node2") == "ranks 4-7 differ"
