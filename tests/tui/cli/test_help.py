@@ -46,6 +46,20 @@ def test_a_page_is_rendered(file: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert missing == []
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see [verdicts](verdicts.md#profile), too", "see ddptop help verdicts, too"),
+        ("behind a [profile](diagnosis.md#profile): press P", "behind a profile (ddptop help diagnosis): press P"),
+        ("see [below](#here)", "see below"),
+        ("at <https://ui.perfetto.dev>", "at https://ui.perfetto.dev"),
+    ],
+)
+def test_a_link_is_a_command(text: str, shown: str) -> None:
+    """That of another page, behind what the sentence calls it where that is another word."""
+    assert ESCAPES.sub("", pages.rendered(text)).strip() == shown
+
+
 def test_a_page_begins_with_its_topic() -> None:
     """The list of topics takes what stands behind it."""
     titles = {file.stem: file.read_text().partition("\n")[0] for file in FILES}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ENDING: Final = ".md"
 _WIDEST: Final = 100
 """Cells of the longest line: text that is wider is hard to read."""
-_LINK: Final = re.compile(r"\[[^\]]+\]\(([a-z-]+)\.md(?:#[^)]*)?\)")
+_LINK: Final = re.compile(r"\[([^\]]+)\]\((?:([a-z-]+)\.md)?(?:#[^)]*)?\)|<(https:[^>]+)>")
 _HEADING: Final = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _NO_SUCH_COMMAND: Final = 127
 """Exit code of a shell that has not found the pager."""
@@ -77,11 +77,19 @@ def rendered(text: str) -> str:
 
     # Rich's own style for code is a black ground, which a light terminal has not.
     console = Console(theme=Theme({"markdown.code": "bold cyan"}))
-    # A terminal cannot follow a link to a file of the package.
-    page = Markdown(_LINK.sub(r"`ddptop help \1`", text), code_theme="ansi_dark", hyperlinks=False)
+    page = Markdown(_LINK.sub(_named, text), code_theme="ansi_dark", hyperlinks=False)
     with console.capture() as captured:
         console.print(page, width=min(console.width, _WIDEST))
     return "\n".join(each.rstrip() for each in captured.get().split("\n"))
+
+
+def _named(link: re.Match[str]) -> str:
+    """Return what a terminal shows of a link: the command for another page, the text of one in this page, an URL."""
+    text, page, url = link.groups()
+    if page is None:
+        return url or text
+    command = f"`ddptop help {page}`"
+    return command if text == page else f"{text} ({command})"
 
 
 def _paged(text: str) -> bool:
