@@ -8,11 +8,12 @@ import gc
 import inspect
 import os
 import signal
+import sys
 import tracemalloc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import psutil
@@ -428,6 +429,31 @@ def test_no_code_of_an_object_runs(training: Training) -> None:
     assert ran == []
     assert grown(use).grown == 3
     assert extra
+
+
+def test_the_collector_does_not_run_within_a_census(training: Training) -> None:
+    """It would run finalizers of the script's, and take its time; by the calls that each of its runs came out of."""
+    modules: list[set[str]] = []
+
+    def collecting(_: str, __: dict[str, int]) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        modules.append(set())
+        while frame is not None:
+            modules[-1].add(frame.f_globals.get("__name__", ""))
+            frame = frame.f_back
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(collecting)
+    # With each new container.
+    gc.set_threshold(1)
+    try:
+        training.over(lambda: None)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(collecting)
+    assert modules
+    assert not [each for each in modules if "ddptop.agent.rank.inspection.memory.objects" in each]
+    assert gc.isenabled()
 
 
 def test_the_record_of_the_script_goes_on(training: Training) -> None:
