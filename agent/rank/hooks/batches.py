@@ -18,8 +18,6 @@ from ddptop.agent.rank.records.stamps import BACKWARD, COPY, DATA, FORWARD, OTHE
 
 _MOST_DATASETS: Final = 1024
 """Datasets that are remembered, the newest: a script may make a new one for each step."""
-
-
 _MOST_TENSORS: Final = 16
 """Tensors of a batch that are looked at."""
 _MOST_ITEMS: Final = 32

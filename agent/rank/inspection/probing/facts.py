@@ -5,7 +5,6 @@ Each is read as it is offered; what cannot be read is None.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -74,19 +73,20 @@ def between(before: Reading, after: Reading) -> Facts:
             steal = 100 * max(0.0, stolen) / total
             others = 100 * min(1.0, max(0.0, busy - (after.own_s - before.own_s)) / total)
     found = cores.rivals(os.getpid(), after.cores, before.threads, after.threads, took) if after.threads else []
+    of_cpu, of_memory = _try(lambda: folder("cpu")), _try(lambda: folder("memory"))
     return msgspec.structs.replace(
         facts,
         threads=None if torch is None else _try(torch.get_num_threads),
         nice=_try(lambda: os.getpriority(os.PRIO_PROCESS, 0)),
-        group=str(_try(lambda: folder("cpu")) or "")[:_LONGEST_LIST],
+        group=str(of_cpu or "")[:_LONGEST_LIST],
         load=_try(lambda: os.getloadavg()[0]),
         steal_percent=steal,
         others_percent=others,
         rivals=cores.remark(found, after.cores),
-        quota=_try(lambda: _quota(folder("cpu"))),
+        quota=_try(lambda: _quota(of_cpu)),
         throttled_ms=_more(before.throttled_ms, after.throttled_ms),
-        memory_limit=_try(lambda: _limit(folder("memory"))),
-        memory_used=_try(lambda: _used(folder("memory"))),
+        memory_limit=_try(lambda: _bytes(of_memory, "memory.max", "memory.limit_in_bytes")),
+        memory_used=_try(lambda: _bytes(of_memory, "memory.current", "memory.usage_in_bytes")),
         swapped=_try(lambda: 1024 * _named(_PROC / "self/status", "VmSwap:")),
         swap_reads=_more(before.swap_reads, after.swap_reads),
         mhz=_try(lambda: _mhz(core)),
@@ -156,22 +156,25 @@ def _times(wanted: Iterable[int]) -> tuple[float, float, float]:
 
 
 def folder(controller: str) -> Path | None:
-    """Return the folder of this process's control group with the files of a controller; None where there is none."""
-    with contextlib.suppress(OSError):
-        for line in (_PROC / "self/cgroup").read_text(errors="replace")[:_LARGEST].splitlines():
-            number, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            if controller in controllers.split(","):
-                roots, file = [_GROUPS / controllers, _GROUPS / controller], _FILES[controller][1]
-            elif number == "0" and not controllers:
-                roots, file = [_GROUPS, _GROUPS / "unified"], _FILES[controller][0]
-            else:
-                continue
-            # In a container the path may be that of the host, and the group the root of what is seen.
-            places = (root / inner for root in roots for inner in (path.lstrip("/"), ""))
-            found = next((each for each in places if ".." not in each.parts and (each / file).exists()), None)
-            if found is not None:
-                return found
+    """Return the folder of this process's control group with the files of a controller; None where there is none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    for line in (_PROC / "self/cgroup").read_text(errors="replace")[:_LARGEST].splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            roots, file = [_GROUPS / controllers, _GROUPS / controller], _FILES[controller][1]
+        elif number == "0" and not controllers:
+            roots, file = [_GROUPS, _GROUPS / "unified"], _FILES[controller][0]
+        else:
+            continue
+        # In a container the path may be that of the host, and the group the root of what is seen.
+        places = (root / inner for root in roots for inner in (path.lstrip("/"), ""))
+        found = next((each for each in places if ".." not in each.parts and (each / file).exists()), None)
+        if found is not None:
+            return found
     return None
 
 
@@ -199,15 +202,8 @@ def _throttled_ms(group: Path | None) -> int | None:
     return None if found is None else int(found[1]) // 1_000_000
 
 
-def _limit(group: Path | None) -> int | None:
-    return _first(group, "memory.max", "memory.limit_in_bytes")
-
-
-def _used(group: Path | None) -> int | None:
-    return _first(group, "memory.current", "memory.usage_in_bytes")
-
-
-def _first(group: Path | None, *names: str) -> int | None:
+def _bytes(group: Path | None, *names: str) -> int | None:
+    """Return the number in the first of some files that there is; None where it is no limit."""
     for name in names:
         if group is not None and (group / name).exists():
             text = (group / name).read_text().strip()

@@ -84,11 +84,10 @@ class Messages:
         Raises:
             Unmeasured: there is none.
         """
-        c10d = getattr(torch, "distributed", None)
-        if c10d is None or not c10d.is_available() or not c10d.is_initialized():
+        if not torch.distributed.is_available() or not torch.distributed.is_initialized():
             raise Unmeasured("its script has no process group")
-        self.store = c10d.distributed_c10d._get_default_store()
-        self._group = c10d.distributed_c10d._get_default_group()
+        c10d = torch.distributed.distributed_c10d
+        self.store, self._group = c10d._get_default_store(), c10d._get_default_group()
         self.rank, self.world = self._group.rank(), self._group.size()
         self._torch = torch
         self._device = _device_of(torch, self._group, device)

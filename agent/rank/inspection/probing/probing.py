@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,7 +46,9 @@ class Probing:
         if torch is None:
             return Probed(problem="its script has not imported torch")
         try:
-            with _apart(torch), self._collectives.aside():
+            # Past modes of the script that would see the calls.
+            modes = torch.utils._python_dispatch._disable_current_modes()
+            with torch.no_grad(), torch._C.DisableTorchFunction(), modes, self._collectives.aside():
                 where = torch.device(device or "cpu")
                 match command.kind:
                     case "room":
@@ -94,17 +95,3 @@ class Probing:
         if device.type == "cuda":
             read = msgspec.structs.replace(read, board=facts.board(torch, device))
         return Probed(measured=tuple(found), facts=read, problem="; ".join(problems))
-
-
-@contextlib.contextmanager
-def _apart(torch: Any) -> Iterator[None]:
-    """Compute without gradients, and past modes of the script that would see the calls."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if (disabled := getattr(torch._C, "DisableTorchFunction", None)) is not None:
-            stack.enter_context(disabled())
-        from torch.utils import _python_dispatch
-
-        if (disabled := getattr(_python_dispatch, "_disable_current_modes", None)) is not None:
-            stack.enter_context(disabled())
-        yield
