@@ -57,15 +57,15 @@ class History:
     def __init__(self) -> None:
         """Begin it, where there is a device whose history nobody records."""
         self._cuda = cuda = _cuda(has_history=True)
-        self._shadows: dict[str, tuple[Any, Any]] = {}
-        """By name, a function of torch's, and the one that stands in its place."""
+        self._shadowed: dict[str, Callable[..., Any]] = {}
+        """By name, the functions of torch's in whose places others stand."""
         self.is_ours = cuda is not None and not _functions()._cuda_isHistoryEnabled()
         if self.is_ours:
             cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=_ENTRIES)
             for name in _RECORDS:
                 if (function := getattr(_functions(), name, None)) is not None:
-                    self._shadows[name] = function, self._shadow(function)
-                    setattr(_functions(), name, self._shadows[name][1])
+                    self._shadowed[name] = function
+                    setattr(_functions(), name, self._shadow(function))
 
     def _shadow(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def by_script(*args: Any, **named: Any) -> Any:
@@ -81,10 +81,9 @@ class History:
 
     def close(self) -> None:
         """End it, unless it is the script's."""
-        for name, (function, shadow) in self._shadows.items():
-            if getattr(_functions(), name) is shadow:
-                setattr(_functions(), name, function)
-        self._shadows = {}
+        for name, function in self._shadowed.items():
+            setattr(_functions(), name, function)
+        self._shadowed = {}
         if self.is_ours:
             self.is_ours = False
             self._cuda.memory._record_memory_history(enabled=None)

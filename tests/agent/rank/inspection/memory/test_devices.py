@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,6 +156,18 @@ def test_the_snapshot_is_not_among_the_objects_that_came(training: Training, mon
     assert use.object_grown < MIB
 
 
+def test_a_snapshot_that_cannot_be_written_is_said_and_leaves_no_file(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The census stands without it."""
+    with device(monkeypatch) as cuda:
+        cuda.memory._snapshot = lambda: {"segments": [bytes(MIB), lambda: None]}
+        (found,) = training.use().devices
+    assert found.snapshot == ""
+    assert found.problem.startswith("its snapshot cannot be written: ")
+    assert list((tmp_path / "memory/0007").iterdir()) == []
+
+
 def test_a_history_that_the_script_begins_meanwhile_goes_on(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +213,7 @@ def test_a_full_device_is_an_event(training: Training, monkeypatch: pytest.Monke
         assert cuda.observers == []
         for step in (3, 3, 5):
             fullness.take("cuda:1", step, step * MIB)
+        fullness.take("cuda:1", 6, None)
         (observer,) = cuda.observers
         for _ in range(2):
             observer(1, 64 * MIB, 80 * MIB, 2 * MIB)
@@ -209,9 +223,12 @@ def test_a_full_device_is_an_event(training: Training, monkeypatch: pytest.Monke
             "reserved are 8 MiB; before: 3 MiB at step 3, 5 MiB at step 5",
             "error",
         )
-        fullness.take("cuda:1", 6, 6 * MIB)
+        for step in range(6, 14):
+            fullness.take("cuda:1", step, step * MIB)
         observer(1, MIB, 80 * MIB, 0)
         assert len(events) == 2
+        # The newest ones alone.
+        assert re.findall(r"at step (\d+)", events[1][0]) == ["8", "9", "10", "11", "12", "13"]
 
 
 def test_an_error_of_the_observer_is_no_error_of_the_training(
