@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +35,7 @@ ROOM: Final = 64 << 20
 DISK_S: Final = 2.0
 """Seconds that a disk may take: the training waits for it no longer."""
 MARK: Final = ".ddptop-probe-"
-"""The beginning of the name of that file."""
+"""The beginning of the name of the file, on a disk whose files need one for a moment."""
 
 
 class Unmeasured(Exception):
@@ -60,13 +62,13 @@ def spare(torch: Any, device: Any) -> int:
 def products(torch: Any, device: Any, order: int, seconds: float, name: str = "compute") -> Measured:
     """Multiply matrices; returns operations of floating point a second."""
     left, right, out = (torch.full((order, order), 0.5, dtype=torch.float32, device=device) for _ in range(3))
-    return _measured(name, lambda: torch.mm(left, right, out=out), 2.0 * order**3, seconds, torch, device)
+    return _measured(name, partial(torch.mm, left, right, out=out), 2.0 * order**3, seconds, torch, device)
 
 
 def copies(torch: Any, seconds: float) -> Measured:
     """Copy memory of the host; returns bytes a second."""
     source, target = (torch.full((COPIED,), 1, dtype=torch.uint8, device="cpu") for _ in range(2))
-    return _measured("memory", lambda: target.copy_(source), float(COPIED), seconds, torch, source.device)
+    return _measured("memory", partial(target.copy_, source), float(COPIED), seconds, torch, source.device)
 
 
 def uploads(torch: Any, device: Any, seconds: float) -> Measured:
@@ -79,8 +81,7 @@ def uploads(torch: Any, device: Any, seconds: float) -> Measured:
         raise Unmeasured("no room on the device below its peak of memory for a copy")
     source = torch.full((COPIED,), 1, dtype=torch.uint8, device="cpu").pin_memory()
     target = torch.full((COPIED,), 0, dtype=torch.uint8, device=device)
-    copy = lambda: target.copy_(source, non_blocking=True)  # noqa: E731  # it has no name to give
-    return _measured("upload", copy, float(COPIED), seconds, torch, device)
+    return _measured("upload", partial(target.copy_, source, non_blocking=True), float(COPIED), seconds, torch, device)
 
 
 def _measured(
@@ -148,55 +149,41 @@ def files(folder: Path, name: str) -> list[Measured]:
     status = os.statvfs(folder)
     if status.f_bavail * status.f_frsize < ROOM:
         raise Unmeasured(f"no room on the disk of {folder}")
-    found: list[Measured | Exception] = []
+    found: list[Measured] = []
+    problems: list[Exception] = []
 
     def work() -> None:
         try:
             found.extend(_written_and_read(folder, name))
-        except Exception as error:  # handed to the thread that waits
-            found.append(error)
+        except Exception as problem:  # handed to the thread that waits; no handler of the script runs in this one
+            problems.append(problem)
 
     thread = threading.Thread(target=work, name="ddptop-probe", daemon=True)
     thread.start()
     thread.join(DISK_S)
     if thread.is_alive():
         raise Unmeasured(f"the disk of {folder} took more than {DISK_S:.0f} s for {WRITTEN >> 20} MiB")
-    measured = []
-    for each in found:
-        if isinstance(each, Exception):
-            # No handler of the script runs in that thread.
-            raise Unmeasured(f"{folder}: {describe(each)}") from each
-        measured.append(each)
-    return measured
+    if problems:
+        raise Unmeasured(f"{folder}: {describe(problems[0])}") from problems[0]
+    return found
 
 
-def _written_and_read(folder: Path, name: str) -> Iterator[Measured]:
+def _written_and_read(folder: Path, name: str) -> list[Measured]:
     content = os.urandom(1 << 20)
-    path = folder / f"{MARK}{os.getpid()}-{os.urandom(4).hex()}"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        # At once: nothing of it is left, however this process ends.
-        path.unlink()
+    # It has no name, so that nothing of it is left, however this process ends.
+    with tempfile.TemporaryFile(dir=folder, prefix=MARK) as file:
         began = time.perf_counter()
         for _ in range(WRITTEN // len(content)):
-            _write(descriptor, content)
-        os.fsync(descriptor)
+            file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
         written = WRITTEN / (time.perf_counter() - began)
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(OSError):
             # What the page cache holds shows nothing of a disk.
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.lseek(descriptor, 0, os.SEEK_SET)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(0)
         began = time.perf_counter()
-        while os.read(descriptor, len(content)):
+        while file.read(len(content)):
             pass
         read = WRITTEN / (time.perf_counter() - began)
-    finally:
-        os.close(descriptor)
-    yield Measured(f"{name}_write", (written,))
-    yield Measured(f"{name}_read", (read,))
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    return [Measured(f"{name}_write", (written,)), Measured(f"{name}_read", (read,))]
