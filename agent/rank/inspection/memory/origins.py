@@ -21,7 +21,8 @@ from ddptop.agent.run.script.sources import Sources
 
 _FRAMES: Final = 24
 """Frames of each allocation that are kept: between a line of the script and a tensor stand modules of torch."""
-_SETTLES_S: Final = 0.001
+_SETTLES_S: Final = 0.05
+"""Seconds from the beginning of a record to its end at least."""
 _RAW: Final = 0
 """Domain of the memory that threads may allocate without the interpreter lock (`PYMEM_DOMAIN_RAW`)."""
 _SCRIPTS_OWN: Final = "its script uses tracemalloc itself"
@@ -63,15 +64,15 @@ class Origins:
         self._shadow: Callable[..., None] = begun_by_script
         # Before Python 3.12.9 and 3.13.2 the end of a record crashes a thread without the interpreter lock that is
         # about to record an allocation (https://github.com/python/cpython/issues/128679). Nothing of the domain that
-        # such threads may use is recorded: no object is in it, and any other one needs the lock.
+        # such threads may use is recorded: no object is in it, and any other one needs the lock. Those that have begun
+        # an allocation in between wait for the lock, and get it in time.
         get, put = _allocators()
         raw = _Allocator()
         get(_RAW, raw)
         tracemalloc.start = begun_by_script
         begin(_FRAMES)
         put(_RAW, raw)
-        # Those that have begun an allocation in between wait for the lock, and get it now.
-        time.sleep(_SETTLES_S)
+        self._settles_at = time.monotonic() + _SETTLES_S
 
     @property
     def own_bytes(self) -> int:
@@ -83,6 +84,7 @@ class Origins:
         if tracemalloc.start is self._shadow:
             tracemalloc.start = self._start
         if self._is_ours and tracemalloc.is_tracing():
+            time.sleep(max(0.0, self._settles_at - time.monotonic()))
             tracemalloc.stop()
         self._is_ours = False
 

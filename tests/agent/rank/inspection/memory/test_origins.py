@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ROUNDS = 100
+ROUNDS = 30
 PROGRAM = f"""
 import ctypes, threading
 from ddptop.agent.rank.inspection.memory.origins import Origins
