@@ -179,7 +179,8 @@ class Holders:
             name = next((name for name, each in cells if each is cell), None)
             return _named(sample, value, name, f"function {function_name(holder.__qualname__)}")
         if kind is GeneratorType or kind is CoroutineType:
-            return f"{_container(sample, held)}a variable of {function_name(holder.__qualname__)}()"
+            within = "" if held is sample else f"{type_name(type(held))} in "
+            return f"{within}a variable of {function_name(holder.__qualname__)}()"
         if kind is CellType or issubclass(kind, (*_CONTAINERS, ModuleType)):
             return None
         if issubclass(kind, type):
@@ -198,12 +199,8 @@ class Holders:
 
 def _named(sample: object, held: object, name: str | None, owner: str) -> str | None:
     """Return the words for a thing that has a name in its owner: the object that is looked for, or what holds that."""
-    return None if name is None else f"{_container(sample, held)}`{clean_line(name, _LONGEST)}` of {owner}"
-
-
-def _container(sample: object, held: object) -> str:
-    """Return the type of what holds the object that is looked for, nothing for that object itself."""
-    return "" if held is sample else f"{type_name(type(held))} "
+    container = "" if held is sample else f"{type_name(type(held))} "
+    return None if name is None else f"{container}`{clean_line(name, _LONGEST)}` of {owner}"
 
 
 def _is_readable(code: CodeType) -> bool:

@@ -11,7 +11,7 @@ import signal
 import sys
 import tracemalloc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -117,11 +117,13 @@ def test_tensors_that_a_variable_of_a_function_keeps_are_named(training: Trainin
 
 
 def test_arrays_that_an_attribute_keeps_are_named(training: Training) -> None:
-    """Also where they are packed into tuples, which the collector forgets."""
+    """Also where they are packed into tuples in tuples, which the collector forgets."""
     trainer = Trainer()
+    # Python has a dictionary of its attributes from now on.
+    vars(trainer)
 
     def step() -> None:
-        trainer.kept.append((np.ones((300, 100)), len(trainer.kept)))  # made here
+        trainer.kept.append((0, (np.ones((300, 100)), len(trainer.kept))))  # made here
         gc.collect()
 
     found = grown(training.over(step))
@@ -148,6 +150,64 @@ def test_what_a_class_keeps_is_named(training: Training) -> None:
 
     found = grown(training.over(lambda: Shelf.kept.append({"tensor": torch.ones(100_000)})))
     assert found.holder == "list `kept` of class Shelf"
+
+
+def closure(first: Any) -> Callable[[Any], None]:
+    kept = [first]
+
+    def keep(each: Any) -> None:
+        kept.append(each)
+
+    return keep
+
+
+def generator(first: Any) -> Callable[[Any], None]:
+    def gather() -> Generator[None, Any, None]:
+        kept = [first]
+        while True:
+            kept.append((yield))
+
+    gathering = gather()
+    next(gathering)
+    return gathering.send
+
+
+class Slotted:
+    __slots__ = ("kept",)
+
+    def __init__(self, first: Any) -> None:
+        self.kept = {0: first}
+
+    def keep(self, each: Any) -> None:
+        self.kept[len(self.kept)] = each
+
+
+class Chain:
+    """Each of them holds the next one, and a tensor."""
+
+    def __init__(self, first: Any) -> None:
+        self.tensor = first
+        self.last = self
+        self.next: Chain | None = None
+
+    def keep(self, each: Any) -> None:
+        self.last.next = self.last = Chain(each)
+
+
+@pytest.mark.parametrize(
+    ("make", "place"),
+    [
+        (closure, "list `kept` of function keep"),
+        (generator, "list in a variable of gather()"),
+        (lambda first: Slotted(first).keep, "dict `kept` of Slotted"),
+        (lambda first: Chain(first).keep, "`tensor` of Chain"),
+    ],
+    ids=["closure", "generator", "slot", "attribute"],
+)
+def test_whatever_holds_an_object_is_named(training: Training, make: Callable[[Any], Any], place: str) -> None:
+    """The variable of a function that has returned or rests, the slot of an object, and its attribute."""
+    keep = make(torch.ones(3))
+    assert grown(training.over(lambda: keep(torch.ones(100_000)))).holder == place
 
 
 def test_bytes_are_named_by_their_dictionary(training: Training) -> None:
@@ -254,11 +314,16 @@ def test_of_a_loop_that_keeps_nothing_nothing_grows(training: Training) -> None:
     """Its tensors are others at each boundary, and as many, also where their shapes differ."""
     sizes = iter(range(10_000, 90_000, 10_000))
     batch = [torch.ones(1, 2)]
+    without_memory = []
 
     def step() -> None:
         batch[0] = torch.ones(next(sizes), 2)
+        without_memory.append(torch.ones(1000, 1000, device="meta"))
 
-    assert sentence(training.over(step)) == "nothing grew in 3 steps"
+    use = training.over(step)
+    assert sentence(use) == "nothing grew in 3 steps"
+    # Neither are the lists of the census.
+    assert use.object_grown < 16 << 10
 
 
 def test_shapes_that_differ_are_one_growth(training: Training) -> None:
@@ -280,6 +345,80 @@ def test_views_count_once_and_a_part_has_all_of_its_memory(training: Training) -
     found = grown(training.over(step))
     # The tensor itself is kept by its views.
     assert (found.shape, found.grown, found.grown_bytes) == ((1000, 1000), 3, 12_000_000)
+
+
+def test_of_tensors_with_the_same_memory_the_largest_is_said(training: Training) -> None:
+    """Whichever was made first."""
+    kept: list[Any] = []
+
+    def step() -> None:
+        memory: Any = torch.ones(1000, 1000).untyped_storage()
+        kept.extend([torch.empty(0).set_(memory, 0, shape, (1,) * len(shape)) for shape in ((1,), (1000, 1000), (2,))])
+
+    found = grown(training.over(step))
+    assert (found.shape, found.grown, found.grown_bytes) == ((1000, 1000), 3, 12_000_000)
+
+
+def test_a_tensor_that_wraps_another_one_has_no_memory_of_its_own(training: Training) -> None:
+    """As those of quantized and sharded models do, whose class has operators of its own."""
+
+    class Wrapping(torch.Tensor):
+        inner: Any
+
+        @staticmethod
+        def __new__(cls, inner: Any) -> Any:
+            made: Any = torch.Tensor._make_wrapper_subclass(cls, inner.shape)
+            made.inner = inner
+            return made
+
+        @classmethod
+        def __torch_dispatch__(cls, *_: Any, **__: Any) -> Any:
+            raise AssertionError("an operator")
+
+    kept: list[Any] = []
+    use = training.over(lambda: kept.append(Wrapping(torch.ones(100_000))))
+    assert use.tensor_grown == 3 * 400_000
+
+
+def test_a_list_takes_what_its_items_take_in_it(training: Training) -> None:
+    """There is no more of them, and one of them is larger."""
+    numbers: list[int] = []
+
+    def step() -> None:
+        numbers.extend([7] * 100_000)  # made here
+
+    use = training.over(step)
+    (found,) = (each for each in use.kinds if each.type == "list")
+    assert found.grown_bytes > 3 * 800_000
+    assert found.made == here(test_a_list_takes_what_its_items_take_in_it, "# made here")
+    assert 0 < use.census_ns < 60e9
+    assert 0 < use.elapsed_ns < 60e9
+
+
+def test_no_collection_begins_within_a_census(training: Training) -> None:
+    """It would run finalizers of the script's."""
+    within: list[str] = []
+
+    def note(phase: str, _: object) -> None:
+        frame = inspect.currentframe()
+        while frame is not None:
+            within.append(frame.f_code.co_name)
+            frame = frame.f_back
+
+    training.ask(2, 1)
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(note)
+    try:
+        gc.set_threshold(500)
+        for _ in range(2):
+            training.boundary()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(note)
+    # Right behind the count.
+    assert "boundary" in within
+    assert "count" not in within
+    assert training.ask(2, 1)
 
 
 def test_a_tensor_with_the_graph_of_its_making_is_told(training: Training) -> None:
@@ -326,6 +465,8 @@ def test_nothing_is_kept_alive(training: Training) -> None:
     alive: list[bool] = []
 
     def loop() -> None:
+        # It has no memory of its own, of which torch's error says so.
+        sparse = torch.eye(3).to_sparse()
         training.ask(2)
         for _ in range(6):
             batch = torch.ones(1000)
@@ -333,6 +474,7 @@ def test_nothing_is_kept_alive(training: Training) -> None:
             training.boundary()
             del batch
             alive.append(gone[-1]() is not None)
+        del sparse
 
     loop()
     assert alive == [False] * 6
