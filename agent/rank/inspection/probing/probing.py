@@ -48,7 +48,7 @@ class Probing:
         try:
             # Past modes of the script that would see the calls.
             modes = torch.utils._python_dispatch._disable_current_modes()
-            with torch.no_grad(), torch._C.DisableTorchFunction(), modes, self._collectives.aside():
+            with torch._C.DisableTorchFunction(), modes, torch.no_grad(), self._collectives.aside():
                 where = torch.device(device or "cpu")
                 match command.kind:
                     case "room":

@@ -395,32 +395,6 @@ def test_a_list_takes_what_its_items_take_in_it(training: Training) -> None:
     assert 0 < use.elapsed_ns < 60e9
 
 
-def test_no_collection_begins_within_a_census(training: Training) -> None:
-    """It would run finalizers of the script's."""
-    within: list[str] = []
-
-    def note(phase: str, _: object) -> None:
-        frame = inspect.currentframe()
-        while frame is not None:
-            within.append(frame.f_code.co_name)
-            frame = frame.f_back
-
-    training.ask(2, 1)
-    thresholds = gc.get_threshold()
-    gc.callbacks.append(note)
-    try:
-        gc.set_threshold(500)
-        for _ in range(2):
-            training.boundary()
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.callbacks.remove(note)
-    # Right behind the count.
-    assert "boundary" in within
-    assert "count" not in within
-    assert training.ask(2, 1)
-
-
 def test_a_tensor_with_the_graph_of_its_making_is_told(training: Training) -> None:
     """Autograd keeps more than Python sees."""
     kept: list[Any] = []

@@ -62,7 +62,75 @@ def test_a_product_is_as_fast_as_torch_says_by_itself() -> None:
     found = experiments.products(torch, torch.device("cpu"), 256, 0.1)
     assert len(found.values) == experiments.BLOCKS
     assert rate / 3 < sorted(found.values)[1] < 3 * rate
+    assert len(found.ran) == (experiments.BLOCKS if Path("/proc/thread-self/schedstat").exists() else 0)
     assert all(0 <= part <= 1 for part in found.ran)
+
+
+def test_modes_of_the_script_see_nothing_of_it(tmp_path: Path) -> None:
+    """They may count operators, or change them."""
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[Any] = []
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(operator)
+            return operator(*args, **(kwargs or {}))
+
+    with Functions(), Operators():
+        torch.ones(3)
+        assert seen
+        seen.clear()
+        done = probing(tmp_path).run(own(), "cpu")
+        assert seen == []
+    assert done.problem == ""
+
+
+class Device:
+    """Torch of a device, as far as its memory goes, whose work takes for ever."""
+
+    type = "cuda"
+
+    def __init__(self, allocated: int, reserved: int, peak: int) -> None:
+        self.memory_allocated, self.memory_reserved, self.max_memory_allocated = (
+            lambda _: allocated << 20,
+            lambda _: reserved << 20,
+            lambda _: peak << 20,
+        )
+        self.cuda = self
+        self.Event = lambda: self
+
+    def current_stream(self, _: object) -> None: ...
+
+    def record(self, _: object) -> None: ...
+
+    def query(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("allocated", "reserved", "peak", "order"),
+    [(100, 600, 500, 4096), (100, 300, 500, 2048), (100, 600, 220, 2048), (100, 600, 101, 0), (500, 500, 500, 0)],
+)
+def test_a_device_has_room_below_its_peak_alone(allocated: int, reserved: int, peak: int, order: int) -> None:
+    """Of memory that its allocator has, of which half is taken: a peak is what the training has had."""
+    device: Any = Device(allocated, reserved, peak)
+    assert experiments.room(device, device) == order
+
+
+def test_a_device_without_room_or_an_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is copied to it, and nobody waits for ever."""
+    device: Any = Device(100, 600, 101)
+    with pytest.raises(Unmeasured, match="no room on the device"):
+        experiments.uploads(device, device, 0.1)
+    with pytest.raises(TimeoutError, match="did not finish within 0 s"):
+        experiments._finish(device, device, 0.01)
 
 
 def test_the_exception_of_a_signal_handler_reaches_the_script(tmp_path: Path) -> None:
