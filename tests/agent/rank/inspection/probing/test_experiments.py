@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -20,6 +21,7 @@ from ddptop.agent.rank.inspection.probing import experiments, facts
 from ddptop.agent.rank.inspection.probing.experiments import Unmeasured
 from ddptop.agent.rank.inspection.probing.probing import Probing
 from ddptop.agent.rank.records.stamps import Stamps
+from ddptop.agent.run import cores
 from ddptop.agent.wire import Probe
 
 if TYPE_CHECKING:
@@ -272,6 +274,8 @@ def test_the_limits_of_a_control_group_are_read_in_both_versions(
         ("4:cpu,cpuacct:/job", "cpu,cpuacct/job/cpu.cfs_quota_us"),
         # The name of the mount may have them in another order, with a link for each of them.
         ("4:cpuacct,cpu:/job", "cpu/job/cpu.cfs_quota_us"),
+        # Of a group outside of a container's own.
+        ("0::/../job", "cpu.max"),
     ],
 )
 def test_the_control_group_is_found_where_it_is_mounted(
@@ -279,7 +283,7 @@ def test_the_control_group_is_found_where_it_is_mounted(
 ) -> None:
     """Of both versions, and in a container, which sees its own group as the root."""
     file = tmp_path / "groups" / place
-    for each in (file, tmp_path / "self" / "cgroup"):
+    for each in (file, tmp_path / "self" / "cgroup", tmp_path / "job" / "cpu.max"):
         each.parent.mkdir(parents=True)
         each.write_text(line + "\n")
     monkeypatch.setattr(facts, "_PROC", tmp_path)
@@ -295,3 +299,83 @@ def test_nothing_that_cannot_be_read_is_made_up(monkeypatch: pytest.MonkeyPatch,
     found = facts.between(reading, facts.Reading(closely=False))
     assert (found.steal_percent, found.quota, found.throttled_ms, found.mhz, found.resent) == (None,) * 5
     assert found.cores is not None
+
+
+class Machine:
+    """What a machine counts, as files of a test; the rank may run on cores 2 and 5, and is on core 2."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.proc, self.cpus, self.groups = root / "proc", root / "cpus", root / "groups"
+        for name, folder in (("_PROC", self.proc), ("_CPUS", self.cpus), ("_GROUPS", self.groups)):
+            monkeypatch.setattr(facts, name, folder)
+        self.spent = 0.0
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5})
+        monkeypatch.setattr(cores, "core_of", lambda _: 2)
+        monkeypatch.setattr(time, "process_time", lambda: self.spent)
+        self.write(self.proc / "self/cgroup", "0::/job\n")
+        self.write(self.groups / "job/memory.max", f"{(1 << 63) - 4096}\n")
+        self.write(self.groups / "job/memory.current", "8192\n")
+        self.write(self.groups / "job/cpu.max", "150000 100000\n")
+        self.write(self.proc / "self/status", "VmRSS:\t7 kB\nVmSwap:\t12 kB\n")
+        self.write(self.proc / "cpuinfo", "".join(f"cpu MHz\t\t: {100 * core}.5\n" for core in range(6)))
+        self.write(self.cpus / "cpu2/cpufreq/cpuinfo_max_freq", "3000000\n")
+
+    def write(self, file: Path, text: str) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def read(self, cpu2: str, cpu5: str, swapped: int, hot: tuple[int, int], resent: int) -> facts.Reading:
+        """Return a reading while the machine has counted so much."""
+        self.write(self.proc / "stat", f"cpu  9 9 9\ncpu0 7 7 7 7 7 7 7 7\ncpu2 {cpu2}\ncpu5 {cpu5}\n")
+        self.write(self.proc / "vmstat", f"pswpout 3\npswpin {swapped}\n")
+        for core, count in zip((2, 5), hot, strict=True):
+            self.write(self.cpus / f"cpu{core}/thermal_throttle/core_throttle_count", f"{count}\n")
+        self.write(self.proc / "net/snmp", f"Ip: A B\nIp: 1 2\nTcp: InSegs RetransSegs\nTcp: 5 {resent}\n")
+        return facts.Reading(closely=False)
+
+
+def test_facts_are_what_the_machine_has_counted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the cores of the rank alone; what the rank itself took is none of others; a counter that restarts is none."""
+    machine = Machine(tmp_path, monkeypatch)
+    before = machine.read("0 0 0 0 0 0 0 0 0 0", "5 5 5 5 5 5 5 5 5 5", 7, (3, 1), 10)
+    machine.spent = 80 / os.sysconf("SC_CLK_TCK")
+    # User, nice, system, idle, iowait, irq, softirq, steal, and guests, which are in the first two.
+    after = machine.read("100 0 50 800 0 10 20 20 40 0", "5 5 5 1005 5 5 5 5 5 5", 19, (5, 1), 4)
+    found = facts.between(before, after)
+    assert (found.cores, found.which) == (2, "2, 5")
+    assert found.steal_percent == pytest.approx(1.0)
+    assert found.others_percent == pytest.approx(5.0)
+    assert (found.swap_reads, found.overheated, found.resent) == (12, 2, 0)
+    assert (found.quota, found.memory_limit, found.memory_used) == (1.5, None, 8192)
+    assert found.group == str(tmp_path / "groups/job")[:100]
+    assert (found.swapped, found.mhz, found.highest_mhz) == (12 << 10, 200.5, 3000.0)
+
+
+def test_a_device_is_what_the_library_of_its_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None for what it does not say."""
+
+    class Refused(Exception):
+        pass
+
+    def refuse(*_: object) -> int:
+        raise Refused
+
+    nvml = SimpleNamespace(
+        NVMLError=Refused,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x4 | 0x40 | 0x1,
+        nvmlDeviceGetTemperature=lambda _, sensor: 71 + sensor,
+        nvmlDeviceGetClockInfo=lambda _, clock: 900 + clock,
+        nvmlDeviceGetMaxClockInfo=refuse,
+        nvmlDeviceGetTotalEccErrors=lambda _, kind, since: 10 * kind + since,
+        nvmlDeviceGetCurrPcieLinkWidth=lambda _: 8,
+    )
+    monkeypatch.setattr(facts, "Nvml", lambda *_: SimpleNamespace(handle=(nvml, "handle")))
+    properties = SimpleNamespace(name="H100", uuid="GPU-1")
+    fake: Any = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda _: properties))
+    found = facts.board(fake, SimpleNamespace(index=None))
+    assert found is not None
+    assert (found.name, found.throttled) == ("H100", ("power cap", "heat (hardware)"))
+    assert (found.celsius, found.mhz, found.highest_mhz, found.errors) == (71, 901, None, 10)
+    assert (found.lanes, found.most_lanes, found.pcie) == (8, None, None)
+    monkeypatch.setattr(facts, "Nvml", lambda *_: SimpleNamespace(handle=(nvml, None)))
+    assert facts.board(fake, SimpleNamespace(index=0)) is None

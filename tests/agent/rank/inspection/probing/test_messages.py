@@ -178,3 +178,14 @@ def test_a_call_of_a_device_is_waited_for_without_the_timeout_of_its_backend(mon
     with pytest.raises(TimeoutError):
         messages._await(work := Work(1 << 60), cuda)
     assert work.waits == 0
+
+
+@pytest.mark.parametrize(
+    ("kinds", "of_training", "of_messages"),
+    [(["cuda"], "cuda", "cuda"), (["cpu"], "cuda", "cpu"), (["cpu", "cuda"], "cuda", "cuda"), ([], "cuda", "cuda")],
+)
+def test_messages_are_of_the_device_that_the_group_takes(kinds: list[str], of_training: str, of_messages: str) -> None:
+    """The host where gloo is the only backend of a training on a device."""
+    torch = SimpleNamespace(device=lambda kind: SimpleNamespace(type=kind))
+    group = SimpleNamespace(_device_types=kinds)
+    assert messages._device_of(torch, group, SimpleNamespace(type=of_training)).type == of_messages
