@@ -144,6 +144,8 @@ def passes(rank: Rank, number: int, sub: zmq.Socket[bytes]) -> bool:
 def test_a_disk_that_hangs_holds_up_nobody(new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
     """No read of the file has returned while the relay publishes and answers."""
     directory = new_run(world=1)
+    # Of an observer before this one.
+    recording.open_file(directory.database).close()
     goes_on = threading.Event()
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
