@@ -393,8 +393,7 @@ class Session:
         if gate.limit is None:
             return
         self._tell_last()
-        # It would hear of all that is done meanwhile.
-        self.diagnoses.counting.spoil()
+        self.diagnoses.counting.spoil()  # it would count what is done while the thread is held
         if gate.wait():
             self._go_on()
         if gate.ended_by is not None:
