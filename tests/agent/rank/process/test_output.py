@@ -48,6 +48,7 @@ print("first", flush=True)
 for line in range(4000):
     print("line", line, "x" * 60, flush=line % 2 == 0)
     print("complaint", line, "x" * 60, file=sys.stderr)
+sys.stdout.flush()
 os.unlink(os.environ["DISK"] + "/ballast")
 print("last", flush=True)
 print("to stderr", file=sys.stderr)
