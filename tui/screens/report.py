@@ -119,8 +119,10 @@ class ReportScreen(ListScreen[ReportLines]):
 
 
 def _folded(line: ReportLine, width: int) -> list[ReportLine]:
-    if not line.label:
+    if not line.label and not line.goes_on_at:
         # Verbatim, and `wrapped` joins spaces: only what is too long is cut, at the edge of the screen.
         return [line._replace(text=part) for part in chopped(line.text, width)]
-    first, *rest = wrapped(line.text, width - _LABEL)
-    return [line._replace(text=first), *(ReportLine("", " " * _LABEL + text, line.hue) for text in rest)]
+    head, text = line.text[: line.goes_on_at], line.text[line.goes_on_at :]
+    indent = line.goes_on_at or _LABEL
+    first, *rest = wrapped(text, width - indent)
+    return [line._replace(text=head + first), *(ReportLine("", " " * indent + text, line.hue) for text in rest)]

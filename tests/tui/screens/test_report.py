@@ -11,6 +11,7 @@ from support.screens.dashboards import dashboard, footer_keys, seen, until
 from support.screens.frames import StillSource, frame
 from support.values.reports import REPORT
 
+from ddptop.agent import wire
 from ddptop.tui.screens.report import ReportScreen
 from ddptop.tui.screens.run import RunScreen
 
@@ -76,6 +77,20 @@ async def test_a_verbatim_line_longer_than_the_screen_is_shown_to_its_end() -> N
         await until(pilot, lambda: "Report" in footer_keys(pilot.app), "the key")
         await pilot.press("o")
         await until(pilot, lambda: "  the end of it" in seen(pilot.app), "the end of the line")
+
+
+async def test_a_long_event_goes_on_below_its_text_at_a_word() -> None:
+    """The event of a diagnosis is a sentence."""
+    source = StillSource(frame("failed", exit_code=1))
+    event = wire.Event(0, "probe 0001: rank 2 computes 38 % slower than the others, alone: its cores are shared")
+    source.reported = replace(REPORT, events=[event])
+    async with dashboard(source).run_test(size=(80, 50)) as pilot:
+        await until(pilot, lambda: "Report" in footer_keys(pilot.app), "the key")
+        await pilot.press("o")
+        await until(pilot, lambda: "probe 0001" in seen(pilot.app), "the event")
+        first, second = re.findall(r".*(?:probe 0001|shared).*", seen(pilot.app))
+    assert re.search(r" (its|cores|are)$", first.rstrip())
+    assert second.index(second.split()[0]) == first.index("probe")
 
 
 async def test_a_killed_run_has_its_report_too() -> None:

@@ -35,6 +35,8 @@ class ReportLine(NamedTuple):
     text: str
     hue: str = "value"
     """Name of the color in which it is shown."""
+    goes_on_at: int = 0
+    """Cells by which the rest of a long line without a label is indented; 0: it is verbatim, and cut at the edge."""
 
     @property
     def is_heading(self) -> bool:
@@ -83,11 +85,15 @@ def whole(report: Report) -> list[ReportLine]:
     lines += _output(report)
     if report.verdicts:
         lines.append(ReportLine("", "verdicts", "bold label"))
-        lines += [ReportLine("", _verdict(each)) for each in report.verdicts]
+        lines += [_timed(*_verdict(each)) for each in report.verdicts]
     if report.events:
         lines.append(ReportLine("", "last events", "bold label"))
-        lines += [ReportLine("", f"{clock(each.at_ns / 1e9)}  {each.text}") for each in report.events]
+        lines += [_timed(clock(each.at_ns / 1e9), each.text) for each in report.events]
     return lines
+
+
+def _timed(time: str, text: str) -> ReportLine:
+    return ReportLine("", f"{time}  {text}", goes_on_at=len(time) + 2)
 
 
 def block(lines: Iterable[str]) -> list[ReportLine]:
@@ -238,7 +244,8 @@ def _diverged(report: Report) -> wire.Verdict | None:
     return next((each for each in reversed(report.verdicts) if each.kind == "diverged"), None)
 
 
-def _verdict(verdict: wire.Verdict) -> str:
+def _verdict(verdict: wire.Verdict) -> tuple[str, str]:
+    """Return the time of a verdict, and its words."""
     stuck = verdict.hang
     told = verdict.text
     if stuck is not None:
@@ -246,4 +253,4 @@ def _verdict(verdict: wire.Verdict) -> str:
         told += f"; at {stuck.where}" if stuck.where and stuck.where not in told else ""
         told += f"; the others in {stuck.waiting}" if stuck.waiting else ""
     until = "" if verdict.until_at_ns is None else f" until {clock(verdict.until_at_ns / 1e9)}"
-    return f"{clock(verdict.since_at_ns / 1e9)}{until}  {told}"
+    return f"{clock(verdict.since_at_ns / 1e9)}{until}", told
