@@ -520,18 +520,25 @@ class _Ways:
         return usual / own if own and usual else 1.0
 
     def is_slow(self, connection: Connection, *, again: bool = False) -> bool:
-        """Say whether a connection carries less, or carries it later, than others of its kind."""
+        """Say whether a connection carries less, or later, than others of its kind: usually, or `again` each time.
+
+        A slow way is slow for each message, and a rank that waits for a core for some.
+        """
         alike = self.alike(connection)
-        own, usual = _times(connection, "again_s" if again else "large_s", alike)
+        own, usual = _times(connection, "again_s" if again else "large_s", alike, is_each=again)
         if own and usual and usual / own <= CARRIES:
             return True
-        own, usual = _times(connection, "small_again_s" if again else "small_s", alike)
+        own, usual = _times(connection, "small_again_s" if again else "small_s", alike, is_each=again)
         return own is not None and usual is not None and own >= 3 * usual and own - usual >= SLOW_S
 
 
-def _times(connection: Connection, times: str, alike: Iterable[Connection]) -> tuple[float | None, float | None]:
-    """Return the usual one of some times of a connection, and that of others."""
-    own, *others = (typical(getattr(each, times)) for each in (connection, *alike))
+def _times(
+    connection: Connection, times: str, alike: Iterable[Connection], *, is_each: bool = False
+) -> tuple[float | None, float | None]:
+    """Return the usual one of some times of a connection, the least where it `is_each`; and the usual one of others."""
+    values: list[float] = getattr(connection, times)
+    others = (typical(getattr(each, times)) for each in alike)
+    own = min(values, default=None) if is_each else typical(values)
     return own, typical([each for each in others if each is not None])
 
 
