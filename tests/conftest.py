@@ -36,11 +36,27 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that are to have the machine for themselves last: then nobody waits for them."""
+    items.sort(key=_is_alone)
+
+
+def _is_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker(alone.MARK) is not None
+
+
+turns = alone.Turns()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Let a test that is marked for it have the machine for itself; its time begins then."""
-    with alone.turn(alone=item.get_closest_marker(alone.MARK) is not None):
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Let a file that is marked for it have the machine for itself; the time of its tests begins then."""
+    turns.begin(item.path, alone=_is_alone(item))
+    try:
         return (yield)
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            turns.end()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -12,6 +12,8 @@ from support.cluster import Cluster, Host, missing
 from support.cluster.jobs import Job, run_of, status
 from support.harness import until
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def job() -> Iterator[Job]:
@@ -38,7 +40,6 @@ def probed(host: Host) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.alone
 def test_a_slow_link_is_named_in_its_direction(job: Job) -> None:
     """From the second host to the third one alone, at 80 Mbit/s; nobody is named before."""
     head, second, third = job.cluster.hosts

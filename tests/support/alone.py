@@ -1,4 +1,7 @@
-"""Tests that measure the machine: no other test of this checkout runs meanwhile, in whichever process."""
+"""Files of tests that measure the machine: no other one of this checkout is under way meanwhile, in whichever process.
+
+Files and not tests, because between the tests of a file the training that they share goes on.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,31 @@ from pathlib import Path
 
 MARK = "alone"
 _NOW = Path(__file__)
-"""Locked while tests run: by each of many, or by one alone."""
+"""Locked while the tests of a file run: by each of many processes, or by one alone."""
 _NEXT = _NOW.parent
-"""Locked by who comes next, so that a test which waits for all others is not overtaken for ever."""
+"""Locked by who comes next, so that one who waits for all others is not overtaken for ever."""
 
 
-@contextlib.contextmanager
-def turn(*, alone: bool) -> Iterator[None]:
-    """Wait for the tests that are to be over, and keep from beginning those that are to come later."""
-    with contextlib.ExitStack() as now:
+class Turns:
+    """The turns of one process, which runs one test after another."""
+
+    def __init__(self) -> None:
+        self._now = contextlib.ExitStack()
+        self._file: Path | None = None
+        """The file whose turn it is."""
+
+    def begin(self, file: Path, *, alone: bool) -> None:
+        """Wait for the files that are to be over before a test of this one, and keep later ones from beginning."""
+        if self._file == file:
+            return
         with _locked(_NEXT, fcntl.LOCK_EX):
-            now.enter_context(_locked(_NOW, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
-        yield
+            self._now.enter_context(_locked(_NOW, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+        self._file = file
+
+    def end(self) -> None:
+        """Let others begin."""
+        self._file = None
+        self._now.close()
 
 
 @contextlib.contextmanager

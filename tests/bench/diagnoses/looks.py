@@ -1,4 +1,4 @@
-"""What a rank pays while it looks at its training thread: `python tests/bench/looks.py [--rounds 60] [--ms 10]`.
+"""What a rank pays for looks at its training: `python tests/bench/diagnoses/looks.py [--rounds 60] [--ms 10]`.
 
 A process that is a whole group trains without a pause, in steps of about so many ms: a third of it Python, the rest
 torch.  In short blocks, in another order in each round, it is asked to look, to look for the modules of backward

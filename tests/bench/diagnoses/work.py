@@ -1,4 +1,4 @@
-"""What it costs to count the work of a step: `python tests/bench/work.py [--rounds 5] [--layers 6]`.
+"""What it costs to count the work of a step: `python tests/bench/diagnoses/work.py [--rounds 5] [--layers 6]`.
 
 Processes that are a whole group each train a small transformer, in turn with the counting, without it, and without it
 again (A/A).  Printed are the wall and the CPU time of the step that is counted and of the usual step of the same
