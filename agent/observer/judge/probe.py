@@ -226,7 +226,7 @@ def is_of_disk(name: str) -> bool:
 def suspected_connections(probe: Probe) -> list[Connection]:
     """Return the connections that look slow."""
     ways = _Ways(probe)
-    return [each for each in probe.connections if ways.is_slow(each)]
+    return [each for each in probe.connections if ways.slow_by(each)]
 
 
 def ordinary_connection(probe: Probe, slow: Connection) -> Connection | None:
@@ -519,26 +519,25 @@ class _Ways:
         own, usual = _times(connection, "large_s", self.alike(connection))
         return usual / own if own and usual else 1.0
 
-    def is_slow(self, connection: Connection, *, again: bool = False) -> bool:
-        """Say whether a connection carries less, or later, than others of its kind: usually, or `again` each time.
-
-        A slow way is slow for each message, and a rank that waits for a core for some.
-        """
-        alike = self.alike(connection)
-        own, usual = _times(connection, "again_s" if again else "large_s", alike, is_each=again)
+    def slow_by(self, connection: Connection, *, again: bool = False) -> set[str]:
+        """Return the messages, `large` or `small`, by which a connection is slower than others of its kind."""
+        found, alike = set(), self.alike(connection)
+        own, usual = _times(connection, "again_s" if again else "large_s", alike)
         if own and usual and usual / own <= CARRIES:
-            return True
-        own, usual = _times(connection, "small_again_s" if again else "small_s", alike, is_each=again)
-        return own is not None and usual is not None and own >= 3 * usual and own - usual >= SLOW_S
+            found.add("large")
+        own, usual = _times(connection, "small_again_s" if again else "small_s", alike)
+        if own is not None and usual is not None and own >= 3 * usual and own - usual >= SLOW_S:
+            found.add("small")
+        return found
+
+    def slow_each_time(self, connection: Connection) -> set[str]:
+        """Return those by which it was slow at first and again."""
+        return self.slow_by(connection) & self.slow_by(connection, again=True)
 
 
-def _times(
-    connection: Connection, times: str, alike: Iterable[Connection], *, is_each: bool = False
-) -> tuple[float | None, float | None]:
-    """Return the usual one of some times of a connection, the least where it `is_each`; and the usual one of others."""
-    values: list[float] = getattr(connection, times)
-    others = (typical(getattr(each, times)) for each in alike)
-    own = min(values, default=None) if is_each else typical(values)
+def _times(connection: Connection, times: str, alike: Iterable[Connection]) -> tuple[float | None, float | None]:
+    """Return the usual one of some times of a connection, and that of others."""
+    own, *others = (typical(getattr(each, times)) for each in (connection, *alike))
     return own, typical([each for each in others if each is not None])
 
 
@@ -549,7 +548,7 @@ def _of_connections(probe: Probe, blamed: set[int]) -> list[str]:
         each
         for each in probe.connections
         # The messages of a rank that computes slowly are late for that reason.
-        if not {each.sender, each.receiver} & blamed and ways.is_slow(each) and ways.is_slow(each, again=True)
+        if not {each.sender, each.receiver} & blamed and ways.slow_each_time(each)
     ]
     found: list[tuple[float, str]] = []
     for host in dict.fromkeys(rank.host for rank in probe.ranks):
@@ -568,7 +567,7 @@ def _of_connections(probe: Probe, blamed: set[int]) -> list[str]:
                 f": {sender.host} has sent {plural(sender.resent, 'segment')} of TCP again" if sender.resent else ""
             )
         part = ways.carries(each)
-        if part <= CARRIES:
+        if "large" in ways.slow_each_time(each):
             text = f"{names[0]} to {names[1]} carries {_percent(part)} of what other pairs do"
         else:
             own, usual = (1e3 * (took or 0.0) for took in _times(each, "small_s", ways.alike(each)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Refused
@@ -161,6 +162,28 @@ def test_a_rank_that_looks_slow_is_tried_again_beside_another_one(tmp_path: Path
     assert [asked[0] for asked, _ in again] in ([0, 1, 1, 0, 0, 1], [1, 2, 2, 1, 1, 2])
     assert found.sentences[0].startswith("rank 1 computes 50 % slower than the others")
     assert kinds(ranks).index("pairs") > max(ranks.said.index(each) for each in again_of(ranks))
+
+
+class Ways(Ranks):
+    """The way from rank 1 to rank 2 is slow, and that from 0 to 2 at first, and in the first of the other looks."""
+
+    def _probed(self, rank: int, command: wire.Probe) -> wire.Probed:
+        done = super()._probed(rank, command)
+        # Quick and large messages come before other looks.
+        late = {(1, 2): 20.0, (0, 2): 2.0 if kinds(self).count("pairs") <= 3 else 1.0}
+        carried = [
+            replace(each, large_s=tuple(late.get((each.sender, each.receiver), 1.0) * took for took in each.large_s))
+            for each in done.carried
+        ]
+        return replace(done, carried=tuple(carried))
+
+
+def test_a_connection_that_looks_slow_is_tried_again_twice(tmp_path: Path) -> None:
+    """It is named where it is slow each time, beside one that is not."""
+    ranks = Ways(3)
+    found = probed(tmp_path, ranks, {0: "a", 1: "b", 2: "c"})
+    assert [text.partition(" carries")[0] for text in found.sentences] == ["b to c"]
+    assert kinds(ranks).count("pairs") == 4
 
 
 def test_all_ends_in_time_and_what_is_left_out_is_named(tmp_path: Path) -> None:
