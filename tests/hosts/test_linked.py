@@ -122,24 +122,20 @@ def profile(job: Job) -> None:
 
 def test_a_leak_of_the_other_host_is_named(job: Job) -> None:
     """By its line and its host, over the same steps as a healthy rank; the census is kept at the head."""
-    (job.folder / "leak").write_text("3")
     node1, node2 = job.cluster.hosts
+    before = job.counts()[3]
+    (job.folder / "leak").write_text("3")
     try:
-        made: dict[int, dict[str, Any]] = {}
-
-        def is_named() -> bool:
-            done = node1.run(["ddptop", "memory", run_of(node1), "--ranks", "0,3", "--json"])
-            assert not done.returncode, done.stderr
-            made.update((each["rank"], each) for each in json.loads(done.stdout)["ranks"])
-            return "kept" in made[3]["cause"]
-
         # The rank looks for the file at every fifth step.
-        until(is_named, "what grows is named", NAMED_S)
+        until(lambda: job.counts()[3] > before + 6, "it leaks")
+        done = node1.run(["ddptop", "memory", run_of(node1), "--ranks", "0,3", "--json"])
     finally:
         (job.folder / "leak").unlink()
+    assert not done.returncode, done.stderr
+    other, grown = json.loads(done.stdout)["ranks"]
+    assert (other["rank"], grown["rank"]) == (0, 3)
     script = (job.folder / "train.py").read_text().splitlines()
     kept = next(at for at, text in enumerate(script, 1) if "kept.append(" in text)
-    grown, other = made[3], made[0]
     assert (grown["host"], other["host"]) == ("node2", "node1")
     said = f"train.py:{kept} made 3 more float32[128, 128] in 3 steps (192 KiB), held by list `kept` of train.py"
     assert grown["cause"] == said
