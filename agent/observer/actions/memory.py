@@ -13,7 +13,7 @@ from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks, named
 from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.observer.judge.growth import sentence
+from ddptop.agent.observer.judge.growth import cause_of, sentence
 from ddptop.agent.observer.record import numbered
 from ddptop.agent.observer.record.memory import FILE, Censused, RankMemory
 from ddptop.agent.run.files import private
@@ -78,8 +78,11 @@ def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: in
     return Diagnosed(asked.folder, f"{grew}: {said}" if others else said)
 
 
-def _growth(each: RankMemory) -> int:
-    """Return the bytes by which the memory of a rank grew, those of devices included."""
-    resident = each.use.resident
+def _growth(each: RankMemory) -> tuple[int, int]:
+    """Return the bytes of which its sentence speaks, then those by which all of its memory grew.
+
+    All of it alone says little: the C library keeps what was freed, and so its growth is above or below zero by chance.
+    """
+    cause, resident = cause_of(each.use), each.use.resident
     grown = resident.anonymous_grown if resident is not None else each.use.tensor_grown
-    return grown + sum(device.allocated_grown for device in each.use.devices)
+    return cause.grew if cause else 0, grown + sum(device.allocated_grown for device in each.use.devices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ddptop.agent.observer.judge.intervals import Finding, Reason
@@ -25,6 +25,8 @@ class Cause(Reason):
 
     line: str = ""
     """`train.py:52`."""
+    grew: int = field(default=0, compare=False)
+    """Bytes by which that memory grew; a verdict does not have them."""
 
     def added_to(self, finding: Finding) -> Finding:
         """Return the finding with its cause."""
@@ -38,13 +40,14 @@ def cause_of(use: MemoryUse) -> Cause | None:
     explained = max(0, use.tensor_grown) + max(0, use.object_grown)
     what, grew = _outside(use.resident, explained, steps)
     if not what or (found is not None and found.grown_bytes > grew - explained):
-        return None if found is None else Cause(_said(found, steps), found.made)
+        return None if found is None else Cause(_said(found, steps), found.made, found.grown_bytes)
     if found is not None and found.graphs:
         # What autograd keeps is in no tensor that Python sees.
-        return Cause(f"{_said(found, steps)}: {what} grew by {size(grew)}", found.made)
+        return Cause(f"{_said(found, steps)}: {what} grew by {size(grew)}", found.made, grew)
     return Cause(
         f"not Python: {what} grew by {size(grew)} in {plural(steps, 'step')}, "
-        f"tensors and Python objects by {size(explained)}"
+        f"tensors and Python objects by {size(explained)}",
+        grew=grew,
     )
 
 
