@@ -99,6 +99,8 @@ class GroupMemory:
         self._told: int | None = None
         """The rank that is named."""
         self._told_of_all = False
+        self._first: Growth | None = None
+        """The growth with which that began: the stretch that is looked at moves on."""
         self._urgent = False
         self._heard_at_ns = 0
         self.finding: Finding | None = None
@@ -136,6 +138,9 @@ class GroupMemory:
             self._urgent = False
             return None
         growth = growths[max(growths, key=lambda rank: growths[rank].bytes_per_s) if named is None else named]
+        if self._first is None or before != (everybody, named):
+            self._first = growth
+        since_step = self._first.since_step
         self._urgent = growth.left_s is not None and growth.left_s < URGENT_S * (2 if self._urgent else 1)
         of = "every rank" if len(growths) == world > 1 else f"{plural(len(growths), 'rank')} of {world:,}"
         whose = f"the memory of {of if named is None else f'rank {named}'}"
@@ -143,9 +148,9 @@ class GroupMemory:
         rate = f"{size(int(growth.bytes_per_s * 60))} a minute"
         return Finding(
             kind=KIND,
-            text=f"{whose} grows by {rate}, now {size(growth.bytes)}{left}, since step {growth.since_step:,}",
+            text=f"{whose} grows by {rate}, now {size(growth.bytes)}{left}, since step {since_step:,}",
             rank=named,
-            since_step=growth.since_step,
-            since_at_ns=growth.since_at_ns,
+            since_step=since_step,
+            since_at_ns=self._first.since_at_ns,
             urgent=self._urgent,
         )

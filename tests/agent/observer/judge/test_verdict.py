@@ -325,7 +325,12 @@ def test_memory_that_grows_is_told_and_memory_that_settles_is_not():
     rate = re.search(r"grows by (\d+) MiB a minute, now 1.7\d GiB, full in about 2 h", said(judge).text)
     assert rate
     assert int(rate[1]) == pytest.approx(120, rel=0.05)
-    beats(judge, 400, lambda second: [1400, 1800], since=640)
+    began = said(judge).since_step
+    beats(judge, 400, lambda second: [1400, 1300 + 2 * (second - 400)], since=640)
+    (renewed,) = judge.verdicts(2 * MUCH_LATER)
+    assert renewed.since_step == began
+    assert renewed.text.endswith(f", since step {began:,}")
+    beats(judge, 400, lambda second: [1400, 2580], since=1040)
     assert first(judge) is None
 
 
