@@ -78,7 +78,8 @@ def options() -> str:
     def row(action: argparse.Action) -> str:
         metavar = action.metavar or (action.option_strings and formatter._format_args(action, action.dest.upper()))
         name = " ".join([*action.option_strings, str(metavar)] if action.nargs != 0 else action.option_strings)
-        return f"| `{name}` | {formatter._expand_help(action)} |"
+        meaning = formatter._expand_help(action).replace("*", r"\*")
+        return f"| `{name}` | {meaning} |"
 
     told: list[Any] = [each for each in launch._actions if not isinstance(each, argparse._HelpAction)]
     return "\n".join(["| option | |", "|---|---|", *map(row, told)])

@@ -40,10 +40,16 @@ def test_a_page_is_rendered(file: Path, monkeypatch: pytest.MonkeyPatch) -> None
     plain = ESCAPES.sub("", styled)
     assert max(map(len, plain.splitlines())) <= 90
     assert not re.search(r"^#|\]\(|<!--|\|---", plain, re.MULTILINE)
-    # A table may break a word at the end of a cell.
+    # A table breaks a word that is wider than its cell, and cuts none.
+    assert text.count("…") >= plain.count("…")
     joined = re.sub(r"\W", "", plain)
     missing = [word for word in prose(text) if word not in plain and word not in joined]
     assert missing == []
+
+
+def test_an_option_is_shown_as_it_is_typed() -> None:
+    """Markdown would take a pair of asterisks as its own."""
+    assert "100,buffers=*.running_*" in pages.rendered(pages.read("programs"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from ddptop.tui import cli
 
@@ -72,12 +72,22 @@ def show(topic: str) -> None:
 def rendered(text: str) -> str:
     """Return a page as lines, with the escape sequences of this terminal where there is one."""
     from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.markdown import JustifyMethod, Markdown, TableDataElement
     from rich.theme import Theme
+
+    class Cell(TableDataElement):
+        """A cell of a table in which a word that is wider goes on below; Rich's own cuts it."""
+
+        def __init__(self, justify: JustifyMethod) -> None:
+            super().__init__(justify)
+            self.content.overflow = "fold"
+
+    class Page(Markdown):
+        elements: ClassVar = {**Markdown.elements, "td_open": Cell}
 
     # Rich's own style for code is a black ground, which a light terminal has not.
     console = Console(theme=Theme({"markdown.code": "bold cyan"}))
-    page = Markdown(_LINK.sub(_named, text), code_theme="ansi_dark", hyperlinks=False)
+    page = Page(_LINK.sub(_named, text), code_theme="ansi_dark", hyperlinks=False)
     with console.capture() as captured:
         console.print(page, width=min(console.width, _WIDEST))
     return "\n".join(each.rstrip() for each in captured.get().split("\n"))
