@@ -45,7 +45,7 @@ class Censuses(OverSteps[wire.MemoryUse]):
     def waiting(self, boundary: int, behind: Mapping[int, int]) -> str:
         """Return the line on ranks whose second census is not taken."""
         last, step = boundary + self.steps, min(behind.values())
-        return f"looking at the memory over steps {boundary + 1:,} to {last:,}: {named(behind)}, step {step:,}"
+        return f"looking at the memory over steps {boundary + 1:,} to {last:,}: {named(behind)} at step {step:,}"
 
 
 def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: int | None, wait: Wait) -> Diagnosed:

@@ -60,8 +60,8 @@ class Profiles(OverSteps[wire.Profiled]):
     def waiting(self, boundary: int, behind: Mapping[int, int]) -> str:
         """Return the line on ranks that have not written their traces."""
         last, step = boundary + self.steps, min(behind.values())
-        doing = "writing the trace" if step >= last else f"step {step:,} of {last:,}"
-        return f"profiling steps {boundary + 1:,} to {last:,}: {named(behind)}, {doing}"
+        doing = ("write" if len(behind) > 1 else "writes") + " the trace" if step >= last else f"at step {step:,}"
+        return f"profiling steps {boundary + 1:,} to {last:,}: {named(behind)} {doing}"
 
 
 class OnVerdict:

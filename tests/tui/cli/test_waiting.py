@@ -64,6 +64,19 @@ def pause(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], obj
     return run
 
 
+def test_a_log_has_no_line_for_each_step(pause: Callable[[Act], object], capsys: pytest.CaptureFixture[str]) -> None:
+    """A look at 1,000 steps says once of which ranks it waits for these."""
+
+    def act(waiting: Waiting) -> str:
+        for ranks, step in (("ranks 0, 1", 7), ("ranks 0, 1", 1008), ("rank 1", 1009)):
+            waiting.tell(f"looking: {ranks} at step {step:,}")
+        return "done"
+
+    assert pause(act) == 0
+    name = f"waits-{os.getpid()}"
+    assert capsys.readouterr().err == f"{name}: looking: ranks 0, 1 at step 7\n{name}: looking: rank 1 at step 1,009\n"
+
+
 def test_without_a_terminal_each_change_is_a_line(
     pause: Callable[[Act], object], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -228,16 +229,17 @@ class _LiveLine:
 
 
 class _Lines:
-    """Lines for a log, one for each change of what a verb waits for."""
+    """Lines for a log, one for each change of what a verb waits for, but none for each step of the ranks."""
 
     def __init__(self, run: str) -> None:
         self._run = run
         self._last = ""
 
     def show(self, line: str) -> None:
-        """Write this line unless it is the last one again, or empty."""
-        if line not in ("", self._last):
-            self._last = line
+        """Write this line unless it is empty, or the last one again but for the step that a rank is at."""
+        same = re.sub(r" at step [\d,]+$", "", line)
+        if same not in ("", self._last):
+            self._last = same
             print(f"{self._run}: {line}", file=sys.stderr, flush=True)
 
 
