@@ -71,8 +71,8 @@ def show(topic: str) -> None:
 
 def rendered(text: str) -> str:
     """Return a page as lines, with the escape sequences of this terminal where there is one."""
-    from rich.console import Console
-    from rich.markdown import JustifyMethod, Markdown, TableDataElement
+    from rich.console import Console, JustifyMethod
+    from rich.markdown import Markdown, TableDataElement
     from rich.theme import Theme
 
     class Cell(TableDataElement):
