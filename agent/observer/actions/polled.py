@@ -121,7 +121,8 @@ class PolledRanks(ABC):
         if silent:
             if hosts := self.unheard(silent):
                 raise Unheard(f"{hosts}; an action is for all ranks or none: try again when it is heard")
-            raise Unheard(f"{named(silent)} did not answer within {ANSWER_S:.0f} s; `ddptop ps` tells who is alive")
+            said = f"{named(silent)} did not answer within {ANSWER_S:.0f} s"
+            raise Unheard(f"{said}; `ddptop status` shows the state of each rank")
 
 
 def awaited(outstanding: Mapping[int, int]) -> list[int]:

@@ -260,7 +260,7 @@ def test_a_rank_that_stays_silent_is_named(tmp_path: Path, joined: list[dict[str
     """It is not waited for without end."""
     ranks = Ranks(5, 5, pace=0)
     silence(ranks, 10_000)
-    with pytest.raises(Unheard, match="rank 1 did not answer"):
+    with pytest.raises(Unheard, match="rank 1 did not answer within 2 s; `ddptop status` shows the state of each rank"):
         act(tmp_path, ranks)
     assert not list((tmp_path / "profiles").glob("*"))
 
