@@ -147,7 +147,11 @@ def test_a_profile_is_sentences_a_table_and_the_trace(
     trace = folder / "trace.json.gz"
     assert (tmp_path / "a.json.gz").read_bytes() == trace.read_bytes()
     assert (tmp_path / "a.json").read_bytes() == gzip.decompress(trace.read_bytes())
-    lines = capsys.readouterr().out.splitlines()
+    (full := tmp_path / "full.json").symlink_to("/dev/full")
+    assert verb("profile", "--out", str(full)) == 1
+    output, errors = capsys.readouterr()
+    assert errors.endswith(f"the trace is {trace}; it was not copied to {full}: No space left on device\n")
+    lines = output.splitlines()
     assert lines[0].startswith("profile 0001: steps 5 to 7 of ranks 0-7, ")
     assert lines[2].startswith("compared:  no rank is accused: rank 1, which works longest")
     assert lines[3] == f"1:         {SORT} 4: 1 call against 1"

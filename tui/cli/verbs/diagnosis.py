@@ -148,7 +148,8 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
         try:
             _copy(found.trace, options.out)
         except OSError as problem:
-            return complain(f"profile {run}: {options.out}: {problem.strerror}; the trace is {found.trace}", 1)
+            said = f"the trace is {found.trace}; it was not copied to {options.out}: {problem.strerror}"
+            return complain(f"profile {run}: {said}", 1)
     if options.json:
         print_json(lines.as_json(found))
     else:
