@@ -74,8 +74,7 @@ def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: in
         each = (RankMemory(rank, ranks.hosts.get(rank, ""), sentence(use), use) for rank, use in sorted(found.items()))
         census = Censused(directory.name, time.time(), growing, tuple(sorted(each, key=_growth, reverse=True)))
         private.replace(asked.folder / FILE, msgspec.json.encode(census))
-    (grew, said), *others = census.sentences
-    return Diagnosed(asked.folder, f"{grew}: {said}" if others else said)
+    return Diagnosed(asked.folder, census.finding)
 
 
 def _growth(each: RankMemory) -> tuple[int, int]:

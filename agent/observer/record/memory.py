@@ -47,6 +47,12 @@ class Censused(msgspec.Struct, frozen=True):
             by_cause.setdefault(each.cause, []).append(each.rank)
         return [(ranks_in_spans(ranks), cause) for cause, ranks in by_cause.items()]
 
+    @property
+    def finding(self) -> str:
+        """The first of these, with its ranks where there are others."""
+        (grew, said), *others = self.sentences
+        return f"{grew}: {said}" if others else said
+
 
 class Kept(NamedTuple):
     """A census that is there."""

@@ -207,7 +207,7 @@ def test_a_screen_shows_what_the_verb_prints(
     [
         ("profile", "no profile is kept with this run", f"{SORT} 0: 1 call against 1"),
         ("probe", "no probe is kept with this run", f"step 5  {SLOW}"),
-        ("memory", "no look at the memory is kept with this run", f"steps 5 to 7  ranks 0-7  {CAUSE}"),
+        ("memory", "no look at the memory is kept with this run", f"steps 5 to 7  ranks 0-7  rank 1: {CAUSE}"),
     ],
 )
 def test_the_list_has_all_that_are_kept(

@@ -112,7 +112,7 @@ def listing(kept: Sequence[Kept]) -> list[str]:
                 date(each.census.at),
                 _steps(each),
                 ranks_in_spans(one.rank for one in each.census.ranks),
-                each.census.ranks[0].cause,
+                each.census.finding,
             ]
             for each in kept
         ]

@@ -107,7 +107,7 @@ def test_all_that_is_known_is_in_the_json() -> None:
 
 
 def test_each_that_is_kept_has_a_line() -> None:
-    """With what grew most."""
+    """With what grew most, and where."""
     (line,) = memory.listing([KEPT])
     assert line.startswith("0003  ")
-    assert line.endswith(f"steps 120 to 122  ranks 0-3  {CAUSE}")
+    assert line.endswith(f"steps 120 to 122  ranks 0-3  rank 1: {CAUSE}")
