@@ -11,13 +11,14 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
-from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge.growth import cause_of, sentence
 from ddptop.agent.observer.record import numbered
 from ddptop.agent.observer.record.memory import FILE, Censused, RankMemory
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.text import ranks_in_spans
 
 _FREE: Final = 16 << 20
 """Bytes that the censuses of many ranks may take on the disk."""
@@ -44,8 +45,8 @@ class Censuses(OverSteps[wire.MemoryUse]):
 
     def waiting(self, boundary: int, behind: Mapping[int, int]) -> str:
         """Return the line on ranks whose second census is not taken."""
-        last, step = boundary + self.steps, min(behind.values())
-        return f"looking at the memory over steps {boundary + 1:,} to {last:,}: {named(behind)} at step {step:,}"
+        first, last, step = boundary + 1, boundary + self.steps, min(behind.values())
+        return f"looking at the memory over steps {first:,} to {last:,}: {ranks_in_spans(behind)} at step {step:,}"
 
 
 def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: int | None, wait: Wait) -> Diagnosed:

@@ -17,7 +17,7 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
-from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.model.thresholds import Profile as Settings
 from ddptop.agent.observer.record import numbered
@@ -25,7 +25,7 @@ from ddptop.agent.observer.record.profiles import kept
 from ddptop.agent.observer.record.profiles.parts import PARTS, TRACE
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
-from ddptop.agent.text import clean_line
+from ddptop.agent.text import clean_line, ranks_in_spans
 
 STANDS_S: Final = 30.0
 """Seconds for which a rank is accused before the observer profiles it by itself."""
@@ -61,7 +61,7 @@ class Profiles(OverSteps[wire.Profiled]):
         """Return the line on ranks that have not written their traces."""
         last, step = boundary + self.steps, min(behind.values())
         doing = ("write" if len(behind) > 1 else "writes") + " the trace" if step >= last else f"at step {step:,}"
-        return f"profiling steps {boundary + 1:,} to {last:,}: {named(behind)} {doing}"
+        return f"profiling steps {boundary + 1:,} to {last:,}: {ranks_in_spans(behind)} {doing}"
 
 
 class OnVerdict:

@@ -13,7 +13,7 @@ import pytest
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Hung, Refused
 from ddptop.agent.observer.actions.diagnosis import Diagnosed
-from ddptop.agent.observer.actions.memory import memory
+from ddptop.agent.observer.actions.memory import Censuses, memory
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.record import memory as record
@@ -168,3 +168,9 @@ def test_what_is_no_census_is_not_shown(tmp_path: Path) -> None:
     (folder / "memory.json").write_text('{"run": 1}')
     assert record.read(folder) is None
     assert record.kept(tmp_path / "memory") == []
+
+
+def test_ranks_that_are_waited_for_are_named_by_their_spans(tmp_path: Path) -> None:
+    """A line has no room for eight numbers."""
+    line = Censuses(tmp_path / "0001", 3).waiting(4, {0: 6, 1: 5, 2: 6, 5: 7})
+    assert line == "looking at the memory over steps 5 to 7: ranks 0-2, 5 at step 5"
