@@ -151,7 +151,7 @@ class Comparison:
         if not each.peer_calls:
             return f"{_short(each.name)} {takes}; {other} does not call it"
         if each.culprit_shapes and each.peer_shapes and each.culprit_shapes[0] != each.peer_shapes[0]:
-            return f"{said}, in calls of {each.culprit_shapes[0]} against {each.peer_shapes[0]}"
+            return f"{said}, longest in calls of {each.culprit_shapes[0]} against {each.peer_shapes[0]}"
         calls = "call" if each.culprit_calls == 1 else "calls"
         return f"{said}: {each.culprit_calls:g} {calls} against {each.peer_calls:g}"
 

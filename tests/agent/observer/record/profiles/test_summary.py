@@ -37,7 +37,7 @@ def test_the_planted_operator_is_the_first_difference(profile: Path) -> None:
     assert first["culprit_calls"] == first["peer_calls"] > 0
     assert (first["culprit_shapes"], first["peer_shapes"]) == (["[200000]"], ["[100]"])
     assert found["sentences"][0].startswith("aten::sort takes ")
-    assert found["sentences"][0].endswith(" on rank 0, in calls of [200000] against [100]")
+    assert found["sentences"][0].endswith(" on rank 0, longest in calls of [200000] against [100]")
 
 
 @pytest.mark.parametrize("number", [traces.PEER, traces.CULPRIT])
