@@ -324,11 +324,10 @@ class DdptopApp(App[None]):
                     waiting=bool(live.frame.waiting),
                     all_ended=live.frame.all_ended,
                 )
-            case "diagnose" if live is not None and live.frame.state in ENDED:
-                # The newest one is shown.
-                return live.opened_by != parameters[0]
-            case "diagnose":
-                return self.check_action("act", parameters)
+            case "diagnose" if live is not None and not self.check_action("act", parameters):
+                # The newest one is shown of a run that has ended, or has to be resumed first.
+                shows = live.frame.state in ENDED or self.check_action("act", ("resume",))
+                return shows and live.opened_by != parameters[0]
             case "logs" | "events" | "stacks" | "report":
                 if live is not None and live.opened_by == action:
                     return False
@@ -433,9 +432,9 @@ class DdptopApp(App[None]):
         self.push_screen(screen, self._returned)
 
     def action_diagnose(self, kind: str) -> None:
-        """Diagnose the run, and show what that says; of an ended one show the newest diagnosis of this kind."""
+        """Diagnose the run, and show what that says; where it cannot be now, show the newest diagnosis of this kind."""
         live, show = self._live, partial(self._show_diagnosis, kind)
-        if live is None or live.frame.state in ENDED:
+        if live is None or not self.check_action("act", (kind,)):
             show()
             return
         live.take_count()

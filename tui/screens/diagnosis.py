@@ -24,9 +24,18 @@ class DiagnosisScreen(ReportScreen):
         self.listing.fold()
         self.show_caption(frame)
 
+    def aside(self) -> tuple[str, str]:
+        """Say what makes another one possible."""
+        if self._is_offered("resume") and not self._is_offered(self.opened_by):
+            return f"another one needs steps: {keys_of(self)['run.resume']} resumes the run", "label"
+        return super().aside()
+
     def caption(self, frame: Frame) -> tuple[str, str, str]:
         """Return the run, the key that makes another one, and how all of the kind are had as text."""
         again = ""
-        if is_offered(self.opened_by, frame.state, launched=frame.launched):
+        if self._is_offered(self.opened_by):
             again = f"{keys_of(self)[f'run.{self.opened_by}']} makes another one · "
         return frame.run, frame.state, f"{again}all that are kept: ddptop {self.opened_by} {frame.run} --list"
+
+    def _is_offered(self, action: str) -> bool:
+        return is_offered(action, self.frame.state, launched=self.frame.launched)

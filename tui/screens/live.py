@@ -83,7 +83,7 @@ class LiveScreen(Transient[int]):
             "app.diagnose('profile')",
             "Profile",
             id="run.profile",
-            tooltip="Profile three steps: say in what the slow rank differs; of an ended run, the newest profile",
+            tooltip="Profile three steps: say in what the slow rank differs; of a paused or ended run, the newest",
         ),
         Binding(
             "D",
@@ -99,7 +99,7 @@ class LiveScreen(Transient[int]):
             "Memory",
             id="run.memory",
             show=False,
-            tooltip="Look at the memory over three steps: what lives, what grows; of an ended run, the newest look",
+            tooltip="Look at the memory over three steps: what lives, what grows; of a paused or ended run, the newest",
         ),
         Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
         Binding(

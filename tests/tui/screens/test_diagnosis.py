@@ -85,16 +85,24 @@ async def test_an_ended_run_shows_its_newest(key: str, kind: str) -> None:
         assert source.asked == []
 
 
-@pytest.mark.parametrize("key", ["P", "M"])
-async def test_a_paused_run_says_why_it_is_not_looked_at(key: str) -> None:
-    """A profile and growth are of steps; it says what to do first."""
+@pytest.mark.parametrize(("key", "kind"), [("P", "profile"), ("M", "memory")])
+async def test_a_paused_run_shows_its_newest_and_why_no_other_is_made(key: str, kind: str) -> None:
+    """A profile and growth are of steps; it says what to do first, at 80 columns too."""
     source = StillSource(frame("paused"))
-    async with dashboard(source).run_test(size=(110, 30), notifications=True) as pilot:
+    source.kept[kind] = LINE
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press(key)
+        await until(pilot, lambda: "this and that" in seen(pilot.app), "the lines")
+        assert "another one needs steps: space resumes the run" in seen(pilot.app)
+        assert f"all that are kept: ddptop {kind} resnet-7f3a --list" in seen(pilot.app)
         await pilot.press(key)
         assert [each.message for each in pilot.app._notifications] == [
             f"{key} does nothing: the run is paused; space resumes it"
         ]
         assert source.asked == []
+        source.current = frame("running")
+        await until(pilot, lambda: f"{key} makes another one" in seen(pilot.app), "another one is offered")
+        assert "needs steps" not in seen(pilot.app)
 
 
 async def test_a_paused_run_can_be_probed() -> None:
