@@ -161,9 +161,12 @@ class Comparison:
             return f"rank {self._culprit} alone, {mine} a step"
         if self._accused:
             return f"rank {self._culprit}, which holds the group back, against rank {self._peer}"
+        if mine == others:
+            both = f"rank {self._culprit} against rank {self._peer}"
+            return f"no rank is accused, and none works longer: {both}, {mine} a step each"
+        peer = f"rank {self._peer}{' in the middle' if len(self._parts) > 2 else ''}"
         return (
-            f"no rank is accused: rank {self._culprit}, which works longest ({mine} a step), against rank {self._peer} "
-            f"in the middle ({others})"
+            f"no rank is accused: rank {self._culprit}, which works longest ({mine} a step), against {peer} ({others})"
         )
 
 

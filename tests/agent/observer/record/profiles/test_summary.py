@@ -138,6 +138,21 @@ def test_without_an_accused_rank_the_slowest_stands_against_the_middle(tmp_path:
     assert found["sentences"] == ["aten::mm takes 60 ms a step on rank 2 and 21 ms on rank 3: 1 call against 1"]
 
 
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (30, "no rank is accused: rank 1, which works longest (30 ms a step), against rank 0 (20 ms)"),
+        (20.01, "no rank is accused, and none works longer: rank 1 against rank 0, 20 ms a step each"),
+    ],
+)
+def test_of_two_ranks_none_is_in_the_middle_and_equal_ones_work_equally_long(
+    tmp_path: Path, second: float, said: str
+) -> None:
+    """As far as the summary shows."""
+    found = _summary(traces.write(tmp_path, _ranks({0: 20, 1: second})))
+    assert found["compared"] == said
+
+
 def test_two_times_that_differ_do_not_look_alike(tmp_path: Path) -> None:
     """`takes 11 ms on rank 0 and 11 ms on rank 1` is no difference."""
     found = _summary(traces.write(tmp_path, _ranks({0: 11.4, 1: 10.6})))
