@@ -134,9 +134,7 @@ class Profiling(OverSteps[_Profile]):
                     threading.Thread(target=self._write, args=(asked,), name="ddptop-profile", daemon=True).start()
             elif step >= asked.first:
                 asked.has_passed = True
-            elif asked.problem:
-                pass
-            elif step == asked.first - 1:
+            elif not asked.problem and step == asked.first - 1:
                 self._begin(asked)
                 asked.mark = _mark(step + 1)
             if asked.mark is not None:

@@ -97,7 +97,7 @@ class Modules:
         except Exception as error:
             self._give_up(error)
         if self.is_armed:
-            self._stamps.eventful = 0
+            self._have_boundary()
 
     def _place(self) -> None:
         torch: Any = sys.modules["torch"]

@@ -36,7 +36,6 @@ _TRACED: Final = 4
 """Kinds whose new objects are followed to the lines and places that have them: those that grew most."""
 _SAMPLES: Final = 6
 """New objects of a kind that are followed."""
-_TEXTS: Final = frozenset({"bytes", "bytearray", "str"})
 _NONE: Final = Amount(0, 0)
 
 
