@@ -32,13 +32,13 @@ def prose(text: str) -> list[str]:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_page_is_rendered(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All its words are there, in lines that fit, and nothing is left of Markdown's signs."""
-    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")
     text = file.read_text()
     styled = pages.rendered(text)
     assert "\x1b[" in styled
     plain = ESCAPES.sub("", styled)
-    assert max(map(len, plain.splitlines())) <= 90
+    assert max(map(len, plain.splitlines())) <= 80
     assert not re.search(r"^#|\]\(|<!--|\|---", plain, re.MULTILINE)
     # A table breaks a word that is wider than its cell, and cuts none.
     assert text.count("…") >= plain.count("…")
