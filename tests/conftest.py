@@ -7,12 +7,11 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from support import alone
 from support.bases import base_of_its_own
 
 from ddptop.agent.run import rundir
@@ -34,29 +33,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that are to have the machine for themselves last: then nobody waits for them."""
-    items.sort(key=_is_alone)
-
-
-def _is_alone(item: pytest.Item) -> bool:
-    return item.get_closest_marker(alone.MARK) is not None
-
-
-turns = alone.Turns()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """Let a file that is marked for it have the machine for itself; the time of its tests begins then."""
-    turns.begin(item.path, alone=_is_alone(item))
-    try:
-        return (yield)
-    finally:
-        if nextitem is None or nextitem.path != item.path:
-            turns.end()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

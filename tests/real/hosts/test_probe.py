@@ -12,8 +12,6 @@ from support.cluster import Cluster, Host, missing
 from support.cluster.jobs import Job, run_of, status
 from support.harness import until
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture(scope="module")
 def job() -> Iterator[Job]:

@@ -24,8 +24,6 @@ from ddptop.agent.observer.record import probes
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.link.control import RunControl
 
-pytestmark = pytest.mark.alone
-
 SCRIPT = """
 import hashlib, random, sys, time
 import torch, torch.distributed as dist
