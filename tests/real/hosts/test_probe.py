@@ -39,7 +39,10 @@ def probed(host: Host) -> dict[str, Any]:
 
 
 def test_a_slow_link_is_named_in_its_direction(job: Job) -> None:
-    """From the second host to the third one alone, at 80 Mbit/s; nobody is named before."""
+    """From the second host to the third one alone, at 80 Mbit/s; nobody is named before.
+
+    Another host that asks is told that the probe is kept where rank 0 is.
+    """
     head, second, third = job.cluster.hosts
     before = probed(head)
     assert {rank["host"] for rank in before["ranks"]} == {"node1", "node2", "node3"}
@@ -59,12 +62,6 @@ def test_a_slow_link_is_named_in_its_direction(job: Job) -> None:
     assert slow[0].startswith("node2 to node3 carries "), found
     # What acknowledges the messages of node3 goes over the slow link, too.
     assert all(text.startswith("node3 to node2 carries ") for text in slow[1:]), found
-    job.goes_on()
-
-
-def test_another_host_asks_the_head_and_says_where_the_probe_is(job: Job) -> None:
-    """It is kept with the run where rank 0 is."""
-    second = job.cluster.hosts[1]
     done = second.ddptop("probe", run_of(second))
     assert done.returncode == 1, done.stdout
     assert "on the host of rank 0" in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
 from support.cluster import Cluster, Host
 from support.cluster.jobs import Job, on_all, runs, status
 from support.harness import until
@@ -13,12 +12,6 @@ STEPS = "60"
 ABORTED = 134
 """Exit code, by the shell, of a rank that torch aborts after its script has ended: rarely, and without ddptop too."""
 ATTEMPTS = 3
-
-
-@pytest.fixture(scope="module")
-def digests(cluster: Cluster) -> list[dict[int, str]]:
-    """Return the digests of the parameters without the agent and with it, after sixty steps on two hosts."""
-    return [_digests(cluster, agent=agent) for agent in (False, True)]
 
 
 def _digests(cluster: Cluster, *, agent: bool) -> dict[int, str]:
@@ -37,15 +30,11 @@ def _digests(cluster: Cluster, *, agent: bool) -> dict[int, str]:
     return found
 
 
-def test_the_parameters_are_the_same_bit_by_bit(digests: list[dict[int, str]]) -> None:
-    plain, observed = digests
+def test_the_parameters_are_the_same_bit_by_bit_and_nothing_stays(cluster: Cluster) -> None:
+    """After sixty steps; a training that ends by itself is finished on both hosts, and no process of ours stays."""
+    plain, observed = (_digests(cluster, agent=agent) for agent in (False, True))
     assert len(plain) == len(set(plain)) == 2
     assert plain == observed
-
-
-@pytest.mark.usefixtures("digests")
-def test_what_ends_well_ends_on_both_hosts(cluster: Cluster) -> None:
-    """A training that ends by itself is finished, on both hosts, and no process of ours stays."""
     hosts = cluster.hosts
     assert all(len(runs(host)) == 1 for host in hosts)
     until(lambda: [told["state"] for told in on_all(hosts, status)] == ["finished"] * 2, "both say finished")

@@ -15,7 +15,7 @@ import pytest
 from support.cluster import Cluster
 from support.harness import DDPTOP, LIGHT, until
 
-MANUAL = Path(__file__).resolve().parents[2] / "tui" / "cli" / "manual" / "many-machines.md"
+MANUAL = Path(__file__).resolve().parents[3] / "tui" / "cli" / "manual" / "many-machines.md"
 TRAIN = """
 import os, sys, time
 import light, torch, torch.distributed as dist
@@ -103,11 +103,27 @@ def output(place: Cluster, job: str) -> str:
     return file.read_text() if file.exists() else ""
 
 
+def attach(place: Cluster, job: str) -> None:
+    """Look at a job from the node that its observer is not on, and leave."""
+    command = [*DDPTOP, "attach", "--slurm", job, "--plain", "--interval", "0.2"]
+    process = place.hosts[1].popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert any("step " in line for line in process.stdout)
+    assert place.hosts[0].left("attach")
+    place.hosts[1].signal(process, signal.SIGINT)
+    _, said = process.communicate(timeout=SLOW_S)
+    # `nsenter` has no exit code of a command that was interrupted.
+    assert f"train-{job} goes on" in said
+    until(lambda: not place.hosts[0].left("attach"), "the step to end")
+    assert told(place, 0, f"train-{job}")["state"] == "running"
+
+
 @pytest.mark.parametrize(("name", "world"), [("sbatch", 2), ("srun", 4)])
 def test_a_script_of_the_manual_trains_and_leaves_nothing(place: Cluster, name: str, world: int) -> None:
     """Both hosts have the run under the name of the job, and the logs of all ranks.
 
-    scancel ends it on both, within seconds and without a rest.
+    `attach --slurm` shows it from any node by the number of the job; Ctrl-C ends its step, and the job goes on.
+    scancel ends it on both hosts, within seconds and without a rest.
     """
     job = submit(place, script(name))
     until(lambda: began(place), f"both ranks train; {output(place, job)}", SLOW_S)
@@ -121,6 +137,8 @@ def test_a_script_of_the_manual_trains_and_leaves_nothing(place: Cluster, name: 
     printed = {f"rank {rank} of node{1 + rank * 2 // world}" for rank in range(world)}
     for host in (0, 1):
         until(lambda host=host: printed <= set(lines(place, host, run)), "the logs of both hosts")  # type: ignore[misc]
+    if name == "sbatch":
+        attach(place, job)
     place.hosts[0].run(["scancel", job])
     until(lambda: not jobs(place), "the job is gone", SLOW_S)
     until(lambda: not left(place), f"nothing is left, but {left(place)}", 20.0)
@@ -161,23 +179,6 @@ def test_a_requeued_job_goes_on_and_a_sigterm_saves_a_checkpoint(place: Cluster)
     until(lambda: not left(place), "nothing is left", SLOW_S)
 
 
-def test_attach_shows_the_run_of_a_job_by_a_step_on_its_node(place: Cluster) -> None:
-    """It is told from any node by the number of the job; Ctrl-C ends the step, and the job goes on."""
-    job = submit(place, script("sbatch"))
-    until(lambda: began(place), f"both ranks train; {output(place, job)}", SLOW_S)
-    attach = [*DDPTOP, "attach", "--slurm", job, "--plain", "--interval", "0.2"]
-    process = place.hosts[1].popen(attach, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert any("step " in line for line in process.stdout)
-    assert place.hosts[0].left("attach")
-    place.hosts[1].signal(process, signal.SIGINT)
-    _, said = process.communicate(timeout=SLOW_S)
-    # `nsenter` has no exit code of a command that was interrupted.
-    assert f"train-{job} goes on" in said
-    until(lambda: not place.hosts[0].left("attach"), "the step to end")
-    assert told(place, 0, f"train-{job}")["state"] == "running"
-
-
 def test_salloc_runs_it_to_its_end(place: Cluster) -> None:
     """Lines of text without a terminal, the exit code of the run, and the name of the run first."""
     short = TRAIN.replace("while True", "for _ in range(20)") + "dist.destroy_process_group()\n"
@@ -190,29 +191,3 @@ def test_salloc_runs_it_to_its_end(place: Cluster) -> None:
     assert re.search(r"train-\d+ starts on 2 nodes of job \d+: node1, node2", done.stderr)
     assert re.search(r"train-\d+ finished, exit code 0", done.stdout)
     until(lambda: not left(place), "nothing is left", SLOW_S)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--nodes", "3"), "has 2 nodes"),
-        (("--rdzv-id", "x"), "--slurm finds that out"),
-        (("--world", "3"), "2 hosts get as many ranks each"),
-        (("--ntasks-per-node", "1", "--nproc-per-node", "2"), "--nproc-per-node says 2"),
-    ],
-)
-def test_what_cannot_work_is_told_in_one_line(place: Cluster, words: tuple[str, ...], said: str) -> None:
-    """With exit code 2, and nothing starts."""
-    line = [*DDPTOP, "launch", "--slurm", *words, "train.py"]
-    done = place.hosts[0].run(["salloc", "--nodes=2", "--time=5", "--quiet", *line])
-    assert done.returncode == 2
-    (told,) = done.stderr.strip().splitlines()
-    assert said in told
-    assert not (place.shared / "began-0-0").exists()
-
-
-def test_outside_of_an_allocation_is_told_how_to_get_one(place: Cluster) -> None:
-    """In one line, with exit code 2."""
-    done = place.hosts[0].ddptop("launch", "--slurm", "train.py")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "salloc --nodes 2" in done.stderr

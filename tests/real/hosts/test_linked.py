@@ -19,7 +19,6 @@ from support.cluster import Cluster, Host
 from support.cluster.jobs import CYCLES, Job, accusations, events, on_all, run_of, runs, status
 from support.harness import starved_s, until
 
-from ddptop.agent.run import hosts as known
 from ddptop.agent.run.switches import recording
 
 CYCLES_A_HOST = 5
@@ -47,8 +46,13 @@ def _complete(told: dict[str, Any]) -> bool:
     return places == {0: "node1", 1: "node1", 2: "node2", 3: "node2"}
 
 
-def test_both_hosts_show_all_ranks_within_five_seconds_of_the_first_step(job: Job) -> None:
-    """Every rank is told with its step and its host, on both hosts, under the same name of the run."""
+def test_both_hosts_show_all_ranks_and_name_the_slow_one_and_the_leak_in_the_same_words(job: Job) -> None:
+    """Within five seconds of the first step every rank is told with its step and its host, under one name of the run.
+
+    Rank 3, on node2, is made slow: it is named, with its host and its line, and both hosts say the same, byte for
+    byte.  It is profiled with an ordinary rank, whichever host asks: one trace of the same steps, on one clock.  Where
+    it leaks, the line and what holds it are named; the census is kept at the head.
+    """
     first = job.wait_for_first_step()
     starved = starved_s()
 
@@ -60,34 +64,29 @@ def test_both_hosts_show_all_ranks_within_five_seconds_of_the_first_step(job: Jo
                 return asked, told["run"]
             assert asked < first + 12 * SEEN_S, f"{host.name}: {json.dumps(told)}"
 
-    told = on_all(job.cluster.hosts, seen)
-    assert [max(0.0, asked - first) for asked, _ in told] == pytest.approx([0, 0], abs=SEEN_S + starved_s() - starved)
-    assert len({name for _, name in told}) == 1
-    assert [run_of(host) for host in job.cluster.hosts] == [name for _, name in told]
-
-
-def test_a_slow_rank_is_named_on_both_hosts_in_the_same_words(job: Job) -> None:
-    """Rank 3, on node2, is named, with its host and its line; both hosts say the same, byte for byte.
-
-    It is profiled with an ordinary rank, whichever host asks: one trace of the same steps, on one clock.
-    """
+    hosts = job.cluster.hosts
+    shown = on_all(hosts, seen)
+    assert [max(0.0, asked - first) for asked, _ in shown] == pytest.approx([0, 0], abs=SEEN_S + starved_s() - starved)
+    assert len({name for _, name in shown}) == 1
+    assert [run_of(host) for host in hosts] == [name for _, name in shown]
     with slow(job, 3):
 
         def same() -> bool:
-            told = [each["verdict"] for each in on_all(job.cluster.hosts, status)]
+            told = [each["verdict"] for each in on_all(hosts, status)]
             named = all(verdict and verdict["rank"] == 3 and verdict["line"] for verdict in told)
             # It is judged anew each second: a second may pass between the two.
             return named and json.dumps(told[0]) == json.dumps(told[1])
 
         until(same, "the same verdict about rank 3 on both hosts", NAMED_S)
-        lines = [host.ask("status").stdout for host in job.cluster.hosts]
+        lines = [host.ask("status").stdout for host in hosts]
         profile(job)
     script = (job.folder / "train.py").read_text().splitlines()
     slept = next(at for at, text in enumerate(script, 1) if "time.sleep(slow_s" in text)
     for text in lines:
         said = rf"rank 3 \(node2\) holds the group back by .* train\.py:{slept} <module> \(\d+ of \d+ ms\)"
         assert re.search(said, text), text
-    until(lambda: all(told["verdict"] is None for told in on_all(job.cluster.hosts, status)), "it is over", NAMED_S)
+    until(lambda: all(told["verdict"] is None for told in on_all(hosts, status)), "it is over", NAMED_S)
+    look_for_the_leak(job)
 
 
 def profile(job: Job) -> None:
@@ -120,8 +119,8 @@ def profile(job: Job) -> None:
             assert abs(here - there) < SLOW_MS * 1e3 / 2
 
 
-def test_a_leak_of_the_other_host_is_named(job: Job) -> None:
-    """By its line and its host, over the same steps as a healthy rank; the census is kept at the head."""
+def look_for_the_leak(job: Job) -> None:
+    """Have rank 3 leak, and look at its memory from both hosts, and at that of a healthy rank over the same steps."""
     node1, node2 = job.cluster.hosts
     before = job.counts()[3]
     (job.folder / "leak").write_text("3")
@@ -165,18 +164,8 @@ def cut(host: Host) -> Iterator[None]:
         host.mend()
 
 
-def test_the_run_is_paused_stepped_and_resumed_from_either_host(job: Job) -> None:
-    """Each time all ranks are held at one step, go the steps that were asked for, and go on."""
-    for host in job.cluster.hosts:
-        arguments = (run_of(host), str(CYCLES_A_HOST), host.name, job.folder, str(job.world))
-        done = host.python(CYCLES, *arguments)
-        assert not done.returncode, f"{host.name}: {done.stderr}"
-        assert len(done.stdout.split()) == CYCLES_A_HOST
-
-
-def test_the_verbs_act_on_all_ranks_from_the_host_without_rank_zero(job: Job) -> None:
-    """`pause`, `step` and `resume` of the command line on node2."""
-    node2 = job.cluster.hosts[1]
+def act_by_verbs(job: Job, node2: Host) -> None:
+    """Pause, step and resume by the command line on the host without rank 0; both hosts tell what was done."""
     paused = node2.ddptop("pause")
     assert not paused.returncode, paused.stderr
     before = job.counts()
@@ -188,74 +177,37 @@ def test_the_verbs_act_on_all_ranks_from_the_host_without_rank_zero(job: Job) ->
     assert not resumed.returncode, resumed.stderr
     job.goes_on()
 
-    def told() -> bool:
-        # The pauses, steps and resumes of the test before stand in front.
+    def said() -> bool:
+        # Those of the cycles stand in front.
         actions = [[each["action"] for each in events(host) if each["action"]][-3:] for host in job.cluster.hosts]
         return actions == [["pause", "step 3", "resume"]] * 2
 
-    until(told, "both hosts tell what was done")
+    until(said, "both hosts tell what was done")
 
 
-STRANGER = """
-import contextlib, select, socket, sys, zmq
-address, server = sys.argv[1:]
-context = zmq.Context()
+def test_actions_are_for_both_hosts_or_none_and_a_cut_cable_accuses_nobody(job: Job) -> None:
+    """From either host all ranks are held at one step, go the steps that were asked for, and go on.
 
-def ask(name, prepare):
-    dealer = context.socket(zmq.DEALER)
-    dealer.linger = 0
-    prepare(dealer)
-    dealer.connect(address)
-    # What is refused at once is given up, and a send that waited would wait for ever.
-    with contextlib.suppress(zmq.Again):
-        for _ in range(3):
-            for message in ([b"H", b"hello"], [b"S", b""], [b"C", b"me", b"kill"]):
-                dealer.send_multipart(message, zmq.NOBLOCK)
-    print(name, "answered" if dealer.poll(1500) else "nothing", flush=True)
-    dealer.close()
-
-def curve(dealer):
-    dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
-    dealer.curve_serverkey = server.encode()
-
-def plain(dealer):
-    dealer.plain_username, dealer.plain_password = b"root", b"root"
-
-ask("none", lambda dealer: None)
-ask("plain", plain)
-ask("curve", curve)
-host, port = address.removeprefix("tcp://").rsplit(":", 1)
-idle = [socket.create_connection((host, int(port)), 5) for _ in range(100)]
-for number, connection in enumerate(idle[:50]):
-    connection.sendall(bytes(range(256)) * (number + 1))
-select.select(idle[:50], [], [], 10)
-print("done")
-"""
-
-
-def test_a_stranger_on_the_network_gets_no_word_and_slows_nothing(job: Job) -> None:
-    """Without the key of the run: no mechanism, a password, another key, garbage, connections that stay idle."""
-    node1, node2 = job.cluster.hosts
-    listen = known.read_listen(runs(node1)[0], known.LISTEN)
-    assert listen is not None
-    for address in listen.addresses:
-        assert not address.startswith(("tcp://0.0.0.0", "tcp://[::]", "tcp://*")), address
-    before, began = min(job.counts()), time.monotonic()
-    done = node2.python("-c", STRANGER, listen.addresses[0], listen.server)
-    rate = (min(job.counts()) - before) / (time.monotonic() - began)
-    assert done.stdout.split() == ["none", "nothing", "plain", "nothing", "curve", "nothing", "done"], done.stderr
-    assert rate > 0
-    assert all(_complete(told) for told in on_all(job.cluster.hosts, status))
-    until(lambda: any("refused" in each["text"] for each in events(node1)), "it is told that some were refused")
-
-
-def test_a_cut_cable_is_told_and_accuses_nobody(job: Job) -> None:
-    """For ten seconds neither host hears the other: each names the silent ranks of the other, and nothing has failed.
-
-    Mended, all goes on, and no verdict has named anybody.
+    With the cable cut for ten seconds a resume is refused, and no rank begins a step; each host names the silent ranks
+    of the other, and nothing has failed.  Mended, all goes on, and no verdict has named anybody.
     """
+    for host in job.cluster.hosts:
+        arguments = (run_of(host), str(CYCLES_A_HOST), host.name, job.folder, str(job.world))
+        done = host.python(CYCLES, *arguments)
+        assert not done.returncode, f"{host.name}: {done.stderr}"
+        assert len(done.stdout.split()) == CYCLES_A_HOST
     node1, node2 = job.cluster.hosts
+    run = run_of(node2)
+    act_by_verbs(job, node2)
     verdicts = [accusations(events(host)) for host in job.cluster.hosts]
+    assert node2.run(["ddptop", "pause", run], check=True).stdout.startswith(f"{run}: held at step ")
+    held = job.counts()
+    assert len(set(held)) == 1
+    with cut(node2):
+        until(lambda: "all ranks or none" in node1.run(["ddptop", "resume", run]).stderr, "the head misses node2")
+        assert job.counts() == held
+    until(lambda: node1.run(["ddptop", "resume", run]).returncode == 0, "a resume of both hosts")
+    job.goes_on()
     with cut(node2):
         begun = time.monotonic()
         told: list[dict[str, Any]] = []
@@ -274,23 +226,6 @@ def test_a_cut_cable_is_told_and_accuses_nobody(job: Job) -> None:
     assert re.search("node1.*is not heard.*2-3", "\n".join(each["text"] for each in events(node2)))
 
 
-def test_a_kill_on_one_host_leaves_nothing_on_any(job: Job) -> None:
-    """Asked for on node2, it ends all ranks, launchers and helpers on both hosts, and counts them."""
-    job.goes_on()
-    done = job.cluster.hosts[1].ddptop("kill", run_of(job.cluster.hosts[1]), timeout=60)
-    assert re.search(r"4 ranks.* on 2 hosts ended, 0 left", done.stdout + done.stderr), done
-    assert not done.returncode
-    for host in job.cluster.hosts:
-        assert not host.left("train.py"), f"{host.name}, at once: {host.left()}"
-    for host in job.cluster.hosts:
-        until(partial(_empty, host), f"nothing is left on {host.name}: {host.left()}", GONE_S)
-    told = on_all(job.cluster.hosts, status)
-    assert [each["state"] for each in told] == ["killed", "killed"]
-    listed = on_all(job.cluster.hosts, events)
-    texts = [[f"{each['at']:.3f} {each['text']}" for each in events] for events in listed]
-    assert texts[0] == texts[1], "the same events on both hosts"
-
-
 def _empty(host: Host) -> bool:
     return not host.left()
 
@@ -306,11 +241,25 @@ print(json.dumps(found))
 """
 
 
-def test_the_record_has_every_step_of_every_rank(job: Job) -> None:
-    """Nothing was lost from the record, not even what happened while the cable was cut.
+def test_a_kill_on_one_host_leaves_nothing_on_any_but_a_whole_record(job: Job) -> None:
+    """Asked for on node2, it ends all ranks, launchers and helpers on both hosts, and counts them.
 
-    The host of rank 0 has the steps of all ranks, the other one those of its own.
+    Nothing was lost from the record, not even what happened while the cable was cut: the host of rank 0 has the steps
+    of all ranks, the other one those of its own.
     """
+    job.goes_on()
+    done = job.cluster.hosts[1].ddptop("kill", run_of(job.cluster.hosts[1]), timeout=60)
+    assert re.search(r"4 ranks.* on 2 hosts ended, 0 left", done.stdout + done.stderr), done
+    assert not done.returncode
+    for host in job.cluster.hosts:
+        assert not host.left("train.py"), f"{host.name}, at once: {host.left()}"
+    for host in job.cluster.hosts:
+        until(partial(_empty, host), f"nothing is left on {host.name}: {host.left()}", GONE_S)
+    told = on_all(job.cluster.hosts, status)
+    assert [each["state"] for each in told] == ["killed", "killed"]
+    listed = on_all(job.cluster.hosts, events)
+    texts = [[f"{each['at']:.3f} {each['text']}" for each in events] for events in listed]
+    assert texts[0] == texts[1], "the same events on both hosts"
     counts, published = job.counts(), job.published()
     for host, ranks in zip(job.cluster.hosts, ((0, 1, 2, 3), (2, 3)), strict=True):
         (run,) = runs(host)

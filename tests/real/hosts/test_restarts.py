@@ -1,4 +1,4 @@
-"""A training on two hosts whose group is started again: by torchrun after a failure, with fewer hosts, or turned round.
+"""A training on two hosts whose group is started again: by torchrun after a failure, or with fewer hosts.
 
 Of several hosts torchrun restarts all ranks, those of each host by a torchrun of its own.
 """
@@ -15,9 +15,7 @@ from typing import Any, Final
 import pytest
 from support.cluster import Cluster, Host
 from support.cluster.jobs import COLD_S, Job, events, on_all, run_of, runs, status
-from support.harness import DDPTOP, until
-
-from ddptop.agent.run import hosts as known
+from support.harness import until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -145,60 +143,3 @@ def test_an_elastic_training_that_loses_a_host_goes_on_as_the_same_run(
     resumed = hosts[0].ddptop("resume")
     assert not resumed.returncode, resumed.stderr
     job.goes_on()
-
-
-def test_a_launch_over_as_many_hosts_as_come_is_as_large_as_its_group(
-    cluster: Cluster, hosts: tuple[Host, ...]
-) -> None:
-    """Of three hosts two come: seen, paused and ended are the ranks that are there."""
-    job = Job(cluster, 1)
-    job.prepare()
-    meeting = ["--nnodes", "1:3", "--nproc-per-node", "1", "--rdzv-endpoint", "node1:29400", "--max-restarts", "3"]
-    conf = "last_call_timeout=10,keep_alive_interval=1,keep_alive_max_attempt=6"
-    for host in hosts:
-        job.popen(host, [*DDPTOP, "launch", "--plain", *meeting, "train.py"], {"PET_RDZV_CONF": conf, **OWN_STORE})
-    job.wait_for_first_step()
-    _all_show(hosts, {0: "node1", 1: "node2"})
-    paused = hosts[1].ddptop("pause")
-    assert not paused.returncode, paused.stderr
-    assert len(set(job.counts())) == 1, paused.stdout
-    resumed = hosts[0].ddptop("resume")
-    assert not resumed.returncode, resumed.stderr
-    told = [each["text"] for each in events(hosts[0])]
-    assert "the group begins with 2 ranks, of 3 at most" in told
-    assert not [text for text in told if "left out" in text or "takes over" in text]
-    killed = hosts[0].ddptop("kill", run_of(hosts[0]))
-    assert not killed.returncode, killed.stderr
-    assert "2 ranks on 2 hosts ended, 0 left" in killed.stdout
-
-
-@pytest.fixture
-def turned(cluster: Cluster, hosts: tuple[Host, ...]) -> Job:
-    """A training with rank 0 on node2, which holds the store."""
-    job = Job(cluster, 1).start_by_hand(turned=True)
-    job.wait_for_first_step()
-    _all_show(hosts, {1: "node1", 0: "node2"})
-    return job
-
-
-def test_the_head_is_where_rank_zero_is(turned: Job) -> None:
-    """Rank 0 is on node2: its observer listens, that of node1 connects, and a replaced one is found again by itself.
-
-    It is killed while nobody looks on at node2, where alone it can be started.
-    """
-    node1, node2 = turned.cluster.hosts
-    (first,) = runs(node1)
-    (second,) = runs(node2)
-    assert known.read_listen(first, known.LISTEN) is None
-    listen = known.read_listen(second, known.LISTEN)
-    assert listen is not None
-    assert listen.host == "node2"
-    (pid,) = (pid for pid, words in node2.processes().items() if "observer" in words and "ddptop" in words)
-    node2.run(["kill", "-9", str(pid)], check=True)
-
-    def linked_anew() -> bool:
-        now = known.read_listen(first, known.HEAD)
-        return now is not None and now.server != listen.server and _places(status(node1)) == {1: "node1", 0: "node2"}
-
-    until(linked_anew, "node1 shows both ranks by the new observer of node2", COLD_S)
-    turned.goes_on()
