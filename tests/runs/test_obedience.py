@@ -3,47 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 from pathlib import Path
 
 import pytest
-import zmq
-from support.harness import DEADLINE_S, carriers, ddptop, status, until, write_script
-from support.processes.scripts import OBEDIENT
-
-from ddptop.agent import wire
-from ddptop.agent.control import caller
-from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import RunDir
-
-
-class Job:
-    """A run of the obedient script, and what the script itself wrote."""
-
-    def __init__(self, folder: Path, name: str, *options: str) -> None:
-        self.folder = folder
-        self.name = name
-        path = write_script(folder, OBEDIENT, "obedient.py")
-        words = ("launch", "--world", "2", "--name", name, "--detach", *options, str(path), "--", str(folder))
-        done = ddptop(*words, cwd=folder)
-        assert done.returncode == 0, done.stderr
-        until(lambda: min(self.counts()) > 5, "the first steps")
-
-    @property
-    def directory(self) -> RunDir:
-        return rundir.find(self.name)
-
-    def counts(self) -> list[int]:
-        """Return the steps that each script has begun."""
-        files = (self.folder / f"count-{rank}" for rank in range(2))
-        return [int(file.read_text()) if file.exists() else 0 for file in files]
-
-    def goes_on(self) -> None:
-        """Wait for a few steps more."""
-        now = max(self.counts())
-        until(lambda: min(self.counts()) > now + 3, "steps")
+from support.harness import carriers, ddptop, status
+from support.processes.obedient import Job
 
 
 @pytest.fixture(scope="module")
@@ -63,46 +28,6 @@ def test_steps_are_exact(job):
         assert job.counts() == [count + int(steps) for count in before]
         assert len(set(job.counts())) == 1
     assert ddptop("step", job.name, "0").returncode == 2
-    assert ddptop("resume", job.name).returncode == 0
-    job.goes_on()
-
-
-def tell(job: Job, rank: int, *commands: wire.Command) -> list[wire.Reply]:
-    """Send a rank commands as its observer does, and return the replies."""
-    with zmq.Context() as context, caller.connect(context, zmq.DEALER, job.directory.address(rank, "cmd")) as socket:
-        replies = []
-        for command in commands:
-            socket.send(wire.encode(command))
-            assert socket.poll(int(DEADLINE_S * 1000)), "no reply"
-            reply = wire.read_answer(socket.recv())
-            assert isinstance(reply, wire.Reply)
-            replies.append(reply)
-        return replies
-
-
-def test_an_observer_that_dies_between_two_messages_costs_nothing(job):
-    """A hold that one rank alone has got for good is undone by whatever observer there is; the other's lease lapses."""
-    promised = max(tell(job, rank, wire.Hold(1, "gone", 4_000))[0].step or 0 for rank in range(2))
-    assert tell(job, 0, wire.Commit(2, "gone", promised, 0))[0].done
-    until(lambda: tell(job, 0, wire.Query(3))[0].done, "a rank that is held")
-    job.goes_on()
-    undone = "an action was left half done, with only rank 0 held: all ranks go on"
-
-    def said() -> bool:
-        return undone in [each["text"] for each in json.loads(ddptop("events", job.name, "--json").stdout)]
-
-    until(said, "the event")
-
-
-def test_a_pause_outlives_its_observer(job):
-    """Killed after it: the ranks stay held, status says so, and the next observer resumes them."""
-    assert ddptop("pause", job.name).returncode == 0
-    before = job.counts()
-    os.kill(job.directory.read().observer.pid, signal.SIGKILL)
-    until(lambda: status(job.name)["state"] == "paused", "the pause, by another observer")
-    assert job.counts() == before
-    assert ddptop("step", job.name, "2").returncode == 0
-    assert job.counts() == [count + 2 for count in before]
     assert ddptop("resume", job.name).returncode == 0
     job.goes_on()
 
@@ -176,18 +101,3 @@ def test_a_stop_ends_in_order(job):
     assert stop["text"].startswith(f"stopped at step {steps[0]:,}, saved in ")
     assert stop["text"].endswith(f" · {stop['who']}")
     assert "is over (stopped)" in ddptop("pause", job.name).stderr
-
-
-def test_a_term_from_outside_saves_and_stops(tmp_path):
-    """With `--on-term checkpoint` the TERM of a scheduler to torchrun ends the run in order, at one step."""
-    job = Job(tmp_path, "preempted", "--on-term", "checkpoint")
-    run = job.directory.read()
-    assert run.torchrun is not None
-    os.kill(run.torchrun.pid, signal.SIGTERM)
-    until(lambda: job.directory.read().state in rundir.ENDED_STATES, "the end")
-    run = job.directory.read()
-    assert (run.state, run.exit_code, run.cause) == ("stopped", 0, "stopped by SIGTERM")
-    saved = {(tmp_path / f"checkpoint-{rank}").read_text() for rank in range(2)}
-    assert saved == {f"{job.counts()[0]} {job.counts()[1]}"}
-    assert [(tmp_path / f"atexit-{rank}").exists() for rank in range(2)] == [True, True]
-    assert carriers(run.run_id) == []

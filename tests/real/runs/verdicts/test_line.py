@@ -12,7 +12,7 @@ import pytest
 from support.harness import ddptop, status, until
 from support.processes.ranks import observed
 
-PROGRAM = Path(__file__).parents[2] / "bench" / "faulty" / "programs" / "delays.py"
+PROGRAM = Path(__file__).parents[3] / "bench" / "faulty" / "programs" / "delays.py"
 
 
 def test_the_line_that_holds_the_group_back_is_named(tmp_path: Path) -> None:
