@@ -96,6 +96,11 @@ def ddptop(
     )
 
 
+def asked(environment: dict[str, str], *, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run `ddptop` in an environment by which a shell asks it for completions."""
+    return _WARM.ask((), cwd=str(cwd), env=environment, timeout=2 * DEADLINE_S)
+
+
 def status(run: str) -> dict[str, Any]:
     """Return what `status --json` tells, once every rank that has come up was heard of.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import harness
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.switches import injection
@@ -48,25 +49,32 @@ Ask = Callable[[str, str], list[str]]
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Ask:
-    """Ask a shell, with a `ddptop` that is this one, in a folder with a script; returns what it offers."""
-    program = tmp_path / "bin" / "ddptop"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ddptop.tui.cli.main "$@"\n')
-    program.chmod(0o755)
+def project(tmp_path: Path) -> Path:
+    """A home with a `project`, a folder with scripts."""
     folder = tmp_path / "project"
     (folder / "src").mkdir(parents=True)
     (folder / "src" / "restore.py").write_text("")
     (folder / "restart.py").write_text("")
+    return tmp_path
+
+
+@pytest.fixture
+def ask(project: Path) -> Ask:
+    """Ask a shell, with a `ddptop` that is this one, in the project; returns what it offers."""
+    program = project / "bin" / "ddptop"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ddptop.tui.cli.main "$@"\n')
+    program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "DDPTOP_TEST_ONLY": "1"}
+    environment = {**os.environ, "PATH": path, "HOME": str(project)}
 
     def ask(shell: str, line: str) -> list[str]:
         options = {"bash": ["--norc", "-c"], "zsh": ["-f", "-c"], "fish": ["-N", "-c"]}[shell]
         name = [] if shell == "fish" else [shell]
         done = subprocess.run(
             [shell, *options, ASKED[shell], *name, line],
-            cwd=folder, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            cwd=project / "project", env=environment, capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == 0
         assert done.stderr == ""
@@ -96,42 +104,70 @@ def test_a_shell_completes_verbs_and_programs(shell: str, ask: Ask) -> None:
     assert set(ask(shell, "ddptop launch res")) == {"resnet", "resnet34", "restart.py"}
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("ddptop ", set(FAMILIES)),
-        ("ddptop launch ", {*CATALOGUE, "restart.py", "src/"}),
-        ("ddptop launch src/", {"src/restore.py"}),
-        ("ddptop launch --ba", {"--backend"}),
-        ("ddptop launch --backend ", {"gloo", "nccl", "mpi"}),
-        ("ddptop launch --world ", set()),
-        ("ddptop launch -m src.", {"src.restore"}),
-        ("ddptop launch --env DDPTOP_TEST_", {"DDPTOP_TEST_ONLY"}),
-        ("ddptop launch --wrld 2 --name ü res", {"resnet", "resnet34", "restart.py"}),
-        ("ddptop launch --wrld=2 --ba", {"--backend"}),
-        ("ddptop launch --zzz res", {"resnet", "resnet34", "restart.py"}),
-        ("ddptop launch restart.py -- --data sr", {"src/"}),
-        ("ddptop kill x --signal US", {"USR1", "USR2"}),
-        ("ddptop launch --inject ra", {"rank="}),
-        ("ddptop help se", {"security", "settings"}),
-        ("ddptop completion ", set(LINES)),
-    ],
-)
-def test_what_bash_offers(line: str, offered: set[str], ask: Ask) -> None:
+OFFERED = [
+    ("ddptop ", set(FAMILIES)),
+    ("ddptop launch ", {*CATALOGUE, "restart.py", "src/"}),
+    ("ddptop launch src/", {"src/restore.py"}),
+    ("ddptop launch --ba", {"--backend"}),
+    ("ddptop launch --backend ", {"gloo", "nccl", "mpi"}),
+    ("ddptop launch --world ", set()),
+    ("ddptop launch -m src.", {"src.restore"}),
+    ("ddptop launch --env DDPTOP_TEST_", {"DDPTOP_TEST_ONLY"}),
+    ("ddptop launch --wrld 2 --name ü res", {"resnet", "resnet34", "restart.py"}),
+    ("ddptop launch --wrld=2 --ba", {"--backend"}),
+    ("ddptop launch --zzz res", {"resnet", "resnet34", "restart.py"}),
+    ("ddptop launch restart.py -- --data sr", {"src/"}),
+    ("ddptop kill x --signal US", {"USR1", "USR2"}),
+    ("ddptop launch --inject ra", {"rank="}),
+    ("ddptop help se", {"security", "settings"}),
+    ("ddptop completion ", set(LINES)),
+]
+"""Half a line, and what may stand at its end."""
+
+
+@pytest.fixture
+def complete(project: Path) -> Callable[[str], set[str]]:
+    """Complete a line as bash has it asked for, in a fork of a process that has loaded the command line."""
+
+    def offered(line: str) -> set[str]:
+        answer = project / "answer"
+        answer.touch()
+        asked = {
+            "_ARGCOMPLETE": "1",
+            "_ARGCOMPLETE_SHELL": "bash",
+            "_ARGCOMPLETE_IFS": "\n",
+            "COMP_TYPE": "9",
+            "COMP_LINE": line,
+            "COMP_POINT": str(len(line)),
+            "_ARGCOMPLETE_COMP_WORDBREAKS": " \"'><=;|&(:",
+            "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+            "DDPTOP_TEST_ONLY": "1",
+            "HOME": str(project),
+        }
+        done = harness.asked({**os.environ, **asked}, cwd=project / "project")
+        assert (done.returncode, done.stderr) == (0, "")
+        return {found.strip() for found in answer.read_text().splitlines() if found.strip()}
+
+    return offered
+
+
+def test_what_is_offered(complete: Callable[[str], set[str]]) -> None:
     """Verbs, programs, scripts, options, their choices, modules, variables, files behind `--`, pages and shells.
 
     An option that is not there, earlier in the line, keeps nothing from being completed.
     """
-    assert set(ask("bash", line)) == offered
+    assert {line: complete(line) for line, _ in OFFERED} == dict(OFFERED)
 
 
-def test_runs_are_those_that_the_verb_can_act_on(quiet_run: str, ended_run: str, ask: Ask) -> None:
+def test_runs_are_those_that_the_verb_can_act_on(
+    quiet_run: str, ended_run: str, complete: Callable[[str], set[str]]
+) -> None:
     """Live ones for a kill, ended ones for a restart, all of them for a look."""
-    assert ended_run not in ask("bash", "ddptop kill ")
-    assert quiet_run in ask("bash", "ddptop kill ")
-    assert quiet_run not in ask("bash", "ddptop restart ")
-    assert ended_run in ask("bash", "ddptop restart ")
-    assert {quiet_run, ended_run} <= set(ask("bash", "ddptop attach "))
+    assert ended_run not in complete("ddptop kill ")
+    assert quiet_run in complete("ddptop kill ")
+    assert quiet_run not in complete("ddptop restart ")
+    assert ended_run in complete("ddptop restart ")
+    assert {quiet_run, ended_run} <= complete("ddptop attach ")
 
 
 def test_the_last_digits_of_a_name_are_completed(runtime: Path) -> None:

@@ -12,8 +12,6 @@ import pytest
 from support import late
 
 from ddptop import agent
-from ddptop.trainers import CATALOGUE
-from ddptop.trainers.rank import options
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.rank.refusal import Refusal
 
@@ -188,11 +186,7 @@ def test_nothing_but_damaged_checkpoints(train: Run, tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--batch-size", "-3"), "--batch-size: must be at least 1, not -3"),
-        (("--lr", "nan"), "--lr: must be a positive number"),
-        (("--steps", "many"), "--steps: must be a whole number"),
         (("--resume",), "--resume needs --checkpoint-dir"),
-        (("--download",), "--download needs --data-dir"),
         (("--world", "2"), "--world and --nodes need --start spawn"),
         (("--start", "spawn", "--world", "3", "--nodes", "2"), "--world 3 cannot be shared evenly by --nodes 2"),
         (("--start", "spawn", "--nodes", "2", "--node-rank", "2"), "--node-rank 2: with --nodes 2 the last is 1"),
@@ -296,24 +290,3 @@ def test_schedule_rises_and_falls() -> None:
     assert factors.index(max(factors)) == 10
     assert factors[-1] == pytest.approx(0.0)
     assert factors[10:] == sorted(factors[10:], reverse=True)
-
-
-def test_catalogue_is_complete() -> None:
-    """Every program of the catalogue is a module that can be run and that documents every shared option."""
-    for name, program in CATALOGUE.items():
-        assert program.name == name
-        assert program.module.startswith("ddptop.trainers.programs.")
-        assert program.module.endswith(f".{name}")
-        text = options.parser(program, resnet.CPU).format_help()
-        for option in (
-            "epochs",
-            "steps",
-            "batch-size",
-            "lr",
-            "seed",
-            "data-dir",
-            "download",
-            "checkpoint-dir",
-            "resume",
-        ):
-            assert f"--{option} " in text
