@@ -70,6 +70,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def in_ms(value: float) -> str:
+    """Return `31 ms`, `4.2 ms`."""
+    return f"{value:,.0f} ms" if value >= 9.5 else f"{value:.1f} ms"
+
+
 def span(seconds: float) -> str:
     """Return a time of some length, roughly: `12 s`, `3 min`, `5 h`."""
     if seconds < 120:

@@ -301,6 +301,8 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     """Floating-point operations a second of all ranks together whose work is known."""
     mfu: float | None = None
     """Part of the operations that the devices of the ranks could do, of those ranks for which both are known."""
+    named_from_ms: float | None = None
+    """Milliseconds a step from which a delay of any one rank would be told within seconds; None where none would be."""
 
     @property
     def verdict(self) -> Verdict | None:

@@ -403,6 +403,9 @@ class Verdicts(Message, frozen=True, tag="verdicts"):
     """The one that matters most first. Empty: nothing is wrong, or nothing is known yet."""
     missing_steps: Count = 0
     """About how many more steps it takes until a rank can be told to be slow. 0: it can be."""
+    named_from_ms: Amount | None = None
+    """Milliseconds a step from which a delay of any one rank would be told within seconds. None: no rank can be told to
+    be slow now, or one is."""
 
 
 class Recorded(Message, frozen=True, tag="recorded"):

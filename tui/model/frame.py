@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
-from ddptop.agent.text import plural
+from ddptop.agent.text import in_ms, plural
 from ddptop.agent.wire.frames import EventLine as EventLine
 from ddptop.agent.wire.frames import RankFrame as RankFrame
 from ddptop.agent.wire.frames import Restart as Restart
@@ -191,10 +191,16 @@ def waits_for(frame: Frame) -> str:
 
 
 def judging(frame: Frame) -> str:
-    """Say how long it takes until a rank can be said to be slow, of a run that makes steps; else an empty text."""
-    if frame.state != "running" or not frame.step or not frame.missing_steps or frame.verdicts:
+    """Say why no rank is named, of a run that makes steps: none is slow, or it is too early to tell; else nothing."""
+    if frame.state != "running" or not frame.step or frame.verdicts or frame.stands:
         return ""
-    return f"judging: about {plural(frame.missing_steps, 'more step')}"
+    if frame.world == 1:
+        return "one rank: there is no other to compare it with"
+    if frame.missing_steps:
+        return f"judging: about {plural(frame.missing_steps, 'more step')} until a slow rank can be named"
+    if frame.named_from_ms is None:
+        return ""
+    return f"no slow rank (delays from {in_ms(frame.named_from_ms)} on would be named)"
 
 
 def lasting(frame: Frame) -> str:

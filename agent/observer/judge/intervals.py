@@ -206,8 +206,3 @@ def place(phase: str | None, *, backward_seen: bool) -> str:
     """Return the words for the phase that a delay is in; None is `other`."""
     phase = phase or "other"
     return IN_WORDS[phase] if backward_seen or phase != "other" else _NO_BACKWARD
-
-
-def in_ms(value: float) -> str:
-    """Return `31 ms`, `4.2 ms`."""
-    return f"{value:.0f} ms" if value >= 9.5 else f"{value:.1f} ms"

@@ -178,6 +178,11 @@ class Judge:
         """Steps until a rank can be said to be slow, about; 0 where one can."""
         return self._judge.evidence.missing_steps if self._world > 1 else 0
 
+    @property
+    def named_from_ms(self) -> float | None:
+        """Milliseconds a step from which a delay of one rank would be told; None where it would not, or one is."""
+        return self._judge.named_from_ms
+
     def suspects(self) -> frozenset[int]:
         """Return the ranks of a large group whose records would show more: a few that may be slow, and others."""
         return self._detail.ranks

@@ -11,7 +11,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ddptop.agent.observer.judge.intervals import Finding, Reason, in_ms
+from ddptop.agent.observer.judge.intervals import Finding, Reason
+from ddptop.agent.text import in_ms
 from ddptop.agent.wire import Frame, Looks
 
 MOST: Final = 0.6

@@ -39,7 +39,8 @@ class Changes:
         self.verdicts: tuple[wire.Verdict, ...] = ()
         """Those that go on and are not hidden, the one that matters most first."""
         self.missing_steps = 0
-        """As in `wire.Verdicts`."""
+        self._named_from_ms: float | None = None
+        """Both as in `wire.Verdicts`."""
         self._going_on: dict[int, wire.Verdict] = {}
         """Verdicts that have begun and not ended, by number, the one that matters most first."""
         self._heard = False
@@ -119,8 +120,14 @@ class Changes:
         for verdict in now.verdicts:
             self._tell_line(verdict, now.at_ns)
         self._going_on, self._heard = present, True
-        self.missing_steps = now.missing_steps
+        self.missing_steps, self._named_from_ms = now.missing_steps, now.named_from_ms
         self._show()
+
+    def named_from_ms(self, step_ms: float | None) -> float | None:
+        """Return from how many ms on a delay in steps of `step_ms` is told and shown; None where none is."""
+        if self._named_from_ms is None or step_ms is None or self._verdict_share >= 1:
+            return None
+        return max(self._named_from_ms, step_ms * self._verdict_share / (1 - self._verdict_share))
 
     def recall_verdict(self, recorded: wire.Verdict) -> None:
         """Take in a recorded verdict; without an end, it went on at the end of the run, or goes on."""

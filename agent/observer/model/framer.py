@@ -100,6 +100,7 @@ class Framer:
             events=tuple(changes.events),
             verdicts=changes.verdicts,
             missing_steps=changes.missing_steps,
+            named_from_ms=changes.named_from_ms(step_ms) if moving else None,
             logged=tuple(sorted({name for model in models.values() for name in model.metrics})),
             refused=store.refused + totals.refused + (group.refused if group is not None else 0),
             outstanding=sum(

@@ -562,7 +562,7 @@ class Relay:
                 return False
             # Those of the observer before this one go on until they are judged anew.
             present = tuple(verdict for verdict in self._recorder.verdicts_before if verdict.until_at_ns is None)
-        told = wire.Verdicts(time.time_ns(), present, self._verdicts.missing_steps)
+        told = wire.Verdicts(time.time_ns(), present, self._verdicts.missing_steps, self._verdicts.named_from_ms)
         self._model.store.apply(told, time.time())
         self._service.publish(wire.TOPIC_VERDICTS, wire.encode(told))
         return True

@@ -68,6 +68,8 @@ class RunVerdicts:
         """The verdicts of this moment."""
         self.missing_steps = 0
         """Steps until there can be a verdict on a slow rank, about; 0 where there can."""
+        self.named_from_ms: float | None = None
+        """Milliseconds a step from which a delay of a rank would be told now; None where it would not, or one is."""
         self.suspects: frozenset[int] = frozenset()
         """The ranks of a large group whose records would decide now."""
         self.hang: wire.Verdict | None = None
@@ -164,7 +166,8 @@ class RunVerdicts:
         for line in judge.notes():
             self._events.say(line)
         self.ordinary = judge.ordinary() if present else ()
-        self.missing_steps, self.suspects = judge.missing_steps, judge.suspects()
+        self.missing_steps, self.named_from_ms = judge.missing_steps, judge.named_from_ms
+        self.suspects = judge.suspects()
         return present
 
     def pause(self, generation: int, now_ns: int) -> None:

@@ -73,7 +73,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     ),
     wire.Event: "event: at_ns text rank level action who",
     wire.RunState: "run: at_ns state torchrun_pid exit_code cause refused ending",
-    wire.Verdicts: "verdicts: at_ns verdicts missing_steps",
+    wire.Verdicts: "verdicts: at_ns verdicts missing_steps named_from_ms",
     wire.Newest: "newest: messages",
     wire.HostState: "host state ranks heard_at_ns offset_ms offset_error_ms rtt_ms agent_version node gone",
     wire.EventLine: "at text rank level verdict",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -269,19 +270,28 @@ def stepped(at: float) -> Frame:
     return frame_at(store, at)
 
 
-def test_until_a_verdict_is_possible_it_is_said_how_many_steps_that_takes() -> None:
-    """Header and `status` say so of a run that makes steps and of which nothing else is to be said; then nothing."""
-    for missing, state, line in (
-        (20, "running", "judging: about 20 more steps"),
-        (1, "running", "judging: about 1 more step"),
-        (0, "running", ""),
-        (20, "finished", ""),
-    ):
-        shown = frame(state, missing_steps=missing, verdicts=(), cause=None)
-        said = [text_of(row) for row in header_rows(shown, 78, INK, KEYS, roomy=False)]
-        for text in ("\n".join(said), "\n".join(card(shown))):
-            assert ("judging" in text) == bool(line)
-            assert line in text
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        ({"missing_steps": 20}, "judging: about 20 more steps until a slow rank can be named"),
+        ({"missing_steps": 1}, "judging: about 1 more step until a slow rank can be named"),
+        ({"named_from_ms": 11.6}, "no slow rank (delays from 12 ms on would be named)"),
+        ({"named_from_ms": 0.52}, "no slow rank (delays from 0.5 ms on would be named)"),
+        ({"world": 1}, "one rank: there is no other to compare it with"),
+        ({}, ""),
+        ({"state": "finished", "missing_steps": 20}, ""),
+        ({"stands": True, "missing_steps": 20}, ""),
+    ],
+)
+def test_silence_of_the_judge_has_its_reason(known: dict[str, Any], line: str) -> None:
+    """Header at 80x24 and `status` say why no rank is named, of a run that makes steps; JSON has the numbers."""
+    shown = frame(**{"verdicts": (), "cause": None, **known})
+    said = [text_of(row) for row in header_rows(shown, 78, INK, KEYS, roomy=False)]
+    for text in ("\n".join(said), "\n".join(card(shown))):
+        assert any(word in text for word in ("judging", "no slow rank", "one rank:")) == bool(line)
+        assert line in text
+    told = status.as_json(shown)
+    assert (told["missing_steps"], told["named_from_ms"]) == (shown.missing_steps, shown.named_from_ms)
 
 
 def test_a_run_that_stands_has_no_rates() -> None:

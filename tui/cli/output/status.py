@@ -61,6 +61,8 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "hosts": _hosts_json(frame),
         "unlinked": list(frame.unlinked),
         "ranks": [_rank_json(rank) for rank in frame.ranks],
+        "missing_steps": frame.missing_steps,
+        "named_from_ms": _number(frame.named_from_ms),
         "verdict": None if frame.verdict is None else _verdict_json(frame.verdict),
         "verdicts": [_verdict_json(verdict) for verdict in frame.verdicts],
     }

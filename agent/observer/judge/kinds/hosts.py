@@ -14,8 +14,9 @@ from typing import Final
 import numpy as np
 
 from ddptop.agent.observer.judge.blocks import Block, Evidence, Span
-from ddptop.agent.observer.judge.intervals import Finding, in_ms, place
+from ddptop.agent.observer.judge.intervals import Finding, place
 from ddptop.agent.observer.judge.kinds.slow import CLEARLY, SlowRank, sees_backward
+from ddptop.agent.text import in_ms
 from ddptop.agent.wire import MOST_HOSTS, HostState
 
 KIND: Final = "slow_host"

@@ -26,11 +26,12 @@ from ddptop.agent.observer.judge.blocks import (
     median,
     middle,
 )
-from ddptop.agent.observer.judge.intervals import MOST_SHARE, Finding, in_ms, place
+from ddptop.agent.observer.judge.intervals import MOST_SHARE, Finding, place
 from ddptop.agent.observer.judge.kinds.suspects import (
     Suspicion,
     first_step,
     more_work,
+    named_from,
     nearest,
     phase_of,
     suspect,
@@ -39,6 +40,7 @@ from ddptop.agent.observer.judge.kinds.suspects import (
 )
 from ddptop.agent.observer.judge.kinds.turns import Turns
 from ddptop.agent.observer.judge.large import Detail
+from ddptop.agent.text import in_ms
 from ddptop.agent.wire import Step
 
 CLEARLY: Final = 1.25
@@ -87,6 +89,13 @@ class SlowRank:
     def turns_ceased_at_ns(self) -> int | None:
         """When ranks ceased to take turns."""
         return self._turns.ceased_at_ns
+
+    @property
+    def named_from_ms(self) -> float | None:
+        """Milliseconds a step from which a delay of one rank would be told; None where it would not, or one is."""
+        view = self.evidence.windows[1]
+        enough = len(view) >= self._span.windows
+        return named_from(list(view), self._span) if enough and self._blame is None else None
 
     def take(self, together: dict[int, Step]) -> None:
         """Take in the records that all ranks made of one step; in the order of the steps."""

@@ -155,13 +155,10 @@ def suspect(kind: str, rank: int | None, view: Sequence[Block], span: Span) -> S
     lead = leads(recent)
     if rank is None:
         rank = int(np.argmax(median(lead)))
-        if rank != int(np.argmax(lead[-1] if span is not ROUNDS else lead[-span.lately :].mean(axis=0))):
+        if rank != int(np.argmax(_newest(lead, span))):
             # Somebody else is the last to arrive by now.
             return None
-    costs = np.minimum(
-        _above_others(np.array([block.own for block in view]), rank),
-        _above_others(np.array([block.fed for block in view]), rank),
-    )
+    costs = _costs(view)[:, rank]
     found = Suspicion(kind, rank, costs, step_ms, span)
     bounds = BOUNDS[kind]
     if found.cost < max(bounds.lasting * step_ms, bounds.least_ms):
@@ -170,6 +167,48 @@ def suspect(kind: str, rank: int | None, view: Sequence[Block], span: Span) -> S
     all_over = more_work(recent, rank, found.cost) is None and _is_all_over(recent, rank)
     outstanding = span is not ROUNDS or _distances(lead)[rank] >= OUTSTANDING
     return Suspicion(kind, rank, costs, step_ms, span, all_over, bool(outstanding))
+
+
+def named_from(view: Sequence[Block], span: Span) -> float | None:
+    """Return the ms a step from which a delay of any rank would be told on the last windows; None where it cannot be.
+
+    It asks of a delay what `suspect` and `is_strong` ask of it, of the rank that has most of a lead to make up.
+    """
+    recent, bounds = view[-span.windows :], BOUNDS["slow_rank"]
+    if len(view[0].samples) < 2 or any(block.least_wait is None for block in recent):
+        return None
+    costs, lead = _costs(recent), leads(recent)
+    usual, step_ms = median(costs), statistics.median([block.step_ms for block in recent])
+    error = 1.4826 * median(np.abs(costs - usual)) / math.sqrt(len(recent))
+    least_agreeing, newest = np.sort(costs, axis=0)[-span.agreeing], _newest(lead, span)
+    needed = [
+        # Its step is longer by the delay.
+        (bounds.at_once * step_ms - usual) / (1 - bounds.at_once),
+        (bounds.kept * step_ms - least_agreeing) / (1 - bounds.kept),
+        bounds.least_ms - usual,
+        STEADY * error - usual,
+        newest.max() - newest,
+        median(lead).max() - median(lead),
+    ]
+    if span is ROUNDS:
+        distances = _distances(lead)
+        deviation = float(np.ptp(lead.mean(axis=0))) / max(1e-9, float(np.ptp(distances)))
+        needed.append((OUTSTANDING - distances) * deviation)
+    return float(np.max(needed))
+
+
+def _costs(view: Sequence[Block]) -> Array:
+    """Return, by window and rank, by how much a rank is above the middle of the others, in ms."""
+    costs: Array = np.minimum(
+        _above_others(np.array([block.own for block in view])), _above_others(np.array([block.fed for block in view]))
+    )
+    return costs
+
+
+def _newest(lead: Array, span: Span) -> Array:
+    """Return, by rank, the lead by which somebody is the last to arrive by now."""
+    newest: Array = lead[-1] if span is not ROUNDS else lead[-span.lately :].mean(axis=0)
+    return newest
 
 
 def leads(view: Sequence[Block]) -> Array:
@@ -198,10 +237,16 @@ def nearest(view: Sequence[Block], most: int, blamed: int | None) -> tuple[list[
     return suspected if blamed is None else [blamed], np.argsort(np.abs(usual), kind="stable")[: 2 * most].tolist()
 
 
-def _above_others(values: Array, rank: int) -> Array:
-    """Return, for each window, by how much `rank` is above the median of the other ranks."""
-    others = median(np.delete(values, rank, axis=1), 1)
-    return values[:, rank] - others
+def _above_others(values: Array) -> Array:
+    """Return, by window and rank, by how much each rank is above the median of the other ranks."""
+    ordered = np.sort(values, axis=1)
+    half, odd = divmod(values.shape[1] - 1, 2)
+
+    def other(place: int) -> Array:
+        # Those behind a rank move up by one place where it is left out.
+        return np.where(values <= ordered[:, [place]], ordered[:, [place + 1]], ordered[:, [place]])
+
+    return values - (other(half) if odd else (other(half - 1) + other(half)) / 2)
 
 
 def phase_of(suspicion: Suspicion, view: Sequence[Block]) -> str | None:
@@ -218,7 +263,7 @@ def turned(rank: int, phase: str | None, view: Sequence[Block], span: Span) -> S
     if phase is None or excess[at] < TURNED * max(0.0, float(excess[OWN_PHASES.index(phase)])):
         return None
     step_ms = statistics.median([block.step_ms for block in view[-span.windows :]])
-    costs = _above_others(np.array([block.phases[:, at] for block in view]), rank)
+    costs = _above_others(np.array([block.phases[:, at] for block in view]))[:, rank]
     return Suspicion("slow_rank", rank, costs, step_ms, span)
 
 
@@ -248,7 +293,7 @@ def first_step(suspicion: Suspicion, view: Sequence[Block], rows: Iterable[Rows]
         if near:
             own = np.concatenate([each.table[:, :, :WAIT].sum(axis=2) for each in near])
             fed = own - np.concatenate([each.table[:, :, STARVED] for each in near])
-            above = np.minimum(_above_others(own, rank), _above_others(fed, rank)) - suspicion.cost / 2
+            above = np.minimum(_above_others(own), _above_others(fed))[:, rank] - suspicion.cost / 2
             steps = np.concatenate([each.steps for each in near])
             return int(steps[np.argmax(np.cumsum(above[::-1])[::-1])])
     return _first_of_window(suspicion, view)

@@ -28,7 +28,8 @@ from ddptop.agent.observer.judge.blocks import (
     median,
     middle,
 )
-from ddptop.agent.observer.judge.intervals import MOST_SHARE, Finding, in_ms, place
+from ddptop.agent.observer.judge.intervals import MOST_SHARE, Finding, place
+from ddptop.agent.text import in_ms
 
 KIND: Final = "taking_turns"
 BLOCKS: Final = 32

@@ -80,6 +80,10 @@ class Told(Judge):
     def missing_steps(self) -> int:
         return 0
 
+    @property
+    def named_from_ms(self) -> float | None:
+        return None
+
     def suspects(self) -> frozenset[int]:
         return self.suspected
 
