@@ -31,7 +31,7 @@ PICTURES = ROOT / ".github"
 VIEWS = {"panels": "120x40", "table": "120x24", "heatmap": "120x40", "timeline": "120x40"}
 """Views that README shows, each with the size of its picture."""
 DDPTOP = (sys.executable, "-m", "ddptop.tui.cli.main")
-SLOW = ("--world", "4", "--inject", "rank=2,phase=backward,ms=250,from=50", "resnet")
+SLOW = ("--world", "4", "--inject", "rank=2,phase=backward,ms=100%,from=50", "resnet")
 """What the pictures show, and what README has a reader launch; every screen says that the fault was put in."""
 PICTURE_STEP = 120
 """A step late enough for curves and early enough for the run to be still going."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,13 +25,30 @@ MESSAGE: Final = "injected by ddptop --inject"
 HOOK_ID: Final = 0xDD6F
 """Hooks of a process group run in the order of their ids: this one runs before that of `collectives.timing`."""
 
+_MEASURED: Final = 16
+"""Steps whose usual time is that of a delay that is a part of a step."""
+_LEAST_MEASURED: Final = 4
+"""Fewer than these say nothing: there is no such delay yet."""
+
 
 class Injector:
     """The injections of this rank, and the steps that they have hit."""
 
-    def __init__(self, step: Callable[[], int], sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        step: Callable[[], int],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._step = step
         self._sleep = sleep
+        self._clock = clock
+        self._at, self._since = 0, 0.0
+        """The present step, and when it was first seen here."""
+        self._lasted: deque[float] = deque(maxlen=_MEASURED)
+        """Seconds of the steps before it."""
+        self._usual_s: float | None = None
+        """Seconds of a usual step before the first delay that is a part of one; None until that is known."""
         self._orders: tuple[Injection, ...] = ()
         self._done: dict[Injection, int] = {}
         """By injection, the last step that it has hit: it happens once a step, however often its phase begins."""
@@ -41,6 +60,11 @@ class Injector:
     def due(self, kind: str) -> list[Injection]:
         """Return the injections of a kind that this step has not had yet, and count them as done."""
         step = self._step()
+        if step != self._at:
+            now = self._clock()
+            if step == self._at + 1 > 1:
+                self._lasted.append(now - self._since)
+            self._at, self._since = step, now
         kin = (each for each in self._orders if each.kind == kind)
         found = [each for each in kin if each.hits(step) and self._done.get(each) != step]
         self._done.update(dict.fromkeys(found, step))
@@ -49,7 +73,9 @@ class Injector:
     def delay(self, phase: str) -> None:
         """Sleep where a delay in this phase is due."""
         for each in self.due(phase):
-            self._sleep(each.ms / 1e3)
+            if each.of_step and self._usual_s is None and len(self._lasted) >= _LEAST_MEASURED:
+                self._usual_s = statistics.median(self._lasted)
+            self._sleep(each.ms / 1e3 + each.of_step * (self._usual_s or 0.0))
 
     def has_left(self) -> bool:
         """Say whether this rank skips the group's reductions in this step."""

@@ -39,6 +39,8 @@ class Injection:
     """Distance in steps from one injection to the next."""
     start: int = 1
     """First step with the injection, counted from 1."""
+    of_step: float = 0.0
+    """Length of a delay as a part of the rank's usual step, in place of `ms`."""
 
     @property
     def is_delay(self) -> bool:
@@ -51,7 +53,8 @@ class Injection:
 
     def __str__(self) -> str:
         if self.is_delay:
-            what = f"{self.ms:g} ms more {_WHERE[self.kind]}"
+            amount = f"{100 * self.of_step:g} % of a step" if self.of_step else f"{self.ms:g} ms"
+            what = f"{amount} more {_WHERE[self.kind]}"
             often = " in each step" if self.every == 1 else f" every {self.every} steps"
         else:
             what, often = self.kind, "" if self.every == 1 else f" every {self.every} steps"
@@ -71,6 +74,8 @@ _WHERE: Final = {
 def parse(text: str) -> Injection:
     """Return the injection that `rank=2,phase=backward,ms=30[,every=K][,from=STEP]` or `rank=1,crash` means.
 
+    A delay of `ms=100%` is as long as a usual step of its rank.
+
     Raises:
         InjectionError: the text is no injection.
     """
@@ -86,12 +91,14 @@ def parse(text: str) -> Injection:
         raise _wrong(text, f"no phase {kind!r}: one of {', '.join(PHASES)}")
     if "every" in values and kind in ("crash", "hang", "skip-collective"):
         raise _wrong(text, f"{kind} comes once; leave out every=")
+    ms, of_step = (0.0, 0.0) if faults else _length(text, values["ms"])
     return Injection(
         rank=_whole(text, "rank", values, 0, 0),
         kind=kind,
-        ms=_milliseconds(text, values["ms"]) if not faults else 0.0,
+        ms=ms,
         every=_whole(text, "every", values, 1, 1),
         start=_whole(text, "from", values, 1, 1),
+        of_step=of_step,
     )
 
 
@@ -153,14 +160,19 @@ def _whole(text: str, key: str, values: Mapping[str, str], least: int, default: 
     return int(value)
 
 
-def _milliseconds(text: str, value: str) -> float:
+def _length(text: str, value: str) -> tuple[float, float]:
+    """Return the milliseconds of a delay and its part of a usual step, one of which is 0."""
     try:
-        ms = float(value)
+        number = float(value.removesuffix("%"))
     except ValueError:
-        ms = math.nan
-    if not 0 <= ms <= _LONGEST_MS:
-        raise _wrong(text, f"ms={value} must be a number of milliseconds between 0 and {_LONGEST_MS:.0f}")
-    return ms
+        number = math.nan
+    if not 0 <= number <= _LONGEST_MS:
+        raise _wrong(
+            text,
+            f"ms={value} must be a number of milliseconds between 0 and {_LONGEST_MS:.0f}, "
+            "or a part of a usual step: ms=100%",
+        )
+    return (0.0, number / 100) if value.endswith("%") else (number, 0.0)
 
 
 def _wrong(text: str, reason: str) -> InjectionError:

@@ -128,7 +128,7 @@ def _add_watching(verb: argparse.ArgumentParser) -> None:
 
 
 def _add_option(verb: argparse.ArgumentParser, option: LaunchOption) -> None:
-    said = option.help + (f" (default: {option.usual})" if option.usual else "")
+    said = option.help.replace("%", "%%") + (f" (default: {option.usual})" if option.usual else "")
     verb.add_argument(
         option.flag,
         dest=option.key,

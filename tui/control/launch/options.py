@@ -170,7 +170,8 @@ OPTIONS: Final = (
     LaunchOption(
         "inject", "--inject", "faults",
         "put a fault into a rank, to see what it looks like: rank=2,phase=backward,ms=30[,every=K][,from=STEP] "
-        "with phase data, forward, backward, optimizer or comm, or rank=1,crash[,from=STEP], "
+        "with phase data, forward, backward, optimizer or comm, and ms=100% for as long as a step; or "
+        "rank=1,crash[,from=STEP], "
         "as well hang, nan, skip-collective",
         "to inject: rank=1,phase=data,ms=30; spaces between", metavar="FAULT",
     ),

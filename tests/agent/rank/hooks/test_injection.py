@@ -15,6 +15,7 @@ from ddptop.agent.run.switches.injection import Injection, InjectionError
         ("rank=2,phase=backward,ms=30", Injection(2, "backward", 30)),
         ("ms=0.5, phase=comm ,rank=0", Injection(0, "comm", 0.5)),
         ("rank=1,phase=data,ms=5,every=10,from=120", Injection(1, "data", 5, 10, 120)),
+        ("rank=1,phase=data,ms=150%", Injection(1, "data", of_step=1.5)),
         ("rank=1,crash,from=50", Injection(1, "crash", start=50)),
         ("rank=3,nan,every=2", Injection(3, "nan", every=2)),
         ("skip-collective,rank=1", Injection(1, "skip-collective")),
@@ -35,6 +36,7 @@ def test_what_is_understood(text, means):
         ("rank=1,phase=sideways,ms=5", "one of data, forward, backward, optimizer, comm"),
         ("rank=1,phase=data,ms=-5", "between 0 and"),
         ("rank=1,phase=data,ms=nan", "between 0 and"),
+        ("rank=1,phase=data,ms=%", "a part of a usual step: ms=100%"),
         ("rank=-1,crash", "whole number"),
         ("rank=1.5,crash", "whole number"),
         ("rank=1,crash,from=0", "from 1 on"),
@@ -79,6 +81,28 @@ def test_a_delay_comes_once_a_step_at_its_steps():
             injector.delay("data")
             injector.delay("forward")
     assert slept == [(4, 0.02), (7, 0.02), (9, 0.005), (10, 0.02), (10, 0.005), (11, 0.005)]
+
+
+@pytest.mark.parametrize("usual_s", [0.01, 3.0])
+@pytest.mark.parametrize("start", [1, 50])
+def test_a_delay_can_be_as_long_as_a_step(usual_s, start):
+    """A part of the steps before it, whatever those take; a longer one among them and its own length change nothing."""
+    now, slept = 0.0, {}
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if seconds:
+            slept[step] = seconds
+
+    injector = Injector(lambda: step, sleep, lambda: now)
+    injector.order([injection.parse(f"rank=0,phase=backward,ms=200%,from={start}")])
+    for step in range(1, 61):
+        injector.delay("data")
+        now += usual_s * (5 if step == 3 else 1)
+        injector.delay("backward")
+    assert list(slept) == list(range(max(start, 5), 61))
+    assert list(slept.values()) == pytest.approx([2 * usual_s] * len(slept))
 
 
 def test_a_crash_says_who_did_it():
