@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import sys
@@ -165,5 +166,33 @@ def complain(problem: object, code: int) -> int:
     from ddptop.tui.control import actor
 
     here = f"{actor.named}: " if actor.named else ""
-    print(f"ddptop: {here}{clean(str(problem))}", file=sys.stderr)
+    print(f"ddptop: {here}{as_called(clean(str(problem)))}", file=sys.stderr)
     return code
+
+
+_ADVISED: Final = re.compile(
+    r"(?<![\w./-])ddptop (?=(?:attach|clean|config|events|help|kill|launch|logs|pause|ps|report|restart|resume|stacks"
+    r"|status|stop)\b)"
+)
+"""The beginning of a command line of ours in a text."""
+
+
+def as_called(text: str) -> str:
+    """Return a text whose command lines begin as the user has called this program: `.venv/bin/ddptop attach`."""
+    from ddptop.tui.control import actor
+
+    if actor.named or "ddptop" not in text:
+        return text
+    return _ADVISED.sub(lambda _: f"{_called(sys.argv[0])} ", text)
+
+
+@functools.cache
+def _called(word: str) -> str:
+    """Return the first word of a command line of ours, as a shell takes it: `ddptop` where that finds this program."""
+    import shlex
+    import shutil
+
+    if os.path.basename(word) != "ddptop" or not os.path.exists(word):
+        return "ddptop"
+    found = shutil.which("ddptop")
+    return "ddptop" if found is not None and os.path.samefile(found, word) else shlex.quote(word)

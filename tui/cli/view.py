@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -16,16 +17,18 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean
 from ddptop.tui.cli.output import plain, status
-from ddptop.tui.cli.parsing import complain
+from ddptop.tui.cli.parsing import as_called, complain
 from ddptop.tui.control.actor import reached, who
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Home, Refused, Source, frame_now
-from ddptop.tui.model.frame import ENDED, Frame, RankFrame, lasting
+from ddptop.tui.model.frame import ENDED, Frame, lasting, waits_for
 from ddptop.tui.settings import Settings
 
-BEGUN_S: Final = 10.0
-"""Seconds after which a script counts as one that has begun; most fail of their options before that, if at all."""
+OTHERS_S: Final = 10.0
+"""Seconds from the first step of one rank that others have for theirs: a server of parameters makes none."""
+NO_STEP_S: Final = 60.0
+"""Seconds from the processes of all ranks on after which no step is awaited any more: a script may make none."""
 
 _FAILED: Final = frozenset({"failed", "killed", "lost"})
 """How a rank ends that is not done."""
@@ -62,7 +65,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     if not frame.run:
         return code
     for text in farewell(frame):
-        print(text)
+        print(as_called(text))
     return code or (exit_code(frame) if frame.state in ENDED else 0)
 
 
@@ -93,34 +96,38 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
         link.close()
 
 
-def await_start(directory: RunDir, settings: Settings) -> str | None:
-    """Wait until all ranks have begun to work, and return the cause where the run has failed by then.
+def await_start(directory: RunDir, settings: Settings, said: Callable[[str], None]) -> str | None:
+    """Wait until the ranks have made a step, and return the cause where the run has failed by then.
 
-    A rank has begun once its script is past its imports, where a wrong option or a missing module ends it.  A script
-    that does nothing by which that is seen, or whose telemetry does not come, has `BEGUN_S` seconds from its process
-    on.  A rank that fails while torchrun may still restart the group is not the end of it.
+    A rank that fails while torchrun may still restart the group is not the end of it. Once all ranks have processes,
+    `NO_STEP_S` is the longest wait.
+
+    Args:
+        directory: The run.
+        settings: The user's.
+        said: Takes a line on what the start has come to, again and again.
     """
     link = Link(directory, who("shell"), settings.thresholds)
-    come: dict[tuple[int, int], float] = {}
+    present: float | None = None
+    stepped: float | None = None
     try:
         while True:
             link.poll()
-            frame = frame_now(link)
+            frame, now = frame_now(link), time.monotonic()
             if frame.state == "finished":
                 return None
             if frame.state in ENDED or _has_failed(frame):
                 return frame.cause or f"it is {frame.state}"
-            now = time.monotonic()
-            restarts = frame.generation < frame.max_restarts
-            for rank in frame.ranks:
-                if restarts and rank.state in _FAILED:
-                    # It begins with the next start of the group, however long torchrun takes until then.
-                    come[frame.generation, rank.rank] = now
-                elif rank.pid is not None or rank.heard_age_s is not None:
-                    come.setdefault((frame.generation, rank.rank), now)
-            ages = [now - come.get((frame.generation, rank.rank), now) for rank in frame.ranks]
-            if all(age > BEGUN_S or _works(rank) for age, rank in zip(ages, frame.ranks, strict=True)):
-                return None
+            if any(rank.state in _FAILED for rank in frame.ranks):
+                # The next start of the group is awaited, however long torchrun takes until then.
+                present = stepped = None
+            elif all(rank.pid is not None or rank.heard_age_s is not None for rank in frame.ranks):
+                present = now if present is None else present
+                steps = [bool(rank.step) for rank in frame.ranks]
+                stepped = now if stepped is None and any(steps) else stepped
+                if all(steps) or now - present > NO_STEP_S or (stepped is not None and now - stepped > OTHERS_S):
+                    return None
+            said(waits_for(frame) or next((rank.activity for rank in frame.ranks if not rank.step), ""))
             time.sleep(plain.POLL_S)
     finally:
         link.close()
@@ -131,13 +138,6 @@ def _has_failed(frame: Frame) -> bool:
     # Right after a restart the cause may still be that of the start before, of which no rank is left.
     ended = any(state in ENDED for state in frame.values("state"))
     return frame.cause is not None and ended and frame.generation >= frame.max_restarts
-
-
-def _works(rank: RankFrame) -> bool:
-    if rank.state in _FAILED:
-        # Either the run ends of it, or the group is restarted.
-        return False
-    return rank.state != "starting" or (rank.heard_age_s is not None and rank.activity not in ("", "imports"))
 
 
 def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
@@ -173,6 +173,11 @@ def farewell(frame: Frame) -> list[str]:
         ]
     if frame.action.startswith("stop "):
         return [f"{run} is stopping; it ends at its next step", f"its logs:      ddptop logs {run}"]
+    return goes_on(run)
+
+
+def goes_on(run: str) -> list[str]:
+    """Return how to come back to a run, and how to end it."""
     return [f"{run} goes on.  Come back: ddptop attach {run}", f"End it:        ddptop kill {run}"]
 
 
@@ -205,7 +210,7 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
                 terminated = isinstance(interrupt, _Terminated)
             if not launched_here:
                 run = reached(directory.name)
-                print(f"\n{run} goes on.  End it: ddptop kill {run}", file=sys.stderr)
+                print(as_called(f"\n{run} goes on.  End it: ddptop kill {run}"), file=sys.stderr)
                 return 130
             answer = "" if terminated else _answer(frame_now(link))
             if not answer and directory.read().on_term:
@@ -234,7 +239,7 @@ def _ending_report(link: Link) -> list[str]:
         return []
     # The cause is in the lines above.
     told = [report.plain(line) for line in lines if line.label != "cause"]
-    return [*told, f"all of it: ddptop report {reached(link.directory.name)}"] if told else []
+    return [*told, as_called(f"all of it: ddptop report {reached(link.directory.name)}")] if told else []
 
 
 class _Terminated(KeyboardInterrupt):
@@ -256,7 +261,7 @@ def _answer(frame: Frame) -> str:
 def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, answer: str) -> int:
     if answer == "l":
         for text in farewell(frame_now(link)):
-            print(text, file=sys.stderr)
+            print(as_called(text), file=sys.stderr)
         return 130
     # In a thread, so that what happens meanwhile is printed as it happens.
     ending = threading.Thread(target=_end, args=(link, directory.read().grace_s), daemon=True)

@@ -126,7 +126,7 @@ def test_a_failure_is_told_before_the_other_ranks_have_ended(launch: Launch) -> 
         "print('usage: script.py\\nscript.py: error: unrecognized arguments: 2', file=sys.stderr)\n"
         "sys.exit(2)"
     )
-    assert view.await_start(directory, Settings()) == "rank 0: unrecognized arguments: 2"
+    assert view.await_start(directory, Settings(), lambda _: None) == "rank 0: unrecognized arguments: 2"
     assert 1 in survey.look(directory).alive
     assert "rank 0 ended with exit code 2: unrecognized arguments: 2" in events(directory)
 
@@ -142,7 +142,7 @@ def test_a_crash_is_told_before_the_other_ranks_have_ended(launch: Launch) -> No
         "while not os.path.exists('ready'): time.sleep(0.01)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    told = view.await_start(directory, Settings())
+    told = view.await_start(directory, Settings(), lambda _: None)
     assert told is not None
     # The rank may be gone, and its status read by its parent, before the observer has met it.
     assert told.startswith(("rank 0 was killed by SIGKILL (", "rank 0 exited without reporting a cause ("))

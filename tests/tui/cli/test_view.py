@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -11,6 +13,7 @@ from support.screens.frames import frame, rank_frame
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.cli import view
 from ddptop.tui.cli.output import plain
+from ddptop.tui.cli.verbs.options import show_launched
 from ddptop.tui.model.frame import Frame, RankFrame
 from ddptop.tui.settings import Settings
 
@@ -74,38 +77,84 @@ class Starting:
         pass
 
 
-def await_start(monkeypatch: pytest.MonkeyPatch, *frames: Frame, begun_s: float = 1e6) -> tuple[str | None, int]:
-    """Return what `launch --detach` says of a run with these frames, and at which poll."""
+@pytest.mark.parametrize("no_wait", [False, True])
+def test_ctrl_c_while_a_start_is_awaited_leaves_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_wait: bool
+) -> None:
+    """It says how to come back and how to end it; `--no-wait` does not wait, and prints the name alone."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(view, "await_start", interrupted)
+    options = Namespace(detach=True, no_wait=no_wait)
+    assert show_launched(options, RunDir(Path("toy-1")), Settings()) == (0 if no_wait else 130)
+    printed = capsys.readouterr()
+    goes_on = "toy-1 goes on.  Come back: ddptop attach toy-1\nEnd it:        ddptop kill toy-1\n"
+    assert (printed.out, printed.err) == (("toy-1\n", "") if no_wait else ("", goes_on))
+
+
+SAID: list[str] = []
+
+
+def await_start(
+    monkeypatch: pytest.MonkeyPatch, *frames: Frame, others_s: float = 1e6, no_step_s: float = 1e6
+) -> tuple[str | None, int]:
+    """Return what `launch --detach` says of a run with these frames, and at which poll; the lines meanwhile: `SAID`."""
     link = Starting(*frames)
+    SAID.clear()
     monkeypatch.setattr(view, "Link", lambda *_: link)
     monkeypatch.setattr(plain, "POLL_S", 0.0)
-    monkeypatch.setattr(view, "BEGUN_S", begun_s)
-    return view.await_start(cast("RunDir", None), Settings()), link.polls
+    monkeypatch.setattr(view, "OTHERS_S", others_s)
+    monkeypatch.setattr(view, "NO_STEP_S", no_step_s)
+    return view.await_start(cast("RunDir", None), Settings(), SAID.append), link.polls
 
 
-def failed(generation: int, state: str = "failed") -> Frame:
+def started(*steps: int | None, state: str = "running", **changes: Any) -> Frame:
+    """Return a run whose ranks are past their imports and have made so many steps."""
+    ranks = tuple(rank_frame(rank, state, activity="forward") for rank in range(len(steps)))
+    ranks = tuple(replace(rank, step=step) for rank, step in zip(ranks, steps, strict=True))
+    return frame(state, len(steps), **{"ranks": ranks, "max_restarts": 1, **changes})
+
+
+def failed(generation: int, cause: str | None = "rank 0: no port", *, is_over: bool = True) -> Frame:
     """Return a run of two ranks, of which torchrun restarts once what has failed."""
-    ranks = (rank_frame(0, state, ended=None), rank_frame(1, "starting", activity="imports"))
-    return frame("running", 2, ranks=ranks, cause="rank 0: no port", generation=generation, max_restarts=1)
+    first = replace(rank_frame(0, "failed" if is_over else "running", ended=None), step=None)
+    ranks = (first, rank_frame(1, "starting", activity="imports"))
+    return frame("running", 2, ranks=ranks, cause=cause, generation=generation, max_restarts=1)
+
+
+def test_a_start_is_over_once_each_rank_has_made_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither their imports nor the steps of others are enough; what it has come to is said meanwhile."""
+    imports = frame("starting", 2)
+    frames = imports, started(None, None, state="starting"), started(3, None), started(4, 1)
+    assert await_start(monkeypatch, *frames) == (None, 4)
+    assert SAID == ["imports", "forward", "forward"]
+
+
+def test_a_rank_that_fails_before_its_first_step_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it was past its imports: the cause is said. A run that has finished without a step has begun."""
+    working = started(None, None, state="starting", max_restarts=0)
+    over = replace(working, state="failed", cause="rank 1: no such file")
+    assert await_start(monkeypatch, working, working, over) == ("rank 1: no such file", 3)
+    assert await_start(monkeypatch, working, replace(over, cause=None, state="lost")) == ("it is lost", 2)
+    assert await_start(monkeypatch, working, replace(working, state="finished")) == (None, 2)
 
 
 def test_a_failure_that_torchrun_restarts_is_no_failure_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group is awaited again; the cause of the start before, which is told a moment longer, is not its own."""
-    fine = frame("running", 2, generation=1, max_restarts=1)
-    assert await_start(monkeypatch, failed(0), failed(0), failed(1, "running"), fine) == (None, 4)
-    assert await_start(monkeypatch, failed(0), failed(1, "running"), failed(1)) == ("rank 0: no port", 3)
+    fine, before = started(1, 1, generation=1), failed(1, is_over=False)
+    assert await_start(monkeypatch, failed(0), failed(0), before, fine) == (None, 4)
+    assert await_start(monkeypatch, failed(0), before, failed(1)) == ("rank 0: no port", 3)
     # However long torchrun takes to restart it.
-    assert await_start(monkeypatch, failed(0), failed(0), failed(0), fine, begun_s=0.0) == (None, 4)
+    assert await_start(monkeypatch, failed(0), failed(0), failed(0), fine, no_step_s=-1.0) == (None, 4)
 
 
-def test_a_start_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that stay at their imports, or of which no word comes, have so many seconds from their process on."""
-    imports = rank_frame(0, "starting", activity="imports")
-    unheard = rank_frame(1, "starting", activity="waiting for its first word", heard_age_s=None)
-    absent = replace(unheard, pid=None)
-    starting = frame("starting", 2, ranks=(imports, absent))
-    come = frame("starting", 2, ranks=(imports, unheard))
-    silent = frame("running", 2, ranks=(rank_frame(0), replace(absent, state="silent")))
-    assert await_start(monkeypatch, starting, come, come, silent) == (None, 4)
+def test_a_first_step_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script without steps counts as started after a while, and ranks that make none a while after the others."""
+    absent = replace(rank_frame(1, "starting", activity="waiting for its first word", heard_age_s=None), pid=None)
+    starting = frame("starting", 2, ranks=(rank_frame(0, "starting"), absent))
+    working = started(None, None, state="starting")
     # Who has no process yet is awaited, however long that is.
-    assert await_start(monkeypatch, starting, starting, starting, come, begun_s=0.0) == (None, 5)
+    assert await_start(monkeypatch, starting, starting, working, no_step_s=-1.0) == (None, 3)
+    assert await_start(monkeypatch, working, started(1, None), others_s=-1.0) == (None, 2)

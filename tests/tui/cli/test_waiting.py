@@ -15,7 +15,7 @@ from ddptop.agent.control.refusals import Cancelled, Hung
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.main import main
-from ddptop.tui.cli.verbs.control import _LiveLine
+from ddptop.tui.cli.verbs.options import LiveLine
 from ddptop.tui.link.control import RunControl
 
 
@@ -30,7 +30,7 @@ def test_a_terminal_shows_one_line_and_loses_it_again(monkeypatch: pytest.Monkey
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((60, 24)))
-        line = _LiveLine("ctrl+c cancels", "in another terminal: ddptop pause resnet-7f3a --freeze")
+        line = LiveLine("ctrl+c cancels", "in another terminal: ddptop pause resnet-7f3a --freeze")
         for _ in range(3):
             line.show("pausing: waiting for rank 1")
         shown = read(master)

@@ -12,6 +12,7 @@ from typing import Final, TextIO
 from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
+from ddptop.tui.cli.parsing import as_called
 from ddptop.tui.drawing.units import duration, share, significant
 from ddptop.tui.link.source import Source, frame_now
 from ddptop.tui.model.diagnosis import hang
@@ -167,7 +168,7 @@ class PlainView:
     def _say(self, at: float, text: str) -> None:
         self._latest = max(self._latest, at)
         stamp = time.strftime("%H:%M:%S", time.localtime(self._latest))
-        print(f"{stamp}  {text}", file=self._out, flush=True)
+        print(f"{stamp}  {as_called(text)}", file=self._out, flush=True)
 
 
 def _text_of(event: EventLine, frame: Frame) -> str:

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.cli.parsing import complain
+from ddptop.tui.cli.parsing import as_called, complain
 from ddptop.tui.cli.verbs.options import (
     AWAITED,
     RUN_HELP,
+    LiveLine,
     Verbs,
     add_remote,
     add_run,
@@ -143,7 +144,7 @@ def carry_out(options: argparse.Namespace) -> int:
             return complain(f"step: {problem}", 2)
     directory = chosen(options.run)
     freeze = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
-    line = _LiveLine("ctrl+c cancels", f"in another terminal: ddptop pause {directory.name} --freeze")
+    line = LiveLine("ctrl+c cancels", f"in another terminal: ddptop pause {directory.name} --freeze")
     try:
         try:
             with _sigterm_cancels():
@@ -160,7 +161,7 @@ def carry_out(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         # After the wait, or before it: the ranks may have been told.
         print(
-            f"{directory.name}: {options.verb} interrupted; see `ddptop status {directory.name}`",
+            as_called(f"{directory.name}: {options.verb} interrupted; see `ddptop status {directory.name}`"),
             file=sys.stderr,
         )
         return 130
@@ -196,36 +197,6 @@ def _compare(options: argparse.Namespace, control: RunControl, waiting: Waiting,
         for line in checksums.lines(found):
             print(f"{run}: {line}")
     return int(checksums.differ(found) or not found.modules)
-
-
-class _LiveLine:
-    """One line on a terminal that says what a verb waits for; it is gone when the verb ends."""
-
-    def __init__(self, *advice: str) -> None:
-        self._advice = advice
-        self._shown = ""
-
-    def show(self, line: str) -> None:
-        """Show this line now, with as many whole pieces of advice as fit; an empty one clears it."""
-        if line == self._shown or not sys.stderr.isatty():
-            return
-        if not line:
-            self.clear()
-            return
-        self._shown = line
-        width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
-        text = line[:width]
-        for piece in self._advice:
-            if len(text) + len(piece) + 3 > width:
-                break
-            text = f"{text} · {piece}"
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Take the line away, so that the outcome stands in its place."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            self._shown = ""
 
 
 class _Lines:

@@ -19,9 +19,9 @@ from ddptop.tui.cli.verbs.options import (
     add_view,
     chosen,
     configured,
-    detach,
+    is_detached,
     on_terminal,
-    show,
+    show_launched,
     typed,
 )
 from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request, whole
@@ -40,7 +40,7 @@ def add(verbs: Verbs) -> None:
         """
         ddptop launch --world 4 resnet         # a program of `ddptop programs`
         ddptop launch train.py -- --lr 0.1     # your script; its own options after --
-        ddptop launch --detach -m pkg.train    # a module; print the name, and return
+        ddptop launch --detach -m pkg.train    # a module; return once it makes steps
         ddptop launch --slurm train.py         # on all nodes of this allocation
         """,
         LAUNCHED,
@@ -121,8 +121,9 @@ def _add_watching(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--detach",
         action="store_true",
-        help="return once all ranks work, printing the run's name; with exit code 1 where one has failed by then",
+        help="return once all ranks have made a step, printing the run's name; with exit code 1 where one has failed",
     )
+    verb.add_argument("--no-wait", action="store_true", help="print the run's name and return at once")
     verb.add_argument("-v", "--verbose", action="store_true", help="say which ended runs were removed to make room")
     add_view(verb)
 
@@ -178,7 +179,7 @@ def _run(options: argparse.Namespace) -> int:
         directory = launch(asked, _tell if options.verbose else _be_quiet, holder=holder)
     except RequestError as problem:
         return complain(problem, 2)
-    return detach(directory, settings) if options.detach else show(options, directory, settings)
+    return show_launched(options, directory, settings)
 
 
 def _holder(options: argparse.Namespace) -> Process | None:
@@ -186,7 +187,7 @@ def _holder(options: argparse.Namespace) -> Process | None:
     from ddptop.agent.observer.launcher.scheduler import is_task
     from ddptop.agent.run.identity import identify
 
-    watched = options.detach or on_terminal(options) or sys.stdin.isatty()
+    watched = is_detached(options) or on_terminal(options) or sys.stdin.isatty()
     # The first process of a container takes all others with it.
     return identify(os.getpid()) if not watched and (is_task(os.environ) or os.getpid() == 1) else None
 
@@ -202,7 +203,7 @@ def _restart(options: argparse.Namespace) -> int:
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: restarted as {directory.name}", file=sys.stderr)
-    return detach(directory, settings) if options.detach else show(options, directory, settings)
+    return show_launched(options, directory, settings)
 
 
 def _be_quiet(_: str) -> None:

@@ -205,7 +205,8 @@ def _status(options: argparse.Namespace) -> int:
     if options.json:
         print_json(status.as_json(shown[0]))
     else:
-        print("\n".join(card.card(shown[0], parsing.columns() if sys.stdout.isatty() else None)))
+        lines = card.card(shown[0], parsing.columns() if sys.stdout.isatty() else None)
+        print(*map(parsing.as_called, lines), sep="\n")
     return 0
 
 

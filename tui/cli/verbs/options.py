@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ddptop.tui.cli.parsing import complain
+from ddptop.tui.cli.parsing import as_called, complain
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
@@ -33,7 +34,7 @@ RUNS_OWN: Final[Mapping[str, str]] = {
 """The exit codes of a verb that shows a run until its end."""
 LAUNCHED: Final = {
     **RUNS_OWN,
-    "0": "finished, stopped, or you left the dashboard; --detach: all ranks work",
+    "0": "finished, stopped, or you left the dashboard; --detach: it makes steps",
     "1": "failed or lost, with no exit code of its own; --detach: failed",
 }
 """The exit codes of a verb that starts a run."""
@@ -159,18 +160,61 @@ def show(options: argparse.Namespace, directory: RunDir, settings: Settings, *, 
     return view.show_dashboard(directory, settings, listed=listed)
 
 
-def detach(directory: RunDir, settings: Settings) -> int:
-    """Wait until the ranks have begun to work, then print the run's name alone; the exit code shows a failure."""
+class LiveLine:
+    """One line on a terminal that says what a verb waits for; it is gone when the verb ends."""
+
+    def __init__(self, *advice: str) -> None:
+        self._advice = advice
+        self._shown = ""
+
+    def show(self, line: str) -> None:
+        """Show this line now, with as many whole pieces of advice as fit; an empty one clears it."""
+        if line == self._shown or not sys.stderr.isatty():
+            return
+        if not line:
+            self.clear()
+            return
+        self._shown = line
+        width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
+        text = line[:width]
+        for piece in self._advice:
+            if len(text) + len(piece) + 3 > width:
+                break
+            text = f"{text} · {piece}"
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Take the line away, so that the outcome stands in its place."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown = ""
+
+
+def show_launched(options: argparse.Namespace, directory: RunDir, settings: Settings) -> int:
+    """Show a run that was just started, or print its name alone and return: at once, or once its ranks make steps."""
     from ddptop.tui.cli import view
 
-    if sys.stderr.isatty():
-        # To import torch takes a while.
-        print(f"ddptop: starting {directory.name} …", file=sys.stderr)
-    failure = view.await_start(directory, settings)
-    if failure is not None:
-        return complain(f"run {directory.name}: {failure}; `ddptop logs {directory.name}` shows more", 1)
-    print(directory.name)
+    run = directory.name
+    if not is_detached(options):
+        return show(options, directory, settings)
+    if not options.no_wait:
+        progress = LiveLine("ctrl+c leaves it")
+        try:
+            failure = view.await_start(directory, settings, lambda what: progress.show(f"{run} starts: {what}"))
+        except KeyboardInterrupt:
+            progress.clear()
+            print(*map(as_called, view.goes_on(run)), sep="\n", file=sys.stderr)
+            return 130
+        progress.clear()
+        if failure is not None:
+            return complain(f"run {run}: {failure}; `ddptop logs {run}` shows more", 1)
+    print(run)
     return 0
+
+
+def is_detached(options: argparse.Namespace) -> bool:
+    """Say whether a run that is started is not to be shown."""
+    return bool(options.detach or options.no_wait)
 
 
 def live_runs() -> list[RunDir]:

@@ -15,7 +15,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.text import plural
 from ddptop.tui.cli.parsing import complain
-from ddptop.tui.cli.verbs.options import detach, on_terminal, show
+from ddptop.tui.cli.verbs.options import is_detached, on_terminal, show_launched
 from ddptop.tui.control.launch import hosts, slurm
 from ddptop.tui.control.launch.launch import command, resumed
 from ddptop.tui.control.launch.options import Request
@@ -52,7 +52,7 @@ def launch(options: argparse.Namespace, request: Request, settings: Settings) ->
     print(f"ddptop: {name} starts on {where}: {', '.join(place.hosts[:8])}", file=sys.stderr)
     watched = on_terminal(options) and slurm.is_here(place)
     since_ns = time.time_ns()
-    if not (watched or options.detach):
+    if not (watched or is_detached(options)):
         return _follow(slurm.Step(words, place, name, shown=True))
     step = slurm.Step(words, place, name, shown=False)
     if not slurm.is_here(place):
@@ -64,7 +64,7 @@ def launch(options: argparse.Namespace, request: Request, settings: Settings) ->
         for line in complaints[:-1]:
             complain(line, _REFUSED)
         return complain(complaints[-1], _REFUSED)
-    return detach(directory, settings) if options.detach else show(options, directory, settings)
+    return show_launched(options, directory, settings)
 
 
 def after_requeue(request: Request) -> Request:

@@ -87,7 +87,8 @@ def test_a_delay_comes_once_a_step_at_its_steps():
 @pytest.mark.parametrize("start", [1, 50])
 def test_a_delay_can_be_as_long_as_a_step(usual_s, start):
     """A part of the steps before it, whatever those take; a longer one among them and its own length change nothing."""
-    now, slept = 0.0, {}
+    now = 0.0
+    slept: dict[int, float] = {}
 
     def sleep(seconds: float) -> None:
         nonlocal now
