@@ -361,7 +361,7 @@ def test_servers_and_workers_are_held_together() -> None:
     # Bounded: of workers that are far from each other's step none is common, and a stop is refused.
     # One is slow and the other waits for it, so that the cores are left to the commands.
     options = ("--epochs", "1000", "--staleness", "3", "--slow", "1:50")
-    launched = ddptop("launch", "--world", "3", "--detach", "--name", "served", "paramserver", "--", *options)
+    launched = ddptop("launch", "--world", "3", "--no-wait", "--name", "served", "paramserver", "--", *options)
     assert launched.returncode == 0, launched.stderr
     until(lambda: (status("served")["step"] or 0) > 10, "the first steps")
     paused = ddptop("pause", "served")

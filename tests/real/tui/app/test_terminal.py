@@ -50,7 +50,7 @@ def sleeper(tmp_path_factory) -> Iterator[RunDir]:
     """A run of one rank that does nothing, so that it costs nothing."""
     folder = tmp_path_factory.mktemp("sleeper")
     (folder / "sleeper.py").write_text(SLEEPER)
-    done = ddptop("launch", "--world", "1", "--name", "sleeper", "--detach", "sleeper.py", cwd=folder)
+    done = ddptop("launch", "--world", "1", "--name", "sleeper", "--no-wait", "sleeper.py", cwd=folder)
     assert done.returncode == 0, done.stderr
     yield rundir.find("sleeper")
     assert ddptop("kill", "sleeper").returncode == 0

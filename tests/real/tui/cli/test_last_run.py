@@ -22,7 +22,7 @@ def test_removed_runs_are_said_by_ps_and_by_a_verbose_launch(own_base: Path, tmp
     script.write_text("pass\n")
     told = []
     for more in ((), ("-v",)):
-        done = ddptop("launch", "--start", "spawn", "--detach", "--world", "1", *more, str(script), cwd=tmp_path)
+        done = ddptop("launch", "--start", "spawn", "--no-wait", "--world", "1", *more, str(script), cwd=tmp_path)
         until(partial(_has_ended, done.stdout.strip()), "it is over")
         told.append(done.stderr)
     assert "ddptop: removed" not in told[0]
