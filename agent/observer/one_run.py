@@ -42,6 +42,9 @@ _QUIET_TURN_MS: Final = 1000
 """The same where whatever has to be noticed at once ends the waiting: commands, and the ends of processes."""
 _TURN_WHILE_ENDING_MS: Final = 50
 _TEARDOWN_S: Final = 0.5
+_WORD_S: Final = 1.0
+"""Seconds after the end of a rank by a signal in which it shows whether the launcher received that, and passed it on.
+"""
 _LOOK_S: Final = 1.0
 """Seconds between two looks for further ranks of a job that something else launched, where some are there."""
 
@@ -60,6 +63,8 @@ class Observer:
         self._cause = run.cause
         self._failure: cause.FirstCause | None = None
         """Why the present ranks have failed, as far as that is known while some of them live."""
+        self._open_since: float | None = None
+        """Since when it is known that they have failed, while the cause is not said yet."""
         self._told_cause: str | None = None
         """The cause, at a branch, as the head has told it last."""
         self._launcher: Torchrun | Attached | None = None
@@ -327,7 +332,7 @@ class Observer:
         if self._relay.hosts.role != "branch" and not recounted:
             self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
         self._generation = generation
-        self._state, self._cause, self._failure = "starting", None, None
+        self._state, self._cause, self._failure, self._open_since = "starting", None, None, None
         self._members.clear()
         self._ends.forget(generation)
         self._exits.forget()
@@ -348,10 +353,13 @@ class Observer:
             failed |= self._ends.note(rank, self._members.get(rank), launched=self._run.launched)
         if dead:
             self._ends.record()
-        if failed:
-            # Told at once: torchrun may take half a minute to end the other ranks.
-            self._failure = self._first_cause(self._members)
-            self._cause = self._failure.cause
+        if failed or self._open_since is not None:
+            found, now = self._first_cause(self._members), time.monotonic()
+            since = self._open_since or now
+            self._open_since = since if found.is_open and now < since + _WORD_S else None
+            if self._open_since is None:
+                # Told at once: torchrun may take half a minute to end the other ranks.
+                self._failure, self._cause = found, found.cause
         if self._failure is not None and self._ends.tell_lingering(self._members):
             self._cause = cause.with_lingering(self._failure, self._members, self._ends.lingering).cause
 

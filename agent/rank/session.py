@@ -106,7 +106,7 @@ class Session:
         self._start_phase = "imports"
         self._ended = False
         self._left_at = ""
-        """The line of the `sys.exit` that ended the script in order; empty where none did."""
+        """The line of the `sys.exit` that ended the script; empty where none did."""
         self._script = Script(self.stamps, self.faults)
         self.totals = Totals(lambda: self.gate.completed)
         """The steps of the training as the library knows them that runs its loop."""
@@ -214,7 +214,7 @@ class Session:
         """
         if os.getpid() != self.owner:
             return
-        if not exit_code and not self._stopped:
+        if not self._stopped:
             self._left_at = self._where_left(left)
         os._exit = _EXIT
         if not exit_code:

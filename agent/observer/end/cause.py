@@ -31,8 +31,11 @@ _FAILURE: Final = r"\brank\s*:\s*(\d{1,5}) \(local_rank: \d{1,5}\)\s+exitcode\s*
 """An entry of torchrun's failure summary."""
 _FAILED: Final = r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,5}) \(pid: (\d{1,9})\)"
 """torchrun's line on the first rank that failed; before a restart it prints no summary."""
-_SIGNALLED: Final = r"SignalException: Process \d+ got signal: (?:Signals\.)?(\w{1,20})\b"
-"""torchrun's last line after a signal to itself; Python 3.10 spells the name, later ones the number."""
+_SIGNALLED: Final = (
+    r"(?:SignalException: Process \d+ got signal: (?:Signals\.)?(\w{1,20})\b"
+    r"|Received (?:Signals\.)?(\w{1,20}) death signal)"
+)
+"""torchrun's last line after a signal to itself, and its first; Python 3.10 spells the name, later ones the number."""
 
 _MEANING: Final = {
     signal.SIGKILL: "out of memory, or kill -9",
@@ -54,6 +57,14 @@ _KILLS_AFTER_NS: Final = 10_000_000_000
 """torchrun kills a rank that ignores its SIGTERM, such as one that is stopped, after half a minute."""
 _SAYS_ALL: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 """Ends that come from outside: what the rank printed before has nothing to do with them."""
+_TOGETHER_NS: Final[Mapping[int, int]] = {
+    signal.SIGHUP: 5_000_000_000,
+    signal.SIGINT: 5_000_000_000,
+    signal.SIGTERM: 50_000_000,
+}
+"""Signals that a launcher passes on to all ranks, and the time within which they end by it.
+
+torchrun sends the others a SIGTERM of its own a tenth of a second after the end of one rank, or sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,8 @@ class FirstCause:
     """A problem that does not make the run a failure."""
     kind: str = ""
     """Name of the kind of a failure, as `kinds` has it; empty where it is none or not recognized."""
+    is_open: bool = False
+    """True as long as it may still turn out that the launcher received the signal which ended the rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +158,16 @@ def judge(
         return FirstCause("ended", None, f"every rank that is heard has finished; {silent}")
     signals = re.findall(_SIGNALLED, torchrun_log)
     if signals and not codes:
-        name = signal_name(int(signals[-1])) if signals[-1].isdecimal() else signals[-1]
-        return FirstCause("failed", code, f"{leader} received {name}", kind="terminated")
+        name = "".join(signals[-1])
+        return _received(leader, signal_name(int(name)) if name.isdecimal() else name, code)
+    by_signal = {rank: _signal_of(each, deaths.get(rank)) for rank, each in members.items()}
+    if len(members) >= max(2, world) and len(numbers := set(by_signal.values())) == 1:
+        number = numbers.pop()
+        if not codes and not ended_on_request and _is_passed_on(number, members, died_at_ns):
+            if number == signal.SIGHUP:
+                why = f"{leader} received SIGHUP: its terminal was closed"
+                return FirstCause("failed", code or 128 + number, why, kind="hangup")
+            return _received(leader, signal_name(number), code or 128 + number)
     suspects = _suspects(members, codes, died_at_ns, deaths, elsewhere)
     if suspects or lost:
         suspects += map(_gone_with, lost)
@@ -196,7 +217,9 @@ def judge(
                 printed = last_output(torchrun_log)
             text = explain(text + told.place, printed)
         kind = first.kind or told.kind
-        return FirstCause("failed", first.code or code or 1, text, first.rank, kind=kind)
+        is_open = exit_code is None and not codes and by_signal.get(first.rank) in _TOGETHER_NS
+        is_open &= any(rank not in died_at_ns for rank in members)
+        return FirstCause("failed", first.code or code or 1, text, first.rank, kind=kind, is_open=is_open)
     if exit_code is None:
         return FirstCause("lost", None, "it ended while no observer watched, and not every rank reported its end")
     if exit_code < 0:
@@ -210,6 +233,24 @@ def judge(
     if found in (kinds.EXCEPTION, kinds.EXIT) and leader == "torchrun" and not members:
         found = kinds.LAUNCHER
     return FirstCause("failed", code, said.text, kind=found.name)
+
+
+def _received(leader: str, name: str, code: int | None) -> FirstCause:
+    """Return the end that came of a signal to the launcher."""
+    kind = "interrupted" if name == "SIGINT" else "terminated"
+    return FirstCause("failed", code, f"{leader} received {name}", kind=kind)
+
+
+def _signal_of(member: Member, death: Death | None) -> int:
+    """Return the signal that ended a rank, also where its script made an exception of it; 0 where none did."""
+    code = _own_code(member, death) or 0
+    return -code if code < 0 else max(0, code - 128)
+
+
+def _is_passed_on(number: int, members: Mapping[int, Member], died_at_ns: Mapping[int, int]) -> bool:
+    """Say whether all ranks ended by a signal so close to each other that it was one signal to all of them."""
+    at_ns = [died_at_ns.get(rank, 0 if each.ended is None else each.ended.at_ns) for rank, each in members.items()]
+    return max(at_ns) - min(at_ns) <= _TOGETHER_NS.get(number, -1)
 
 
 def own_failure(ended: Ended) -> tuple[str | None, str, str]:
@@ -321,6 +362,8 @@ def _suspects(
             if ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM) and any(at_ns <= died for at_ns in others):
                 after = _TAKEN_ALONG
             text = f"rank {rank}: {reason}" if error else f"rank {rank} {reason}"
+            if ended.left_at and (error or "").startswith("SystemExit"):
+                text += f" · {clean_line(ended.left_at, 100)}"
             suspects.append(_Suspect(rank, ended.at_ns, after, text, _positive(ended.exit_code), kind=kind))
         elif codes.get(rank):
             late = " at exit, after its script had finished" if ended is not None and ended.exit_code == 0 else ""

@@ -1,13 +1,17 @@
 """The kinds of ends of a run: how each is recognized, what it is called, and what can be done about it.
 
-One table; pure.  Texts are those of torch 2.4 to 2.15, gloo, NCCL, CPython and Linux.
+One table; pure, but for the version of an installed package.  Texts are those of torch 2.4 to 2.15, gloo, NCCL,
+CPython and Linux.
 """
 
 from __future__ import annotations
 
 import re
 import signal
+from pathlib import Path
 from typing import Final, NamedTuple
+
+from ddptop.agent.run.script.sources import is_library
 
 
 class Kind(NamedTuple):
@@ -94,6 +98,11 @@ KILLED: Final = Kind(
     "SIGKILL comes from the system's or the scheduler's out-of-memory killer, or from `kill -9`: ask `dmesg`, the "
     "scheduler, and who else uses the machine.",
     signals=(signal.SIGKILL,),
+)
+HANGUP: Final = Kind(
+    "hangup",
+    "the terminal was closed",
+    "nohup does not protect torchrun, which handles the signal itself: `ddptop launch --detach`, tmux or setsid does.",
 )
 ON_REQUEST: Final = Kind("on_request", "ended on request", "Somebody asked for it; `ddptop events` says who and when.")
 EXIT: Final = Kind(
@@ -188,7 +197,7 @@ TABLE: Final[tuple[Kind, ...]] = (
         "import_error",
         "a module cannot be imported",
         "Install it for the Python of the ranks, or start the run in the folder that has it.",
-        r"^(?:ModuleNotFoundError|ImportError)\b",
+        r"^[\w.]*(?:ModuleNotFoundError|Import\w*Error)\b|No module named '",
     ),
     Kind(
         "disk_full",
@@ -207,7 +216,7 @@ TABLE: Final[tuple[Kind, ...]] = (
         r"|CUDNN_STATUS_\w+|uncorrectable ECC",
     ),
     LOST_PEER,
-    Kind("interrupted", "interrupted from the keyboard", "Ctrl-C reached the rank.", r"^KeyboardInterrupt\b"),
+    Kind("interrupted", "interrupted from the keyboard", "By Ctrl-C, or by `kill -INT`.", r"^KeyboardInterrupt\b"),
     EXIT,
     Kind(
         "native_crash",
@@ -233,12 +242,14 @@ TABLE: Final[tuple[Kind, ...]] = (
     ),
 )
 """In the order in which they are tried."""
-ALL: Final = (*TABLE, LATE_ABORT, LEFT_EARLY, ON_REQUEST, HOST_GONE, EXCEPTION, LAUNCHER, UNKNOWN)
+ALL: Final = (*TABLE, LATE_ABORT, LEFT_EARLY, HANGUP, ON_REQUEST, HOST_GONE, EXCEPTION, LAUNCHER, UNKNOWN)
 FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals with which a process is ended by another one, or by the system."""
 
 
-def advised(kind: Kind, step: int | None, out_of_memory: bool | None, ranks: int = 2, hosts: int = 1) -> Kind:
+def advised(
+    kind: Kind, step: int | None, out_of_memory: bool | None, ranks: int = 2, hosts: int = 1, cause: str = ""
+) -> Kind:
     """Return a kind of end with the advice that fits what is known of it.
 
     Args:
@@ -247,7 +258,12 @@ def advised(kind: Kind, step: int | None, out_of_memory: bool | None, ranks: int
         out_of_memory: whether the kernel has counted an out-of-memory kill; None where that is not known.
         ranks: number of ranks that have begun.
         hosts: number of their hosts.
+        cause: the first cause in words.
     """
+    if kind is LEFT_EARLY and "it printed" in cause:
+        return kind._replace(advice="The exception that it printed comes first: look why the script went on after it.")
+    if kind.name == "import_error" and (advice := _import_advice(cause)):
+        return kind._replace(advice=advice)
     if kind is EXCEPTION and ranks < 2:
         return kind._replace(advice="The traceback names the line.")
     if kind is LOST_PEER and hosts < 2:
@@ -264,6 +280,30 @@ def advised(kind: Kind, step: int | None, out_of_memory: bool | None, ranks: int
         )
         return kind._replace(advice=advice)
     return kind
+
+
+def _import_advice(cause: str) -> str:
+    """Return the remedy for an import that failed, in the words of Python; empty where the usual one holds."""
+    if "(most likely due to a circular import)" in cause:
+        return "The modules import each other in a circle: have one of them import inside the function that needs it."
+    if found := re.search(r"cannot import name '(\w{1,200})' from '([\w.]{1,200})' \((.{1,1000}?)(?:\)|…|$)", cause):
+        name, module, file = found.groups()
+        if not is_library(file):
+            return f"{file} has no {name}: look what it is called there, or which other file was meant."
+        from importlib.metadata import distributions
+
+        top = module.partition(".")[0]
+        version = next((each.version for each in distributions(name=top, path=[_packages(file)])), "")
+        installed = f"The installed {top} {version}".rstrip()
+        return f"{installed} has no {name} ({file}): install the version that the script was written for."
+    if found := re.search(r"No module named '([\w.]{1,200})'", cause):
+        return f"Install {found[1]} for the Python of the ranks, or start the run in the folder that has it."
+    return ""
+
+
+def _packages(file: str) -> str:
+    """Return the folder of the installed packages of which a file is one."""
+    return next((str(each) for each in Path(file).parents if each.name in ("site-packages", "dist-packages")), "")
 
 
 def recognize(

@@ -6,6 +6,7 @@ the ranks left behind (tracebacks, crash dumps) show which rank called what.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ from ddptop.agent.text import clean_line, ranks_in_spans
 
 _LOG_BYTES: Final = 64 << 10
 """Bytes at the end of a rank's log in which its crash dump is looked for."""
+_BEFORE_NS: Final = 10_000_000_000
+"""How long before it leaves the others a rank prints the exception that has to do with that."""
 _MOST_LOGS: Final = 64
 """Ranks whose stacks are compared at most."""
 _SIZES: Final = r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})"
@@ -117,7 +120,33 @@ def of_ranks(
     if kind in (kinds.MISMATCH, kinds.TIMEOUT, kinds.LOST_PEER, kinds.LATE_ABORT):
         stood = _stood(members, directory, codes)
         apart = _apart(kind, first, members, stood, codes, f"{error or ''} {printed}")
+        if apart is not None and apart.rank is not None and (words := went_on(members[apart.rank], directory)):
+            apart = apart._replace(text=f"{apart.text}; {words}")
     return LastWords(kind.name, place, apart)
+
+
+def went_on(member: Member, directory: RunDir | None, left_at_ns: int = 0) -> str:
+    """Return the exception that a rank printed last and went on after; empty where it printed none, or left by it.
+
+    Args:
+        member: its record.
+        directory: of the run, with its log; None where no log is read.
+        left_at_ns: when it left the others, where its script has not ended: what it printed long before is of no
+            concern.
+    """
+    ended = member.ended
+    if directory is None or (ended is not None and ended.exit_code):
+        return ""
+    log = directory.rank_log(member.rank)
+    with contextlib.suppress(OSError):
+        if log.stat().st_mtime_ns < (left_at_ns if ended is None else ended.at_ns) - _BEFORE_NS:
+            return ""
+    found = traces.printed(tail.end(log, _LOG_BYTES, member.log_begin))
+    if not found:
+        return ""
+    user = traces.of_traceback(found).user
+    at = f" ({clean_line(user.text, 100)})" if user is not None else ""
+    return f"before that it printed {clean_line(found.splitlines()[-1], 200)}{at}, and went on"
 
 
 def _is_gloo(members: Mapping[int, Member]) -> bool:
@@ -140,7 +169,7 @@ def _stood(members: Mapping[int, Member], directory: RunDir | None, codes: Mappi
     for rank, member in list(members.items())[:_MOST_LOGS]:
         stack = traces.Stack()
         if member.ended is not None and member.ended.traceback:
-            stack = traces.of_traceback(member.ended.traceback)
+            stack = traces.of_traceback(member.ended.traceback, recorded=True)
         elif directory is not None and codes.get(rank) in _CRASHES:
             dump = traces.crash(output_of(directory.rank_log(rank), member.log_begin))
             stack = traces.Stack() if dump is None else dump.stack

@@ -24,6 +24,13 @@ _OPENING: Final = "Traceback (most recent call last)"
 _CRASH: Final = "Fatal Python error: "
 _THREAD: Final = r"(Current thread|Thread) 0x[0-9a-f]{1,20}.{0,100}\(most recent call first\):"
 _HANDLING: Final = "\nDuring handling of the above exception, another exception occurred:\n"
+_CHAINED: Final = r"During handling of the above exception|The above exception was the direct cause"
+_ORIGINAL: Final = f"Original {_OPENING}"
+"""Above the traceback of a data worker, in the message of the exception that torch raises in its place."""
+_QUOTING: Final = r"(?i).*traceback.*:\s*$"
+"""A line in the message of an exception above a traceback that it quotes."""
+_AFTER: Final = 10
+"""Lines that a rank prints at most after a traceback which is still of its end."""
 _COLLECTIVES: Final = (
     r"[/\\]torch[/\\]distributed[/\\](?:distributed_c10d|_functional_collectives|nn[/\\]functional)\.py$"
 )
@@ -92,17 +99,49 @@ class Crash(NamedTuple):
     """The output before it."""
 
 
-def of_traceback(text: str) -> Stack:
-    """Return the stack of the last traceback in a text."""
-    return Stack(tuple(_spots(traceback(text).splitlines())[::-1][:_MOST_FRAMES]))
+def of_traceback(text: str, *, recorded: bool = False) -> Stack:
+    """Return the stack of the last traceback in a text, which is the record of one exception where it is `recorded`."""
+    found = _last(text.splitlines()[-_MOST_LINES:], recorded=recorded)
+    return Stack(tuple(_spots(found.lines)[::-1][:_MOST_FRAMES]))
 
 
 def traceback(text: str) -> str:
     """Return the last traceback in a text, from its opening line up to the exception; empty where there is none."""
+    return "\n".join(_last(text.splitlines()[-_MOST_LINES:]).lines)
+
+
+def before(text: str) -> str:
+    """Return a text up to its last traceback, and to those of the exceptions from which that one came."""
     lines = text.splitlines()[-_MOST_LINES:]
-    start = max((number for number, line in enumerate(lines) if _OPENING in line), default=None)
+    return "\n".join(lines[: _last(lines).begin])
+
+
+def printed(output: str) -> str:
+    """Return the traceback with which the output of a process ends, but for a few lines; empty where it does not."""
+    lines = [line for line in output.splitlines()[-_MOST_LINES:] if line.strip()]
+    found = _last(lines)
+    return "\n".join(found.lines) if len(lines) - found.end <= _AFTER else ""
+
+
+class _Last(NamedTuple):
+    lines: list[str]
+    begin: int
+    """Number of the first line of it, and of the tracebacks above of which it came."""
+    end: int
+    """Number of the line below it."""
+
+
+def _last(lines: list[str], *, recorded: bool = False) -> _Last:
+    """Return the last traceback that no exception quotes in its message."""
+    start, begin, above = None, len(lines), ""
+    for number, line in enumerate(lines):
+        if _OPENING in line:
+            follows = _ORIGINAL in line or re.search(_CHAINED, above) is not None
+            if start is None or follows or not (recorded or re.match(_QUOTING, above)):
+                start, begin = number, begin if follows and start is not None else number
+        above = line if line.strip() else above
     if start is None:
-        return ""
+        return _Last([], begin, 0)
     prefix = lines[start].partition(_OPENING)[0]
     end = start + 1
     # The first line that is not indented is the exception; its message may have further lines.
@@ -111,7 +150,7 @@ def traceback(text: str) -> str:
     end += 1
     while end < len(lines) and prefix and lines[end].startswith(prefix):
         end += 1
-    return "\n".join(_bare(line, prefix) for line in lines[start:end])
+    return _Last([_bare(line, prefix) for line in lines[start:end]], begin, end)
 
 
 def root(text: str) -> str | None:
@@ -122,9 +161,8 @@ def root(text: str) -> str | None:
     """
     first, found, _ = text.partition(_HANDLING)
     first = first.strip()
-    if not found or not first or of_traceback(first).user is None or re.match(USUAL, first.splitlines()[-1]):
-        return None
-    return first
+    is_own = bool(found and first) and of_traceback(first, recorded=True).user is not None
+    return first if is_own and not re.match(USUAL, first.splitlines()[-1]) else None
 
 
 def _bare(line: str, prefix: str) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end.freezer import frozen
+from ddptop.agent.observer.end.last_words import went_on
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.judge.hang.classes import ENDED_S
 from ddptop.agent.observer.judge.hang.progress import ONE
@@ -58,6 +60,8 @@ class Hanging:
         self._generation = 0
         self._recorded: tuple[int, str, tuple[int, ...]] | None = None
         """The hang of which the inspections were recorded."""
+        self._printed: tuple[object, str] = None, ""
+        """The hang of which the log was read, and the words on what the rank printed."""
         self._clock = clock
         self.unheard: Collection[int] = ()
         """Ranks of hosts that are not heard. As long as there are any no rank is accused: another may wait for them."""
@@ -134,8 +138,22 @@ class Hanging:
             if asked == self._watch.round:
                 self._watch.answer(found, self._clock())
                 self._write()
+                self._tell_printed()
 
         self._inspections.ask(ranks, then, stacks=stacks)
+
+    def _tell_printed(self) -> None:
+        """Add to the hang the exception that the rank which left the others printed before, and went on after."""
+        conclusion = self._watch.conclusion
+        if conclusion is None or conclusion.kind != "hang" or len(conclusion.hang.ranks) != 1:
+            return
+        this = self._watch.round, conclusion.hang.kind, conclusion.hang.ranks
+        if this != self._printed[0]:
+            member = self._directory.members().get(conclusion.hang.ranks[0])
+            since_ns = self._watch.progress.since_ns or 0
+            self._printed = this, "" if member is None else went_on(member, self._directory, since_ns)
+        if self._printed[1] and self._printed[1] not in conclusion.text:
+            self._watch.conclusion = replace(conclusion, text=f"{conclusion.text}; {self._printed[1]}")
 
     def _write(self) -> None:
         conclusion = self._watch.conclusion

@@ -130,7 +130,8 @@ def of(directory: RunDir) -> Report:
     """
     found = survey.look(directory)
     run, members = found.run, found.members
-    if found.state in ("starting", "running") and found.dead:
+    failed = found.dead or any(each.ended is not None and each.ended.exit_code for each in members.values())
+    if found.state in ("starting", "running") and failed:
         # A rank has failed, and the others are being ended, or the launcher of a job goes on for a while.
         judgement = survey.first_cause(directory, run, found.local)
         if judgement.state == "failed":
@@ -181,7 +182,8 @@ def of(directory: RunDir) -> Report:
     if kind is not None:
         cause_step = next((each.step for each in ranks if each.rank == first), None)
         on = {member.host for member in members.values()}
-        kind = kinds.advised(kind, cause_step, None if death is None else death.out_of_memory, len(members), len(on))
+        out_of_memory = None if death is None else death.out_of_memory
+        kind = kinds.advised(kind, cause_step, out_of_memory, len(members), len(on), cause)
     newest = recording.events_of(directory.database, run)[-_EVENTS:]
     return Report(
         run=msgspec.structs.replace(run, cause=None if run.cause is None else hide.line(run.cause)),
@@ -274,9 +276,10 @@ def _rank(
     # A sign of life comes once a second; a rank that ends by itself knows best.
     known = (step, None if ended is None else ended.step, None if beat is None else beat.step)
     state, told = _told(member, code, alive=alive, by_kill=by_term or (by_kill and ended is None))
-    stack = _stack(directory, member, status)
+    stack = _stack(directory, member, code, status, prints=prints and not alive)
     user = stack.user
-    where = "" if user is None else clean_line(user.text, 100)
+    left_at = "" if ended is None else clean_line(ended.left_at, 100)
+    where = left_at if user is None else clean_line(user.text, 100)
     return RankEnd(
         rank=member.rank,
         host=clean_line(member.host, 100),
@@ -315,25 +318,27 @@ def _told(member: Member, code: int | None, *, alive: bool, by_kill: bool) -> tu
     return ("failed", f"exit code {code}") if code else ("finished", "finished")
 
 
-def _stack(directory: RunDir, member: Member, status: int | None) -> traces.Stack:
+def _stack(directory: RunDir, member: Member, code: int | None, status: int | None, *, prints: bool) -> traces.Stack:
+    """Return the stack of a crash or of an exception, also of one that the rank only `prints` before it has left."""
     if member.ended is not None and member.ended.traceback:
-        return traces.of_traceback(causes.own_failure(member.ended)[2])
-    if status is not None and status < 0 and -status not in kinds.FROM_OUTSIDE:
-        dump = traces.crash(last_words.output_of(directory.rank_log(member.rank), member.log_begin))
-        return traces.Stack() if dump is None else dump.stack
-    return traces.Stack()
+        return traces.of_traceback(causes.own_failure(member.ended)[2], recorded=True)
+    if (status is not None and -status in kinds.FROM_OUTSIDE) or not (code or status or prints):
+        return traces.Stack()
+    output = last_words.output_of(directory.rank_log(member.rank), member.log_begin)
+    if status is None or status >= 0:
+        return traces.of_traceback(traces.printed(output))
+    dump = traces.crash(output)
+    return traces.Stack() if dump is None else dump.stack
 
 
 def _output(directory: RunDir, member: Member) -> list[str]:
-    """Return the last lines of a rank's log before its traceback or crash dump, which are told apart from them."""
+    """Return the last lines of a rank's log before its own traceback or crash dump, which are shown beside them."""
     text = tail.end(directory.rank_log(member.rank), begin=member.log_begin)
     if (dump := traces.crash(text)) is not None:
         text = dump.before
-    lines = text.splitlines()
-    opening = max(
-        (number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line), default=None
-    )
-    told = [clean(line, 400).rstrip() for line in lines[:opening]]
+    if member.ended is not None and member.ended.traceback:
+        text = traces.before(text)
+    told = [clean(line, 400).rstrip() for line in text.splitlines()]
     return [line for line in told if line][-_OUTPUT_LINES:]
 
 

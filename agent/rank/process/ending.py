@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 from types import TracebackType
+from typing import Final
 
 from ddptop.agent.rank.faults import describe
 from ddptop.agent.text import shorten
 
 _LONGEST = 64 << 10
 """Bytes of the argument of `sys.exit` as text; the record is cut further."""
+_QUOTED: Final = r"\n(?:[^\n]*(?i:traceback)[^\n]*:\s*\n|Original )?\s*Traceback \(most recent call last\):\n"
+"""The beginning of a traceback in a message, such as that of a data worker, and the line above that introduces it."""
 
 
 def status(code: object) -> int:
@@ -37,7 +41,7 @@ def texts(failure: BaseException, trace: TracebackType | None) -> tuple[str, str
     try:
         alone = traceback.TracebackException(kind, failure, None)
         alone.__dict__["__notes__"] = None  # notes would be the last line
-        error = list(alone.format_exception_only())[-1].strip()
+        error = _brief(list(alone.format_exception_only())[-1].strip())
     except Exception:  # raised by the script's own class, as below
         error = describe(failure)
     for _ in range(2):
@@ -46,3 +50,9 @@ def texts(failure: BaseException, trace: TracebackType | None) -> tuple[str, str
         with contextlib.suppress(Exception):
             return error, "".join(traceback.format_exception(kind, failure, trace))
     return error, None
+
+
+def _brief(error: str) -> str:
+    """Return type and message of an exception, with only the last line of a traceback that the message quotes."""
+    said, *quoted = re.split(_QUOTED, error)
+    return f"{said.rstrip()} {quoted[-1].splitlines()[-1].strip()}" if quoted and quoted[-1].strip() else error

@@ -366,3 +366,75 @@ def test_an_exception_that_a_lost_peer_came_upon_is_the_cause() -> None:
     found = cause.judge(2, with_trace(trace), 1)
     assert (found.rank, found.cause, found.kind) == (1, "rank 1: ValueError: bad label", "exception")
     assert cause.judge(2, with_trace(trace.replace("ValueError: bad label", "StopIteration")), 1).rank == 0
+
+
+def _together(number: int, *apart_ms: float) -> tuple[dict[int, Member], dict[int, Death]]:
+    """Return ranks that all ended by a signal, each so many milliseconds after a moment."""
+    group = members(*(member(rank) for rank in range(len(apart_ms))))
+    deaths = {rank: Death(rank, 90 * S + int(ms * 1e6), -number) for rank, ms in enumerate(apart_ms)}
+    return group, deaths
+
+
+@pytest.mark.parametrize(
+    ("number", "says", "kind"),
+    [
+        (signal.SIGHUP, "torchrun received SIGHUP: its terminal was closed", "hangup"),
+        (signal.SIGINT, "torchrun received SIGINT", "interrupted"),
+        (signal.SIGTERM, "torchrun received SIGTERM", "terminated"),
+    ],
+)
+def test_a_signal_that_all_ranks_got_at_once_was_the_launchers(number: int, says: str, kind: str) -> None:
+    """By hand nobody sees torchrun's log. One rank alone, or long before the others, got it by itself."""
+    group, deaths = _together(number, 0, 20, 4)
+    found = cause.judge(3, group, None, deaths=deaths)
+    assert (found.cause, found.rank, found.kind, found.exit_code) == (says, None, kind, 128 + number)
+    assert cause.judge(3, group, None, deaths={1: deaths[1]}).rank == 1
+    assert cause.judge(3, group, None, deaths=deaths, ended_on_request=(0,)).rank == 0
+    alone, death = _together(number, 0)
+    assert cause.judge(1, alone, None, deaths=death).rank == 0
+    group, deaths = _together(number, 9_000, 0, 9_001)
+    assert cause.judge(3, group, None, deaths=deaths).rank == 1
+
+
+def test_a_rank_that_torchrun_ends_after_another_one_makes_no_signal_to_torchrun() -> None:
+    """It looks ten times a second, and its SIGTERM to the others comes after one to the first."""
+    group, deaths = _together(signal.SIGTERM, 90, 0, 95)
+    assert cause.judge(3, group, None, deaths=deaths).rank == 1
+
+
+def test_an_interrupt_that_python_made_an_exception_of_is_the_launchers_too() -> None:
+    """Each rank records it when its script gets to it."""
+    python = members(*(member(rank, 130, "KeyboardInterrupt", (90 + rank) * S) for rank in range(2)))
+    assert cause.judge(2, python, None).cause == "torchrun received SIGINT"
+
+
+@pytest.mark.parametrize("spelling", ["1", "Signals.SIGHUP"])
+def test_the_first_line_of_torchrun_on_a_signal_is_enough(spelling: str) -> None:
+    """It comes before the ranks end, its last one seconds later. A run that was launched has no terminal to close."""
+    log = f"W0101 00:00:00.0 5 torch/distributed/elastic/agent/server/api.py:753] Received {spelling} death signal, x\n"
+    group, deaths = _together(signal.SIGHUP, 0, 9_000)
+    for seen in ({0: deaths[0]}, deaths):
+        found = cause.judge(2, group, None, log, deaths=seen)
+        assert (found.cause, found.rank, found.kind) == ("torchrun received SIGHUP", None, "terminated")
+
+
+def test_a_cause_is_open_only_while_others_may_get_the_same_signal() -> None:
+    """A SIGKILL is said at once, and so is what torchrun has named, or what has ended all ranks."""
+    group, deaths = _together(signal.SIGTERM, 0, 500)
+    one = {0: deaths[0]}
+    named = f"failed (exitcode: -15) local_rank: 0 (pid: {group[0].process.pid}) of binary: python\n"
+    assert cause.judge(2, group, None, deaths=one).is_open
+    assert not cause.judge(2, group, 1, deaths=one).is_open
+    assert not cause.judge(2, group, None, deaths=deaths).is_open
+    assert not cause.judge(2, group, None, named, deaths=one).is_open
+    assert not cause.judge(2, group, None, deaths={0: Death(0, 90 * S, -signal.SIGKILL)}).is_open
+
+
+def test_an_exit_is_told_with_its_line() -> None:
+    """Of a rank on any host: its record has it. An error that was printed before has a line of its own."""
+    left = Ended(9, 1, "SystemExit: 1", left_at="train.py:9 main")
+    group = members(msgspec.structs.replace(member(1), ended=left), member(0))
+    assert cause.judge(2, group, 1).cause == "rank 1: SystemExit: 1 · train.py:9 main"
+    printed = msgspec.structs.replace(left, error="ValueError: x")
+    group = members(msgspec.structs.replace(member(1), ended=printed), member(0))
+    assert cause.judge(2, group, 1).cause == "rank 1: ValueError: x"

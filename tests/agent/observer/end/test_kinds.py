@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -162,3 +163,35 @@ def test_advice_speaks_of_no_rank_and_no_host_that_is_not_there() -> None:
 def test_ends_of_the_field_are_recognized(error: str, name: str) -> None:
     """By their own words."""
     assert kinds.recognize(error, 1).name == name
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            "ImportError: cannot import name 'Old' from 'pack.layers' ({folder}/pack/layers.py)",
+            "The installed pack 2.7.1 has no Old ({folder}/pack/layers.py)",
+        ),
+        ("ImportError: cannot import name 'Old' from 'models' (/home/ada/models.py)", "/home/ada/models.py has no Old"),
+        (
+            "ImportError: cannot import name 'Net' from partially initialized module 'nets' (most likely due to a "
+            "circular import) (/home/ada/nets.py)",
+            "circle",
+        ),
+        ("ModuleNotFoundError: No module named 'timm'", "Install timm "),
+        ("monai.utils.OptionalImportError: from nibabel import x (No module named 'nibabel').", "Install nibabel "),
+        ("RuntimeError: needs an extra. ModuleNotFoundError: No module named 'flash_attn'", "Install flash_attn "),
+    ],
+)
+def test_the_remedy_of_an_import_that_failed_names_what_is_missing(error: str, says: str, tmp_path: Path) -> None:
+    """A name that the installed version lacks is not to be installed; a module inside a library's own error is."""
+    packages = tmp_path / "site-packages"
+    (packages / "pack-2.7.1.dist-info").mkdir(parents=True)
+    (packages / "pack-2.7.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pack\nVersion: 2.7.1\n")
+    error, says = error.format(folder=packages), says.format(folder=packages)
+    kind = kinds.recognize(error, 1)
+    assert kind.name == "import_error"
+    advice = kinds.advised(kind, None, None, cause=f"rank 0: {error}").advice
+    assert says in advice
+    assert advice.startswith("Install ") == says.startswith("Install ")
+    assert advice.endswith(".")

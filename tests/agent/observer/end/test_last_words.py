@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from ddptop.agent.observer.end import cause
+from ddptop.agent.observer.end import cause, kinds
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 
@@ -228,3 +231,27 @@ def test_a_crash_of_a_function_that_calls_itself_is_a_recursion(tmp_path: Path, 
     log.write_text(crash + frames)
     found = judged(member(1), deaths=(Death(1, 5, -signal.SIGSEGV),), directory=RunDir(tmp_path))
     assert (found.rank, found.kind) == (1, kind)
+
+
+PRINTED = (
+    'Traceback (most recent call last):\n  File "/home/ada/train.py", line 30, in load\n    x\n'
+    "ValueError: scene 20 has no lanes\n"
+)
+
+
+def test_an_exception_that_a_rank_printed_before_it_left_belongs_to_its_end(new_run: Callable[..., RunDir]) -> None:
+    """`traceback.print_exc(); return`: it is said with its line, and the advice is about it, not about batches."""
+    directory = new_run(world=2)
+    log = directory.rank_log(1)
+    early, late = member(1, Ended(time.time_ns(), 0)), failed(0, CLOSED, trace("all_reduce", 24), 9)
+    usual = judged(early, late, directory=directory).cause
+    log.write_text(f"step 7\n{PRINTED}bye\n")
+    found = judged(early, late, directory=directory)
+    assert found.cause == (
+        f"{usual}; before that it printed ValueError: scene 20 has no lanes (train.py:30 load), and went on"
+    )
+    assert (found.rank, found.kind) == (1, "left_early")
+    assert "batches" not in kinds.advised(kinds.LEFT_EARLY, 9, None, cause=found.cause).advice
+    # What it printed minutes before has nothing to do with that.
+    os.utime(log, ns=(0, 0))
+    assert judged(early, late, directory=directory).cause == usual

@@ -6,6 +6,7 @@ import faulthandler
 import traceback
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,3 +100,75 @@ def test_any_text_is_read(text: str) -> None:
     for each in (text, f"Fatal Python error: x\n{text}", f"Traceback (most recent call last):\n{text}"):
         traces.crash(each)
         traces.of_traceback(each)
+        traces.printed(each)
+        traces.before(each)
+
+
+def _told(script: str, folder: Path) -> str:
+    """Return the traceback of a script as Python formats it."""
+    file = folder / "train.py"
+    file.write_text(script)
+    try:
+        exec(compile(script, str(file), "exec"), {})
+    except Exception:
+        return traceback.format_exc()
+    raise AssertionError("it has to raise")
+
+
+QUOTES = """import traceback
+def load():
+    try:
+        int("x")
+    except ValueError:
+        text = traceback.format_exc()
+    raise RuntimeError({message})
+load()
+"""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        r"'a loader failed.\n\nOriginal traceback:\n' + text",
+        r"f'a loader failed\n{text}'",
+        r"'worker 3: ' + text + '(see above)'",
+        r"f'failed:\n{text}\nand again:\n{text}'",
+    ],
+)
+def test_a_traceback_that_a_message_quotes_is_not_that_of_the_exception(message: str, tmp_path: Path) -> None:
+    """In the record of a rank, however the message introduces it."""
+    told = _told(QUOTES.format(message=message), tmp_path)
+    user = traces.of_traceback(told, recorded=True).user
+    assert user is not None
+    assert (Path(user.file).name, user.line, user.function) == ("train.py", 7, "load")
+
+
+def test_the_traceback_of_a_data_worker_is_that_of_the_exception() -> None:
+    """Torch raises another one in its place, and quotes it; the dataset's line is the one that explains it."""
+    text = (
+        'Traceback (most recent call last):\n  File "/home/ada/train.py", line 9, in main\n'
+        "KeyError: Caught KeyError in DataLoader worker process 0.\n"
+        'Original Traceback (most recent call last):\n  File "/home/ada/data.py", line 5, in __getitem__\nKeyError: 3\n'
+    )
+    user = traces.of_traceback(text, recorded=True).user
+    assert user is not None
+    assert user.text == "data.py:5 __getitem__"
+
+
+def test_the_output_before_an_exception_is_that_before_all_its_tracebacks(tmp_path: Path) -> None:
+    """Also before that of the exception during whose handling it was raised, and of none before."""
+    chain = "try:\n    int('x')\nexcept ValueError:\n    raise KeyError('y')\n"
+    told = _told(chain, tmp_path)
+    assert told.count("Traceback") == 2
+    old = "Traceback (most recent call last):\n  old\nKeyError: 1\nepoch 2"
+    assert traces.before(f"epoch 1\n{old}\n{told}") == f"epoch 1\n{old}"
+    assert traces.before("epoch 1\nepoch 2") == "epoch 1\nepoch 2"
+
+
+def test_what_a_rank_prints_and_goes_on_after_is_found_only_at_its_end(tmp_path: Path) -> None:
+    """With the words of `logging`; what was followed by many lines has nothing to do with the end."""
+    told = _told("def load():\n    raise ValueError('scene 20 has no lanes')\nload()\n", tmp_path)
+    output = f"step 1\nERROR:root:scene 20 was left out\n{told}\n\nleaving\n"
+    assert traces.printed(output).splitlines()[-1] == "ValueError: scene 20 has no lanes"
+    assert traces.printed(output + "step 2\n" * 20) == ""
+    assert traces.printed("step 1\n") == ""

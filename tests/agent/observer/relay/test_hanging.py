@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Collection
 from types import SimpleNamespace
@@ -286,3 +287,24 @@ def test_processes_that_outlive_their_scripts_are_told_with_what_they_wait_for(n
         "rank 1's script has finished; its process waits at exit for thread uploader (train.py:9) · "
     )
     assert (finding.hang.kind, finding.hang.ranks, finding.hang.where) == ("at_exit", (1,), "train.py:9")
+
+
+def test_a_hang_is_told_with_what_the_rank_printed_that_left_the_others(new_run: Callable[..., RunDir]) -> None:
+    """Once, however often it is looked at; what was printed long before its last step is of no concern."""
+    directory = new_run(world=2)
+    asked = Asked(directory)
+    directory.write_member(Member(1, 1, 2, Process(7, 0.0), "host", 0, "", "", None))
+    log = directory.rank_log(1)
+    for printed_s, said in ((0, True), (-60, False)):
+        asked.make_step()
+        log.write_text('Traceback (most recent call last):\n  File "/a/train.py", line 3, in f\nKeyError: 7\n')
+        at_ns = asked.now_ns + printed_s * ONE
+        os.utime(log, ns=(at_ns, at_ns))
+        asked.spend(11)
+        asked.hang()
+        asked.spend(6)
+        asked.answer()
+        finding = asked.findings[-1][0]
+        assert finding is not None
+        assert finding.text.count("; before that it printed KeyError: 7 (train.py:3 f), and went on · ") == said
+        asked.now_ns += ONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import report, survey
 from ddptop.agent.run import ends, hosts
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, is_alive
+from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, identify, is_alive
 
 TRAIN = """
 import os, pathlib, sys, time
@@ -313,3 +314,32 @@ signal.pause()
     found = cause.judge(2, {1: member}, 1, directory=directory, deaths=seen)
     assert found.cause == "rank 1 exited with code 3 and no exception; last output: a new start"
     assert any("ValueError: the first start" in text for text in events(directory))
+
+
+def test_the_kind_is_the_same_before_the_process_has_ended(new_run: Callable[..., RunDir]) -> None:
+    """A rank that has failed may live on for long; what its observer says by then is only the first cause."""
+    directory = new_run(world=1)
+    trace = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 8, in main\nValueError: x\n'
+    ended = Ended(time.time_ns(), 1, "ValueError: x", trace, step=0)
+    with subprocess.Popen(["sleep", "60"]) as living:
+        process = identify(living.pid)
+        assert process is not None
+        directory.write_member(Member(0, 0, 1, process, "host", 0, "", "", None, ended))
+        found = report.of(directory)
+        living.kill()
+    assert found.kind is not None
+    assert (found.state, found.kind.name, found.cause) == ("running", "exception", "rank 0: ValueError: x")
+
+
+def test_the_exception_that_a_rank_printed_is_in_its_last_output(new_run: Callable[..., RunDir]) -> None:
+    """Nothing else shows it; its line is that of the rank's end."""
+    directory = new_run(world=1)
+    directory.write_member(Member(0, 0, 1, Process(1, 1.0), "host", 0, "", "", None, Ended(time.time_ns(), 0)))
+    directory.rank_log(0).write_text(
+        'step 7\nTraceback (most recent call last):\n  File "/home/ada/train.py", line 8, in main\nValueError: x\nbye\n'
+    )
+    directory.update(state="failed", ended_at_ns=7, exit_code=1, cause="rank 0 left", cause_rank=0)
+    found = report.of(directory).first
+    assert found is not None
+    assert found.where == "train.py:8 main"
+    assert found.output[-2:] == ("ValueError: x", "bye")
