@@ -230,8 +230,9 @@ class Session:
                 error = self._output.explain(exit_code, error)
             except Exception as problem:
                 self.faults.note("reading the end of its output", problem)
+            calls = self._inspecting.newest_calls() if exit_code else None
             self._account.end(
-                exit_code, error, traceback, stopped_by, self.gate.completed, self._awaits(), self._left_at
+                exit_code, error, traceback, stopped_by, self.gate.completed, self._awaits(), self._left_at, calls
             )
             if self._publisher is not None:
                 self._publisher.stop()

@@ -14,7 +14,7 @@ from ddptop.agent import decoding
 from ddptop.agent.run.identity import Process
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import MOST_RANKS as MOST_RANKS
-from ddptop.agent.wire import Rank
+from ddptop.agent.wire import GroupCalls, Rank
 from ddptop.agent.wire.incoming import Label, Line, Lines, Name, Verbatim, cleaned
 
 RUN_BYTES: Final = 512 << 20
@@ -67,6 +67,8 @@ class Ended(msgspec.Struct, frozen=True):
     """The thing that its interpreter waits for before the process ends: `thread uploader (train.py:9)`."""
     left_at: Line = ""
     """The user's line of the `sys.exit` that ended the script: `train.py:9 main`."""
+    calls: GroupCalls | None = None
+    """The newest collectives of a rank that failed, of the group that it called last. None: it called none."""
 
 
 class Member(msgspec.Struct, frozen=True):

@@ -44,10 +44,13 @@ class Thread(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Frames in the middle that were left out, after the first half of `frames`."""
     holds_gil: bool | None = None
     """Whether it holds the interpreter lock. None: not known."""
+    lock: Line = ""
+    """The lock of the script's for which it waits, and its holder: `guard, which thread metrics holds (train.py:18)`.
+    Empty: it waits for none, or that is not known."""
 
 
 class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A collective, a send or a receive that was called and has not completed."""
+    """A collective, a send or a receive that was called and has not completed; `new_group` while a group is made."""
 
     op: Called
     group: Called
@@ -61,6 +64,8 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """True where the rank's training thread is blocked in it."""
     sure: bool = True
     """False where its completion is not reported, so that it may have completed."""
+    form: Label = ""
+    """`float32[64, 10]`: type and shape of this rank's input, the first where it is several. Empty: not known."""
 
 
 class PastCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -68,6 +73,8 @@ class PastCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     op: Called
     bytes: Size
+    form: Label = ""
+    """As in `OpenCall`."""
 
 
 class GroupCalls(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -80,6 +87,8 @@ class GroupCalls(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The ranks of the group, by their numbers in the run. Empty: not known, or all."""
     recent: tuple[PastCall, ...] = ()
     """The newest calls, the newest last: enough to find where two ranks parted."""
+    timeout_s: Amount | None = None
+    """Timeout of its calls. None: not known."""
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -100,6 +109,8 @@ class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Children and theirs that live."""
     connections: Count = 0
     """The TCP connections of these bytes, those that have been closed included."""
+    written_bytes: Size = 0
+    """The part of `file_bytes` that was written."""
 
 
 class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -348,6 +348,8 @@ class Hang(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """False where the evidence allows another explanation."""
     timeout_at_ns: Moment | None = None
     """When the first of the collectives that wait runs into its timeout. None: not known, or there is none."""
+    timeout_of: Label = ""
+    """`group 1`, or `new_group`: that whose timeout it is. Empty: the default group."""
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -206,7 +206,8 @@ def judge(
         )
         if told.apart is not None and first.kind in ("", "mismatch", *_CONSEQUENCES):
             # The calls of the ranks say more than what gloo or NCCL made of them.
-            rank = first.rank if told.apart.rank is None else told.apart.rank
+            # Of two that differ nobody is known to be wrong.
+            rank = told.apart.rank if told.apart.kind == "mismatch" or told.apart.rank is not None else first.rank
             return FirstCause("failed", first.code or code or 1, told.apart.text, rank, kind=told.apart.kind)
         text = first.text
         if first.unexplained:

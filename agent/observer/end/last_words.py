@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ddptop.agent.observer.end import kinds, traces
+from ddptop.agent.observer.judge.hang.waits import difference
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.records import Member
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line, ranks_in_spans
+from ddptop.agent.wire import PastCall
 
 _LOG_BYTES: Final = 64 << 10
 """Bytes at the end of a rank's log in which its crash dump is looked for."""
@@ -58,9 +60,10 @@ class _Call(NamedTuple):
     name: str
     place: str
 
-    @property
-    def text(self) -> str:
-        return f"{self.name} ({self.place})" if self.place else self.name
+    def text(self, form: str = "") -> str:
+        """Return `all_reduce float32[64] (train.py:12 main)`; `form`: type and shape of what it was called with."""
+        call = f"{self.name} {form}" if form else self.name
+        return f"{call} ({self.place})" if self.place else call
 
 
 def output_of(log: Path, begin: int = 0) -> str:
@@ -204,7 +207,7 @@ def _apart(
         if len(finished) == 1 and at:
             left += f" by sys.exit ({clean_line(at.pop(), 100)})"
         text = f"{ranks_in_spans(finished)} {left} while "
-        text += f"{ranks_in_spans(stood)} still stood in {next(iter(stood.values())).text}"
+        text += f"{ranks_in_spans(stood)} still stood in {next(iter(stood.values())).text()}"
         return Apart(kinds.LEFT_EARLY.name, text, finished[0] if len(finished) == 1 else None)
     if not stood or kind not in (kinds.MISMATCH, kinds.TIMEOUT):
         return None
@@ -216,24 +219,69 @@ def _apart(
     calls = sorted(
         set(stood.values()), key=lambda call: (sum(each == call for each in stood.values()), call != stood.get(first))
     )
-    by_call = {call: [rank for rank, each in stood.items() if each == call] for call in calls}
-    if len(calls) > 1:
-        least, most = calls[0], calls[-1]
-        few, many = ranks_in_spans(by_call[least]), ranks_in_spans(by_call[most])
-        text = f"{few} called {least.text} where {many} called {most.text}"
-        one = len(by_call[least]) == 1 < len(by_call[most])
-        return Apart(kinds.MISMATCH.name, text, by_call[least][0] if one else None)
+    if len(calls) > 1 or kind is kinds.MISMATCH:
+        parts = _parts(members, stood, calls)
+        least, most = parts[0], parts[-1]
+        one = least.ranks[0] if len(least.ranks) == 1 < len(most.ranks) and least is not most else None
+        if len(calls) > 1:
+            text = f"{ranks_in_spans(least.ranks)} called {least.call}"
+            text += f" where {ranks_in_spans(most.ranks)} called {most.call}"
+        elif len(parts) > 1:
+            # The line is the same for all.
+            text = ", ".join(f"{ranks_in_spans(each.ranks)} {each.form}" for each in parts)
+            text = text.replace(f" {least.form}", f" called {calls[0].name} {least.form}", 1)
+            text += f" ({calls[0].place})" if calls[0].place else ""
+        else:
+            sizes = re.search(_SIZES, said)
+            other = "sizes that do not match" if len(stood) > 1 else "another size than its peers"
+            text = f"{ranks_in_spans(stood)} called {least.call} with {other}"
+            text += f": {int(sizes[1]):,} bytes came where {int(sizes[2]):,} were expected" if sizes else ""
+            one = first if len(stood) == 1 else None
+        if one is not None and _is_ahead(members, one):
+            text += f": rank {one} is one call ahead"
+        return Apart(kinds.MISMATCH.name, text, one)
     call = calls[0]
-    if kind is kinds.MISMATCH:
-        sizes = re.search(_SIZES, said)
-        other = "sizes that do not match" if len(stood) > 1 else "another size than its peers"
-        text = f"{ranks_in_spans(stood)} called {call.text} with {other}"
-        if sizes:
-            text += f": {int(sizes[1]):,} bytes came where {int(sizes[2]):,} were expected"
-        return Apart(kinds.MISMATCH.name, text, None)
     missing = [rank for rank in members if rank not in stood and codes.get(rank) in (None, -signal.SIGTERM)]
     if not missing:
         return None
-    waited = f"{call.text}, in which {ranks_in_spans(stood)} waited until the timeout"
+    waited = f"{call.text()}, in which {ranks_in_spans(stood)} waited until the timeout"
     text = f"{ranks_in_spans(missing)} did not come to {waited}"
     return Apart(kinds.TIMEOUT.name, text, missing[0] if len(missing) == 1 else None)
+
+
+class _Part(NamedTuple):
+    """Ranks that made the same call."""
+
+    ranks: Sequence[int]
+    call: str
+    form: str
+    """Type and shape of what it was called with; empty where that is not known."""
+
+
+def _parts(members: Mapping[int, Member], stood: Mapping[int, _Call], calls: Sequence[_Call]) -> list[_Part]:
+    """Return who made which call, by place or, where that is one for all, by what it was called with; fewest first."""
+    newest = {rank: last for rank, call in stood.items() if (last := _newest(members[rank], call.name)) is not None}
+    if len(calls) > 1 or len({each.form for each in newest.values()}) < 2:
+        by_call = {call: [rank for rank, each in stood.items() if each == call] for call in calls}
+        forms = {call: {newest[rank].form for rank in ranks if rank in newest} for call, ranks in by_call.items()}
+        only = {call: next(iter(each)) if len(each) == 1 else "" for call, each in forms.items()}
+        return [_Part(ranks, call.text(only[call]), only[call]) for call, ranks in by_call.items()]
+    # A rank that gloo has ended, because more came than it expected, leaves no record: its own was not the largest.
+    smallest = min(newest.values(), key=lambda each: each.bytes).form
+    by_form: dict[str, list[int]] = {}
+    for rank in stood:
+        by_form.setdefault(newest[rank].form if rank in newest else smallest, []).append(rank)
+    return sorted((_Part(ranks, "", form) for form, ranks in by_form.items()), key=lambda each: len(each.ranks))
+
+
+def _newest(member: Member, name: str) -> PastCall | None:
+    calls = None if member.ended is None else member.ended.calls
+    return next((each for each in reversed(calls.recent if calls else ()) if each.op == name and each.form), None)
+
+
+def _is_ahead(members: Mapping[int, Member], rank: int) -> bool:
+    calls = {each.rank: each.ended.calls for each in members.values() if each.ended is not None and each.ended.calls}
+    own = calls.get(rank)
+    same = {other: each for other, each in calls.items() if own is not None and each.group == own.group}
+    found = None if own is None else difference(own.group, same, [own.calls])
+    return found is not None and found.is_ahead and found.odd == {rank}

@@ -107,16 +107,19 @@ def _work(
 ) -> wire.Work:
     # The CPU time and the bytes of a child that was waited for become those of its parent.
     ended_s = sum(_readable((pid, *below), lambda each: _cpu_s(_PROC / str(each), 13)))
+    file_bytes, written = _io(pid)
+    file_bytes = max(0, file_bytes - own_bytes)
     trainer_s = _cpu_s(_PROC / str(pid) / "task" / str(trainer), 11)
     return wire.Work(
         at_ns=time.time_ns(),
-        file_bytes=max(0, _io(pid) - own_bytes),
+        file_bytes=file_bytes,
         socket_bytes=connections.bytes,
-        child_bytes=sum(_readable(below, lambda each: _io(each) + sum(_sent_and_received(each, moved).values()))),
+        child_bytes=sum(_readable(below, lambda each: _io(each)[0] + sum(_sent_and_received(each, moved).values()))),
         child_cpu_ms=int(1000 * (ended_s + sum(table[each].cpu_s for each in below))),
         thread_cpu_ms=max(0, int(1000 * (table[pid].cpu_s - trainer_s))),
         children=len(below),
         connections=connections.count,
+        written_bytes=min(written, file_bytes),
     )
 
 
@@ -146,10 +149,10 @@ def _cpu_s(folder: Path, field: int) -> float:
     return (int(fields[field]) + int(fields[field + 1])) / os.sysconf("SC_CLK_TCK")
 
 
-def _io(pid: int) -> int:
-    """Return the bytes of all calls of `read` and `write`, as they are: of files, pipes and terminals."""
+def _io(pid: int) -> tuple[int, int]:
+    """Return the bytes of all calls of `read` and `write`, as of files, pipes and terminals, and of `write` alone."""
     lines = (_PROC / str(pid) / "io").read_text().split()
-    return int(lines[1]) + int(lines[3])
+    return int(lines[1]) + int(lines[3]), int(lines[3])
 
 
 def _sent_and_received(pid: int, moved: Mapping[int, int]) -> dict[int, int]:

@@ -116,21 +116,29 @@ def bytes_of(tensors: list[Any]) -> int:
         )
 
 
-Note: TypeAlias = "tuple[Backends, int, str, int, int, bool, bool, str, bool, int]"
+def form_of(tensors: list[Any]) -> tuple[Any, Any] | None:
+    """Return type and shape of the first tensor of a call; None where it has none."""
+    return (tensors[0].dtype, tensors[0].shape) if tensors else None
+
+
+Note: TypeAlias = "tuple[Backends, int, str, int, int, bool, bool, str, bool, tuple[Any, Any] | None, int]"
 """A call in a step that is only counted: the backends of its group, its number there, the operation,
 when it was called, its bytes, whether it was asynchronous, whether in a backward pass, the module that has called C++
-where that was looked up, whether by the training thread or for its backward pass, and how many steps were complete."""
+where that was looked up, whether by the training thread or for its backward pass, its form, and how many steps were
+complete."""
 
 
 class Counted:
     """The calls of one group so far; those to a single other rank are not counted."""
 
-    __slots__ = ("calls", "group", "noted")
+    __slots__ = ("calls", "group", "noted", "timeout_s")
 
     def __init__(self, group: Callable[[], Any]) -> None:
         """Begin to count; `group` returns the process group, None once it is gone."""
         self.group = group
         self.calls = 0
+        self.timeout_s: float | None = None
+        """Timeout of its calls, None where it is not known."""
         self.noted: deque[Call | Note] = deque(maxlen=RECENT)
         """The newest, the newest last."""
 
@@ -148,11 +156,11 @@ def call_of(note: Note, in_place: frozenset[str] = frozenset(), *, buckets: bool
         in_place: modules whose calls of C++ wait for what they begin.
         buckets: asynchronous calls in a backward pass are DDP's, which its end waits for.
     """
-    backends, number, op, now, size, asynchronous, in_backward, origin, is_main, _ = note
+    backends, number, op, now, size, asynchronous, in_backward, origin, is_main, form, _ = note
     host = is_main and backends.host_waits
     waits = origin in in_place
     call = Call(op, now, size, 1, host and (not asynchronous or waits), group=backends.group)
-    call.number, call.expected, call.estimated = number, False, True
+    call.number, call.expected, call.estimated, call.form = number, False, True, form
     call.origin = origin if host and waits else ""
     call.deferred = host and asynchronous and in_backward and (buckets or origin == AUTOGRAD)
     return call

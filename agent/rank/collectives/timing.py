@@ -14,12 +14,22 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ddptop.agent.rank.collectives import open_calls, wrapper
-from ddptop.agent.rank.collectives.backends import AUTOGRAD, Backends, Counted, Note, bytes_of, call_of, name_of
+from ddptop.agent.rank.collectives.backends import (
+    AUTOGRAD,
+    LONGEST,
+    Backends,
+    Counted,
+    Note,
+    bytes_of,
+    call_of,
+    form_of,
+    name_of,
+)
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
@@ -65,6 +75,18 @@ _IN_PLACE: Final = frozenset({_DDP, "torch.distributed.utils", wrapper.__name__}
 """Modules whose calls of C++ issue collectives as asynchronous, and wait for them before they return."""
 
 
+class Forming(NamedTuple):
+    """A process group that is being made."""
+
+    name: str
+    ranks: tuple[int, ...]
+    """Its ranks; empty where it is the default group."""
+    timeout_s: float | None
+    """Timeout of its calls, None where that is the default."""
+    began: int
+    """By the clock of the stamps."""
+
+
 class Collectives:
     """Stamps the call and the completion of each collective."""
 
@@ -103,6 +125,8 @@ class Collectives:
         """The thread whose calls are not the training's."""
         self.groups: dict[str, Counted] = {}
         """By name, the calls of each process group."""
+        self.forming: Forming | None = None
+        """The process group that the training thread makes at this moment."""
 
     @property
     def outstanding(self) -> int:
@@ -159,6 +183,10 @@ class Collectives:
         """Return the present time of the clock of the stamps."""
         return self._stamps.clock()
 
+    def form(self, name: str, ranks: Sequence[int], timeout_s: float | None) -> None:
+        """Note that the training thread begins to make a process group, which waits for its other ranks."""
+        self.forming = Forming(name[:LONGEST], tuple(ranks), timeout_s, self._stamps.clock())
+
     def watch(self, group: Any) -> None:
         """Observe the collectives of a process group of torch from now on."""
         torch = sys.modules["torch"]
@@ -168,6 +196,8 @@ class Collectives:
         # After a new start of torch.distributed the names come again, for other groups.
         if known is None or known.group() is not group:
             self.groups[name] = Counted(weakref.ref(group))
+            if self.forming is not None and self.forming.name == name:
+                self.groups[name].timeout_s = self.forming.timeout_s
         if hasattr(group, "register_pre_hook") and hasattr(group, "register_post_hook"):
             self._hook(torch, group)
             self.mechanism = HOOKS
@@ -244,7 +274,8 @@ class Collectives:
                     # No other Python code runs within this line: two threads never get the same number.
                     counted.calls = number = counted.calls + 1
                     steps, is_main = stamps.steps, thread == stamps.thread or (in_backward and _is_of_torch())
-                    note = backends, number, op, now, size, asynchronous, in_backward, origin, is_main, steps
+                    form = form_of(tensors)
+                    note = backends, number, op, now, size, asynchronous, in_backward, origin, is_main, form, steps
                     counted.noted.append(note)
                     noted.append(note)
             except Exception as error:
@@ -298,7 +329,7 @@ class Collectives:
             group=backends.group,
             workers=0 if op in _POINT_TO_POINT else backend.workers,
         )
-        call.thread = thread
+        call.thread, call.form = thread, form_of(tensors)
         if stamps.in_backward and not call.blocking and (self._ddp or origin == AUTOGRAD):
             call.deferred = host
             self._buckets = True

@@ -23,9 +23,15 @@ def distributed(session: Session, torch: Any) -> None:
         return
     from torch.distributed import distributed_c10d as c10d
 
+    def make(_size: int, group_rank: int | None, ranks: list[int], *given: Any, timeout: Any = None, **_: Any) -> None:
+        # A rank that is no member waits for nobody.
+        if group_rank is not None:
+            session.collectives.form(str(given[2]), ranks, None if timeout is None else timeout.total_seconds())
+
     def made(result: Any) -> None:
         if isinstance(result, tuple) and result and isinstance(result[0], torch.distributed.ProcessGroup):
             session.collectives.watch(result[0])
+        session.collectives.forming = None
 
     def split(result: Any) -> None:
         if result is not None:
@@ -46,7 +52,7 @@ def distributed(session: Session, torch: Any) -> None:
         session.rendezvous.joined(torch)
 
     hooks = Hooks(session, torch)
-    hooks.around(c10d, "_new_process_group_helper", lambda *_, **__: None, made)
+    hooks.around(c10d, "_new_process_group_helper", make, made)
     if hasattr(torch.distributed.ProcessGroup, "split_group"):
         hooks.around(torch.distributed.ProcessGroup, "split_group", lambda *_, **__: None, split)
     hooks.around(c10d, "init_process_group", enter_init, leave_init)

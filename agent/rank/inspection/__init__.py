@@ -8,5 +8,6 @@ profiling   a profile of whole steps by torch's own profiler
 work        the floating-point operations of one step, counted once
 looks       the time that the training spends in each line, for a verdict
 stacks      the stacks of all threads, and the meaning of their frames
+locks       the locks for which threads wait, and their holders
 frames      the innermost frames of the threads, taken without harm, and the last thread that ended by an exception
 """

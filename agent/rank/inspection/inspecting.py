@@ -73,6 +73,16 @@ class Inspecting:
             found = msgspec.structs.replace(found, own_bytes=moved + read)
         return found
 
+    def newest_calls(self) -> GroupCalls | None:
+        """Return the calls of the group that was called last; None where none was, or they cannot be read."""
+        try:
+            groups = [each for each in tuple(self._collectives.groups.values()) if each.recent]
+            newest = max(groups, key=lambda each: each.recent[-1].entered, default=None)
+            return None if newest is None else _calls_of(newest.recent[-1].group, newest, ())
+        except Exception as error:
+            self._faults.note("reading its newest collectives", error)
+            return None
+
     def _with_problem(self, found: Inspection, what: str, error: Exception) -> Inspection:
         self._faults.note(what, error)
         return msgspec.structs.replace(found, problem=f"{what}: {describe(error)}")
@@ -94,12 +104,12 @@ class Inspecting:
         if collectives.mechanism in (timing.HOOKS, wrapper.WRAPPER):
             opened = self._settled(opened)
             now = collectives.now()
-            return msgspec.structs.replace(
-                found,
-                open=tuple(_open_call(each, now) for each in opened[:MOST_OPEN]),
-                groups=_groups(collectives.groups),
-                observed=collectives.observed,
-            )
+            calls = [_open_call(each, now) for each in opened[:MOST_OPEN]]
+            groups = _groups(collectives.groups)
+            if (forming := collectives.forming) is not None and forming.ranks:
+                calls.append(OpenCall("new_group", forming.name, 0, 0, now - forming.began, blocking=True))
+                groups += (GroupCalls(forming.name, 0, forming.ranks[:_MOST_RANKS], timeout_s=forming.timeout_s),)
+            return msgspec.structs.replace(found, open=tuple(calls), groups=groups, observed=collectives.observed)
         recorded = recorder.entries(sys.modules.get("torch"))
         return msgspec.structs.replace(
             found,
@@ -164,7 +174,15 @@ def _open_call(each: Open, now: int) -> OpenCall:
         open_ns=now - call.entered,
         blocking=each.blocking,
         sure=each.sure,
+        form=_form(call),
     )
+
+
+def _form(call: Call) -> str:
+    if call.form is None:
+        return ""
+    dtype, shape = call.form
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
 def _groups(known: dict[str, Counted]) -> tuple[GroupCalls, ...]:
@@ -175,9 +193,13 @@ def _groups(known: dict[str, Counted]) -> tuple[GroupCalls, ...]:
     for name, counted in groups[:MOST_GROUPS]:
         ranks = _ranks(counted, room)
         room -= len(ranks)
-        recent = tuple(PastCall(call.op[:_LONGEST_OP], min(call.bytes, 1 << 53)) for call in tuple(counted.recent))
-        found.append(GroupCalls(name, counted.calls, ranks, recent))
+        found.append(_calls_of(name, counted, ranks))
     return tuple(sorted(found, key=lambda each: each.group))
+
+
+def _calls_of(name: str, counted: Counted, ranks: tuple[int, ...]) -> GroupCalls:
+    recent = (PastCall(call.op[:_LONGEST_OP], min(call.bytes, 1 << 53), _form(call)) for call in counted.recent)
+    return GroupCalls(name, counted.calls, ranks, tuple(recent), counted.timeout_s)
 
 
 def _ranks(counted: Counted, room: int = _MOST_RANKS) -> tuple[int, ...]:

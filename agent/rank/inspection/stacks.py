@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
+import msgspec
+
 from ddptop.agent.rank.faults import describe
+from ddptop.agent.rank.inspection import locks
 from ddptop.agent.rank.inspection.frames import current, exceptions
 from ddptop.agent.run.script.sources import Sources, read_lines
 from ddptop.agent.run.script.stacks import OWN_THREADS, USUAL, bounded, function_name
-from ddptop.agent.text import clean
+from ddptop.agent.text import clean, clean_line
 from ddptop.agent.wire import MOST_FRAMES, MOST_THREADS, Frame, Thread
 
 _DEEPEST: Final = 200_000
@@ -68,13 +71,17 @@ class Stacks:
         first = training if training in idents else threading.main_thread().ident
         idents.sort(key=lambda ident: (ident != first, ident not in known))
         taken = {ident: _taken(frames[ident]) for ident in idents[:MOST_THREADS]}
+        texts = self._texts(taken.values())
+        threads = {
+            ident: self._thread(ident, stack, known.get(ident), texts, trains=ident == first)
+            for ident, stack in taken.items()
+        }
+        if len(threads) > 1 and any(_may_wait(thread) for thread in threads.values()):
+            for ident, lock in self._locks({ident: frames[ident] for ident in threads}, threads).items():
+                threads[ident] = msgspec.structs.replace(threads[ident], lock=clean_line(lock))
         # They hold what the functions hold.
         frames.clear()
-        texts = self._texts(taken.values())
-        threads = [
-            self._thread(ident, stack, known.get(ident), texts, trains=ident == first) for ident, stack in taken.items()
-        ]
-        kept, left_out = bounded(threads)
+        kept, left_out = bounded(tuple(threads.values()))
         return kept, left_out + len(idents) - len(threads)
 
     def exception(self, old: frozenset[int], training: int | None = None) -> tuple[str, str]:
@@ -151,6 +158,23 @@ class Stacks:
             self._wait_for(read)
         return dict(found)
 
+    def _locks(self, frames: dict[int, FrameType], threads: dict[int, Thread]) -> dict[int, str]:
+        found: dict[int, str] = {}
+
+        def lines(frame: FrameType) -> locks.Lines:
+            file, first = frame.f_code.co_filename, frame.f_code.co_firstlineno
+            if file.startswith("<") or self._sources.is_library(file):
+                return {}
+            numbers = range(first, (frame.f_lineno or first) + 1)
+            return read_lines(self._sources.path(file), numbers, before=self._began, indented=True)
+
+        def look() -> None:
+            names = {ident: thread.name for ident, thread in threads.items()}
+            found.update(locks.awaited(frames, names, lines))
+
+        self._wait_for(look)
+        return dict(found)
+
     def _wait_for(self, read: Callable[[], None]) -> None:
         """Read in a thread of its own: a network file system that hangs must not take the agent's voice."""
         if self._reader is not None and self._reader.is_alive():
@@ -212,6 +236,11 @@ def _name(thread: threading.Thread | None) -> str:
         return "" if thread is None else clean(str(thread.name), 100)
     except Exception:  # whatever the script's own class of threads raises
         return ""
+
+
+def _may_wait(thread: Thread) -> bool:
+    mine = next((frame for frame in thread.frames if not frame.library), None)
+    return mine is not None and locks.takes(mine.source)
 
 
 def _is_ours(thread: threading.Thread | None) -> bool:

@@ -19,6 +19,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import Ended, Member, RunDir
 from ddptop.agent.text import clean_line, shorten
+from ddptop.agent.wire import GroupCalls
 
 LONGEST_ERROR: Final = 2048
 """Bytes of type and message of the exception that ended the script."""
@@ -85,6 +86,7 @@ class Account:
         step: int | None,
         awaits: str = "",
         left_at: str = "",
+        calls: GroupCalls | None = None,
     ) -> None:
         """Add the end of the script to the record; on a full disk with the end of the traceback, or without it."""
         if os.getpid() != self._owner:
@@ -99,9 +101,11 @@ class Account:
             self._owner,
             clean_line(awaits, 300),
             clean_line(left_at, 300),
+            calls,
         )
-        shorter = msgspec.structs.replace(ended, traceback=None if traceback is None else _shortened(traceback))
-        bare = msgspec.structs.replace(ended, traceback=None)
+        brief = None if traceback is None else _shortened(traceback)
+        shorter = msgspec.structs.replace(ended, traceback=brief, calls=None)
+        bare = msgspec.structs.replace(ended, traceback=None, calls=None)
         with self._lock:
             self._over = True
             for each, attempt in product((ended, shorter, bare), (self._write, self._overwrite)):

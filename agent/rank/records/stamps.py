@@ -52,8 +52,8 @@ class Call:
     """One collective, from entry to completion, on the clock of the stamps."""
 
     __slots__ = (
-        "blocking", "bytes", "deferred", "device", "done", "entered", "estimated", "expected", "group", "in_flight",
-        "moments", "number", "op", "origin", "thread", "workers",
+        "blocking", "bytes", "deferred", "device", "done", "entered", "estimated", "expected", "form", "group",
+        "in_flight", "moments", "number", "op", "origin", "thread", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,8 @@ class Call:
         """Module of the Python code that called into C++, of calls that C++ itself waits for; otherwise empty."""
         self.done: int | None = None
         self.bytes = size
+        self.form: tuple[Any, Any] | None = None
+        """Type and shape of its first tensor; None where it has none."""
         self.in_flight = in_flight
         self.blocking = blocking
         """True where the training thread is blocked until completion."""

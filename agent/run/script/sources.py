@@ -112,7 +112,9 @@ def _bounded(name: str) -> str:
     return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]
 
 
-def read_lines(path: str, numbers: Collection[int], *, before: float | None = None) -> dict[int, str]:
+def read_lines(
+    path: str, numbers: Collection[int], *, before: float | None = None, indented: bool = False
+) -> dict[int, str]:
     """Return the text of some lines of a file, by number; without those that cannot be read.
 
     It reads only regular files, so that it waits for no pipe; a file system that hangs holds it up.
@@ -121,6 +123,7 @@ def read_lines(path: str, numbers: Collection[int], *, before: float | None = No
         path: of the file.
         numbers: counted from 1.
         before: seconds since the epoch; a file that was changed later is not read, since its lines are others now.
+        indented: with the white space at their beginnings.
     """
     wanted, found = frozenset(numbers), {}
     last = max(wanted, default=0)
@@ -132,7 +135,9 @@ def read_lines(path: str, numbers: Collection[int], *, before: float | None = No
                 return {}
             for number, line in enumerate(file, 1):
                 if number in wanted:
-                    found[number] = clean(line[: 4 * LONGEST].decode("utf-8", "replace").strip(), LONGEST)
+                    text = line[: 4 * LONGEST].decode("utf-8", "replace").rstrip()
+                    margin = " " * (len(text.expandtabs()) - len(text.expandtabs().lstrip())) if indented else ""
+                    found[number] = margin + clean(text.strip(), LONGEST)
                 if number >= last:
                     break
     except (OSError, ValueError):

@@ -55,6 +55,8 @@ class Spot:
     silent: bool = False
     """It sends no heartbeats, and does not answer."""
     holds_gil: bool | None = None
+    lock: str = ""
+    """The lock that its thread waits for, and its holder."""
     swapped: int | None = None
     """Bytes on the swap device of a rank that swaps."""
     memory: int | None = None
@@ -77,6 +79,7 @@ class Spot:
         """Return what the rank answers, or what is seen of it from outside."""
         outside = self.silent or self.by != "agent"
         groups = (GroupCalls(self.group, self.calls, self.ranks, self.recent),)
+        thread = Thread("MainThread", self.frames, main=True, holds_gil=self.holds_gil, lock=self.lock)
         return Inspection(
             rank,
             at_ns,
@@ -84,7 +87,7 @@ class Spot:
             100 + rank,
             "" if outside else self.state,
             step=0 if outside else step + self.ahead,
-            threads=(Thread("MainThread", self.frames, main=True, holds_gil=self.holds_gil),) if self.frames else (),
+            threads=(thread,) if self.frames else (),
             open=() if outside or self.open is None else (self.open,),
             groups=() if outside else groups if self.groups is None else self.groups,
             observed=self.observed and not outside,

@@ -271,6 +271,7 @@ def hang_json(told: wire.Hang | None) -> dict[str, Any] | None:
         "evidence": told.evidence or None,
         "sure": told.sure,
         "timeout_at": None if told.timeout_at_ns is None else told.timeout_at_ns / 1e9,
+        "timeout_of": told.timeout_of or None,
     }
 
 

@@ -78,10 +78,10 @@ def headline(frame: Frame) -> str:
 
 
 def countdown(frame: Frame, verdict: Verdict) -> str:
-    """Return `gloo's timeout in 1,742 s`, empty where no timeout is known."""
-    at_ns = None if verdict.hang is None else verdict.hang.timeout_at_ns
-    if at_ns is None:
+    """Return `gloo's timeout in 1,742 s`, `gloo's timeout of group 1 in 6 s`; empty where no timeout is known."""
+    if verdict.hang is None or (at_ns := verdict.hang.timeout_at_ns) is None:
         return ""
     whose = f"{frame.backend}'s timeout" if frame.backend else "the timeout of the collective"
+    whose += f" of {verdict.hang.timeout_of}" if verdict.hang.timeout_of else ""
     left = at_ns / 1e9 - frame.at
     return f"{whose} in {left:,.0f} s" if left >= 1 else f"{whose} is over"

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ddptop.agent.observer.judge.hang import place
 from ddptop.agent.observer.judge.hang.looks import main_thread
-from ddptop.agent.observer.judge.hang.place import READS, place_of
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.wire import Inspection, Work
 
@@ -55,11 +55,12 @@ class Activity:
         """Take in the inspections of one moment."""
         for rank, inspection in ranks.items():
             work, known = inspection.work, self._known.get(rank)
+            does = place.place_of(main_thread(inspection)).does
             if work is None or (known is not None and work.at_ns <= known.work.at_ns):
                 continue
             if known is None:
                 self._known[rank] = _Known(work, work.at_ns)
-            elif says := moved(known.work, work, reads=place_of(main_thread(inspection)).does == READS):
+            elif says := moved(known.work, work, reads=does in (place.SOCKETS, place.READS)):
                 quiet_s = (work.at_ns - (known.moved_ns or known.first_ns)) / ONE
                 longest_s = max(known.longest_s, quiet_s)
                 self._known[rank] = replace(known, work=work, moved_ns=work.at_ns, longest_s=longest_s, says=says)
@@ -82,6 +83,7 @@ def moved(before: Work, after: Work, *, reads: bool = False) -> str:
     seconds = max(1e-3, (after.at_ns - before.at_ns) / ONE)
     received = (after.socket_bytes - before.socket_bytes) / seconds
     files = max(0, after.file_bytes - before.file_bytes) / seconds
+    written = max(0, after.written_bytes - before.written_bytes) / seconds
     passed_on = max(0, after.child_bytes - before.child_bytes) / seconds
     child_cpu = max(0, after.child_cpu_ms - before.child_cpu_ms) / 10 / seconds
     threads = max(0, after.thread_cpu_ms - before.thread_cpu_ms) / 10 / seconds
@@ -93,7 +95,8 @@ def moved(before: Work, after: Work, *, reads: bool = False) -> str:
         return f"works: {children} {'compute' if several else 'computes'}, {_percent(child_cpu)} CPU"
     # After these: what a child has read and written is its parent's as soon as it has ended.
     if files >= FILES:
-        return f"works: it reads and writes files, {_rate(files)}"
+        ways = ("reads" if files - written >= FILES / 2 else "", "writes" if written >= FILES / 2 else "")
+        return f"works: it {' and '.join(filter(None, ways)) or 'reads'} files, {_rate(files)}"
     if passed_on >= FILES:
         return f"works: {children} {'move' if several else 'moves'} data, {_rate(passed_on)}"
     if threads >= THREADS:

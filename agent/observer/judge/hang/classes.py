@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ddptop.agent.observer.judge.hang import place
@@ -111,9 +111,11 @@ def cause_of(
         found = _by_stacks(rank, seen, looks, where, progress, now_ns)
     elif len(looks) > SPINS:
         found = Cause(rank, "unknown", "", where, sure=False)
+    works = activity.says(rank)
     if found is None or found.kind == "working":
-        return found
-    if (works := activity.says(rank)) is not None:
+        by_line = found is not None and found.says in ("works", where.does) and where.does not in place.NAMED
+        return replace(found, says=works) if found is not None and works and by_line else found
+    if works is not None:
         return Cause(rank, "working", works, where, evidence=("bytes and CPU time",)) if works else None
     if found.kind in ("spinning", "lock_held", "unknown"):
         return found
@@ -169,7 +171,7 @@ def _by_stacks(
     if cpu is not None and cpu >= BUSY and where.does != place.LOADS and spins_in_user_code(frames):
         if len(frames) < SPINS:
             return None
-        if where.does in place.WORK and age_s < max(KNOWN_WORK_S, progress.bearable_s):
+        if where.takes_long and age_s < max(KNOWN_WORK_S, progress.bearable_s):
             return working
         says = f"computes without end ({cpu:.0f}% CPU)"
         return Cause(rank, "spinning", says, where, age_s >= STARVED_S, evidence)
@@ -186,7 +188,7 @@ def _by_stacks(
     if last.status == "running" and age_s < STARVED_S:
         # Ready to run, and not running: the machine is under load.
         return working
-    if where.does in place.WORK and age_s < max(KNOWN_WORK_S, progress.bearable_s):
+    if where.takes_long and age_s < max(KNOWN_WORK_S, progress.bearable_s):
         return working
     if where.does == place.LOADS:
         # A slow storage looks the same for a while.
@@ -194,7 +196,9 @@ def _by_stacks(
     if where.does in place.WAITING:
         # Who waits for another thread waits for ever for one that has died.
         died = f" (its {last.dead_thread})" if last.dead_thread and where.does in place.FOR_THREADS else ""
-        return Cause(rank, "waiting", where.does + died, where, evidence=evidence)
+        main = main_thread(last)
+        lock = f"waits for the lock {main.lock}" if main is not None and main.lock else ""
+        return Cause(rank, "waiting", (lock or where.does) + died, where, evidence=evidence)
     if not where.does and where.source and last.status == "sleeping":
         # In a call of C that its line makes, and not in a sleep.
         return Cause(rank, "waiting", place.WAITS, where, evidence=evidence)

@@ -15,16 +15,19 @@ COMPILES: Final = "compiles"
 LOADS: Final = "waits for data"
 LOCKS: Final = "waits for a lock"
 QUEUES: Final = "waits for a queue"
-READS: Final = "waits for a socket"
+SOCKETS: Final = "waits for a socket"
+READS: Final = "reads"
+STORE: Final = "waits for a key of the store"
 WAITS_FOR_PROCESS: Final = "waits for another process"
 SLEEPS: Final = "sleeps"
 GROUPS: Final = "waits in new_group (all ranks have to call it)"
 WAITS: Final = "waits"
 
 WORK: Final = frozenset({SAVES, EVALUATES, COMPILES})
-"""Functions that take long in healthy runs."""
+NAMED: Final = WORK | {LOADS}
+"""Things of which the library's function says more than bytes and CPU time do."""
 FOR_THREADS: Final = frozenset({LOCKS, QUEUES, WAITS})
-WAITING: Final = frozenset({LOCKS, QUEUES, READS, WAITS_FOR_PROCESS, WAITS})
+WAITING: Final = frozenset({LOCKS, QUEUES, SOCKETS, READS, STORE, WAITS_FOR_PROCESS, WAITS})
 
 _LIBRARY: Final = (
     # In the order in which they are looked for: the first says more than those after it.
@@ -34,27 +37,29 @@ _LIBRARY: Final = (
     (re.compile(r"torch/(serialization|distributed/checkpoint/.*)\.py|safetensors/"), "save", SAVES),
     (re.compile(r"(^|/)(subprocess|popen_\w+)\.py"), "", WAITS_FOR_PROCESS),
     (re.compile(r"(^|/)queues?\.py"), "", QUEUES),
-    (re.compile(r"(^|/)(socket|ssl|urllib|http/client|selectors)(\.py|/)"), "", READS),
+    (re.compile(r"(^|/)(socket|ssl|urllib|http/client|selectors)(\.py|/)"), "", SOCKETS),
     (re.compile(r"(^|/)(threading|concurrent/futures/\w+|multiprocessing/\w+)\.py"), "", LOCKS),
 )
 """Files of libraries, a part of the function's name, and what a thread does there."""
-_USERS: Final = (
-    (re.compile(r"save|checkpoint|snapshot|export|dump", re.IGNORECASE), SAVES),
-    (re.compile(r"eval|validat|infer|predict|generat|(^|_)test(ing|_|$)", re.IGNORECASE), EVALUATES),
-)
-"""Names of the user's functions."""
+_EVALUATION: Final = re.compile(r"eval|validat|infer|predict|generat|(^|_)test(ing|_|$)", re.IGNORECASE)
+_LONG: Final = re.compile(rf"save|checkpoint|snapshot|export|dump|{_EVALUATION.pattern}", re.IGNORECASE)
+"""Names of the user's functions that take long. A name alone does not say what a rank does there."""
+_MODEL: Final = re.compile(r"torch/nn/(modules|parallel|functional)|torch/_ops")
 _SOURCE: Final = (
     (re.compile(r"\bsleep\w*\("), SLEEPS),
     (re.compile(r"\.acquire\(|^\s*with\b"), LOCKS),
-    (re.compile(r"\.(recv|accept|connect|read|readline)\w*\("), READS),
+    (re.compile(r"store\w*(\(\))?\.(get|wait)\(", re.IGNORECASE), STORE),
+    (re.compile(r"\.(recv|accept|connect)\w*\("), SOCKETS),
+    (re.compile(r"\.(read|readline)\w*\("), READS),
     (re.compile(r"\.get\("), QUEUES),
     (re.compile(r"\.(communicate|waitpid)\(|os\.wait"), WAITS_FOR_PROCESS),
     (re.compile(r"\.(join|wait)\("), WAITS),
 )
 """Calls of C in the innermost line, which have no frame of their own."""
-_COLLECTIVE: Final = re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives\w*|c10d_logger)\.py")
+_COLLECTIVE: Final = re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives\w*|device_mesh)\.py")
 _NAMED: Final = re.compile(
-    r"all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|barrier|gather|scatter|reduce|send|recv"
+    r"all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|barrier|monitored_barrier|gather|scatter|reduce|send"
+    r"|recv|new_group|new_subgroups|split_group|init_device_mesh"
 )
 
 
@@ -73,7 +78,10 @@ class Place:
     source: str = ""
     """Text of the line, where the innermost frame of all is the user's."""
     collective: str = ""
-    """The collective that it is in, by its stack alone; empty where it is in none."""
+    """The function of torch by which it meets other ranks, by its stack alone, such as `all_gather_object`,
+    `init_device_mesh` or `store.get`; empty where it is in none."""
+    takes_long: bool = False
+    """True in functions that take long in healthy runs, by what they do or by their names."""
 
 
 NOWHERE: Final = Place()
@@ -86,13 +94,15 @@ def place_of(thread: Thread | None) -> Place:
     frames = thread.frames
     mine = next((frame for frame in frames if not frame.library), frames[0])
     line, function = f"{mine.file}:{mine.line}", _named(mine, frames)
+    does = _doing(frames)
     return Place(
         where=f"{line} {function}",
         line=line,
         function=f"{mine.file} {function}",
-        does=_doing(frames),
+        does=does,
         source="" if frames[0].library else frames[0].source,
-        collective=_collective(frames),
+        collective="store.get" if does == STORE else _collective(frames),
+        takes_long=does in WORK or _is_within(frames, _LONG),
     )
 
 
@@ -113,21 +123,24 @@ def _doing(frames: Sequence[Frame]) -> str:
         among = frames if does in (LOADS, SAVES, COMPILES) else innermost
         if any(frame.library and name in frame.function and where.search(frame.file) for frame in among):
             return does
-    for frame in frames:
-        # The name of a function around all of the training says nothing: `train_and_evaluate`.
-        if not frame.library and "train" not in frame.function.lower():
-            for pattern, does in _USERS:
-                if pattern.search(frame.function):
-                    return does
+    if any(frame.library and _MODEL.search(frame.file) for frame in innermost) and _is_within(frames, _EVALUATION):
+        return EVALUATES
     if not frames[0].library:
         return next((does for pattern, does in _SOURCE if pattern.search(frames[0].source)), "")
     return ""
 
 
+def _is_within(frames: Sequence[Frame], names: re.Pattern[str]) -> bool:
+    # The name of a function around all of the training says nothing: `train_and_evaluate`.
+    mine = (frame.function for frame in frames if not frame.library and "train" not in frame.function.lower())
+    return any(names.search(function) for function in mine)
+
+
 def _collective(frames: Sequence[Frame]) -> str:
+    found = ""
     for frame in frames:
-        if frame.library and _COLLECTIVE.search(frame.file) and (found := _NAMED.match(frame.function)):
-            return found[0]
         if not frame.library:
             break
-    return ""
+        if _COLLECTIVE.search(frame.file) and _NAMED.match(frame.function):
+            found = frame.function
+    return found

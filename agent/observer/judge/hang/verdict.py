@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ddptop.agent.observer.judge.hang import wording
 from ddptop.agent.observer.judge.hang.activity import Activity
 from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, SPINS, STARVED_S, STOPPED, SURE, Cause, cause_of
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread
-from ddptop.agent.observer.judge.hang.place import WORK, Place, place_of
+from ddptop.agent.observer.judge.hang.place import Place, place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
-from ddptop.agent.observer.judge.hang.waits import BARRIERS, DEFAULT, Mismatch, Wait, is_usual, mismatch_of, waits_of
+from ddptop.agent.observer.judge.hang.waits import (
+    BARRIERS,
+    DEFAULT,
+    NEW_GROUP,
+    Mismatch,
+    Wait,
+    is_usual,
+    mismatch_of,
+    waits_of,
+)
 from ddptop.agent.text import clean_line, plural
-from ddptop.agent.wire import Hang, Inspection
+from ddptop.agent.wire import GroupCalls, Hang, Inspection
 
 BEFORE_FIRST_S: Final = 30.0
 """Seconds without any change before the first step after which the run is said to hang."""
@@ -179,25 +188,24 @@ class _Reasoning:
         if is_tied and all(mismatch.calls[rank].op in BARRIERS for rank in odd):
             # As many are elsewhere: where that is an evaluation or a save, these wait for it in order.
             rest = [rank for rank in sorted(mismatch.calls) if rank not in mismatch.odd]
-            odd = rest if all(self._place(rank).does in WORK for rank in rest) else odd
+            odd = rest if all(self._place(rank).takes_long for rank in rest) else odd
         others = [rank for rank in sorted(mismatch.calls) if rank not in odd]
-        first = odd[0] if odd else others[0]
-        mine = mismatch.calls[first]
-        rest = [rank for rank in others if mismatch.calls[rank] != mine]
-        place = self._place(first)
-        text = wording.difference(
-            (odd or [rank for rank in others if mismatch.calls[rank] == mine], mine, place),
-            (rest, mismatch.calls[rest[0]], self._place(rest[0])),
-            mismatch.number,
-            mismatch.group,
-            self._world,
-        )
+        place = self._place(odd[0] if odd else others[0])
+        call = mismatch.group, mismatch.number
+        lines = {
+            rank: self._place(rank).line
+            for rank in mismatch.calls
+            # Others have gone on to another line.
+            if any((each.group, each.number) == call for each in self._last[rank].open)
+        }
+        is_ahead = mismatch.is_ahead and mismatch.odd == frozenset(odd)
+        told = replace(mismatch, odd=frozenset(odd), is_ahead=is_ahead)
+        text = wording.difference(told, lines, self._world)
         waits = [wait for rank in others for wait in self._waits.waits.get(rank, ())]
         wait = next((each for each in waits if each.call.number == mismatch.number), None) or self._waits.first(odd)
         waiters = frozenset(self._waits.waits) - set(odd)
         evidence = ("stacks",) if place.where else ()
         causes = [Cause(rank, "mismatch", "", self._place(rank), evidence=evidence) for rank in odd]
-        text += f" · {place.where}" if place.where else ""
         sure = bool(odd) and not (is_tied and any(call.op in BARRIERS for call in mismatch.calls.values()))
         return self._hang("mismatch", causes, text, wait, waiters, sure, where=place.where)
 
@@ -229,9 +237,10 @@ class _Reasoning:
             odd, wait = ranks, self._waits.waits[ranks[0]][0]
             text = wording.circle(ranks, wait, self._waits.waits[ranks[-1]][0], self._world)
         place = self._place(odd[0])
-        text += f" · {place.where}" if place.where else ""
+        locks = wording.locks(self._last[rank] for rank in ranks)
+        text += f"; {locks}" if locks else f" · {place.where}" if place.where else ""
         causes = [Cause(rank, "mismatch", "", self._place(rank)) for rank in odd]
-        return self._hang("mismatch", causes, text, wait, ranks, not self._waits.by_stacks)
+        return self._hang("mismatch", causes, text, wait, set(ranks) - set(odd), not self._waits.by_stacks)
 
     def _gone_past(self, circle: Sequence[int]) -> list[tuple[Wait, int]]:
         """Return calls of a circle, each with a rank that has not made it, and yet is steps ahead of who is in it."""
@@ -387,30 +396,46 @@ class _Reasoning:
         evidence = [] if wait is None else ["stacks" if self._waits.by_stacks else "record of collectives"]
         evidence += [each for cause in causes[:1] for each in cause.evidence if each not in evidence]
         members = self._world if wait is None else len(_members(wait, self._last)) or self._world
+        waiting = "" if wait is None else wording.waiting(wait, waiters, members, self._place(wait.rank))
+        timeout_at_ns, timeout_of = self._timeout()
         return Hang(
             kind=kind,
             # Of all ranks none is the cause.
             ranks=() if kind == "all_outside" or 1 < self._world == len(causes) else tuple(c.rank for c in causes),
             where=clean_line(where or (causes[0].place.where if causes else "")),
-            waiting=clean_line("" if wait is None else wording.waiting(wait, waiters, members, self._place(wait.rank))),
+            # Where all wait for each other there are no others.
+            waiting=clean_line(waiting) if waiters else "",
             evidence=", ".join(evidence),
             sure=sure,
-            timeout_at_ns=self._timeout_at_ns(),
+            timeout_at_ns=timeout_at_ns,
+            timeout_of=timeout_of,
         )
 
-    def _timeout_at_ns(self) -> int | None:
-        """Return when the first of the open calls runs into its timeout; that of other groups is not known."""
+    def _timeout(self) -> tuple[int | None, str]:
+        """Return when the first of the open calls runs into its timeout, and whose timeout that is."""
         found = []
         for waits in self._waits.waits.values():
             for wait in waits:
-                beat = self._progress.beats.get(wait.rank)
-                if wait.call.group == DEFAULT and beat is not None and beat.timeout_s is not None:
+                group, beat = _group(wait, self._last), self._progress.beats.get(wait.rank)
+                timeout_s = None if group is None else group.timeout_s
+                if timeout_s is None and wait.call.group == DEFAULT and beat is not None:
+                    timeout_s = beat.timeout_s
+                if timeout_s is not None:
                     # By the observer's clock: a rank may claim any time.
                     begun = self._case.looks[-1].at_ns - max(0, wait.call.open_ns)
-                    found.append(begun + int(min(beat.timeout_s, 1e9) * ONE))
-        return max(0, min(found)) if found else None
+                    of = wait.call.op if wait.call.op == NEW_GROUP else wording.group_of(wait)
+                    found.append((max(0, begun + int(min(timeout_s, 1e9) * ONE)), of))
+        if not found:
+            return None, ""
+        first = min(at_ns for at_ns, _ in found)
+        # Of calls that began together it is the same at each look.
+        return first, min(of for at_ns, of in found if at_ns < first + ONE)
+
+
+def _group(wait: Wait, ranks: Mapping[int, Inspection]) -> GroupCalls | None:
+    return next((group for group in ranks[wait.rank].groups if group.group == wait.call.group), None)
 
 
 def _members(wait: Wait, ranks: Mapping[int, Inspection]) -> tuple[int, ...]:
-    groups = ranks[wait.rank].groups
-    return next((group.ranks for group in groups if group.group == wait.call.group), ())
+    group = _group(wait, ranks)
+    return () if group is None else group.ranks

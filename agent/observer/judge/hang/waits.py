@@ -1,8 +1,9 @@
 """The ranks for which each rank waits, by the records of collectives of all ranks.
 
-A rank that is in call n of a group waits for the members of the group that have made fewer than n calls.  Who is waited
-for may itself wait in a call of another group, or of the same one a step behind: the cause is found at the end of these
-chains, at the ranks that wait for nobody.
+A rank that is in call n of a group waits for the members of the group that have made fewer than n calls; one that makes
+a new group, for its members that do not know it yet; one that meets others otherwise, for those that meet nobody.  Who
+is waited for may itself wait in a call of another group, or of the same one a step behind: the cause is found at the
+end of these chains, at the ranks that wait for nobody.
 
 Ranks that called different collectives at the same number are found by their newest calls.  Calls repeat from step to
 step: the calls before the difference have been followed by the right one earlier, which shows whose is wrong.
@@ -11,6 +12,8 @@ step: the calls before the difference have been followed by the right one earlie
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +26,8 @@ from ddptop.agent.wire import GroupCalls, Inspection, OpenCall, PastCall
 DEFAULT: Final = "0"
 """The name of the default group."""
 _POINT_TO_POINT: Final = frozenset({"send", "recv", "isend", "irecv", "recv_any_source"})
+NEW_GROUP: Final = "new_group"
+"""The call that is open while a group is made: it has no number, and the group no calls yet."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Wait:
     """Members of the group that have not called it, as far as that is known."""
     unknown: frozenset[int] = frozenset()
     """Members that may not have called it; of a send or a receive, the ranks that are in no call."""
+    function: str = ""
+    """The function of torch that has made the call, where it says more: `all_gather_object`, `init_device_mesh`."""
 
     @property
     def on(self) -> frozenset[int]:
@@ -84,7 +91,8 @@ def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int]
     known = {rank for rank, inspection in ranks.items() if inspection.observed}
     # One that answers late, or not at all, may stand in the very call; it made at least those that it sent before.
     late = {rank for rank, inspection in ranks.items() if inspection.by != "agent"}
-    stands_in = {rank: name for rank in late | (ranks.keys() - known) if (name := _collective(ranks[rank]))}
+    meets = {rank: name for rank, inspection in ranks.items() if (name := _collective(inspection))}
+    stands_in = {rank: name for rank, name in meets.items() if rank in late or rank not in known}
     idle = frozenset(rank for rank in there if not _is_in_call(ranks.get(rank)))
     members = {group: _members(group, groups, world) for group in {name for each in groups.values() for name in each}}
 
@@ -92,24 +100,29 @@ def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int]
     def missing(group: str, number: int, op: str) -> tuple[frozenset[int], frozenset[int]]:
         """Return the members that have not made a call, and those of which that is not known."""
         of = members.get(group, frozenset(range(world)))
-        behind = frozenset(other for other in of & known if _made(groups[other].get(group)) < number)
-        inside = frozenset(other for other, name in stands_in.items() if name in op)
+        behind = frozenset(other for other in of & known if not _has_made(groups[other].get(group), number, op))
+        inside = frozenset(other for other, name in stands_in.items() if name in op or op in name)
         return behind - late | (of & away), (of - known | behind & late) - inside - away
 
     waits: dict[int, tuple[Wait, ...]] = {}
     for rank, inspection in sorted(ranks.items()):
         found = []
         for call in inspection.open:
-            if not call.number or call.op in _POINT_TO_POINT:
+            if call.op != NEW_GROUP and (not call.number or call.op in _POINT_TO_POINT):
                 # Which of them it is for is not known.
                 found.append(Wait(rank, call, unknown=idle - {rank} or away))
                 continue
             behind, unknown = missing(call.group, call.number, call.op)
-            found.append(Wait(rank, call, behind - {rank}, unknown - {rank}))
+            function = meets.get(rank, "") if call.blocking else ""
+            function = function if call.op == NEW_GROUP or re.search("object|mesh", function) else ""
+            found.append(Wait(rank, call, behind - {rank}, unknown - {rank}, function))
+        if not found and rank in meets and _MEETING.match(meets[rank]):
+            found.append(_met(rank, meets[rank], idle - meets.keys()))
         if found:
             waits[rank] = tuple(found)
     if not waits:
-        return _by_stacks(ranks, there)
+        waits = {rank: (_met(rank, name, there - meets.keys()),) for rank, name in meets.items()}
+        return _concluded(waits, by_stacks=True) if waits else Waits()
     return _concluded(waits)
 
 
@@ -125,14 +138,13 @@ def _concluded(waits: dict[int, tuple[Wait, ...]], *, by_stacks: bool = False) -
     return Waits(waits, causes, circle, complete if not causes else (), by_stacks)
 
 
-def _by_stacks(ranks: Mapping[int, Inspection], present: frozenset[int]) -> Waits:
-    """Return the waits where no rank records its calls: who is in a collective by its stack waits for who is not."""
-    inside = {rank: name for rank, inspection in ranks.items() if (name := _collective(inspection))}
-    outside = frozenset(present - inside.keys())
-    waits: dict[int, tuple[Wait, ...]] = {
-        rank: (Wait(rank, OpenCall(name, "", 0, 0, 0, blocking=True), outside),) for rank, name in inside.items()
-    }
-    return _concluded(waits, by_stacks=True) if waits else Waits()
+_MEETING: Final = re.compile(r"new_group|new_subgroups|split_group|init_device_mesh|store")
+"""Functions by which ranks meet without a collective."""
+
+
+def _met(rank: int, function: str, outside: frozenset[int]) -> Wait:
+    """Return the wait of a rank that is in a function by its stack alone: for those that are in none."""
+    return Wait(rank, OpenCall(function, "", 0, 0, 0, blocking=True), unknown=outside)
 
 
 def _collective(inspection: Inspection) -> str:
@@ -143,8 +155,8 @@ def _is_in_call(inspection: Inspection | None) -> bool:
     return inspection is not None and bool(inspection.open)
 
 
-def _made(calls: GroupCalls | None) -> int:
-    return 0 if calls is None else calls.calls
+def _has_made(calls: GroupCalls | None, number: int, op: str) -> bool:
+    return calls is not None if op == NEW_GROUP else (0 if calls is None else calls.calls) >= number
 
 
 def _members(group: str, groups: Mapping[int, Mapping[str, GroupCalls]], world: int) -> frozenset[int]:
@@ -175,6 +187,8 @@ class Mismatch:
     """By rank."""
     odd: frozenset[int]
     """The ranks that called something else than what was due, or than most of them; empty where that is not known."""
+    is_ahead: bool = False
+    """True where what these called has always come after what was due: they have left that out."""
 
 
 def mismatch_of(ranks: Mapping[int, Inspection]) -> Mismatch | None:
@@ -187,7 +201,7 @@ def mismatch_of(ranks: Mapping[int, Inspection]) -> Mismatch | None:
             if inspection.observed and (found := _calls(inspection, name)) is not None
         }
         stand = {call.number for each in ranks.values() for call in each.open if call.group == name}
-        if len(calls) > 1 and (mismatch := _difference(name, calls, stand)) is not None:
+        if len(calls) > 1 and (mismatch := difference(name, calls, stand)) is not None:
             return mismatch
     return None
 
@@ -202,14 +216,16 @@ def _calls(inspection: Inspection, name: str) -> GroupCalls | None:
     return next((group for group in inspection.groups if group.group == name and group.recent), None)
 
 
-def _difference(name: str, calls: Mapping[int, GroupCalls], stand: Collection[int]) -> Mismatch | None:
+def difference(name: str, calls: Mapping[int, GroupCalls], stand: Collection[int]) -> Mismatch | None:
+    """Return the first difference in the newest calls of a group, by rank; `stand`: numbers that do not complete."""
     by_number = {
         rank: dict(enumerate(group.recent, group.calls - len(group.recent) + 1)) for rank, group in calls.items()
     }
     for number in sorted({number for each in by_number.values() for number in each}):
         at = {rank: each[number] for rank, each in by_number.items() if number in each}
         if len({_kind(call, exact=number in stand) for call in at.values()}) > 1:
-            return Mismatch(name, number, at, _odd(number, at, by_number))
+            odd = _odd(number, at, by_number)
+            return Mismatch(name, number, at, odd, bool(odd) and _is_ahead(number, at, odd, by_number))
     return None
 
 
@@ -227,6 +243,15 @@ def _odd(number: int, at: Mapping[int, PastCall], by_number: Mapping[int, Mappin
             return frozenset()
         usual = due
     return frozenset(rank for rank, call in at.items() if _kind(call) != usual)
+
+
+def _is_ahead(
+    number: int, at: Mapping[int, PastCall], odd: frozenset[int], by_number: Mapping[int, Mapping[int, PastCall]]
+) -> bool:
+    due = {_kind(call) for rank, call in at.items() if rank not in odd}
+    calls = [_kind(call) for each, call in sorted(by_number[min(odd)].items()) if each < number]
+    after = {then for call, then in itertools.pairwise(calls) if call in due}
+    return bool(after) and after == {_kind(at[rank]) for rank in odd}
 
 
 def _due(number: int, calls: Mapping[int, PastCall]) -> tuple[str, int] | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from ddptop.agent.observer.judge.hang.classes import Cause
 from ddptop.agent.observer.judge.hang.place import Place
-from ddptop.agent.observer.judge.hang.waits import DEFAULT, Wait
+from ddptop.agent.observer.judge.hang.waits import DEFAULT, NEW_GROUP, Mismatch, Wait
 from ddptop.agent.text import plural, size
-from ddptop.agent.wire import OpenCall, PastCall
+from ddptop.agent.wire import Inspection, OpenCall, PastCall
 
 _MOST_NAMED: Final = 3
 """Ranks that are named one by one; of more, the number is given."""
@@ -34,9 +34,14 @@ def verb(ranks: Collection[int], singular: str, several: str) -> str:
 
 
 def in_words(wait: Wait) -> str:
-    """Return `all_reduce 4 MiB (group tp)`."""
-    group = "" if wait.call.group in (DEFAULT, "") else f" (group {wait.call.group})"
-    return f"{called(wait.call)}{group}"
+    """Return `all_reduce 4 MiB (group tp)`, `new_group`."""
+    group = group_of(wait)
+    return f"{wait.function or called(wait.call)}{f' ({group})' if group else ''}"
+
+
+def group_of(wait: Wait) -> str:
+    """Return `group tp`; empty of the default group, and of one that is being made."""
+    return "" if wait.call.group in (DEFAULT, "") or wait.call.op == NEW_GROUP else f"group {wait.call.group}"
 
 
 def called(call: PastCall | OpenCall) -> str:
@@ -46,8 +51,8 @@ def called(call: PastCall | OpenCall) -> str:
 
 def waiting(wait: Wait, ranks: Collection[int], members: int, place: Place) -> str:
     """Return the whole of it: `all_reduce 4 MiB, default group, 3 of 4 ranks, train.py:40`."""
-    group = {DEFAULT: "default group", "": ""}.get(wait.call.group, f"group {wait.call.group}")
-    parts = (called(wait.call), group, f"{len(ranks)} of {plural(members, 'rank')}", place.line)
+    group = "default group" if wait.call.group == DEFAULT else group_of(wait)
+    parts = (wait.function or called(wait.call), group, f"{len(ranks)} of {plural(members, 'rank')}", place.line)
     return ", ".join(part for part in parts if part)
 
 
@@ -103,19 +108,40 @@ def _of_several(says: str) -> str:
     return f"{several} {rest}".strip()
 
 
-def difference(
-    one: tuple[Collection[int], PastCall, Place],
-    other: tuple[Collection[int], PastCall, Place],
-    number: int,
-    group: str,
-    world: int,
-) -> str:
-    """Return the line about ranks that called different collectives as call `number` of a group, and where."""
-    (ranks, mine, _), (others, theirs, there) = one, other
-    of = "" if group == DEFAULT else f" of group {group}"
-    at = f" at {there.line}" if there.line else ""
-    text = f"{named(ranks, world)} entered {called(mine)}, {named(others, world)} {called(theirs)}{at}"
-    return f"{text} (call {number:,}{of})"
+def difference(mismatch: Mismatch, lines: Mapping[int, str], world: int) -> str:
+    """Return the line about ranks that called different collectives, and where; those that differ from the usual first.
+
+    Args:
+        mismatch: the calls.
+        lines: by rank, the user's line that has called.
+        world: number of ranks of the run.
+    """
+    by_call: dict[tuple[str, str], list[int]] = {}
+    # Where the operations are the same, their inputs differ.
+    calls = mismatch.calls.values()
+    same = len({call.op for call in calls}) == 1 and all(call.form for call in calls)
+    for rank, call in sorted(mismatch.calls.items(), key=lambda each: (each[0] not in mismatch.odd, each[0])):
+        by_call.setdefault((call.form if same else called(call), lines.get(rank, "")), []).append(rank)
+    parts = [f"{named(ranks, world)} {call}{f' ({line})' if line else ''}" for (call, line), ranks in by_call.items()]
+    first = next(iter(by_call.values()))
+    op = f" {mismatch.calls[first[0]].op}" if same else ""
+    parts[0] = parts[0].replace(named(first, world), f"{named(first, world)} called{op}", 1)
+    of = "" if mismatch.group == DEFAULT else f" of group {mismatch.group}"
+    text = f"{', '.join(parts[:_MOST_NAMED])} as call {mismatch.number:,}{of}"
+    if not mismatch.is_ahead:
+        return text
+    return f"{text}: {named(mismatch.odd, world)} {verb(mismatch.odd, 'is', 'are')} one call ahead"
+
+
+def locks(inspections: Iterable[Inspection]) -> str:
+    """Return a lock for which a thread of these ranks waits, with its holder where that is known; empty without any."""
+    found = [(each.rank, thread) for each in inspections for thread in each.threads if thread.lock]
+    if not found:
+        return ""
+    rank, thread = found[0]
+    others = sorted({other for other, _ in found} - {rank})
+    likewise = f"; likewise in rank {others[0]}" if others else ""
+    return f"rank {rank}'s {thread.name} waits for the lock {thread.lock}{likewise}"
 
 
 def raised(rank: int, exception: str, stands: str, waiters: Collection[int], world: int) -> str:

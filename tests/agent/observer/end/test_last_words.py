@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ddptop.agent import wire
 from ddptop.agent.observer.end import cause, kinds
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
@@ -71,13 +72,13 @@ def test_another_collective_is_told_with_who_called_what() -> None:
 
 
 def test_another_order_is_a_mismatch_too() -> None:
-    """The same call at another line; of two ranks none is the odd one, and the first to fail stays the cause."""
+    """The same call at another line; of two ranks none is the odd one, and none is marked."""
     found = judged(failed(0, TIMEOUT, trace("all_reduce", 10), 5), failed(1, TIMEOUT, trace("all_reduce", 30), 6))
     assert found.kind == "mismatch"
     assert found.cause is not None
     assert "train.py:10" in found.cause
     assert "train.py:30" in found.cause
-    assert found.rank == 0
+    assert found.rank is None
 
 
 def test_another_size_is_told_from_the_crash_of_gloo(tmp_path: Path) -> None:
@@ -87,8 +88,7 @@ def test_another_size_is_told_from_the_crash_of_gloo(tmp_path: Path) -> None:
     log.write_text(f"epoch 1\n{ENFORCE}{dump('all_reduce', 12)}")
     reset = failed(0, f"{GLOO}pair.cc:545] Read error: Connection reset by peer.", trace("all_reduce", 12), 20)
     found = judged(reset, member(1), deaths=(Death(1, 30, -signal.SIGABRT),), directory=RunDir(tmp_path))
-    assert found.kind == "mismatch"
-    assert found.rank == 1
+    assert (found.kind, found.rank) == ("mismatch", None)
     assert found.cause == (
         "ranks 0-1 called all_reduce (train.py:12 main) with sizes that do not match: "
         "1,000 bytes came where 12 were expected"
@@ -109,6 +109,42 @@ def test_another_size_is_told_where_the_other_rank_has_gone_on(tmp_path: Path) -
     )
 
 
+def called(rank: int, number: int, *forms: str, line: int = 12) -> Member:
+    """Return a rank that lost a peer in an all-reduce, with its newest calls."""
+    recent = tuple(wire.PastCall("all_reduce", 4 * int(form[8:-1]), form) for form in forms)
+    calls = wire.GroupCalls("0", number, (), recent)
+    return member(rank, Ended(20 + rank, 1, CLOSED, trace("all_reduce", line), calls=calls))
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_of_three_the_one_with_another_size_is_named_with_type_and_shape(tmp_path: Path, odd: int) -> None:
+    """In one line for all: what each called, of the one that gloo has ended, too; the victim is not marked."""
+    log = RunDir(tmp_path).rank_log(1)
+    log.parent.mkdir()
+    log.write_text(ENFORCE + dump("all_reduce", 12))
+    others = [called(rank, 9, "float32[1000]" if rank == odd else "float32[64]") for rank in (0, 2)]
+    found = judged(*others, member(1), deaths=(Death(1, 10, -signal.SIGABRT),), directory=RunDir(tmp_path))
+    usual = "ranks 1-2" if odd == 0 else "ranks 0-1"
+    assert found.cause == f"rank {odd} called all_reduce float32[1000], {usual} float32[64] (train.py:12 main)"
+    assert (found.kind, found.rank) == ("mismatch", odd)
+
+
+def test_a_rank_that_has_left_out_a_call_is_told_as_one_call_ahead(tmp_path: Path) -> None:
+    """Its lines are others: what it called comes after what was due, by its own calls before."""
+    log = RunDir(tmp_path).rank_log(1)
+    log.parent.mkdir()
+    log.write_text(ENFORCE + dump("all_reduce", 20))
+    small, large = "float32[64]", "float32[1000]"
+    behind = called(0, 9, small, large, small, large, small, line=20)
+    ahead = called(2, 9, small, large, small, large, large, line=22)
+    found = judged(behind, ahead, member(1), deaths=(Death(1, 10, -signal.SIGABRT),), directory=RunDir(tmp_path))
+    assert found.cause == (
+        f"rank 2 called all_reduce {large} (train.py:22 main) where ranks 0-1 called all_reduce {small} "
+        "(train.py:20 main): rank 2 is one call ahead"
+    )
+    assert found.rank == 2
+
+
 @pytest.mark.parametrize(
     ("backend", "printed", "kind"),
     [(CLOSED, "", "mismatch"), ("DistBackendError: NCCL error", "", "aborted"), (CLOSED, "free(): bad\n", "aborted")],
@@ -125,7 +161,7 @@ def test_another_size_is_told_where_the_words_of_gloo_are_not_read(
     crash.write_text(printed + dump("all_reduce", 31))
     lost = failed(0, backend, trace("all_reduce", 12), 20)
     found = judged(lost, member(1), deaths=(Death(1, 10, -signal.SIGABRT),), directory=RunDir(tmp_path))
-    assert (found.kind, found.rank) == (kind, 1)
+    assert (found.kind, found.rank) == (kind, None if kind == "mismatch" else 1)
     assert found.cause is not None
     assert "train.py:31 main" in found.cause
 

@@ -178,7 +178,7 @@ def test_the_cpu_of_the_training_thread_is_no_work_of_other_threads(start):
 @pytest.mark.parametrize(
     ("does", "field", "least", "says"),
     [
-        ("files", "file_bytes", 1 << 20, "reads and writes files"),
+        ("files", "file_bytes", 1 << 20, "works: it writes files"),
         ("sockets", "socket_bytes", 1 << 20, "reads from a socket"),
         ("threads", "thread_cpu_ms", 400, "its threads compute"),
         ("child", "child_cpu_ms", 400, "compute"),

@@ -72,10 +72,11 @@ def test_the_json_has_what_is_known_of_a_hang():
         "class": "not_entered", "ranks": [1], "where": "train.py:31 main",
         "waiting": "all_reduce 4 MiB, default group, 3 of 4 ranks, train.py:40",
         "evidence": "record of collectives, stacks", "sure": True, "timeout_at": NOW + 1742,
+        "timeout_of": None,
     }  # fmt: skip
     assert status.interval_json(verdict)["hang"] == status.as_json(hung_frame())["verdict"]["hang"]
     assert status.interval_json(verdict)["level"] == "error"
     assert status.hang_json(wire.Hang("gone")) == {
         "class": "gone", "ranks": [], "where": None, "waiting": None, "evidence": None, "sure": True,
-        "timeout_at": None,
+        "timeout_at": None, "timeout_of": None,
     }  # fmt: skip

@@ -115,8 +115,8 @@ def test_one_stands_in_a_call_that_the_other_has_not_made(seen: Seen) -> None:
     assert (call.op, call.number, call.bytes, call.blocking, call.sure) == ("all_reduce", 4, 4000, True, True)
     assert 0 < call.open_ns < 1e9 * _BUSY_S
     assert (default.calls, default.ranks, pair.calls, pair.ranks) == (4, (0, 1), 1, (0, 1))
-    assert default.recent == (wire.PastCall("all_reduce", 4000),) * 4
-    assert pair.recent == (wire.PastCall("broadcast", 4000),)
+    assert default.recent == (wire.PastCall("all_reduce", 4000, "float32[1000]"),) * 4
+    assert pair.recent == (wire.PastCall("broadcast", 4000, "float32[1000]"),)
     assert (late.open, calls(late)) == ((), {default.group: 3, pair.group: 1})
     # Without hooks the first step has to be over: DDP's constructor communicates unseen.
     assert (waits.observed, late.observed) == ((True, True) if seen.by != "wrapper" else (False, False))

@@ -71,14 +71,21 @@ def test_the_json_has_all_that_was_told() -> None:
             "open_s": 12.0,
             "blocking": True,
             "sure": True,
+            "form": None,
         }
     ]
     assert waits["groups"] == [
-        {"group": "0", "calls": 1204, "ranks": [], "recent": [{"op": "all_reduce", "bytes": 4 << 20}]}
+        {
+            "group": "0",
+            "calls": 1204,
+            "ranks": [],
+            "timeout_s": None,
+            "recent": [{"op": "all_reduce", "bytes": 4 << 20, "form": None}],
+        }
     ]
     assert sleeps["threads"] == [
         {
-            "name": "MainThread", "main": True, "native_id": None, "left_out": 0, "holds_gil": None,
+            "name": "MainThread", "main": True, "native_id": None, "left_out": 0, "holds_gil": None, "lock": None,
             "frames": [
                 {"function": "main", "file": "train.py", "line": 31, "source": "time.sleep(3600)", "library": False},
                 {"function": "<module>", "file": "train.py", "line": 52, "source": "main()", "library": False},

@@ -15,7 +15,15 @@ PATTERN = in_user_code(31, source="re.match(pattern, text)")
 
 def done(run: Run, seconds: float, **rates: float) -> Work:
     """Return what a rank has done after so many seconds, by what it does in one."""
-    names = ("file_bytes", "socket_bytes", "child_bytes", "child_cpu_ms", "thread_cpu_ms", "connections")
+    names = (
+        "file_bytes",
+        "socket_bytes",
+        "child_bytes",
+        "child_cpu_ms",
+        "thread_cpu_ms",
+        "connections",
+        "written_bytes",
+    )
     grown = {name: int(seconds * rates.get(name, 0.0)) for name in names}
     return Work(at_ns=run.now_ns, children=2, **grown)
 
@@ -35,7 +43,9 @@ def stands(run: Run, work: Callable[[float], Work], frames=READS, since_s: float
     ("rates", "says"),
     [
         ({"socket_bytes": 240_000}, "rank 0 works: it reads from a socket, 240 kB/s"),
-        ({"file_bytes": 12_000_000}, "rank 0 works: it reads and writes files, 12 MB/s"),
+        ({"file_bytes": 12_000_000}, "rank 0 works: it reads files, 12 MB/s"),
+        ({"file_bytes": 12_000_000, "written_bytes": 12_000_000}, "rank 0 works: it writes files, 12 MB/s"),
+        ({"file_bytes": 24_000_000, "written_bytes": 12_000_000}, "rank 0 works: it reads and writes files, 24 MB/s"),
         ({"child_cpu_ms": 1900}, "rank 0 works: its 2 child processes compute, 190% CPU"),
         ({"child_bytes": 800_000}, "rank 0 works: its 2 child processes move data, 800 kB/s"),
         ({"thread_cpu_ms": 1500}, "rank 0 works: its threads compute, 150% CPU"),

@@ -375,10 +375,10 @@ def parted(run: Run, mine: PastCall, theirs: PastCall, odd: int = 1) -> Where:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (PastCall("broadcast", 4 << 20), "entered broadcast 4 MiB"),
-        (PastCall("all_reduce", 8 << 20), "entered all_reduce 8 MiB"),
-        (PastCall("all_reduce", 64), "entered all_reduce 64 B"),
-        (BARRIER, "entered barrier"),
+        (PastCall("broadcast", 4 << 20), "called broadcast 4 MiB"),
+        (PastCall("all_reduce", 8 << 20), "called all_reduce 8 MiB"),
+        (PastCall("all_reduce", 64), "called all_reduce 64 B"),
+        (BARRIER, "called barrier"),
     ],
 )
 def test_another_collective_is_told_from_the_one_that_was_due(world, odd, call, says):
@@ -387,9 +387,9 @@ def test_another_collective_is_told_from_the_one_that_was_due(world, odd, call, 
     finding = run.until_told(SOON_S, parted(run, call, REDUCE, odd))
     hang = hang_of(finding)
     assert (hang.kind, hang.ranks, hang.where) == ("mismatch", (odd,), "train.py:50 main")
-    assert finding.text.startswith(f"rank {odd} {says}, rank")
-    assert "all_reduce 4 MiB at train.py:40" in finding.text
-    assert "train.py:50 main" in finding.text
+    assert finding.text.startswith(f"rank {odd} {says} (train.py:50), rank")
+    assert "all_reduce 4 MiB (train.py:40) as call " in finding.text
+    assert ("is one call ahead" in finding.text) == (call == PastCall("all_reduce", 64))
 
 
 def test_a_rank_that_evaluates_alone_is_told_and_not_the_one_that_waits_for_it_in_a_barrier():
@@ -787,7 +787,7 @@ def test_unequal_sizes_are_a_mismatch_where_the_gather_does_not_complete(stands)
     finding = run.until_told(SOON_S, where)
     if stands:
         assert hang_of(finding).kind == "mismatch"
-        for said in ("all_gather 28 B", "all_gather 16 KiB", f"(call {run.calls + 1})", "train.py:40"):
+        for said in ("all_gather 28 B", "all_gather 16 KiB", f"as call {run.calls + 1}", "train.py:40"):
             assert said in finding.text
     else:
         assert (hang_of(finding).kind, finding.rank) == ("not_entered", 1)
