@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from support.harness import carriers, until
+from support.processes import supervised
 
-from ddptop.agent.observer import observer
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 
@@ -83,7 +83,7 @@ def launch(new_run: Callable[..., RunDir], tmp_path: Path) -> Callable[..., RunD
         script.write_text(text)
         stand_in = (sys.executable, str(SPAWNER), str(world), str(script))
         directory = new_run(world=world, cwd=str(tmp_path), command=command or stand_in, **fields)
-        observer.start(directory)
+        supervised.observe(directory)
         return directory
 
     return go

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +14,7 @@ from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from support.harness import DEADLINE_S, free_port, until
+from support.processes.kept import Kept
 
 FORKED: Final = Path(__file__).with_name("forked.py")
 """The script of the kept process; not imported here, because it imports torch."""
@@ -54,31 +50,7 @@ class Ranks:
         return self.code
 
 
-class _Kept:
-    """The process that forks them; it ends with its input, so that it stays with nobody."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._one_asks = threading.Lock()
-
-    def start(self, request: Mapping[str, object]) -> int:
-        with self._one_asks:
-            if self._process is None:
-                # Runs are told by what stands in the environment of their processes.
-                environment = {name: value for name, value in os.environ.items() if not name.startswith("DDPTOP")}
-                self._process = subprocess.Popen(
-                    [sys.executable, str(FORKED)],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-                )  # fmt: skip
-                atexit.register(self._process.communicate)
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            return int(self._process.stdout.readline())
-
-
-_KEPT: Final = _Kept()
+_KEPT: Final = Kept(FORKED)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,9 @@ torch.profiler itself says of the own time of each operator to `rank-N.averages`
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
 import subprocess
 import sys
@@ -14,6 +16,8 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 STEPS: Final = range(5, 8)
 CULPRIT: Final = 2
@@ -31,9 +35,16 @@ def profile(folder: Path) -> dict[str, Any]:
 
 
 def merge(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Have the traces of a folder joined, as the observer does."""
-    command = [sys.executable, "-m", "ddptop.agent.observer.record.profiles", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    """Have the traces of a folder joined by the program that the observer starts for it, in this process."""
+    from ddptop.agent.observer.record.profiles import __main__ as program
+
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+        patch.setattr(sys, "argv", ["profiles", str(folder)])
+        # That would bound this process.
+        patch.setattr(program, "_bound_memory", lambda: None)
+        code = program.main()
+    return subprocess.CompletedProcess(["profiles", str(folder)], code, "", said.getvalue())
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -84,7 +84,9 @@ def by_hand(tmp_path: Path) -> Iterator[ByHand]:
         process = subprocess.Popen(
             [sys.executable, str(SPAWNER), "2", "script.py"],
             cwd=tmp_path,
-            env=os.environ | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2", name: value} | variables,
+            env=os.environ
+            | {"EXEC": "", "TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2", name: value}
+            | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             preexec_fn=bind,

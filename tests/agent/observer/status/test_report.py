@@ -54,7 +54,7 @@ def died(launch: Callable[..., RunDir], folder: Path, end: str, **fields: object
 
 def test_a_crash_is_reported_with_its_line(launch: Callable[..., RunDir], tmp_path: Path) -> None:
     """First cause, kind and advice, the stack once, the last output before it; the other rank is collateral."""
-    found = died(launch, tmp_path, "crash()")
+    found = died(launch, tmp_path, "crash()", environment={"EXEC": ""})
     assert (found.state, found.cause) == (
         "failed", "rank 1 was killed by SIGSEGV (a crash in native code) at script.py:8 crash; last output: epoch 1 of "
         "rank 1 with s3cr3t-value",

@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from support.harness import WAIT, WAITING, carriers, until
+from support.harness import WAIT, WAITING, carriers, ddptop, until
+from support.processes import supervised
 from support.processes.supervised import events, over, running
 
 from ddptop.agent import wire
@@ -36,6 +36,12 @@ Launch = Callable[..., RunDir]
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again at once."""
     monkeypatch.setattr(detached, "_AGAIN_S", 0.3)
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let successors be forks, which start in a tenth of the time."""
+    monkeypatch.setattr(observer, "start", supervised.observe)
 
 
 def lose_observer(directory: RunDir) -> int:
@@ -76,13 +82,7 @@ def test_another_takes_over_and_obeys(launch: Launch) -> None:
     assert directory.read().torchrun == run.torchrun
     until(lambda: any(f"observer {first} is gone" in text for text in events(directory)), "the event")
     assert "rank 0 is up" in "".join(events(directory)), "what was recorded before is still there"
-    # Told by a shell of its own, as a user would.
-    done = subprocess.run(
-        [sys.executable, "-m", "ddptop.tui.cli.main", "kill", directory.name],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ddptop("kill", directory.name)
     assert (done.returncode, done.stdout) == (0, f"{directory.name}: 2 ranks ended, 0 left\n")
     until(lambda: not is_alive(second), "the second observer has gone")
     assert carriers(run.run_id) == []
@@ -95,23 +95,20 @@ def test_of_many_that_want_to_take_over_one_does(launch: Launch) -> None:
     directory = launch(WAIT)
     running(directory)
     lose_observer(directory)
-    command = [sys.executable, "-m", "ddptop.agent.observer.observer", str(directory.path)]
-    contenders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(8)]
-    try:
-        until(lambda: survey.look(directory).supervised, "one of them")
-        until(lambda: sum(each.poll() is None for each in contenders) == 1, "all but one have left")
-        assert Claim.acquire(directory.path) is None
-        (winner,) = (each for each in contenders if each.poll() is None)
-        assert directory.read().observer == identify(winner.pid)
-        until(lambda: takeovers(directory), "the event")
-        assert takeovers(directory) == 1
-    finally:
-        for each in contenders:
-            each.kill()
-            each.wait()
+    contenders = [supervised.observe(directory) for _ in range(8)]
+
+    def left() -> list[Process]:
+        return [found for pid in contenders if (found := identify(pid))]
+
+    until(lambda: survey.look(directory).supervised, "one of them")
+    until(lambda: len(left()) == 1, "all but one have left")
+    assert Claim.acquire(directory.path) is None
+    assert [directory.read().observer] == left()
+    until(lambda: takeovers(directory), "the event")
+    assert takeovers(directory) == 1
 
 
-def test_an_adopted_run_ends_as_its_ranks_say(launch: Launch, tmp_path: Path) -> None:
+def test_an_adopted_run_ends_as_its_ranks_say(launch: Launch, forks: None, tmp_path: Path) -> None:
     """The exit status of an adopted torchrun is not known: what the ranks wrote decides."""
     directory = launch("import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)")
     running(directory)
@@ -122,7 +119,7 @@ def test_an_adopted_run_ends_as_its_ranks_say(launch: Launch, tmp_path: Path) ->
     assert any("own exit status will not be known" in text for text in events(directory))
 
 
-def test_a_kill_goes_on_where_the_observer_was_killed_at_it(launch: Launch) -> None:
+def test_a_kill_goes_on_where_the_observer_was_killed_at_it(launch: Launch, forks: None) -> None:
     """The successor finds in the record that the run was being killed, ends it, and does not call that a failure."""
     directory = launch(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAIT}")
     running(directory)
@@ -137,7 +134,7 @@ def test_a_kill_goes_on_where_the_observer_was_killed_at_it(launch: Launch) -> N
     assert carriers(directory.read().run_id) == []
 
 
-def test_torchrun_is_found_though_nobody_wrote_down_who_it_is(launch: Launch) -> None:
+def test_torchrun_is_found_though_nobody_wrote_down_who_it_is(launch: Launch, forks: None) -> None:
     """An observer killed between the start of torchrun and its note of it leaves a run, not an orphan."""
     directory = launch(WAIT)
     running(directory)
@@ -149,7 +146,7 @@ def test_torchrun_is_found_though_nobody_wrote_down_who_it_is(launch: Launch) ->
     until(lambda: directory.read().torchrun == torchrun, "the same torchrun in the record")
 
 
-def test_what_an_unseen_end_has_left_behind_is_ended(launch: Launch, tmp_path: Path) -> None:
+def test_what_an_unseen_end_has_left_behind_is_ended(launch: Launch, forks: None, tmp_path: Path) -> None:
     """Ranks that finish without an observer leave a child behind: the run's end is written only once it is gone."""
     directory = launch(
         "import os, subprocess, sys, time\n"
@@ -182,12 +179,7 @@ def test_ranks_of_an_orphaned_child_fall_to_the_observer(launch: Launch, tmp_pat
     strays = [identify(int(file.read_text())) for file in files]
     assert all(strays)
     assert not {stray.pid for stray in strays if stray} & set(carriers(directory.read().run_id))
-    done = subprocess.run(
-        [sys.executable, "-m", "ddptop.tui.cli.main", "kill", directory.name],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ddptop("kill", directory.name)
     assert "2 ranks and 2 helpers ended, 0 left" in done.stdout
     assert not any(is_alive(stray) for stray in strays)
 
