@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import traceback
@@ -21,7 +22,6 @@ HOSTILE = {
     "surrogates": "raise ValueError('a\\udcff\\ud800b')",
     "zeros": "raise ValueError('\\0' * 200_000)",
     "notes": "error = ValueError('noted')\nerror.__notes__ = 5\nraise error",
-    "exit": "class Code:\n    def __str__(self): raise RuntimeError\nraise SystemExit(Code())",
     "deep": "def f(): f()\nf()",
 }
 
@@ -29,17 +29,34 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_any_exception_leaves_a_readable_record(rank, kind):
     """Its length, its text and its methods are the script's; the record is ours."""
-    done = rank.run(HOSTILE[kind])
-    assert done.returncode == 1
+    account = Account(rank.directory, Member(0, 0, 1, Process(os.getpid(), 1.0), "h", 0, "p", "c", None), Faults())
+    account.begin()
+    with pytest.raises(Exception) as raised:  # noqa: PT011 # whichever it is
+        exec(HOSTILE[kind], {})
+    account.end(1, *ending.texts(raised.value, raised.value.__traceback__), None, 7)
     ended = rank.member.ended
     assert ended.exit_code == 1
+    assert 0 < len(ended.error.encode()) <= LONGEST_ERROR
+    assert 0 < len(ended.traceback.encode()) <= LONGEST_TRACEBACK
+
+
+def test_a_long_exception_is_cut_in_its_middle(rank):
+    """The record of a real rank has its beginning and its end."""
+    assert rank.run("raise ValueError('first ' + 'x' * 3_000_000 + ' last')").returncode == 1
+    ended = rank.member.ended
+    assert ended.exit_code == 1
+    assert ended.error.startswith("ValueError: first x")
+    assert "bytes cut out" in ended.error
+    assert ended.error.endswith("x last")
+    assert "bytes cut out" in ended.traceback
     assert len(ended.error.encode()) <= LONGEST_ERROR
-    assert len((ended.traceback or "").encode()) <= LONGEST_TRACEBACK
-    if kind == "long":
-        assert ended.error.startswith("ValueError: first x")
-        assert "bytes cut out" in ended.error
-        assert ended.error.endswith("x last")
-        assert "bytes cut out" in ended.traceback
+
+
+def test_an_exit_with_an_object_that_has_no_text_is_recorded(rank):
+    """It is told by its class."""
+    hostile = "class Code:\n    def __str__(self): raise RuntimeError\nraise SystemExit(Code())"
+    assert rank.run(hostile).returncode == 1
+    assert (rank.member.ended.exit_code, rank.member.ended.error) == (1, "SystemExit: Code")
 
 
 @pytest.mark.parametrize(
@@ -48,6 +65,8 @@ def test_any_exception_leaves_a_readable_record(rank, kind):
 def test_the_status_is_the_systems(rank, code, status):
     """What is written down is what the process ends with."""
     assert ending.status(code) == status
+    if code in (-1, 2**80, "bad"):
+        assert rank.run(f"raise SystemExit({code!r})").returncode == rank.member.ended.exit_code == status
     if code != 0:
         assert rank.run(f"raise SystemExit({code!r})").returncode == rank.member.ended.exit_code == status
 

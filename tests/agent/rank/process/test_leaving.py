@@ -1,11 +1,10 @@
-"""What a process waits for after its script, against a process that does wait for it."""
+"""What a process waits for after its script, against processes that do wait for it, forks of one."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-
-import pytest
 
 SCRIPT = """
 import multiprocessing, os, queue, sys, threading, time
@@ -24,40 +23,50 @@ ENDS
 """
 
 
-@pytest.mark.parametrize(
-    ("start", "ends", "says"),
-    [
-        ("", "", ""),
-        ("threading.Thread(target=uploads, name='uploader').start()", "", "thread uploader (<string>:8)"),
-        ("threading.Thread(target=uploads, daemon=True).start()", "", ""),
-        ("threading.Thread(target=uploads, name='ddptop-agent').start()", "", ""),
-        ("pool = ThreadPoolExecutor(1); pool.submit(int).result(); time.sleep(0.05)", "", ""),
-        (
-            "pool = ThreadPoolExecutor(1, 'save'); pool.submit(uploads); time.sleep(0.05)",
-            "",
-            "thread save_0 (<string>:8)",
-        ),
-        (
-            "many = multiprocessing.Queue(); many.put(bytes(1 << 20)); time.sleep(0.05)",
-            "many.get()",
-            "a queue that nobody reads",
-        ),
-        (
-            "fork = multiprocessing.get_context('fork')\n"
-            "child = fork.Process(target=time.sleep, args=(9,), name='eval'); child.start()",
-            "child.kill()",
-            "process eval (pid ",
-        ),
-        (
-            "[threading.Thread(target=uploads, name=f't{n}').start() for n in range(5)]",
-            "",
-            "thread t0 (<string>:8), thread t1 (<string>:8), thread t2 (<string>:8) and 2 more",
-        ),
-    ],
-)
-def test_what_a_process_waits_for_at_its_exit(start: str, ends: str, says: str) -> None:
+FORKS = """
+import json, os, sys
+for code in json.loads(sys.argv[1]):
+    if not (pid := os.fork()):
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+CASES = [
+    ("", "", ""),
+    ("threading.Thread(target=uploads, name='uploader').start()", "", "thread uploader (<string>:8)"),
+    ("threading.Thread(target=uploads, daemon=True).start()", "", ""),
+    ("threading.Thread(target=uploads, name='ddptop-agent').start()", "", ""),
+    ("pool = ThreadPoolExecutor(1); pool.submit(int).result(); time.sleep(0.05)", "", ""),
+    (
+        "pool = ThreadPoolExecutor(1, 'save'); pool.submit(uploads); time.sleep(0.05)",
+        "",
+        "thread save_0 (<string>:8)",
+    ),
+    (
+        "many = multiprocessing.Queue(); many.put(bytes(1 << 20)); time.sleep(0.05)",
+        "many.get()",
+        "a queue that nobody reads",
+    ),
+    (
+        "fork = multiprocessing.get_context('fork')\n"
+        "child = fork.Process(target=time.sleep, args=(9,), name='eval'); child.start()",
+        "child.kill()",
+        "process eval (pid ",
+    ),
+    (
+        "[threading.Thread(target=uploads, name=f't{n}').start() for n in range(5)]",
+        "",
+        "thread t0 (<string>:8), thread t1 (<string>:8), thread t2 (<string>:8) and 2 more",
+    ),
+]
+"""What a process has begun, what ends it, and for what it waits."""
+
+
+def test_what_a_process_waits_for_at_its_exit() -> None:
     """Threads that are no daemons with their line, queues that nobody reads, processes; nothing of the agent's own."""
-    code = SCRIPT.replace("START", start).replace("ENDS", ends)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    told = done.stdout.removesuffix("\n")
-    assert told == says or (says.endswith("pid ") and told.startswith(says))
+    codes = [SCRIPT.replace("START", start).replace("ENDS", ends) for start, ends, _ in CASES]
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, json.dumps(codes)], capture_output=True, text=True, timeout=120, check=True
+    )
+    for told, (start, _, says) in zip(done.stdout.splitlines(), CASES, strict=True):
+        assert told == says or (says.endswith("pid ") and told.startswith(says)), start
