@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from support.harness import ddptop, status, write_script
@@ -165,22 +164,3 @@ def test_the_steps_are_those_that_the_script_has_counted(
     assert (f"steps are {steps_are}: " in events) == (steps_are in ("backward passes", "batches"))
     assert ("no optimizer step seen: steps are not counted" in events) == (how == "unseen")
     assert ("steps are counted anew: " in events) == how.startswith(("evaluated", "warmed"))
-
-
-SPAWNS = """
-import torch.multiprocessing as mp
-
-def main(rank):
-    pass
-
-if __name__ == "__main__":
-    mp.spawn(main, nprocs=2)
-"""
-
-
-def test_a_script_that_starts_its_own_ranks_is_told_how_they_are_seen(tmp_path: Path) -> None:
-    """Under the runner alone nothing of them is: the line to type stands among the events."""
-    path = write_script(tmp_path, SPAWNS)
-    launched = ddptop("launch", "--plain", "--world", "1", str(path), cwd=tmp_path)
-    events = ddptop("events", launched.stdout.split()[-1]).stdout
-    assert f"`ddptop launch --start spawn --world 2 {path}` shows them as ranks" in events

@@ -9,13 +9,11 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from support import perfetto
 from support.values import traces
 from support.values.traces import kineto, rank, spent, step
 
@@ -33,61 +31,6 @@ def _times(document: dict[str, Any], name: str) -> list[tuple[int, int]]:
     base = document["baseTimeNanoseconds"]
     events = [event for event in document["traceEvents"] if event["name"] == name and event["ph"] != "M"]
     return sorted((event["pid"], base + round(event["ts"] * 1000)) for event in events)
-
-
-def test_traces_of_the_profiler_become_one_sound_trace(profile: Path) -> None:
-    """The format is kept, as an independent check of it says; every operator and arrow of both ranks is there once."""
-    own = [traces.read(profile / f"rank-{number}.json.gz")["traceEvents"] for number in (traces.PEER, traces.CULPRIT)]
-    assert traces.merge(profile).returncode == 0
-    document = traces.read(profile / "trace.json.gz")
-    assert traces.faults(document) == []
-    assert list(_titles(document).values()) == ["rank 0 · node1", "rank 2 · node1"]
-    for index, events in enumerate(own):
-        wanted = Counter(event["name"] for event in events if event.get("cat") == "cpu_op")
-        pid = list(_titles(document))[index]
-        mine = [event for event in document["traceEvents"] if event["pid"] == pid]
-        assert Counter(event["name"] for event in mine if event.get("cat") == "cpu_op") == wanted
-        assert len([event for event in mine if event["ph"] == "s"]) == len([e for e in events if e["ph"] == "s"]) > 0
-        assert [event["name"] for event in mine if event.get("cat") == "ddptop step"] == ["step 5", "step 6", "step 7"]
-        names = [event["name"] for event in mine if event.get("cat") == "ddptop phase"]
-        assert names == ["data", "forward"] * 3
-
-
-@pytest.mark.skipif(perfetto.NODE is None, reason="no node on this machine, which Perfetto's trace processor runs in")
-def test_perfetto_takes_the_whole_trace(profile: Path) -> None:
-    """Its trace processor loses nothing, and shows a process for each rank, with all events and arrows there."""
-    assert traces.merge(profile).returncode == 0
-    trace_file = profile / "trace.json.gz"
-    events = traces.read(trace_file)["traceEvents"]
-    lost, processes, slices, arrows = perfetto.ask(
-        trace_file,
-        "select name from stats where value > 0 and severity in ('error', 'data_loss')",
-        "select name from process where pid > 0 order by pid",
-        "select name, ts, dur from slice",
-        "select id from flow",
-    )
-    assert lost == []
-    assert [each["name"] for each in processes] == ["rank 0 · node1", "rank 2 · node1"]
-    begin = min(event["ts"] for event in events if event["ph"] == "X")
-    wanted = Counter(
-        (event["name"], round(1000 * (event["ts"] - begin)), round(1000 * event["dur"]))
-        for event in events
-        if event["ph"] == "X"
-    )
-    first = min(each["ts"] for each in slices)
-    assert Counter((each["name"], each["ts"] - first, each["dur"]) for each in slices) == wanted
-    assert len(arrows) == sum(event["ph"] == "s" for event in events)
-
-
-def test_only_the_trace_and_the_summary_remain(profile: Path) -> None:
-    """The traces of the ranks are in the one trace; other files are left alone."""
-    before = {path.name for path in profile.iterdir()}
-    # Of a rank that has died after it had written its trace, and of one that died while it did.
-    (profile / "rank-7.json.gz").touch()
-    (profile / ".rank-8.json.gz").touch()
-    assert traces.merge(profile).returncode == 0
-    gone = {"rank-0.json.gz", "rank-2.json.gz"}
-    assert {path.name for path in profile.iterdir()} == before - gone | {"trace.json.gz", "summary.json"}
 
 
 def test_times_are_on_one_clock(tmp_path: Path) -> None:

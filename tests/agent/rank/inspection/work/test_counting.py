@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from support import late
-from support.harness import until
+from support.harness import until, write_script
+from support.processes.ranks import observed
 
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.work import arithmetic, counting
@@ -463,8 +464,8 @@ dist.destroy_process_group()
 """
 
 
-def test_a_training_whose_ddp_another_thread_has_made_is_not_counted(rank: Any) -> None:
+def test_a_training_whose_ddp_another_thread_has_made_is_not_counted(tmp_path: Path) -> None:
     """DDP keeps nodes of that thread, of which the observer knows nothing: it would end the process."""
-    done = rank.run(DDP_OF_A_THREAD)
-    assert done.returncode == 0, done.stderr
-    assert rank.log.splitlines()[-1] == "None False"
+    with observed("ddp-of-a-thread", write_script(tmp_path, DDP_OF_A_THREAD), world=1) as (_, ranks):
+        assert ranks.wait() == 0, ranks.said
+    assert ranks.said.splitlines()[-1] == "None False"
