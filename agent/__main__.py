@@ -71,6 +71,9 @@ def main() -> None:
         name = recording.MEMORY_VARIABLE
         _refuse(f"ddptop: {name}: {os.environ[name]!r:.100}: say {problem}")
     session = _begin(f"-m {program}" if as_module else program, tuple(arguments[1:]))
+    if session is not None:
+        # Those of the script are called before it: the last one is called first.
+        atexit.register(session.leave)
     if session is not None and session.heard:
         patches.install_with_torch(session)
         preemption.install(session, session.directory)
@@ -123,16 +126,18 @@ def _run(program: str, arguments: list[str], as_module: bool, session: Session |
     except BaseException as failure:
         # The process dies of SIGINT below, as plain Python does, so that the launcher sees the same.
         code = 130 if isinstance(failure, KeyboardInterrupt) else 1
-        own = _without_runner(failure.__traceback__)
+        own = left = _without_runner(failure.__traceback__)
         error, trace = ending.texts(failure, own)
         sys.excepthook(type(failure), failure.with_traceback(own), own)
     finally:
         flush()
         if session is not None:
-            session.close(code, error, trace, left)
+            session.end(code, error, trace, left)
             if session.stopped and code == 0 and session.owner == os.getpid():
                 _leave()
     if code == 130:
+        if session is not None:
+            session.leave()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     if code:

@@ -41,9 +41,10 @@ from ddptop.agent.rank.records.own_rate import OwnRate
 from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import RANK_VARIABLE, Member, Process, RunDir, identify
+from ddptop.agent.run.script.sources import Sources
 from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.startup import pythonpath
-from ddptop.agent.text import shorten
+from ddptop.agent.text import clean_line, shorten
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
 
@@ -105,8 +106,12 @@ class Session:
         """The readings for the last heartbeat."""
         self._start_phase = "imports"
         self._ended = False
-        self._left_at = ""
-        """The line of the `sys.exit` that ended the script; empty where none did."""
+        self._left_at = self._left_by = ""
+        """The line of the `sys.exit` or the exception that ended the script, and its name; empty where none did."""
+        self._awaits = ""
+        """The thing for which the process waits at its exit."""
+        self._exit_function = ""
+        """The exit function in which it was seen last."""
         self._script = Script(self.stamps, self.faults)
         self.totals = Totals(lambda: self.gate.completed)
         """The steps of the training as the library knows them that runs its loop."""
@@ -208,15 +213,23 @@ class Session:
     def close(
         self, exit_code: int | None, error: str | None, traceback: str | None, left: TracebackType | None = None
     ) -> None:
-        """Record how the script ended, publish the last records, and close the sockets; not in a forked child.
+        """Record how the script ended, publish the last records, and close the sockets; not in a forked child."""
+        self.end(exit_code, error, traceback, left)
+        self.leave()
 
-        `left` is the trace of a `sys.exit`.
+    def end(
+        self, exit_code: int | None, error: str | None, traceback: str | None, left: TracebackType | None = None
+    ) -> None:
+        """Record how the script ended, and publish on while the process lives: it may stand in an exit function.
+
+        `left` is the trace of the exception, or of a `sys.exit`.
         """
         if os.getpid() != self.owner:
             return
-        if not self._stopped:
-            self._left_at = self._where_left(left)
-        os._exit = _EXIT
+        if not self._stopped and (where := self._where_left(left)):
+            name = (error or "SystemExit").partition(":")[0].rpartition(".")[2]
+            self._left_by = "sys.exit" if traceback is None else clean_line(name, 60)
+            self._left_at = where
         if not exit_code:
             self.marks.close()
         self._tell_last()
@@ -230,14 +243,24 @@ class Session:
                 error = self._output.explain(exit_code, error)
             except Exception as problem:
                 self.faults.note("reading the end of its output", problem)
+            self._awaits = self._awaited(leaving.awaited)
             calls = self._inspecting.newest_calls() if exit_code else None
             self._account.end(
-                exit_code, error, traceback, stopped_by, self.gate.completed, self._awaits(), self._left_at, calls
+                exit_code, error, traceback, stopped_by, self.gate.completed, self._awaits, self._left_at, calls
             )
+        except Exception as problem:
+            self.faults.note("ending", problem)
+
+    def leave(self) -> None:
+        """Publish the last records, and close the sockets: the process ends."""
+        if os.getpid() != self.owner:
+            return
+        os._exit = _EXIT
+        try:
             if self._publisher is not None:
                 self._publisher.stop()
         except Exception as problem:
-            self.faults.note("ending", problem)
+            self.faults.note("leaving", problem)
         finally:
             descriptors.give_up()
             self._presence.end()
@@ -279,22 +302,18 @@ class Session:
             self.faults.note("looking for the line that ended its script", problem)
             return ""
 
-    def _awaits(self) -> str:
+    def _awaited(self, look: Callable[[Sources], str]) -> str:
         try:
-            return leaving.awaited(own_sources())
+            return look(own_sources())
         except Exception as problem:
             self.faults.note("looking for what its process waits for at exit", problem)
             return ""
 
     def _exit(self, status: int) -> NoReturn:
         """Tell the last step, in a fraction of a second, before the script ends its process at once."""
-        if os.getpid() == self.owner:
+        if os.getpid() == self.owner and not self._ended:
             self._tell_last()
-            try:
-                if self._publisher is not None:
-                    self._publisher.stop()
-            except Exception as problem:
-                self.faults.note("ending at once", problem)
+        self.leave()
         _EXIT(status)
 
     def _abandon(self) -> None:
@@ -312,6 +331,8 @@ class Session:
             return
         self._tick_due = time.monotonic() + _TICK_S
         self._presence.tick()
+        if self._ended:
+            self._look_at_exit()
         self.marks.tick()
         if not self._account.written:
             self._account.begin()
@@ -321,6 +342,13 @@ class Session:
         if lost != self._lost_noted:
             self._lost_noted = lost
             self.faults.note(f"{lost:,} bytes of its output are lost: {self._output.reason} ({self._output.log})")
+
+    def _look_at_exit(self) -> None:
+        """Record the exit function in which the process stands, once it does so for a second."""
+        before, self._exit_function = self._exit_function, self._awaited(leaving.exit_function)
+        if self._exit_function not in ("", self._awaits) and self._exit_function == before:
+            self._awaits = before
+            self._account.wait(before)
 
     def _recount(self, generation: int) -> None:
         """Belong to another start of the group than was counted here: other hosts have seen earlier ones."""
@@ -551,9 +579,9 @@ class Session:
             case "paused":
                 return self.gate.doing or f"held at step {self.gate.completed:,}"
             case "ended":
-                return (
-                    f"its script has ended by sys.exit ({self._left_at})" if self._left_at else "its script has ended"
-                )
+                by = f" by {self._left_by} ({self._left_at})" if self._left_at else ""
+                stands = self._awaits and self._awaits == self._exit_function
+                return f"its process stands in {self._awaits}" if stands else f"its script has ended{by}"
         return self.stamps.activity
 
     def inspect(self, *, stacks: bool) -> Inspection:

@@ -66,7 +66,7 @@ class Ended(msgspec.Struct, frozen=True):
     awaits: Line = ""
     """The thing that its interpreter waits for before the process ends: `thread uploader (train.py:9)`."""
     left_at: Line = ""
-    """The user's line of the `sys.exit` that ended the script: `train.py:9 main`."""
+    """The user's line of the exception or the `sys.exit` that ended the script: `train.py:9 main`."""
     calls: GroupCalls | None = None
     """The newest collectives of a rank that failed, of the group that it called last. None: it called none."""
 

@@ -72,14 +72,16 @@ class RunInspector:
             await_observer(self._directory, cancelled)
             members, here = self._directory.everyone(), self._directory.members()
         wanted = range(run.world) if ranks is None else sorted(set(ranks))
-        missing = {rank: reason for rank in wanted if (reason := _absence(members.get(rank), far=rank not in here))}
+        away = {rank: reason for rank in wanted if (reason := _absence(members.get(rank), far=rank not in here))}
+        # A process that has not ended yet may stand in an exit function.
+        missing = {rank: away[rank] for rank in away if rank not in here or not may_live(here[rank].process)}
         asked = [rank for rank in wanted if rank not in missing]
         try:
             found = _Asking(self._directory, asked, missing, native=native).carry_out(heard, cancelled) if asked else ()
         except zmq.ZMQError as problem:
             # Without a free descriptor there is no socket.
             raise Refused(f"the ranks cannot be asked: {problem.strerror}") from problem
-        return Stacks(time.time(), tuple(found), missing)
+        return Stacks(time.time(), tuple(found), {rank: away.get(rank, reason) for rank, reason in missing.items()})
 
 
 def _absence(member: Member | None, *, far: bool) -> str:

@@ -301,7 +301,7 @@ def describe_end(member: Member, death: Death | None = None, *, on_request: bool
     if not ended.exit_code:
         return f"rank {member.rank} {'stopped' if ended.stopped_by else 'finished'}", "info"
     reason = f": {clean_line(ended.error)}" if ended.error else ""
-    return f"rank {member.rank} ended with exit code {ended.exit_code}{reason}", "error"
+    return f"rank {member.rank}'s script ended with exit code {ended.exit_code}{reason}", "error"
 
 
 def _summary(log: str, members: Mapping[int, Member]) -> dict[int, int]:

@@ -27,7 +27,7 @@ from ddptop.agent.run.files import tail
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir
 from ddptop.agent.wire import Verdict
 
-_LINGERS_NS: Final = 5_000_000_000
+_LINGERS_NS: Final = 2_000_000_000
 """Time after the end of a script in which most processes end."""
 
 _log = logging.getLogger("ddptop.observer")

@@ -305,7 +305,8 @@ def _ended(model: RankModel) -> str | None:
     code = "exit code not known" if ended.exit_code is None else f"exit code {ended.exit_code}"
     # Where in its own source a library found the error would be all of it in a narrow place.
     error = _SOURCE.sub("", ended.error or "")[:300]
-    return code + (f": {error}" if error else "") + states.lingers(ended, alive=model.alive)
+    told = error if error and model.alive else code + (f": {error}" if error else "")
+    return told + states.lingers(ended, alive=model.alive)
 
 
 def _ms(value: int | None) -> float | None:

@@ -15,7 +15,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.end.freezer import frozen
 from ddptop.agent.observer.end.last_words import went_on
 from ddptop.agent.observer.inspection.inspections import Inspections
-from ddptop.agent.observer.judge.hang.classes import ENDED_S
+from ddptop.agent.observer.judge.hang.classes import ENDED_S, STANDS_AT_EXIT
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.hang.verdict import Conclusion, at_exit
 from ddptop.agent.observer.judge.hang.watch import Watch
@@ -96,6 +96,13 @@ class Hanging:
     def is_looking(self) -> bool:
         """Say whether `turn` is to be called more often than once a second."""
         return self._watch.is_suspicious or self._watch.conclusion is not self._shown
+
+    @property
+    def lingers(self) -> bool:
+        """True where the process of a rank stands at its exit, while the others may wait for it."""
+        progress = self._watch.progress
+        ended = (progress.beats[rank] for rank in progress.beats.keys() - progress.gone if progress.has_ended(rank))
+        return any(beat.activity.startswith(STANDS_AT_EXIT) for beat in ended)
 
     def turn(self) -> bool:
         """Ask the ranks where that is due; return whether something else is to be told than at the last turn."""

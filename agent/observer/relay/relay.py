@@ -509,8 +509,11 @@ class Relay:
             self._each_second()
 
     def _look_for_hang(self) -> None:
-        # In a kill the ranks may save what they have, or stand; where one has failed, the others wait for their end.
-        ending = self._state is not None and (self._state.state == "killing" or self._state.cause is not None)
+        # In a kill the ranks may save what they have, or stand; where one has failed, the others wait for their end,
+        # but for the time for which its process does not end.
+        state = self._state
+        has_failed = state is not None and state.cause is not None and not self._hanging.lingers
+        ending = has_failed or (state is not None and state.state == "killing")
         if self._judges and self.hosts.judges and not ending and self._hanging.turn():
             # What is told of a hang is not to wait for the next second.
             self._second_at = 0.0

@@ -111,9 +111,17 @@ class Account:
             for each, attempt in product((ended, shorter, bare), (self._write, self._overwrite)):
                 try:
                     attempt(msgspec.structs.replace(self._member, ended=each))
+                    self._member = msgspec.structs.replace(self._member, ended=each)
                     return
                 except Exception as problem:
                     self._faults.note("saying how the rank ended", problem)
+
+    def wait(self, awaits: str) -> None:
+        """Add to the end what the process waits for before it ends, too."""
+        with self._lock:
+            if self._member.ended is not None:
+                ended = msgspec.structs.replace(self._member.ended, awaits=clean_line(awaits, 300))
+                self._write(msgspec.structs.replace(self._member, ended=ended))
 
     def _write(self, member: Member) -> None:
         self._directory.write_member(member)

@@ -1,15 +1,20 @@
-"""The things for which the interpreter waits after the script: threads that are no daemons, queues, child processes."""
+"""The things for which the interpreter waits after the script: threads that are no daemons, queues, child processes.
+
+And the exit function in which it stands, after them.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from types import FrameType
 from typing import Final
 
+from ddptop import agent
 from ddptop.agent.rank.inspection.frames import current
 from ddptop.agent.run.script.sources import Sources
-from ddptop.agent.run.script.stacks import OWN_THREADS
+from ddptop.agent.run.script.stacks import OWN_THREADS, function_name
 
 _MOST: Final = 3
 """Of these that are named."""
@@ -17,6 +22,9 @@ _FEEDER: Final = "QueueFeederThread"
 """The thread of a `multiprocessing.Queue` that writes into its pipe: it is waited for at exit, though a daemon."""
 
 _POOL: Final = "concurrent.futures.thread"
+_AGENT: Final = os.path.dirname(os.path.abspath(agent.__file__))
+_WRAPPERS: Final = ("wrapper", "inner")
+"""Functions of libraries around the one that was called."""
 
 
 def awaited(sources: Sources) -> str:
@@ -47,6 +55,31 @@ def awaited(sources: Sources) -> str:
     ]
     more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
     return ", ".join(found[:_MOST]) + more
+
+
+def exit_function(sources: Sources) -> str:
+    """Return the exit function in which the main thread stands; empty where it is in none.
+
+    `the barrier of its exit function leave_together (train.py:8)`: what it calls, and the line of the script's that
+    does.  After the script no other function runs in that thread.
+    """
+    frames = current()
+    frame = frames.get(threading.main_thread().ident or 0)
+    frames.clear()
+    calls = where = outermost = ""
+    while frame is not None:
+        code, file = frame.f_code, frame.f_code.co_filename
+        if not sources.is_library(file):
+            where = where or f" ({sources.name(file)}:{frame.f_lineno})"
+            outermost = function_name(str(getattr(code, "co_qualname", code.co_name)))
+        elif not file.startswith(_AGENT) and code.co_name not in _WRAPPERS:
+            calls, outermost = (calls, outermost) if where else (code.co_name, code.co_name)
+        frame = frame.f_back
+    if not outermost or outermost == "_shutdown":
+        # The interpreter waits for threads, of which the end of the script has told.
+        return ""
+    of = f"the {calls} of " if calls and where else ""
+    return f"{of}its exit function {outermost}{where}"
 
 
 def _where(frame: FrameType | None, sources: Sources) -> str:

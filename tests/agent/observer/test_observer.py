@@ -119,7 +119,7 @@ def test_a_failure_is_told_before_the_other_ranks_have_ended(launch: Launch) -> 
     )
     assert view.await_start(directory, Settings(), lambda _: None) == "rank 0: unrecognized arguments: 2"
     assert 1 in survey.look(directory).alive
-    assert "rank 0 ended with exit code 2: unrecognized arguments: 2" in events(directory)
+    assert "rank 0's script ended with exit code 2: unrecognized arguments: 2" in events(directory)
 
 
 def test_torchrun_that_cannot_start(launch: Launch, tmp_path: Path) -> None:

@@ -136,23 +136,25 @@ def test_ranks_that_cannot_answer_are_not_asked() -> None:
     with observed(run_of("gone", 4), present=3) as observer:
         members = observer.directory.members()
         end = Ended(time.time_ns(), 3, step=5, pid=os.getpid())
-        observer.directory.write_member(msgspec.structs.replace(members[1], ended=end))
         dead = msgspec.structs.replace(members[2].process, started=1.0)
+        observer.directory.write_member(msgspec.structs.replace(members[1], ended=end, process=dead))
         observer.directory.write_member(msgspec.structs.replace(members[2], process=dead))
         found = stacks_of(observer, stands)
     assert [each.rank for each in found.inspections] == [0]
     assert found.unknown == {1: "ended, exit code 3", 2: "process gone", 3: "not reported yet"}
 
 
-def test_a_process_that_outlives_its_script_is_told_with_what_it_waits_for() -> None:
-    """It is not said to have ended: somebody looks here for what keeps it."""
+def test_a_process_that_outlives_its_script_is_asked_where_it_stands() -> None:
+    """It is not said to have ended: somebody looks here for what keeps it, also where it does not answer."""
     with observed(run_of("late", 2)) as observer:
         member = observer.directory.members()[1]
         end = Ended(time.time_ns(), 0, step=5, pid=os.getpid(), awaits="thread uploader (train.py:9)")
         observer.directory.write_member(msgspec.structs.replace(member, ended=end))
-        found = stacks_of(observer, stands)
+        late = stacks_of(observer, stands)
+        silent = stacks_of(observer, lambda rank, command: stands(rank, command) if rank == 0 else wire.Reply(1, True))
+    assert [each.rank for each in late.inspections] == [0, 1]
     waits = "its process waits at exit for thread uploader (train.py:9)"
-    assert found.unknown == {1: f"its script has ended; {waits}"}
+    assert silent.unknown == {1: f"its script has ended; {waits}"}
 
 
 def test_many_ranks_are_asked_some_at_a_time() -> None:

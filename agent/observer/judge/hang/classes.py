@@ -37,6 +37,8 @@ SWAPS: Final = 100.0
 ENDED_S: Final = 5.0
 """Seconds without a step after which a rank that has ended is the cause of a hang: until then the end of the run may
 follow, as it does where a rank has failed."""
+STANDS_AT_EXIT: Final = "its process stands in "
+"""The beginning of the activity of a rank whose script has ended, and whose process has not."""
 _NO_PY_SPY: Final = "py-spy is not installed"
 """In the words in which an inspection says why it has no stacks: the agent of such a rank cannot send any."""
 STOPPED: Final = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
@@ -80,10 +82,11 @@ def cause_of(
     """
     if progress.has_ended(rank):
         # Its process ends a moment later. The line of a `sys.exit` is in the rank's record.
-        by = re.fullmatch(r"its script has ended by sys\.exit \(((\S+) ?.*)\)", progress.beats[rank].activity)
-        says, where = (
-            ("has ended", NOWHERE) if by is None else (f"has ended by sys.exit ({by[1]})", Place(by[1], by[2]))
-        )
+        said = progress.beats[rank].activity
+        by = re.fullmatch(r"its script has ended( by \S+ \(((\S+) ?.*)\))", said)
+        says, where = ("has ended", NOWHERE) if by is None else (f"has ended{by[1]}", Place(by[2], by[3]))
+        if said.startswith(STANDS_AT_EXIT):
+            says = f"has left its script and {said.removeprefix('its process ')}"
         return Cause(rank, "left_early", says, where, evidence=("heartbeat",))
     if (rank in progress.gone or progress.has_ended(rank)) and progress.age_s(now_ns) < ENDED_S:
         return None

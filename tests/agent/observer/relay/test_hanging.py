@@ -308,3 +308,13 @@ def test_a_hang_is_told_with_what_the_rank_printed_that_left_the_others(new_run:
         assert finding is not None
         assert finding.text.count("; before that it printed KeyError: 7 (train.py:3 f), and went on · ") == said
         asked.now_ns += ONE
+
+
+def test_a_rank_that_stands_at_its_exit_lingers_until_it_is_gone(asked: Asked) -> None:
+    """One whose process ends in the usual way does not: nobody looks for a hang where a rank has failed."""
+    said = "its process stands in the barrier of its exit function leave_together (train.py:8)"
+    for activity, lingers in (("its script has ended by KeyError (train.py:9)", False), (said, True)):
+        asked.hanging.note(msgspec.structs.replace(_beat(1, 3, asked.now_ns), state="ended", activity=activity))
+        assert asked.hanging.lingers is lingers
+    asked.hanging.lose(1)
+    assert not asked.hanging.lingers

@@ -116,7 +116,7 @@ def test_a_failure_is_told_before_its_process_has_ended(launch: Callable[..., Ru
     directory = launch(TRAIN.replace("END", waits))
     running(directory)
     (tmp_path / "go").touch()
-    told = "rank 1 ended with exit code 1: ValueError: bad lr"
+    told = "rank 1's script ended with exit code 1: ValueError: bad lr"
     until(lambda: told in events(directory), "the failure is told")
     process = directory.members()[1].process
     assert is_alive(process)

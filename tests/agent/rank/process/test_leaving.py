@@ -70,3 +70,18 @@ def test_what_a_process_waits_for_at_its_exit() -> None:
     )
     for told, (start, _, says) in zip(done.stdout.splitlines(), CASES, strict=True):
         assert told == says or (says.endswith("pid ") and told.startswith(says)), start
+
+
+def test_a_process_that_stands_in_an_exit_function_is_told_as_long_as_it_does(rank):
+    """The rank adds it to the record of its end: what it calls of a library, and its line."""
+    done = rank.run(
+        "import atexit, threading, time\n"
+        "late = threading.Thread(target=time.sleep, args=(4,), daemon=True)\n"
+        "def leave_together():\n    late.join()\n"
+        "atexit.register(leave_together)\nlate.start()\nraise ValueError('bad lr')\n"
+    )
+    assert done.returncode == 1
+    ended = rank.member.ended
+    assert ended is not None
+    assert (ended.error, ended.left_at) == ("ValueError: bad lr", "script.py:7 <module>")
+    assert ended.awaits == "the join of its exit function leave_together (script.py:4)"

@@ -351,6 +351,16 @@ def test_a_rank_that_has_left_by_an_exit_is_told_with_its_line():
     assert hang_of(finding).where == "train.py:9 main"
 
 
+def test_a_rank_that_stands_in_an_exit_function_is_told_with_it():
+    """Its script has ended, and its process has not: who waits for it waits as long."""
+    run = trained(2)
+    where = "the barrier of its exit function leave_together (train.py:8)"
+    left = Spot((), state="ended", activity=f"its process stands in {where}")
+    finding = run.until_told(SOON_S, lambda rank, since: left if rank == 1 else waits(run.calls + 1, seconds=since))
+    assert finding.text.startswith(f"rank 1 has left its script and stands in {where}, and rank 0 waits for it in all_")
+    assert hang_of(finding).ranks == (1,)
+
+
 def test_a_rank_whose_process_is_gone_is_named():
     """The launcher has not ended the others."""
     run = trained(2)
