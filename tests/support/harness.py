@@ -23,9 +23,8 @@ from support.processes.asking import WARM, Warm
 DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")
 LIGHT: Final = Path(__file__).parent / "processes" / "light.py"
 """What training scripts of tests import that start many ranks; not imported here, because it imports torch."""
-_FORKED_VERBS: Final = frozenset(
-    ("status", "ps", "events", "report", "logs", "stacks", "pause", "resume", "step", "stop", "checkpoint", "kill")
-)
+_STARTING_VERBS: Final = frozenset(("launch", "restart", "serve"))
+"""Verbs that start processes, or serve until they are ended: an interpreter of its own runs them."""
 _Found = TypeVar("_Found")
 
 WAIT: Final = f"import os, select; select.select([os.pidfd_open({os.getpid()})], [], [])"
@@ -80,7 +79,7 @@ def ddptop(
 
     Verbs that start nothing are run in a fork of a process that has imported them, unless another thread asks there.
     """
-    if arguments and arguments[0] in _FORKED_VERBS and _WARM.one_asks.acquire(blocking=False):
+    if arguments and arguments[0] not in _STARTING_VERBS and _WARM.one_asks.acquire(blocking=False):
         try:
             return _WARM.answer(arguments, cwd=str(cwd or os.getcwd()), env=dict(os.environ), timeout=timeout)
         finally:

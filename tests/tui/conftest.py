@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from functools import cache
 
 import pytest
-from support.harness import WAITING
+from support.processes import quiet
 from textual.css import stylesheet
 from textual.css.model import RuleSet
 from textual.css.parse import parse
@@ -77,17 +76,9 @@ def settled_dialogs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quiet_run() -> Iterator[str]:
-    """A run that is alive as far as anybody can tell: a process that sleeps stands for its torchrun."""
-    sleeper = subprocess.Popen(WAITING)
-    process = rundir.identify(sleeper.pid)
-    name = f"quiet-{sleeper.pid}"
-    directory = rundir.create(
-        rundir.Run(name, name, "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, observer=process, torchrun=process)
-    )
-    yield name
-    shutil.rmtree(directory.path)
-    sleeper.kill()
-    sleeper.wait()
+    """A run that is alive as far as anybody can tell."""
+    with quiet.run() as name:
+        yield name
 
 
 @pytest.fixture

@@ -3,71 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
-import os
 import re
-import shlex
-import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-import pyte
 import pytest
-from support.harness import DDPTOP, DEADLINE_S, ddptop, started, until
+from support.harness import DEADLINE_S, ddptop, until
+from support.screens.web import TOKEN, Tab, browser, children, gone, site, stub
 
 if TYPE_CHECKING:
     import aiohttp
 else:
     aiohttp = pytest.importorskip("aiohttp", reason="the extra `serve` is not installed")
-pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
 
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.tui.app.web import browsertab, service
 from ddptop.tui.app.web.browser import exactly
-
-TOKEN = "a-token"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-@asynccontextmanager
-async def site(run: str, *, control: bool = False, command: str | None = None) -> AsyncIterator[service.Site]:
-    """A site for the run, in this process; `command` instead of the dashboard behind its tabs."""
-    listening = service.listen(0)
-    # The runs of these tests have their names for their ids.
-    made = service.Site(run, run, listening.getsockname()[1], TOKEN, control=control)
-    made.command = command or made.command
-    async with made.opened(listening):
-        yield made
-
-
-@asynccontextmanager
-async def browser(made: service.Site) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-    """A client that has opened the printed address, and where that has led it."""
-    jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(cookie_jar=jar) as client, client.get(made.address) as answer:
-        assert answer.status == 200
-        yield client, str(answer.url)
-
-
-def stub(code: str) -> str:
-    """A program that speaks as one of Textual does."""
-    says = (
-        "import json, os, sys\n"
-        "def say(text): sys.stdout.buffer.write(b'D' + len(text).to_bytes(4, 'big') + text); sys.stdout.flush()\n"
-        "print('__GANGLION__', flush=True)\n"
-    )
-    return shlex.join([sys.executable, "-c", says + code])
-
 
 ECHO = "while True: say(os.read(0, 65536) or sys.exit())"
 DEAF = "import signal; [signal.pause() for _ in iter(int, 1)]"
@@ -259,59 +214,6 @@ async def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPa
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("end", ["tab", "server"])
-async def test_a_kill_without_an_observer_is_carried_to_its_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
-) -> None:
-    """It takes longer than a process gets to end: neither its tab nor the server cuts it off in the middle."""
-    begun, left, may_end, done = (tmp_path / name for name in ("begun", "left", "may-end", "done"))
-    code = (
-        "import time\n"
-        "from pathlib import Path\n"
-        "from ddptop.tui.app.web import browser\n"
-        "from ddptop.tui.control.kill import Killing\n"
-        "def kill(*_):\n"
-        f"    Path({str(begun)!r}).touch()\n"
-        f"    while not os.path.exists({str(may_end)!r}): time.sleep(0.01)\n"
-        f"    Path({str(done)!r}).touch()\n"
-        "    return 'killed'\n"
-        "def shown(*_, **__):\n"
-        "    Killing(kill, 'all').start()\n"
-        "    sys.stdin.buffer.read()\n"
-        f"    Path({str(left)!r}).touch()\n"
-        "    return 0\n"
-        "browser.exactly = browser.Link = lambda *_, **__: None\n"
-        "browser.run_dashboard = shown\n"
-        "sys.argv[1:] = ['run', 'run']\n"
-        "browser.main()"
-    )
-    for module in (browsertab, service):
-        monkeypatch.setattr(module, "END_S", 0.5)
-    before = children()
-
-    async def closed() -> None:
-        async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
-            socket = await client.ws_connect(f"{home}ws")
-            await asyncio.to_thread(until, begun.exists, "it has begun")
-            if end == "tab":
-                await socket.close()
-                while made._tabs:
-                    await asyncio.sleep(0.01)
-
-    closing = asyncio.create_task(closed())
-    await asyncio.to_thread(until, begun.exists, "it has begun")
-    processes = children() - before
-    await asyncio.to_thread(until, left.exists, "the dashboard has left")
-    # Longer than a process gets after that, and than the server's own end takes.
-    await asyncio.wait([closing], timeout=4 * browsertab.END_S)
-    assert not closing.done()
-    assert all(each.is_running() for each in processes)
-    may_end.touch()
-    await closing
-    assert done.exists()
-    await gone(processes)
-
-
 def test_a_tab_shows_the_run_that_is_served_and_no_other(quiet_run: str) -> None:
     """Neither one that has its name since, nor one whose name begins so."""
     assert exactly(quiet_run, quiet_run).name == quiet_run
@@ -378,56 +280,6 @@ def test_it_listens_on_the_loopback_interface_alone() -> None:
         assert listening.getsockname()[0] == "127.0.0.1"
 
 
-class Tab:
-    """What a browser does with the page: a websocket with keys in and a terminal's bytes out."""
-
-    def __init__(self, client: aiohttp.ClientSession, home: str) -> None:
-        self._opening = client.ws_connect(f"{home}ws?width=100&height=30")
-        self._screen = pyte.Screen(100, 30)
-        self._terminal = pyte.ByteStream(self._screen)
-        self.seen: set[str] = set()
-        """Every line that was on the screen at some time."""
-
-    async def __aenter__(self) -> Tab:
-        self._socket = await self._opening
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._socket.close()
-
-    async def press(self, keys: str) -> None:
-        await self._socket.send_json(["stdin", keys])
-
-    async def shows(self, *texts: str) -> None:
-        """Read until all these are on the screen."""
-        deadline = time.monotonic() + DEADLINE_S
-        while missing := [text for text in texts if not any(text in line for line in self._screen.display)]:
-            assert time.monotonic() < deadline, missing
-            message = await self._socket.receive(timeout=DEADLINE_S)
-            assert message.type == aiohttp.WSMsgType.BINARY, message
-            self._terminal.feed(message.data)
-            self.seen.update(self._screen.display)
-
-    async def read_to_the_end(self) -> None:
-        """Read until the other side closes."""
-        while (await self._socket.receive(timeout=DEADLINE_S)).type == aiohttp.WSMsgType.BINARY:
-            pass
-
-
-def children() -> set[psutil.Process]:
-    """Return all processes that come from this one."""
-    return set(psutil.Process().children(recursive=True))
-
-
-async def gone(processes: set[psutil.Process]) -> None:
-    """Wait until the processes behind a tab have gone."""
-    assert processes
-    # One that is ending is still running; nothing else can be asked of it.
-    await asyncio.to_thread(
-        until, lambda: not any(each.is_running() for each in processes), "the tab's process has gone"
-    )
-
-
 async def test_a_tab_shows_the_run_and_cannot_touch_it(quiet_run: str) -> None:
     """Kill and pause do nothing and are not offered; help says nothing of a dialog; closing leaves no process."""
     before = children()
@@ -439,42 +291,6 @@ async def test_a_tab_shows_the_run_and_cannot_touch_it(quiet_run: str) -> None:
             await tab.shows("log of rank 0")
             assert not re.findall("Kill|Pause|End ", "\n".join(tab.seen))
         await gone(processes)
-
-
-async def test_with_control_a_tab_can_end_the_run(quiet_run: str) -> None:
-    """The same key asks, as on a terminal; leaving closes the tab."""
-    before = children()
-    async with site(quiet_run, control=True) as made, browser(made) as (client, home):
-        async with Tab(client, home) as tab:
-            await tab.shows("Kill")
-            processes = children() - before
-            await tab.press("k")
-            await tab.shows("SIGTERM")
-            await tab.press("\x03")
-            await tab.read_to_the_end()
-        await gone(processes)
-
-
-@pytest.fixture
-def served(quiet_run: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The verb itself, and the address that it prints."""
-    command = (*DDPTOP, "serve", quiet_run, "--port", "0")
-    with started(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert re.fullmatch(rf"{re.escape(quiet_run)} at http://127\.0\.0\.1:\d+/\?token=[\w-]{{32,}}\n", line), line
-        yield process, line.split()[-1]
-
-
-def test_the_address_is_printed_once(served: tuple[subprocess.Popen[str], str]) -> None:
-    """With its token in the mode to look at, too; ctrl-c ends the site."""
-    process, address = served
-    process.send_signal(signal.SIGINT)
-    assert process.stdout is not None
-    rest = process.stdout.read()
-    assert process.wait(DEADLINE_S) in (0, 130)
-    assert "read-only" in rest
-    assert address.partition("=")[2] not in rest
 
 
 def test_bad_calls_get_one_line(quiet_run: str) -> None:
@@ -490,54 +306,3 @@ def test_bad_calls_get_one_line(quiet_run: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "pip install 'ddptop[serve]'" in done.stderr
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-async def test_in_a_browser(served: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
-    """Chromium shows the dashboard; ctrl-c on the server ends the site and the process behind the tab."""
-    process, address = served
-    browser = subprocess.Popen(
-        [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-         f"--user-data-dir={tmp_path}", "--remote-debugging-port=0", "--window-size=1200,800", "about:blank"],
-        stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    try:
-        port_file = tmp_path / "DevToolsActivePort"
-        await asyncio.to_thread(until, lambda: port_file.exists() and port_file.read_text(), "Chromium is up")
-        port = port_file.read_text().splitlines()[0]
-        async with aiohttp.ClientSession() as client:
-            async with client.put(f"http://127.0.0.1:{port}/json/new?{address}") as answer:
-                target = json.loads(await answer.text())["webSocketDebuggerUrl"]
-            async with client.ws_connect(target, max_msg_size=0) as devtools:
-                numbers = iter(range(1, 10_000))
-
-                async def ask(method: str, **parameters: object) -> dict[str, object]:
-                    number = next(numbers)
-                    await devtools.send_json({"id": number, "method": method, "params": parameters})
-                    while True:
-                        reply = await devtools.receive_json(timeout=DEADLINE_S)
-                        if reply.get("id") == number:
-                            return dict(reply["result"])
-
-                async def page_is(css_class: str) -> None:
-                    deadline = time.monotonic() + DEADLINE_S
-                    expression = f"document.body.classList.contains('{css_class}')"
-                    while True:
-                        found = await ask("Runtime.evaluate", expression=expression)
-                        if found["result"] == {"type": "boolean", "value": True}:
-                            return
-                        assert time.monotonic() < deadline, css_class
-                        await asyncio.sleep(0.1)
-
-                await page_is("-first-byte")
-                if keep := os.environ.get("DDPTOP_TEST_PICTURE"):
-                    await asyncio.sleep(2)
-                    Path(keep).write_bytes(base64.b64decode(str((await ask("Page.captureScreenshot"))["data"])))
-                tabs = set(psutil.Process(process.pid).children(recursive=True))
-                process.send_signal(signal.SIGINT)
-                await page_is("-closed")
-        assert await asyncio.to_thread(process.wait, DEADLINE_S) in (0, 130)
-        await gone(tabs)
-    finally:
-        os.killpg(browser.pid, signal.SIGKILL)
-        browser.wait()
