@@ -208,6 +208,7 @@ def test_actions_are_for_both_hosts_or_none_and_a_cut_cable_accuses_nobody(job: 
         assert job.counts() == held
     until(lambda: node1.run(["ddptop", "resume", run]).returncode == 0, "a resume of both hosts")
     job.goes_on()
+    until(lambda: [told["state"] for told in on_all(job.cluster.hosts, status)] == ["running"] * 2, "both say so")
     with cut(node2):
         begun = time.monotonic()
         told: list[dict[str, Any]] = []
