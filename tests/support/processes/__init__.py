@@ -8,6 +8,8 @@ forked      that process
 supervised  launched runs
 observing   the process from which their observers are forked
 standing    a run with a clock of its own, whose ranks stand as a test says
+obedient    a launched run that does what it is asked to, and tells so
+quiet       a run whose observer and launcher are a process that sleeps
 scripts     training scripts of real runs
 light       a training by hand that loads less than DDP does
 sshd        another machine: a real sshd on the loopback

@@ -183,32 +183,40 @@ async def test_without_color_there_is_none(monkeypatch: pytest.MonkeyPatch) -> N
                     assert color is None or color.is_default, (keys, segment)
 
 
-@pytest.mark.parametrize(
-    ("settings", "forbidden"),
-    [
-        ("16", r"\x1b\[[0-9;]*[34]8;"),
-        ("256", r"\x1b\[[0-9;]*[34]8;2;"),
-        ("none", r"\x1b\[[0-9;]*(3[0-8]|4[0-8]|9[0-7])[;m]"),
-    ],
-)
-def test_as_many_colors_as_are_wanted(settings: str, forbidden: str) -> None:
-    """No sequence goes out that the terminal was not said to have. Rich keeps what it wrote: hence a fresh process."""
+FORBIDDEN = {
+    "16": r"\x1b\[[0-9;]*[34]8;",
+    "256": r"\x1b\[[0-9;]*[34]8;2;",
+    "none": r"\x1b\[[0-9;]*(3[0-8]|4[0-8]|9[0-7])[;m]",
+}
+"""By setting, what no sequence may be."""
+
+
+def test_as_many_colors_as_are_wanted(tmp_path: Path) -> None:
+    """No sequence goes out that the terminal was not said to have. Rich keeps what it wrote: hence a fork for each."""
     code = f"""
-import asyncio, sys
+import asyncio, os, sys
+from pathlib import Path
 sys.path.insert(0, {str(TESTS)!r})
 from support.screens.frames import StillSource, frame
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.settings import Look, Settings
-async def main():
-    app = DdptopApp(StillSource(frame()), settings=Settings(look=Look(color={settings!r})))
+async def main(color):
+    app = DdptopApp(StillSource(frame()), settings=Settings(look=Look(color=color)))
     async with app.run_test(size=(80, 24)):
-        print("".join(strip.render(app.console) for strip in app.screen._compositor.render_strips()))
-asyncio.run(main())
+        written = "".join(strip.render(app.console) for strip in app.screen._compositor.render_strips())
+        Path(sys.argv[1], color).write_text(written)
+for color in {list(FORBIDDEN)}:
+    if not os.fork():
+        asyncio.run(main(color))
+        os._exit(0)
+    os.wait()
 """
-    written = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert "RUNNING" in written
-    assert "\x1b[" in written
-    assert not re.search(forbidden, written)
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
+    for color, forbidden in FORBIDDEN.items():
+        written = (tmp_path / color).read_text()
+        assert "RUNNING" in written
+        assert "\x1b[" in written
+        assert not re.search(forbidden, written), color
 
 
 @pytest.mark.parametrize(("locale", "plain"), [("C", True), ("C.UTF-8", False)])
