@@ -74,5 +74,5 @@ def test_of_ranks_that_take_turns_none_is_told_as_the_slow_one(every: int) -> No
     def in_turn(step: int, rank: int) -> dict[str, float]:
         return {"forward": 0.6} if rank == step % 2 else {}
 
-    verdicts, _ = told(in_turn, every, 30_000)
+    verdicts, _ = told(in_turn, every)
     assert [each for each in verdicts if each.kind != "taking_turns"] == []
