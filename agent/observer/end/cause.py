@@ -191,6 +191,7 @@ def judge(
         stuck = hung.at_the_end(
             [each for each in hangs if each.generation == generation],
             None if earliest.at_ns == float("inf") else int(earliest.at_ns),
+            by_timeout=earliest.kind == "collective_timeout",
         )
         if stuck is not None and (first.after or first.kind == "mismatch" or earliest.kind == "collective_timeout"):
             # The end is the consequence of the hang that was reported while it lasted.
@@ -389,7 +390,11 @@ def _hung(stuck: Verdict, exit_code: int) -> FirstCause:
     assert stuck.hang is not None
     kind = stuck.hang.kind if stuck.hang.kind in ("mismatch", "left_early", "exception") else "collective_timeout"
     rank = stuck.hang.ranks[0] if len(stuck.hang.ranks) == 1 else None
-    return FirstCause("failed", exit_code, hung.ageless(stuck), rank, kind=kind)
+    text = hung.ageless(stuck)
+    if stuck.kind != "hang":
+        of = f" of {stuck.hang.timeout_of}" if stuck.hang.timeout_of else ""
+        text = re.sub(r" waits?$", f" waited until the timeout{of}", text)
+    return FirstCause("failed", exit_code, text, rank, kind=kind)
 
 
 def _gone_with(host: LostHost) -> _Suspect:

@@ -34,7 +34,9 @@ def at_exit(verdicts: Sequence[wire.Verdict]) -> wire.Verdict | None:
     return next(told, None)
 
 
-def at_the_end(verdicts: Sequence[wire.Verdict], ended_at_ns: int | None) -> wire.Verdict | None:
+def at_the_end(
+    verdicts: Sequence[wire.Verdict], ended_at_ns: int | None, *, by_timeout: bool = False
+) -> wire.Verdict | None:
     """Return the verdict on the hang that goes on, or that went on when the run came to its end; None without one.
 
     A rank that is gone and leaves the others waiting is an end, not a hang before it.
@@ -42,9 +44,12 @@ def at_the_end(verdicts: Sequence[wire.Verdict], ended_at_ns: int | None) -> wir
     Args:
         verdicts: those of the record, oldest first.
         ended_at_ns: when the first rank ended; None while all live.
+        by_timeout: the end was the timeout of a collective, into which ranks run for one that works, too.
     """
     for verdict in reversed(verdicts):
-        if verdict.hang is None or verdict.kind != "hang" or verdict.hang.kind == "gone":
+        if verdict.hang is None or verdict.hang.kind == "gone":
+            continue
+        if verdict.kind != "hang" and not (by_timeout and verdict.hang.kind == "working"):
             continue
         until = verdict.until_at_ns
         if ended_at_ns is None:

@@ -264,6 +264,8 @@ def advised(
         return kind._replace(advice="The exception that it printed comes first: look why the script went on after it.")
     if kind.name == "import_error" and (advice := _import_advice(cause)):
         return kind._replace(advice=advice)
+    if kind is TIMEOUT and re.search(r"\bgroup \w|new_group", cause):
+        return kind._replace(advice=kind.advice.replace("init_process_group", "new_group"))
     if kind is EXCEPTION and ranks < 2:
         return kind._replace(advice="The traceback names the line.")
     if kind is LOST_PEER and hosts < 2:

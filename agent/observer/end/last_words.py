@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ddptop.agent.observer.end import kinds, traces
-from ddptop.agent.observer.judge.hang.waits import difference
+from ddptop.agent.observer.judge.hang.waits import DEFAULT, difference
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.records import Member
 from ddptop.agent.run.rundir import RunDir
@@ -244,7 +244,9 @@ def _apart(
     missing = [rank for rank in members if rank not in stood and codes.get(rank) in (None, -signal.SIGTERM)]
     if not missing:
         return None
-    waited = f"{call.text()}, in which {ranks_in_spans(stood)} waited until the timeout"
+    calls_of = [ended.calls for rank in stood if (ended := members[rank].ended) is not None and ended.calls]
+    of = f", group {calls_of[0].group}" if calls_of and calls_of[0].group != DEFAULT else ""
+    waited = f"{call.text()}{of}, in which {ranks_in_spans(stood)} waited until the timeout"
     text = f"{ranks_in_spans(missing)} did not come to {waited}"
     return Apart(kinds.TIMEOUT.name, text, missing[0] if len(missing) == 1 else None)
 

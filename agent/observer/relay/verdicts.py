@@ -73,7 +73,7 @@ class RunVerdicts:
         self.suspects: frozenset[int] = frozenset()
         """The ranks of a large group whose records would decide now."""
         self.hang: wire.Verdict | None = None
-        """The newest hang of the present processes, also when it is over."""
+        """The newest hang of the present processes, or wait for a rank that works, also when it is over."""
         self.hosts: Sequence[wire.HostState] = ()
         """The hosts of the run, as they are known for the next turn."""
         self.standstill: tuple[Finding | None, int | None] = None, None
@@ -152,7 +152,7 @@ class RunVerdicts:
             self._close(self._open[number], now_ns)
         for verdict in present:
             self._write(verdict)
-            if verdict.kind == "hang":
+            if verdict.hang is not None and (verdict.kind == "hang" or verdict.hang.kind == "working"):
                 self.hang = verdict
         self.now = present
 

@@ -319,6 +319,22 @@ def test_what_was_told_while_it_lived_is_the_cause_of_what_came_of_it(verdict, k
     assert killed.cause == ("rank 2 was killed by SIGKILL (out of memory, or kill -9)")
 
 
+@pytest.mark.parametrize(("group", "function"), [("group 1", "new_group"), ("", "init_process_group")])
+def test_what_a_rank_did_when_the_others_timed_out_is_the_cause_of_their_end(group: str, function: str) -> None:
+    """It worked, which is no hang; the advice names the function that has set the timeout of their group."""
+    text = "rank 0 works: it reads files, 67 MB/s (train.py:12 read_vectors); ranks 1 and 2 wait"
+    verdict = Verdict(1, "standing", f"{text} · 38 s", 50 * S, None, hang=Hang("working", (0,), timeout_of=group))
+    ranks = members(member(0), member(1, 1, TIMED_OUT, 94 * S), member(2, 1, TIMED_OUT, 95 * S))
+    seen = {0: Death(0, 96 * S, -signal.SIGTERM)}
+    found = cause.judge(3, ranks, 1, "", deaths=seen, hangs=[verdict])
+    assert found.cause == f"{text[:-5]} waited until the timeout{f' of {group}' if group else ''}"
+    assert (found.kind, found.rank) == ("collective_timeout", 0)
+    assert f"`{function}(timeout" in kinds.advised(kinds.TIMEOUT, 60, None, 3, 1, found.cause or "").advice
+    # Of an end by another reason it is none.
+    lost = members(member(0), member(1, 1, CLOSED, 94 * S), member(2, 1, CLOSED, 95 * S))
+    assert "reads files" not in (cause.judge(3, lost, 1, "", deaths=seen, hangs=[verdict]).cause or "")
+
+
 def test_a_rank_that_was_killed_because_it_did_not_end_is_not_the_cause() -> None:
     """One that is stopped gets its SIGTERM never, and torchrun's SIGKILL half a minute later."""
     group = members(member(0, 1, TIMED_OUT, 94 * S), member(1))
