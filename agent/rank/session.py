@@ -39,6 +39,7 @@ from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.own_rate import OwnRate
 from ddptop.agent.rank.records.stamps import Stamps
+from ddptop.agent.rank.records.threads import Pools
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import RANK_VARIABLE, Member, Process, RunDir, identify
 from ddptop.agent.run.script.sources import Sources
@@ -101,7 +102,7 @@ class Session:
         self._stopped = False
         self.directory = directory
         self._presence = Presence(directory, self.rank)
-        self._gauges = Gauges()
+        self._gauges, self._pools = Gauges(), Pools()
         self._reading: Reading | None = None
         """The readings for the last heartbeat."""
         self._start_phase = "imports"
@@ -374,6 +375,11 @@ class Session:
             self.checks.boundary(step)
         except Exception as error:
             self.faults.note("checksums of parameters", error)
+        if self._pools.due:
+            try:
+                self._pools.look()
+            except Exception as error:
+                self.faults.note("reading its numbers of threads", error)
         try:
             self.stamps.cut(step)
         except Exception as error:
@@ -570,6 +576,7 @@ class Session:
             is_loss_unsure=self.is_loss_unsure,
             flops=self.diagnoses.counting.flops,
             peak=self.diagnoses.counting.peak,
+            threads=self._pools.threads(self._gauges.children),
         )
 
     def _activity(self, state: str) -> str:

@@ -168,6 +168,7 @@ from ddptop.agent.wire.telemetry import Step as Step
 from ddptop.agent.wire.telemetry import Steps as Steps
 from ddptop.agent.wire.telemetry import Summary as Summary
 from ddptop.agent.wire.telemetry import Telemetry as Telemetry
+from ddptop.agent.wire.telemetry import Threads as Threads
 from ddptop.agent.wire.telemetry import Verdict as Verdict
 from ddptop.agent.wire.telemetry import Verdicts as Verdicts
 from ddptop.agent.wire.telemetry import topic_of as topic_of

@@ -133,6 +133,21 @@ class Hello(Message, frozen=True, tag="hello"):
     """Restart count of the group, from torchrun."""
 
 
+class Threads(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The threads among which a rank divides its work, and the cores that it may use."""
+
+    within: Count
+    """Threads of one operation, of torch's and of OpenMP's pool (`torch.get_num_threads`)."""
+    between: Count
+    """Threads for operations side by side (`torch.get_num_interop_threads`)."""
+    cores: Amount
+    """Cores that it is allowed to run on, or that the quota of its control group is worth, if that is less."""
+    children: Count = 0
+    """Child processes, such as data workers."""
+    pins: Count = 0
+    """Threads of data loaders that pin memory."""
+
+
 class Beat(Message, frozen=True, tag="beat"):
     """Sign of life of a rank, once a second and at every change of state; it does not mean progress."""
 
@@ -213,6 +228,8 @@ class Beat(Message, frozen=True, tag="beat"):
     """Floating-point operations of the model in a step, counted once. None: not yet, or they cannot be."""
     peak: Amount | None = None
     """Such operations a second that the device can do. None: not known, as of a CPU."""
+    threads: Threads | None = None
+    """None: not read yet, which the training thread does at the end of a recorded step."""
 
 
 class Steps(Message, frozen=True, tag="steps"):

@@ -323,7 +323,8 @@ class Actions:
         if (unasked := self._on_verdict.due(circumstances.blamed, now, is_free=is_free)) is not None:
             self._start(_Action(unasked))
         if self._present is not None:
-            self._present.wait.hang = ageless(hang) if hang is not None and hang.kind == "hang" and hang.until_at_ns is None else ""
+            hangs = hang is not None and hang.kind == "hang" and hang.until_at_ns is None
+            self._present.wait.hang = ageless(hang) if hang is not None and hangs else ""
         if not uneven:
             self._is_settled = False
         if not uneven or self._is_settled or self._present is not None or self._hosts.role == "branch":

@@ -7,6 +7,7 @@ blocks      steps of all ranks, added up to blocks
 kinds       the kinds of faults, a module for each
 hang        a run that makes no steps: the rank that causes it, and what the others wait for
 lines       the line of code behind a slow rank, by looks at its training thread
+crowding    ranks whose threads are more than the cores of their host
 probe       ranks that were held for experiments: who is slower than its like, and why
 growth      the cause of memory that grows, by two censuses of a rank's objects
 comparison  the checksums of several ranks, compared tensor by tensor

@@ -53,7 +53,7 @@ class Judge:
         self._judge = SlowRank(self._world, ROUNDS if self._large else STEPS, self._detail if self._large else None)
         self._hosts = HostsOfRanks(self._world)
         self._slow_host = SlowHost(self._hosts, ROUNDS if self._large else STEPS)
-        self._no_core = NoCore(ROUNDS if self._large else STEPS)
+        self._no_core = NoCore(self._hosts, ROUNDS if self._large else STEPS)
         self._reasons: Mapping[Accusation, Reason] = {}
         self._join = StepJoin(self._world)
         self._rounds = Rounds(self._world)
@@ -146,6 +146,7 @@ class Judge:
             self._memory.take(message)
             self._health.take(message)
             self._communication.take(message)
+            self._no_core.take(message)
 
     def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
         """Take in what is known of a run that makes no steps, None where it makes some, and when it last began to."""

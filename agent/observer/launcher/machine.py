@@ -135,4 +135,4 @@ def _on_cpu(world: int) -> Placement:
         # Without this, torchrun gives every rank one thread, and a single rank all of them.
         environment["OMP_NUM_THREADS"] = str(threads)
         return Placement("cpu", "gloo", f"{text}, {plural(threads, 'thread')} each", environment)
-    return Placement("cpu", "gloo", f"{text}, OMP_NUM_THREADS={given} as set by you", environment)
+    return Placement("cpu", "gloo", f"{text}, OMP_NUM_THREADS={given} from your environment", environment)

@@ -11,6 +11,7 @@ from itertools import islice
 from operator import is_
 from typing import Final
 
+from ddptop.agent.observer.judge.crowding import placed
 from ddptop.agent.observer.model.hosts import NO_HOSTS, UNREPORTED, HostFrames
 from ddptop.agent.observer.model.ranks.group import WAIT
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
@@ -66,7 +67,7 @@ class Framer:
             at=situation.at,
             backend=run.backend or totals.backend,
             device=run.device or totals.device,
-            placement=run.placement,
+            placement=self._placement(),
             injected=run.injected or None,
             note=totals.note,
             recorded_every=totals.recorded_every,
@@ -168,6 +169,17 @@ class Framer:
         told = [each.ended.at_ns for each in members if each is not None and each.ended is not None]
         at_ns = self._store.run.ended_at_ns or max(told, default=None)
         return None if at_ns is None else at_ns / 1e9
+
+    def _placement(self) -> str:
+        run, models = self._store.run, self._store.ranks.values()
+        if run.device not in (None, "cpu"):
+            return run.placement
+        told = (
+            (model.member.host if model.member is not None else "", model.beat.threads)
+            for model in models
+            if model.beat is not None and model.beat.threads is not None
+        )
+        return placed(run.placement, told)
 
     def _only_host(self) -> str | None:
         return _only({model.member.host for model in self._store.ranks.values() if model.member is not None})

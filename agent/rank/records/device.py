@@ -35,6 +35,11 @@ class Gauges:
         self._board: Board | None = None
         self._total = psutil.virtual_memory().total
 
+    @property
+    def children(self) -> int:
+        """Child processes of the main thread at the last reading."""
+        return len(self._children)
+
     def read(self, device: str | None) -> Reading:
         """Return memory of `device` where that is an accelerator, else of the process."""
         cpu = self._cpu()

@@ -60,6 +60,11 @@ KINDS: Final = (
     Kind("sends", "collectives"),
     Kind("receives", "collectives"),
     Kind("new-group", "collectives"),
+    *(Kind(f"tracker-and-{each}", "collectives") for each in ("group", "mesh", "store", "objects")),
+    Kind("crossed-locks", "collectives"),
+    # Of two nobody is the odd one: with three ranks.
+    Kind("larger", "collectives", dies=True),
+    Kind("reads-too-long", "collectives", dies=True),
     Kind("left", "collectives", ("allreduce", "ddp")),
     Kind("batches", "collectives", ("ddp", "allreduce")),
     Kind("barrier", "collectives", steps=_END),
@@ -80,12 +85,15 @@ KINDS: Final = (
     Kind("never-comes", "hangs", starts=("spawn",), patience_s=120.0),
     Kind("port", "deaths", dies=True),
     Kind("deadlock", "hangs"),
+    Kind("held-by-a-thread", "hangs"),
+    Kind("never-notified", "hangs"),
+    Kind("read-checkpoint", "hangs", patience_s=120.0),
     *(
         Kind(name, "preparations", patience_s=120.0, healthy=True)
         for name in (
             "download", "download-to-memory", "download-in-bursts", "many-downloads", "pool-of-processes",
             "pool-of-threads", "child", "grandchild", "short-children", "unpacking", "reads-a-slow-disk",
-            "child-copies", "first-batch",
+            "child-copies", "first-batch", "late-group", "loads-checkpoint", "under-a-lock",
         )
     ),
     _times_out("save-barrier", ("ddp", "allreduce")),

@@ -83,7 +83,7 @@ def between(before: Reading, after: Reading) -> Facts:
         steal_percent=steal,
         others_percent=others,
         rivals=cores.remark(found, after.cores),
-        quota=_try(lambda: _quota(of_cpu)),
+        quota=_try(lambda: quota(of_cpu)),
         throttled_ms=_more(before.throttled_ms, after.throttled_ms),
         memory_limit=_try(lambda: _bytes(of_memory, "memory.max", "memory.limit_in_bytes")),
         memory_used=_try(lambda: _bytes(of_memory, "memory.current", "memory.usage_in_bytes")),
@@ -182,14 +182,15 @@ _FILES: Final = {"cpu": ("cpu.max", "cpu.cfs_quota_us"), "memory": ("memory.max"
 """By controller, a file that version 2 and one that version 1 has where there is a limit."""
 
 
-def _quota(group: Path | None) -> float | None:
+def quota(group: Path | None) -> float | None:
+    """Return the cores that a control group is worth, None where it sets no limit."""
     if group is None:
         return None
     if (group / "cpu.max").exists():
-        quota, period = (group / "cpu.max").read_text().split()
+        most, period = (group / "cpu.max").read_text().split()
     else:
-        quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-    return None if quota in ("max", "-1") else int(quota) / int(period)
+        most, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+    return None if most in ("max", "-1") else int(most) / int(period)
 
 
 def _throttled_ms(group: Path | None) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import re
 import signal
 import threading
@@ -64,6 +65,36 @@ def deadlock(training: Training) -> None:
         held.wait()
         with second:  # stands here
             pass
+
+
+@fault("waiting")
+def held_by_a_thread(training: Training) -> None:
+    """It waits for a lock that a thread of its own holds, which waits for a queue."""
+    guard, held, never = threading.RLock(), threading.Event(), queue.Queue[int]()
+
+    def other() -> None:
+        with guard:
+            held.set()
+            never.get()
+
+    threading.Thread(target=other, name="writer", daemon=True).start()
+    held.wait()
+    guard.acquire()  # stands here
+
+
+@fault("waiting", "not_entered")
+def never_notified(training: Training) -> None:
+    """It waits for a condition that nobody notifies."""
+    ready = threading.Condition()
+    with ready:
+        ready.wait()  # stands here
+
+
+@fault("waiting")
+def read_checkpoint(training: Training) -> None:
+    """It reads from a pipe into which nobody writes, in a function whose name says something else."""
+    reading, _ = os.pipe()
+    os.read(reading, 1)  # stands here
 
 
 @fault("data", marked=Training.draw, workers=1)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from training import Training, fault, main
 
 PREPARING_S: Final = 30.0
@@ -172,6 +173,40 @@ def first_batch(training: Training) -> None:
     """It waits for the first batch of a data worker, which builds an index for it."""
     numbers = torch.utils.data.DataLoader(Slow(), num_workers=1)
     next(iter(numbers))
+
+
+@fault(by=None, blamed=(), line=False)
+def late_group(training: Training) -> None:
+    """It computes before it makes a group with the others, who wait for it there."""
+    if training.rank == 1:
+        compute(PREPARING_S)
+    dist.new_group(range(training.world))
+
+
+@preparation
+def loads_checkpoint(training: Training) -> None:
+    """It reads a file again and again, in a function whose name says something else."""
+    end = time.monotonic() + PREPARING_S
+    while time.monotonic() < end:
+        with open(torch.__file__, "rb") as file:
+            file.read()
+        time.sleep(0.01)
+
+
+@preparation
+def under_a_lock(training: Training) -> None:
+    """It waits for a lock that a thread of its own holds, which computes."""
+    guard, held = threading.Lock(), threading.Event()
+
+    def work() -> None:
+        with guard:
+            held.set()
+            compute(PREPARING_S)
+
+    threading.Thread(target=work, daemon=True).start()
+    held.wait()
+    with guard:
+        pass
 
 
 class Slow(torch.utils.data.Dataset[Any]):

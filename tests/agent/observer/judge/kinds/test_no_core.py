@@ -8,6 +8,7 @@ import pytest
 from support.fakes.groups import MS, Group, slow
 
 from ddptop.agent import wire
+from ddptop.agent.observer.judge.crowding import crowding, placed
 from ddptop.agent.observer.judge.intervals import Reason
 from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.wire import EACH_RECORD, Verdict
@@ -78,3 +79,74 @@ def test_of_a_large_group_it_is_told_by_its_summaries():
             )  # fmt: skip
     (verdict,) = [each for each in judge.verdicts(10**15 + 12 * 10**9) if each.kind == "no_core"]
     assert (verdict.rank, verdict.text) == (5, "rank 5 waits for a core (60% of its step)")
+
+
+def beats(judge: Judge, threads: int, cpu_percent: float, ranks: int = 2, cores: float = 2.0) -> None:
+    """Let each rank tell its threads, and what it uses of the cores."""
+    for rank in range(ranks):
+        held = wire.Threads(threads, 1, cores)
+        judge.beat(wire.Beat(rank, 1, "running", "forward", 5, 1, 5, cpu_percent=cpu_percent, threads=held))
+
+
+@pytest.mark.parametrize(
+    ("threads", "cpu_percent", "cores", "told_it"),
+    [(8, 98.0, 2.0, True), (1, 98.0, 2.0, False), (8, 20.0, 2.0, False), (8, 790.0, 16.0, False)],
+    ids=["crowd", "one thread each", "others have the cores", "enough cores"],
+)
+def test_ranks_that_take_the_cores_from_each_other_are_told_with_their_threads(threads, cpu_percent, cores, told_it):
+    """Only where they have more threads than cores, and use the cores themselves; over once they wait no more."""
+    group, judge = Group(2, seed=5), Judge(2)
+    beats(judge, threads, cpu_percent, cores=cores)
+    group.starved = [40.0] * 2
+    found = told(judge, group, 160, *(slow(rank, "backward", 40) for rank in range(2)))
+    if not told_it:
+        assert found == []
+        return
+    (verdict,) = found
+    assert verdict.rank is None
+    said = r"ranks wait for cores that they take from each other \(3\d% of a step\): "
+    assert re.fullmatch(said + "8 threads a rank for 2 ranks on 2 cores", verdict.text)
+    group.starved = [0.0] * 2
+    told(judge, group, 60)
+    assert [each.kind for each in judge.ended()] == ["no_core"]
+
+
+def threads(*within: int, cores: float = 2.0, children: int = 0) -> list[tuple[str, wire.Threads]]:
+    """Return what ranks of one host tell."""
+    return [("a", wire.Threads(each, 1, cores, children)) for each in within]
+
+
+LAUNCHED = "no GPU: gloo on the CPU, 2 cores for 2 ranks"
+FROM_HOME = f"{LAUNCHED}, OMP_NUM_THREADS=1 from your environment"
+
+
+@pytest.mark.parametrize(
+    ("placement", "told", "said"),
+    [
+        (FROM_HOME, [], FROM_HOME),
+        (FROM_HOME, threads(1, 1), FROM_HOME),
+        (
+            FROM_HOME,
+            threads(8, 8),
+            "no GPU: gloo on the CPU, 8 threads a rank for 2 ranks on 2 cores, set by the script",
+        ),
+        (
+            f"{LAUNCHED}, 1 thread each",
+            threads(1, 2, cores=16),
+            "no GPU: gloo on the CPU, 1 to 2 threads a rank on 16 cores, set by the script",
+        ),
+        (
+            f"{LAUNCHED}, 4 threads each",
+            threads(4, 4, children=3),
+            "no GPU: gloo on the CPU, 4 threads a rank and 3 child processes for 2 ranks on 2 cores",
+        ),
+        ("", threads(8, 8), "8 threads a rank for 2 ranks on 2 cores"),
+        ("", threads(8, 8, cores=64), ""),
+        ("", threads(2, 2, cores=1.5), "2 threads a rank for 2 ranks on 1.5 cores"),
+    ],
+)
+def test_the_line_on_the_place_of_a_run_claims_no_other_threads_than_its_ranks_have(placement, told, said):
+    """What the launch has set holds until a script sets another number, and many threads on many cores are no news."""
+    assert placed(placement, told) == said
+    several = [*told, ("b", wire.Threads(8, 1, 16.0))]
+    assert crowding(several) == crowding(told)

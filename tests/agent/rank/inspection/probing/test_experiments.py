@@ -262,7 +262,7 @@ def test_the_limits_of_a_control_group_are_read_in_both_versions(
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert facts._quota(tmp_path) == quota
+    assert facts.quota(tmp_path) == quota
     assert facts._throttled_ms(tmp_path) == throttled_ms
 
 
