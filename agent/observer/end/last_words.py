@@ -7,6 +7,7 @@ the ranks left behind (tracebacks, crash dumps) show which rank called what.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -235,8 +236,14 @@ def _apart(
             sizes = re.search(_SIZES, said)
             other = "sizes that do not match" if len(stood) > 1 else "another size than its peers"
             text = f"{ranks_in_spans(stood)} called {least.call} with {other}"
-            text += f": {int(sizes[1]):,} bytes came where {int(sizes[2]):,} were expected" if sizes else ""
             one = first if len(stood) == 1 else None
+            if sizes and (odd := _odd_by_segments(members, stood, first, int(sizes[1]), int(sizes[2]))) is not None:
+                others = [rank for rank in members if rank != odd]
+                size = "a larger" if odd != first else "a smaller"
+                text = f"rank {odd} called {calls[0].name} with {size} size than {ranks_in_spans(others)}, "
+                text += f"{calls[0].text(least.form).partition(' ')[2]}"
+                one = odd
+            text += f": {int(sizes[1]):,} bytes came where {int(sizes[2]):,} were expected" if sizes else ""
         if one is not None and _is_ahead(members, one):
             text += f": rank {one} is one call ahead"
         return Apart(kinds.MISMATCH.name, text, one)
@@ -274,6 +281,25 @@ def _parts(members: Mapping[int, Member], stood: Mapping[int, _Call], calls: Seq
     for rank in stood:
         by_form.setdefault(newest[rank].form if rank in newest else smallest, []).append(rank)
     return sorted((_Part(ranks, "", form) for form, ranks in by_form.items()), key=lambda each: len(each.ranks))
+
+
+def _odd_by_segments(
+    members: Mapping[int, Member], stood: Mapping[int, _Call], victim: int, came: int, expected: int
+) -> int | None:
+    """Return the rank with another size where torchrun has ended it before it could tell, None where that is not known.
+
+    Gloo's ring cuts an all-reduce into two segments for each rank.  One that came, or was expected, as long as those of
+    a size that is known shows on which side of the connection that size was.
+    """
+    known = [last for rank, call in stood.items() if (last := _newest(members[rank], call.name)) is not None]
+    missing = [rank for rank in members if rank not in stood]
+    if len(members) < 3 or len({each.form for each in known}) != 1 or known[0].op != "all_reduce":
+        return None
+    elements = math.prod(int(each) for each in re.findall(r"\d+", known[0].form.partition("[")[2]))
+    segment = known[0].bytes // max(1, elements) * -(-elements // (2 * len(members)))
+    if segment == expected and len(missing) == 1:
+        return missing[0]
+    return victim if segment == came and victim in stood else None
 
 
 def _newest(member: Member, name: str) -> PastCall | None:

@@ -129,6 +129,24 @@ def test_of_three_the_one_with_another_size_is_named_with_type_and_shape(tmp_pat
     assert (found.kind, found.rank) == ("mismatch", odd)
 
 
+@pytest.mark.parametrize(("form", "odd", "size"), [("float32[64]", 2, "a larger"), ("float32[8, 125]", 1, "a smaller")])
+def test_the_odd_one_is_found_where_it_could_leave_no_record(tmp_path: Path, form: str, odd: int, size: str) -> None:
+    """Torchrun ended rank 2 at once: the segments of gloo's ring show whose size is that of rank 0."""
+    log = RunDir(tmp_path).rank_log(1)
+    log.parent.mkdir()
+    log.write_text(ENFORCE.replace("1000 vs 12", "668 vs 44") + dump("all_reduce", 12))
+    seen = (Death(1, 10, -signal.SIGABRT), Death(2, 30, -signal.SIGTERM))
+    recent = (wire.PastCall("all_reduce", 256 if odd == 2 else 4000, form),)
+    end = Ended(20, 1, CLOSED, trace("all_reduce", 12), calls=wire.GroupCalls("0", 9, (), recent))
+    found = judged(member(0, end), member(1), member(2), deaths=seen, directory=RunDir(tmp_path))
+    others = "ranks 0-1" if odd == 2 else "ranks 0, 2"
+    assert found.cause == (
+        f"rank {odd} called all_reduce with {size} size than {others}, {form} (train.py:12 main): "
+        "668 bytes came where 44 were expected"
+    )
+    assert found.rank == odd
+
+
 def test_a_rank_that_has_left_out_a_call_is_told_as_one_call_ahead(tmp_path: Path) -> None:
     """Its lines are others: what it called comes after what was due, by its own calls before."""
     log = RunDir(tmp_path).rank_log(1)
