@@ -33,6 +33,7 @@ from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.output import Output
 from ddptop.agent.rank.process.position import Position
 from ddptop.agent.rank.process.rendezvous import Participant
+from ddptop.agent.rank.process.warned import Warned
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device import Gauges, Reading
@@ -118,6 +119,8 @@ class Session:
         """The steps of the training as the library knows them that runs its loop."""
         self._output = Output() if output is None else output
         self._lost_noted = 0
+        # All ranks run the same code: one tells what torch warns of.
+        self._warned = Warned(self._output.log if self.rank == 0 else None, self._output.begin)
         self._tick_due = 0.0
         self.hello = Hello(
             protocol=PROTOCOL,
@@ -339,6 +342,11 @@ class Session:
             self._account.begin()
         if (counted := self.rendezvous.counted()) > self.hello.generation:
             self._recount(counted)
+        try:
+            for text in self._warned.turn():
+                self.notify(f"torch warns: {text}", "warning")
+        except OSError as error:
+            self.faults.note("reading its log", error)
         lost = self._output.lost
         if lost != self._lost_noted:
             self._lost_noted = lost
