@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
+import unicodedata
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +23,9 @@ _ADVICE: Final = f"set {BASE_VARIABLE} to a short path of your own that can be w
 _TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
 """Environment variables that name the folder for temporary files, the first before the others."""
 LONGEST_NAME: Final = 40
-"""Characters of a run's name at most."""
-NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
-"""The names that a run may have."""
+"""Bytes of a run's name at most."""
+_NAME: Final = re.compile(r"[^\W_][\w.-]*")
+"""A run's name, without marks that are no part of a letter: a terminal draws those in the cells of others."""
 _DIGITS: Final = re.compile(r"-([0-9a-f]{4})$")
 _DEFAULT: Final = "ddptop-"
 """Name of a default base, before the uid of its user."""
@@ -123,17 +125,39 @@ def check_name(name: str) -> str:
     Raises:
         RunDirError: it has characters with a meaning to the file system or to a shell.
     """
-    if not NAME.fullmatch(name):
+    name = normal(name)
+    if not is_name(name):
         raise RunDirError(
             f"run name {name!r}: use 1 to {LONGEST_NAME} letters, digits, '.', '_' or '-', "
-            f"beginning with a letter or digit"
+            f"beginning with a letter or digit; in all {LONGEST_NAME} bytes at most"
         )
     return name
 
 
+def normal(name: str) -> str:
+    """Return a name as it is compared: a letter and its mark are one character where there is one."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+def is_name(text: str) -> bool:
+    """Say whether a run may have that name: letters of any script, where the file system takes them."""
+    try:
+        if len(os.fsencode(text)) > LONGEST_NAME:
+            return False
+    except UnicodeEncodeError:
+        return False
+    return _NAME.fullmatch(text) is not None
+
+
+def shortened(name: str, length: int) -> str:
+    """Return the beginning of a name, of at most `length` bytes."""
+    encoding = sys.getfilesystemencoding()
+    return name.encode(encoding, "ignore")[:length].decode(encoding, "ignore")
+
+
 def stem_of(program: str, length: int) -> str:
-    """Return the beginning of a run's name for a program, of at most `length` characters."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).stem).strip("-._")[:length] or "run"
+    """Return the beginning of a run's name for a program, of at most `length` bytes."""
+    return shortened(re.sub(r"[^\w.-]+", "-", normal(Path(program).stem)).strip("-._"), length) or "run"
 
 
 def digits_of(name: str) -> str | None:

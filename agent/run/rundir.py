@@ -25,11 +25,12 @@ import msgspec
 from ddptop.agent.run import generations, hosts, records, states
 from ddptop.agent.run.base import BASE_VARIABLE as BASE_VARIABLE
 from ddptop.agent.run.base import LONGEST_NAME as LONGEST_NAME
-from ddptop.agent.run.base import NAME, check_writable
 from ddptop.agent.run.base import base as base
 from ddptop.agent.run.base import bases_of_others as bases_of_others
 from ddptop.agent.run.base import check_name as check_name
+from ddptop.agent.run.base import check_writable, is_name, normal
 from ddptop.agent.run.base import digits_of as digits_of
+from ddptop.agent.run.base import shortened as shortened
 from ddptop.agent.run.base import stem_of as stem_of
 from ddptop.agent.run.files import marks, masking, private, removal
 from ddptop.agent.run.files.marks import Mark
@@ -62,7 +63,7 @@ MOST_ENTRIES: Final = 100_000
 """Entries read of one folder: a folder with more must not block its readers."""
 _RELEASE_S: Final = 1.0
 """Time for which an observer may still hold a run whose record says that it has ended."""
-_LEFT = re.compile(rf"\.{NAME.pattern}\.[0-9a-f]{{8}}")
+_LEFT: Final = re.compile(r"\.(.+)\.[0-9a-f]{8}")
 """The name of a run directory while it is made or removed."""
 
 
@@ -442,7 +443,7 @@ def runs_in(folder: Path, owner: int, *, damaged: list[str] | None = None) -> li
     found = []
     with os.scandir(folder) as entries:
         for entry in islice(entries, MOST_ENTRIES):
-            if not NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+            if not is_name(entry.name) or not entry.is_dir(follow_symlinks=False):
                 continue
             run = RunDir(Path(entry.path), owner)
             try:
@@ -459,7 +460,7 @@ def meant(text: str) -> list[str]:
     """Return the names of the runs that this may mean: the one of that name, else all that begin with it or have it as
     their last 4 digits.
     """
-    names = sorted(run.name for run in runs())
+    text, names = normal(text), sorted(run.name for run in runs())
     if text in names:
         return [text]
     return [name for name in names if name.startswith(text) or digits_of(name) == text]
@@ -476,7 +477,7 @@ def find(prefix: str) -> RunDir:
         return RunDir(base() / matches[0])
     if matches:
         raise RunDirError(f"run {prefix!r}: could be {', '.join(matches)}; give more of the name")
-    if NAME.fullmatch(prefix) and (damaged := RunDir(base() / prefix)).mark() is not None:
+    if is_name(prefix) and (damaged := RunDir(base() / prefix)).mark() is not None:
         damaged.read_own()
     raise RunDirError(f"run {prefix!r}: no such run; `ddptop ps` lists them")
 
@@ -495,7 +496,8 @@ def prune(spared: RunDir | None = None, measure: Callable[[Path], int] = lambda 
             remove(run)
             removed[run.name] = size
     with os.scandir(base()) as entries:
-        left = [entry for entry in islice(entries, MOST_ENTRIES) if _LEFT.fullmatch(entry.name)]
+        named = ((entry, _LEFT.fullmatch(entry.name)) for entry in islice(entries, MOST_ENTRIES))
+        left = [entry for entry, found in named if found is not None and is_name(found[1])]
     for entry in left:
         if entry.is_dir(follow_symlinks=False):
             removal.clear_away(Path(entry.path))

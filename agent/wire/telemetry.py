@@ -412,6 +412,13 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Part of `cost_ms` that this is."""
     cause: Line = ""
     """`memory_creep`: what grew and what holds it, one line. Empty: not known."""
+    said_at_ns: Moment | None = None
+    """When it was first told, some time after its beginning. None: of an observer that does not say it."""
+
+    @property
+    def told_at_ns(self) -> int:
+        """When it was first told, as far as that is known."""
+        return self.since_at_ns if self.said_at_ns is None else self.said_at_ns
 
 
 class Verdicts(Message, frozen=True, tag="verdicts"):

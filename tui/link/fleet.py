@@ -76,7 +76,8 @@ def line_of(frame: Frame) -> RunLine:
         step=frame.step,
         total_steps=frame.total_steps,
         loss=frame.loss,
-        remark="" if frame.verdict is None else _remark(frame.verdict),
+        # What held back a run that has ended is in its report; here it would be read as the cause of its end.
+        remark="" if frame.verdict is None or frame.state in ENDED else _remark(frame.verdict),
         age_s=None if frame.started_at is None else end - frame.started_at,
         launched=frame.launched,
         checkpoints=frame.checkpoints,

@@ -10,7 +10,7 @@ from ddptop.agent.text import Complaint
 _USER: Final = r"(?:[A-Za-z0-9_][A-Za-z0-9._+\\-]*@)?"
 _HOST: Final = re.compile(rf"{_USER}(?:[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])")
 """A host or an alias of ssh's configuration: never an option of ssh, and nothing with a meaning to a shell."""
-_RUN: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_RUN: Final = re.compile(r"(?:[^\W_][\w.-]*)?")
 
 
 class Unreachable(Complaint):

@@ -370,7 +370,9 @@ def _remark(line: RunLine, ink: Ink) -> Row:
 def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
     """Return two lines: a run's name and state, then its program and progress."""
     room = width - 2
-    state = [*_remark(line, ink), Segment(f" {line.state}", ink[f"state-{line.state}"])]
+    state = [Segment(f" {line.state}", ink[f"state-{line.state}"])]
+    if line.remark:
+        state += [Segment(" "), *_remark(line, ink)]
     name = units.fit(line.run, room - 2 - width_of(state))
     # Its program would be cut to half a word; the run's own name, made of it, stands above.
     world = f"×{line.world:,}"

@@ -118,7 +118,7 @@ class _Parts:
         if self.left_s >= seconds:
             return True
         if said:
-            self.found.left_out.append(f"{said}: no time")
+            self.found.left_out.append(f"{said}, for lack of time")
         return False
 
     def do(

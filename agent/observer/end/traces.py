@@ -18,6 +18,8 @@ _MOST_LINES: Final = 20_000
 """Lines at the end of a text in which a stack is looked for."""
 _FRAME: Final = r'(?:\[[\w:]{1,20}\]:? ?)*\s*File "([^"\n]{1,4096})", line (\d{1,9}|\?\?\?),? in (.{1,400})'
 """A frame in a traceback, before which torch may put the rank, and in a crash dump, which has no second comma."""
+_ESCAPED: Final = re.compile(r"\\x([a-f][0-9a-f])|\\u(?!d[89a-f])([0-9a-f]{4})|\\U(000[0-9a-f]{5}|0010[0-9a-f]{4})")
+"""A character in a crash dump, which is ASCII."""
 _RECURSION: Final = 20
 """Frames of one function in a crash dump, which has the innermost hundred, from which on it is a recursion."""
 _OPENING: Final = "Traceback (most recent call last)"
@@ -181,7 +183,8 @@ def crash(text: str) -> Crash | None:
         if found := re.match(_THREAD, line):
             stacks.append((found[1] == "Current thread", []))
         elif line.startswith("  ") and stacks:
-            stacks[-1][1].append(line)
+            lines[end] = _ESCAPED.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), line)
+            stacks[-1][1].append(lines[end])
         elif line.strip():
             break
         end += 1

@@ -100,10 +100,11 @@ class Intervals:
             known.urgent = finding.urgent
             if 0 <= now_ns - known.renewed_ns < RENEWED_NS:
                 return
-            number, since = known.verdict.number, known.verdict.since_at_ns
+            number, since, said = known.verdict.number, known.verdict.since_at_ns, known.verdict.said_at_ns
         else:
             number, self._next = self._next, self._next + 1
             since = min(max(finding.since_at_ns, self._until.get(accusation, 0)), now_ns)
+            said = max(0, now_ns)
         verdict = Verdict(
             number=number,
             kind=finding.kind,
@@ -123,6 +124,7 @@ class Intervals:
             line_ms=finding.line_ms,
             line_share=finding.line_share,
             cause=finding.cause,
+            said_at_ns=said,
         )
         self._open[accusation] = _Open(verdict, now_ns, finding.urgent)
 
@@ -156,7 +158,7 @@ IN_WORDS: Final = {
     "forward": "forward pass",
     "backward": "backward pass",
     "optimizer": "optimizer step",
-    "other": "between the phases (logging, checkpoint, evaluation)",
+    "other": "code outside of the phases (before the forward pass, logging, evaluation)",
 }
 _NO_BACKWARD: Final = "outside of data loading and optimizer step (no backward pass is seen)"
 """The words for `other` where no rank has called `backward`: its forward and backward pass, if any, are in there."""

@@ -1,12 +1,13 @@
 """What changes in a run from one moment to the next, told once: its event list and its verdicts. Pure.
 
-The observer of the run judges; here its verdicts become lines of the event list, at the times at which they began and
-ended, also those of before anybody looked.
+The observer of the run judges; here its verdicts become lines of the event list, at the times at which they were told
+and ended, also those of before anybody looked.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -160,8 +161,8 @@ class Changes:
     def _tell_beginning(self, verdict: wire.Verdict) -> None:
         if verdict.number not in self._begun:
             self._begun[verdict.number] = verdict
-            began, text = verdict.since_at_ns / 1e9, hung.ageless(verdict)
-            self.add(EventLine(began, text, verdict.rank, level_of(verdict), verdict.number))
+            said = EventLine(verdict.told_at_ns / 1e9, _begun(verdict), verdict.rank, level_of(verdict), verdict.number)
+            self.add(said)
             _bound(self._begun)
 
     def _tell_line(self, verdict: wire.Verdict, at_ns: int) -> None:
@@ -178,7 +179,7 @@ class Changes:
     def _tell_end(self, number: int, at_ns: int) -> None:
         begun, line = self._begun.get(number), None
         if begun is not None:
-            line = EventLine(at_ns / 1e9, _end_of(begun, at_ns), begun.rank, "info")
+            line = EventLine(max(at_ns, begun.told_at_ns) / 1e9, _end_of(begun, at_ns), begun.rank, "info")
             self.add(line)
         self._ended[number] = line
         _bound(self._ended)
@@ -193,6 +194,13 @@ def _is_same(one: str, other: str) -> bool:
     if one == other or not (one.startswith(other) or other.startswith(one) or one[-1:] == other[-1:] == ")"):
         return one == other
     return _TIMES.sub("", one) == _TIMES.sub("", other)
+
+
+def _begun(verdict: wire.Verdict) -> str:
+    """Return the line of a verdict that was just told, with the time of its beginning where that was before."""
+    since_s, said_s = verdict.since_at_ns // 10**9, verdict.told_at_ns // 10**9
+    since = f" (since {time.strftime('%H:%M:%S', time.localtime(since_s))})" if since_s < said_s else ""
+    return f"{hung.ageless(verdict)}{since}"
 
 
 def level_of(verdict: wire.Verdict) -> str:

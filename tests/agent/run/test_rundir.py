@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import resource
 import time
+import unicodedata
 from pathlib import Path
 
 import msgspec
@@ -139,11 +140,43 @@ def test_find_takes_the_last_four_digits():
             rundir.find(other)
 
 
-@pytest.mark.parametrize("name", ["", "../up", "a/b", "-x", "a b", "x" * 41, "é"])
+@pytest.mark.parametrize("name", [
+        "", "../up", "a/b", "-x", "a b", "x" * 41, "é" * 21, "हिन्दी",
+        "\u0301a", "a\u202eb", "a\x1b", "a\x00", "a\u200db", "\udcfc",
+        "a\udcfc", "a$b", "a'", "_a", "a\u3000b",
+    ],
+)  # fmt: skip
 def test_names_that_a_shell_or_a_path_would_trip_over_are_refused(name):
     """A run name is always one harmless path component."""
     with pytest.raises(RunDirError):
         rundir.check_name(name)
+
+
+@pytest.mark.parametrize("name", ["größe-1", "試験.2", "тест_3", "é" * 20, "٣"])
+def test_a_name_may_have_letters_of_any_script(name):
+    """It names a folder, and is found by its beginning, also where its letters are typed with separate marks."""
+    assert rundir.check_name(name) == name
+    directory = rundir.create(a_run(name))
+    assert directory.path.name == name
+    assert [run.name for run in rundir.runs()] == [name]
+    assert rundir.find(unicodedata.normalize("NFD", name[:2])).name == name
+    assert rundir.check_name(unicodedata.normalize("NFD", name)) == name
+
+
+@pytest.mark.parametrize(
+    ("program", "stem"),
+    [
+        ("hang ü.py", "hang-ü"),
+        ("/a/hang u\u0308.py", "hang-ü"),
+        ("ü" * 30, "ü" * 15),
+        ("\udcfc.py", "run"),
+        ("試 験", "試-験"),
+    ],
+)
+def test_a_run_is_called_as_its_program_is(program, stem):
+    """Letters of any script stay, within 30 bytes; what is no letter becomes a dash."""
+    assert rundir.stem_of(program, 30) == stem
+    assert rundir.check_name(rundir.suggest_name(program)).rpartition("-")[0] == stem
 
 
 def test_prune_keeps_live_runs_and_the_newest_ended():

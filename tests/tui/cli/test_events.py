@@ -6,6 +6,7 @@ import json
 import sys
 import time
 
+import msgspec
 import pytest
 
 from ddptop.agent import wire
@@ -29,6 +30,8 @@ def recorded(name: str, state: str, ended_at_ns: int | None) -> None:
         wire.Verdict(1, "slow_rank", "rank 1 holds the group back", DAY + MIN, DAY + 13 * MIN, 1, "data", 5.0, 0.25),
         wire.Verdict(2, "input_bound", "all ranks wait for data", DAY + 14 * MIN, cost_ms=7.0, share=0.1, phase="data"),
     )
+    # The first was told when it had lasted for a while, after something else had happened.
+    verdicts = msgspec.structs.replace(verdicts[0], said_at_ns=DAY + 6 * MIN), verdicts[1]
     connection = recording.open_file(rundir.create(run).database)
     with connection:
         for at, text in ((DAY, "torchrun started"), (DAY + 5 * MIN, "checkpoint")):
@@ -52,16 +55,17 @@ def clock(at_ns: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at_ns / 1e9))
 
 
-def test_a_verdict_is_one_line_at_its_beginning(capsys: Captured, monkeypatch: Patch) -> None:
-    """In the order of time, with how long it lasted; one without an end goes on."""
+def test_a_verdict_is_one_line_at_the_time_at_which_it_was_told(capsys: Captured, monkeypatch: Patch) -> None:
+    """In the order in which things were said, with its beginning and how long it lasted; one without an end goes on."""
     recorded("story", "running", None)
     events(monkeypatch, "story")
     lines = [line[11:] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         f"{clock(DAY)}   torchrun started",
-        f"{clock(DAY + MIN)} ! rank 1 holds the group back (for 12 min, until {clock(DAY + 13 * MIN)})",
         f"{clock(DAY + 5 * MIN)}   checkpoint",
-        f"{clock(DAY + 14 * MIN)} ! all ranks wait for data (goes on)",
+        f"{clock(DAY + 6 * MIN)} ! rank 1 holds the group back "
+        f"(since {clock(DAY + MIN)}, for 12 min, until {clock(DAY + 13 * MIN)})",
+        f"{clock(DAY + 14 * MIN)} ! all ranks wait for data (since {clock(DAY + 14 * MIN)}, goes on)",
     ]
 
 
@@ -72,17 +76,18 @@ def test_nothing_goes_on_in_a_run_that_has_ended(capsys: Captured, monkeypatch: 
     events(monkeypatch, "ended")
     (told,) = (line for line in capsys.readouterr().out.splitlines() if "wait for data" in line)
     date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end / 1e9))
-    assert told.endswith(f"all ranks wait for data (for 33.1 h, until {date})")
+    assert told.endswith(f"all ranks wait for data (since {clock(DAY + 14 * MIN)}, for 33.1 h, until {date})")
 
 
 def test_a_verdict_has_the_fields_of_an_event_and_its_own(capsys: Captured, monkeypatch: Patch) -> None:
     """Events stay as they were; the object of a verdict says besides until when, of what kind and at what cost."""
     recorded("fields", "running", None)
     events(monkeypatch, "fields", "--json")
-    event, slow, _, data = json.loads(capsys.readouterr().out)
-    own = {"until", "kind", "phase", "cost_ms", "share", "hang", "host", "line", "line_ms", "line_share", "cause"}
-    assert set(slow) == set(event) | own
-    assert (slow["at"], slow["until"], slow["rank"], slow["level"]) == (DAY / 1e9 + 60, DAY / 1e9 + 780, 1, "warning")
+    event, _, slow, data = json.loads(capsys.readouterr().out)
+    own = {"since", "until", "kind", "phase", "cost_ms", "share", "hang", "host", "cause"}
+    assert set(slow) == set(event) | own | {"line", "line_ms", "line_share"}
+    assert (slow["at"], slow["since"], slow["until"]) == (DAY / 1e9 + 360, DAY / 1e9 + 60, DAY / 1e9 + 780)
+    assert (slow["rank"], slow["level"]) == (1, "warning")
     assert (slow["kind"], slow["phase"], slow["cost_ms"], slow["share"]) == ("slow_rank", "data", 5.0, 0.25)
     assert (data["until"], data["rank"], data["text"]) == (None, None, "all ranks wait for data")
 

@@ -84,7 +84,7 @@ async def test_the_metric_that_is_shown_is_marked_at_first() -> None:
         assert marked(host).startswith(metrics[2].title)
         assert len(rows(host)) == len(metrics)
         await pilot.press(*"LOSS val")
-        assert rows(host) == ["val/loss [bold]  by the script"]
+        assert rows(host) == ["val/loss [bold]  logged by the script"]
         await pilot.press("enter")
         host.push_screen(MetricPicker(metrics, "no longer there"), chosen.append)
         await until(pilot, lambda: rows(host), "the list")

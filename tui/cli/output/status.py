@@ -96,7 +96,7 @@ def hosts_of(members: Mapping[int, Member]) -> Mapping[int, str]:
 def happened(
     events: Iterable[wire.Event], verdicts: Iterable[wire.Verdict], ended_at_ns: int | None
 ) -> list[wire.Event | wire.Verdict]:
-    """Return the events of a run and its verdicts, each verdict where it began; those of an ended run have ended too.
+    """Return the events of a run and its verdicts, each where it was told; verdicts of an ended run have ended too.
 
     Args:
         events: in the order of their times.
@@ -104,15 +104,15 @@ def happened(
         ended_at_ns: when the run ended, None for one that goes on.
     """
     found: list[wire.Event | wire.Verdict] = [*events, *(_over(verdict, ended_at_ns) for verdict in verdicts)]
-    return sorted(found, key=_begun_at_ns)
+    return sorted(found, key=_at_ns)
 
 
 def _over(verdict: wire.Verdict, ended_at_ns: int | None) -> wire.Verdict:
     return verdict if verdict.until_at_ns is not None else msgspec.structs.replace(verdict, until_at_ns=ended_at_ns)
 
 
-def _begun_at_ns(each: wire.Event | wire.Verdict) -> int:
-    return each.at_ns if isinstance(each, wire.Event) else each.since_at_ns
+def _at_ns(each: wire.Event | wire.Verdict) -> int:
+    return each.at_ns if isinstance(each, wire.Event) else each.told_at_ns
 
 
 def interval_json(verdict: wire.Verdict) -> dict[str, Any]:
@@ -120,6 +120,7 @@ def interval_json(verdict: wire.Verdict) -> dict[str, Any]:
     until = verdict.until_at_ns
     return {
         **event_json(_as_event(verdict)),
+        "since": verdict.since_at_ns / 1e9,
         "until": None if until is None else until / 1e9,
         "kind": verdict.kind,
         "phase": verdict.phase,
@@ -133,17 +134,21 @@ def interval_json(verdict: wire.Verdict) -> dict[str, Any]:
 
 def interval_line(verdict: wire.Verdict, hosts: Mapping[int, str] = NO_NAMES) -> str:
     """Return a verdict as a line of `events`, with how long it lasted."""
-    since, until = verdict.since_at_ns, verdict.until_at_ns
-    if until is None:
-        return f"{event_line(_as_event(verdict), hosts)} (goes on)"
-    begun, end = date(since / 1e9).split(), date(until / 1e9).split()
-    # The date is there where it is another one than that of the beginning.
-    told = end[1] if begun[0] == end[0] else " ".join(end)
-    return f"{event_line(_as_event(verdict), hosts)} (for {_lasted(until - since)}, until {told})"
+    said, since = (date(at_ns / 1e9).split() for at_ns in (verdict.told_at_ns, verdict.since_at_ns))
+    lasted = "goes on"
+    if (until := verdict.until_at_ns) is not None:
+        end = date(until / 1e9).split()
+        lasted = f"for {_lasted(until - verdict.since_at_ns)}, until {_clock(end, said)}"
+    return f"{event_line(_as_event(verdict), hosts)} (since {_clock(since, said)}, {lasted})"
+
+
+def _clock(moment: list[str], said: list[str]) -> str:
+    """Return a time of day, with its date where that is another one than that of the line."""
+    return moment[1] if moment[0] == said[0] else " ".join(moment)
 
 
 def _as_event(verdict: wire.Verdict) -> wire.Event:
-    return wire.Event(verdict.since_at_ns, hang.ageless(verdict), verdict.rank, level_of(verdict))
+    return wire.Event(verdict.told_at_ns, hang.ageless(verdict), verdict.rank, level_of(verdict))
 
 
 def _lasted(span_ns: int) -> str:

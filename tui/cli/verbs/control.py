@@ -318,9 +318,9 @@ def _end_unrecorded(options: argparse.Namespace) -> str | None:
     from ddptop.agent.observer.end.escalation import Survived
     from ddptop.agent.observer.status import survey
     from ddptop.agent.run import rundir
-    from ddptop.agent.run.base import NAME
+    from ddptop.agent.run.base import is_name
 
-    if not NAME.fullmatch(options.run) or (options.rank, options.pid, options.signal) != (None, None, None):
+    if not is_name(options.run) or (options.rank, options.pid, options.signal) != (None, None, None):
         return None
     directory = rundir.RunDir(rundir.base() / options.run)
     if os.path.lexists(directory.path / "run.json"):

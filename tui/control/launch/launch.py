@@ -242,7 +242,7 @@ def _next_name(name: str) -> str:
     taken = set(os.listdir(rundir.base()))
     for count in range(int(number) + 1, int(number) + 2 + len(taken)):
         ending = f".{count}"
-        if (found := stem[: rundir.LONGEST_NAME - len(ending)] + ending) not in taken:
+        if (found := rundir.shortened(stem, rundir.LONGEST_NAME - len(ending)) + ending) not in taken:
             return found
     raise AssertionError("more names than entries")
 

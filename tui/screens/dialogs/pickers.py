@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -208,18 +208,21 @@ class MetricPicker(ListPicker[str]):
         """Return the metrics whose titles hold all words that are typed."""
         words = typed.casefold().split()
         fitting = (metric for metric in self._metrics if all(word in metric.title.casefold() for word in words))
-        return {metric.name: _metric_row(metric) for metric in fitting}
+        logged = {metric.title for metric in self._metrics if metric.name.startswith(CUSTOM)}
+        return {metric.name: _metric_row(metric, logged) for metric in fitting}
 
     def choose(self, key: str) -> None:
         self.dismiss(key)
 
 
-def _metric_row(metric: Metric) -> Text:
+def _metric_row(metric: Metric, logged: Collection[str]) -> Text:
     row = Text(metric.title, no_wrap=True, overflow="ellipsis")
     if metric.unit:
         row.append(f", {metric.unit}", "dim")
     if metric.name.startswith(CUSTOM):
-        row.append("  by the script", "dim")
+        row.append("  logged by the script", "dim")
+    elif metric.title in logged:
+        row.append("  read by ddptop", "dim")
     return row
 
 

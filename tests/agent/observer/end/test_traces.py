@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import tempfile
 import traceback
 from pathlib import Path
 
@@ -29,6 +30,19 @@ Thread 0x00007f834fe41b80 (most recent call first):
 
 Extension modules: numpy._core._multiarray_umath (total: 1)
 """
+
+
+def test_letters_of_any_script_are_read_from_a_dump_which_is_ascii() -> None:
+    """As `faulthandler` itself writes them; what would act on a terminal stays as it is written."""
+    with tempfile.TemporaryFile() as file:
+        code = compile("faulthandler.dump_traceback(file)", "/a/hang ü 試 \U0001f40d\x9b.py", "exec")
+        exec(code, {"file": file, "faulthandler": faulthandler})
+        file.seek(0)
+        dump = file.read().decode("ascii")
+    crash = traces.crash(f"Fatal Python error: Aborted\n\n{dump}")
+    assert crash is not None
+    assert crash.stack.frames[0].file == "/a/hang ü 試 \U0001f40d\\x9b.py"
+    assert "hang ü 試" in crash.text
 
 
 def test_a_dump_of_faulthandler_gives_the_line_and_the_collective() -> None:

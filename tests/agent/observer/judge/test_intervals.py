@@ -23,6 +23,20 @@ FINDINGS = st.builds(
 )
 
 
+def test_a_verdict_keeps_the_time_at_which_it_was_first_told():
+    """Its beginning lies before that; figures that change and another observer leave it as it was."""
+    intervals = Intervals(1, 0)
+    for second in (10, 15):
+        intervals.update([SLOW], {}, second * SECOND)
+        (verdict,) = intervals.verdicts
+        assert (verdict.since_at_ns, verdict.told_at_ns) == (3 * SECOND, 10 * SECOND)
+    successor = Intervals(1, 0)
+    successor.resume([verdict])
+    successor.update([SLOW], {}, 30 * SECOND)
+    assert successor.verdicts[0].told_at_ns == 10 * SECOND
+    assert Verdict(1, "hang", "", 5).told_at_ns == 5
+
+
 @settings(deadline=None, max_examples=80)
 @given(
     moments=st.lists(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 from support.screens.frames import NOW, frame_at, hung_frame
 
@@ -27,6 +29,21 @@ def test_the_store_tells_of_each_change_once():
     assert told[1] == f"no longer: {told[1].removeprefix('no longer: ')}"
     assert frame.verdict is None
     assert frame.injected == run.injected
+
+
+def test_the_line_of_a_verdict_is_where_it_was_told_and_says_since_when():
+    """What was done before that stays before it in the list, and so does an end that is read from the record."""
+    store = Store(Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True))
+    verdict = wire.Verdict(1, "hang", "rank 1 hangs", 3 * 10**9, None, 1, said_at_ns=9 * 10**9)
+    store.apply(wire.Event(5 * 10**9, "checkpoint"), 5)
+    store.apply(wire.Verdicts(10 * 10**9, (verdict,)), 10)
+    since = time.strftime("%H:%M:%S", time.localtime(3))
+    shown = [(event.at, event.text) for event in frame_at(store, 10).events]
+    assert shown[-2:] == [(5.0, "checkpoint"), (9.0, f"rank 1 hangs (since {since})")]
+    other = Store(Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True))
+    other.changes.recall_verdict(msgspec.structs.replace(verdict, until_at_ns=8 * 10**9))
+    began, ended = other.changes.events
+    assert (began.at, ended.at, ended.text) == (9.0, 9.0, "no longer: rank 1 hangs")
 
 
 def test_lines_of_text_carry_the_verdict():
