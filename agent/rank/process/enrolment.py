@@ -68,6 +68,9 @@ def enrol_and_restart(program: str, arguments: tuple[str, ...]) -> None:
         RunDirError: no run directory can be made.
     """
     directory, run_id = _find_or_make(program, arguments)
+    first = os.environ.get(_RESTARTS, "0") == "0"
+    if first and Position.from_environment(os.environ, program).rank == 0:
+        say(f"ddptop: this is run {directory.name}; `ddptop attach {directory.name}` in another terminal shows it")
     environment = {**os.environ, rundir.MARKER: run_id, rundir.DIRECTORY_VARIABLE: str(directory.path)}
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 

@@ -73,6 +73,16 @@ async def test_typing_filters_and_the_arrows_go_round() -> None:
     assert chosen == [signal.SIGUSR2]
 
 
+async def test_two_numbers_of_one_name_say_whose_they_are() -> None:
+    """The loss that ddptop reads stands beside the one that the script logs; other names are clear as they are."""
+    host = Host()
+    async with host.run_test() as pilot:
+        host.push_screen(MetricPicker(offered(["loss", "accuracy"]), "loss"))
+        await until(pilot, lambda: rows(host), "the list")
+        assert [row for row in rows(host) if "loss" in row] == ["loss  read by ddptop", "loss  logged by the script"]
+        assert "accuracy  logged by the script" in rows(host)
+
+
 async def test_the_metric_that_is_shown_is_marked_at_first() -> None:
     """The plot's own metric is marked; all words that are typed must fit; escape returns none."""
     host = Host()

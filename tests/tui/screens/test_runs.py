@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from support.screens.dashboards import SIZES, footer_keys, rests, seen, settled, until
+from support.screens.dashboards import INK, SIZES, footer_keys, rests, seen, settled, text_of, until
 from support.screens.fleets import FRAMES, OPTIONS, FleetSource, StillFleet
 from support.screens.frames import EVIL, NOW, frame, hung_frame
 from textual.pilot import Pilot
@@ -42,7 +42,7 @@ from ddptop.tui.screens.dialogs.launch import LaunchDialog
 from ddptop.tui.screens.dialogs.pickers import ScriptPicker
 from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.run import RunScreen, RunsScreen
-from ddptop.tui.views.runs import RunList
+from ddptop.tui.views.runs import RunList, _narrow
 
 FIRST = FRAMES[0].run
 
@@ -755,6 +755,10 @@ def test_the_remark_is_that_of_the_verdict() -> None:
 
     assert line_of(FRAMES[0]).remark == "rank 2"
     assert line_of(replace(FRAMES[0], verdicts=())).remark == ""
+    # "rank 2 failed" would be read of an ended run, which a verdict is not about.
+    assert line_of(replace(FRAMES[0], state="failed")).remark == ""
+    for row in map(text_of, _narrow(line_of(FRAMES[0]), 60, INK)[:1]):
+        assert re.search(r"^\S resnet-7f3a +running ◀ rank 2$", row), row
     assert line_of(hung_frame()).remark == "rank 1 hangs"
     alone = Verdict(1, "no_communication", "these ranks do not communicate", 0)
     assert line_of(replace(FRAMES[0], verdicts=(alone,))).remark == "no DDP?"

@@ -177,3 +177,19 @@ def test_tasks_of_slurm_have_one_run(monkeypatch: pytest.MonkeyPatch, bases: lis
         run = directory.read()
         assert (run.world, run.local_world, run.node, run.nodes) == (2, 1, task, 2)
     assert len(names) == 1
+
+
+@pytest.mark.parametrize(("rank", "restarts", "says"), [("0", "0", True), ("1", "0", False), ("0", "1", False)])
+def test_rank_0_says_once_which_run_this_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], rank: str, restarts: str, says: bool
+) -> None:
+    """In one line on stderr, with what shows it; no other rank does, nor rank 0 when the group is started again."""
+    for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("TORCHELASTIC_RESTART_COUNT", restarts)):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(enrolment, "_find_or_make", lambda *_: (RunDir(Path("/nowhere/train-7f")), "id"))
+    monkeypatch.setattr(os, "execve", lambda *_: None)
+    # Not pytest's own, which has another descriptor than the process.
+    monkeypatch.setattr(sys, "stderr", sys.__stderr__)
+    enrolment.enrol_and_restart("train.py", ())
+    line = "ddptop: this is run train-7f; `ddptop attach train-7f` in another terminal shows it\n"
+    assert capfd.readouterr().err == (line if says else "")
