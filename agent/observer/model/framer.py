@@ -171,15 +171,13 @@ class Framer:
         return None if at_ns is None else at_ns / 1e9
 
     def _placement(self) -> str:
-        run, models = self._store.run, self._store.ranks.values()
-        if run.device not in (None, "cpu"):
-            return run.placement
+        # Ranks that train on a device of their own seldom use their threads.
         told = (
             (model.member.host if model.member is not None else "", model.beat.threads)
-            for model in models
-            if model.beat is not None and model.beat.threads is not None
+            for model in self._store.ranks.values()
+            if model.beat is not None and model.beat.threads is not None and model.beat.device in (None, "cpu")
         )
-        return placed(run.placement, told)
+        return placed(self._store.run.placement, told)
 
     def _only_host(self) -> str | None:
         return _only({model.member.host for model in self._store.ranks.values() if model.member is not None})

@@ -164,3 +164,13 @@ def test_mfu_is_the_work_of_the_ranks_as_a_part_of_what_their_devices_can_do():
     frame, ranks = drawn(Framer(store))
     assert (frame.mfu, frame.flops_per_s, ranks[0].mfu, ranks[0].flops_per_s) == (None, None, None, None)
     assert ranks[0].flops == 2e12
+
+
+@pytest.mark.parametrize(("device", "said"), [("cpu", "8 threads a rank for 2 ranks on 2 cores"), ("cuda:0", "")])
+def test_a_frame_says_of_ranks_on_the_cpu_alone_that_their_threads_are_a_crowd(device: str, said: str) -> None:
+    """Those that train on a device of their own seldom use them."""
+    store, threads = Store(run_of(2)), wire.Threads(8, 1, 2.0)
+    for rank in range(2):
+        store.apply(wire.Beat(rank, 2 * 10**9, "running", "forward", 1, None, 1, device=device, threads=threads), 2.0)
+    store.advance(2.1)
+    assert Framer(store).frame().placement == said
