@@ -72,9 +72,10 @@ def aligned(rows: Sequence[Sequence[str]], left: int | None = None) -> list[str]
     """Return rows as lines of a table: the first `left` columns, or all, at the left, the others at the right."""
     columns = []
     for number, column in enumerate(zip(*rows, strict=True)):
-        side = str.ljust if left is None or number < left else str.rjust
-        width = max(map(len, column))
-        columns.append([side(cell, width) for cell in column])
+        width = max(map(cell_len, column))
+        gaps = [" " * (width - cell_len(cell)) for cell in column]
+        at_left = left is None or number < left
+        columns.append([cell + gap if at_left else gap + cell for cell, gap in zip(column, gaps, strict=True)])
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 

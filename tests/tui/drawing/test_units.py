@@ -149,3 +149,10 @@ def test_a_path_without_room_keeps_its_end(text: str, width: int) -> None:
         assert text.startswith(begin.rstrip())
         assert text.endswith(end)
         assert len(end) >= width // 3
+
+
+def test_a_table_is_aligned_by_cells() -> None:
+    """A letter of two cells counts for two, so that what stands behind it is in one column."""
+    rows = [("試験", "1", "ends"), ("abc", "12", "ends")]
+    for left in (None, 1):
+        assert len({cell_len(line.partition("ends")[0]) for line in units.aligned(rows, left)}) == 1
