@@ -19,7 +19,7 @@ STATES: Final = (
 )  # fmt: skip
 """The states of a run or a rank that this version knows; a newer agent may send others. `frozen`: its processes are
 stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`: no sign of life; `ending`: all ranks have
-ended without an error, and their launcher has not; `ended`: by itself, with an unknown exit code; `lost`: gone without
+ended, and their launcher has not; `ended`: by itself, with an unknown exit code; `lost`: gone without
 a record of its end."""
 
 _KILL_S: Final = 3.0
@@ -159,6 +159,7 @@ def of_run(
     found: str | None = None,
     killed: bool = False,
     frozen: bool = False,
+    restarts: bool = False,
 ) -> str:
     """Return the state of a run.
 
@@ -170,6 +171,7 @@ def of_run(
         found: the state by the process table, None where it was not read.
         killed: whether somebody has killed the run.
         frozen: whether somebody has frozen the run.
+        restarts: whether its launcher may start the ranks anew after a failure.
     """
     for each in (record, told, found):
         if each in ENDED:
@@ -186,7 +188,7 @@ def of_run(
     for state in ("running", "stalled", "silent", "frozen"):
         if state in live:
             return state
-    if ranks and _IN_ORDER.issuperset(ranks):
+    if ranks and (_IN_ORDER if restarts else ENDED).issuperset(ranks):
         return "ending"
     # Where a script has ended, the run is past its start; the end of the run is for the observer to report.
     return "running" if ran or len(live) < len(set(ranks)) else "starting"

@@ -131,4 +131,5 @@ class Sources:
             found=None if live is None else live.state,
             killed=self.run.killed_by is not None,
             frozen=live is not None and live.frozen_at is not None,
+            restarts=self.run.max_restarts > 0,
         )

@@ -20,7 +20,7 @@ from ddptop.agent.observer.record.recording import Row
 from ddptop.agent.text import clean, clean_line, shorten
 
 REPEAT_S: Final = 60.0
-"""An event that repeats within this time, and is no action, is counted and not written again."""
+"""An event that repeats within this time, and is no action and no end of a rank, is counted and not written again."""
 AT_ONCE: Final = 1_000
 """Events of one rank that are written at any rate."""
 EVERY_S: Final = 10.0
@@ -86,7 +86,9 @@ class Flood:
         now = self._clock()
         key = (source, event.rank, event.level, event.text, event.who)
         before = self._recent.get(key)
-        if before is not None and not event.action and now - before.last_at <= REPEAT_S:
+        # A rank that was started anew may end again in the same words: that is an end of its own.
+        is_counted = not event.action and not (source == OBSERVER and event.rank is not None)
+        if before is not None and is_counted and now - before.last_at <= REPEAT_S:
             before.times, before.last_at, before.changed = before.times + 1, now, True
             self._recent.move_to_end(key)
             return []

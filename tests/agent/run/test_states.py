@@ -122,17 +122,20 @@ def test_what_is_never_said_of_a_run(ranks: list[str], ran: bool, record: str, t
         assert (shown in ENDED) >= (rank in ENDED or state in ENDED)
 
 
-def test_all_scripts_have_ended_and_the_run_has_not() -> None:
-    """Until the run has ended it is ending, and running where its launcher may start the ranks anew."""
-    for ends, state in (
-        (["finished"], "ending"),
-        (["stopped", "finished"], "ending"),
-        (["failed", "lost"], "running"),
-        (["finished", "failed"], "running"),
-        (["finished", "running"], "running"),
+def test_all_ranks_have_ended_and_the_run_has_not() -> None:
+    """It is ending until its launcher has noticed, and running where that may start the ranks anew after a failure."""
+    for ends, state, anew in (
+        (["finished"], "ending", "ending"),
+        (["stopped", "finished"], "ending", "ending"),
+        (["failed", "lost"], "ending", "running"),
+        (["finished", "failed"], "ending", "running"),
+        (["finished", "running"], "running", "running"),
+        (["lost", "stalled"], "stalled", "stalled"),
     ):
         for ran in (False, True):
-            assert of_run(ends, ran=ran, record="starting", told="starting", found="starting") == state
+            same = {"ran": ran, "record": "starting", "told": "starting", "found": "starting"}
+            assert of_run(ends, **same) == state  # type: ignore[arg-type]
+            assert of_run(ends, **same, restarts=True) == anew  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

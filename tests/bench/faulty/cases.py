@@ -75,6 +75,15 @@ KINDS: Final = (
     Kind("all-raise", "deaths", dies=True),
     Kind("exits", "deaths", dies=True),
     Kind("exits-in-order", "deaths", dies=True),
+    *(
+        Kind(name, "deaths", dies=True)
+        for name in ("prints-and-exits", "quotes", "lacks-a-name", "lacks-a-package")
+    ),
+    *(
+        # By --start spawn the program itself has started the ranks.
+        Kind(name, "deaths", dies=True, starts=("launch", "hand"))
+        for name in ("launcher-hangs-up", "launcher-terminated", "launcher-interrupted")
+    ),
     Kind("segfault", "deaths", dies=True),
     Kind("memory", "deaths", dies=True),
     Kind("nan", "deaths"),
@@ -102,6 +111,9 @@ KINDS: Final = (
     _times_out("swallowed"),
     _times_out("thread-raises"),
     Kind("thread-keeps", "ends", killed=True),
+    Kind("exit-barrier", "ends", killed=True),
+    Kind("exit-join", "ends", killed=True),
+    Kind("logged", "ends", dies=True),
     Kind("finished-thread", "ends", steps=_END, killed=True),
     Kind("finished-queue", "ends", steps=_END, killed=True),
     Kind("terminated", "ends", dies=True),

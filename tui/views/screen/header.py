@@ -270,8 +270,8 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
         return _ending(frame, keys), f"bold state-{frame.state}"
     if frame.all_ended:
         # torchrun may start them anew.
-        closed = "" if frame.generation < frame.max_restarts else "; the run is being closed"
-        return _BETWEEN.join(filter(None, (frame.cause, f"every rank has ended{closed}"))), "bold value"
+        closed = "" if frame.generation < frame.max_restarts else ", their launcher has not noticed yet"
+        return _BETWEEN.join(filter(None, (frame.cause, f"all ranks have ended{closed}"))), "bold value"
     if frame.waiting:
         text = f"{frame.waiting} · {keys['run.cancel']} cancels · {keys['run.freeze']} freezes"
         return text, "bold state-pausing"

@@ -46,6 +46,14 @@ def test_a_repeated_event_stands_once_with_its_number() -> None:
     assert told[1:] == ["other 0", "other 1", "loss is nan", "paused", "paused"]
 
 
+def test_each_end_of_a_rank_is_an_event_of_its_own() -> None:
+    """A rank that was started anew ends in the same words; what a rank says of itself twice is counted."""
+    flood = Flood(lambda: 0.0)
+    ends = [wire.Event(at_ns, "rank 1 was killed by SIGKILL", 1, "error") for at_ns in (5, 25)]
+    assert texts([row for event in ends for row in flood.rows_of(event, OBSERVER)]) == [ends[0].text] * 2
+    assert [len(flood.rows_of(event, 1)) for event in ends] == [1, 0]
+
+
 def test_the_number_of_a_long_event_is_read() -> None:
     """However long its text is: what a reader cuts off is the text, and not the number at its end."""
     flood = Flood(Clock(0.0))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import resource
 import signal
 import sys
+import traceback
 from pathlib import Path
 
 import torch
@@ -45,10 +47,79 @@ def all_raise(training: Training) -> None:
     training.bare.register_forward_pre_hook(breaks)
 
 
-@fault("exit", line=False, says=r"\b3\b")
+@fault("exit", says=r"\b3\b")
 def exits(training: Training) -> None:
     """It ends with exit code 3."""
-    sys.exit(3)
+    sys.exit(3)  # stands here
+
+
+def parse(text: str) -> float:
+    """Raise, where the text is no number."""
+    return float(text)  # stands here
+
+
+@fault("exception", marked=parse, says="ValueError: could not convert")
+def prints_and_exits(training: Training) -> None:
+    """It prints the exception that it caught, and ends with exit code 1."""
+    try:
+        parse("lr=3")
+    except ValueError:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+@fault("exception", says="RuntimeError: a loader failed")
+def quotes(training: Training) -> None:
+    """It raises an exception whose message holds the traceback of another one."""
+    try:
+        parse("lr=3")
+    except ValueError:
+        text = traceback.format_exc()
+    raise RuntimeError(f"a loader failed.\n\nOriginal traceback:\n{text}")  # stands here
+
+
+@fault("import_error", says="ImportError: cannot import name")
+def lacks_a_name(training: Training) -> None:
+    """It imports a name that the installed version of a package does not have."""
+    from torch.nn import NoSuchLayer  # type: ignore[attr-defined]  # stands here
+
+    NoSuchLayer()
+
+
+class OptionalImportError(ImportError):
+    """A library's own word for a package that is not installed."""
+
+
+def optional(name: str) -> None:
+    """Import a package that may be missing, as libraries do."""
+    try:
+        importlib.import_module(name)
+    except ImportError as problem:
+        raise OptionalImportError(f"needs {name} ({problem})") from problem  # stands here
+
+
+@fault("import_error", marked=optional, says="OptionalImportError: needs nobody_has_this")
+def lacks_a_package(training: Training) -> None:
+    """It needs a package that is not installed, as a library says in an exception of its own."""
+    optional("nobody_has_this")
+
+
+@fault("launcher", by=(0,), blamed=(), line=False)
+def launcher_hangs_up(training: Training) -> None:
+    """The process that started the ranks gets a SIGHUP, as when its terminal is closed."""
+    os.kill(os.getppid(), signal.SIGHUP)
+
+
+@fault("launcher", by=(0,), blamed=(), line=False)
+def launcher_terminated(training: Training) -> None:
+    """The process that started the ranks gets a SIGTERM."""
+    os.kill(os.getppid(), signal.SIGTERM)
+
+
+@fault("launcher", by=(0,), blamed=(), line=False)
+def launcher_interrupted(training: Training) -> None:
+    """The process that started the ranks gets a SIGINT."""
+    os.kill(os.getppid(), signal.SIGINT)
 
 
 @fault("left_early", says=r"(?i)finished its script by sys\.exit")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -63,6 +65,32 @@ def thread_keeps(training: Training) -> None:
     """It raises, and its process waits at exit for a thread."""
     threading.Thread(target=time.sleep, args=(FOR_EVER,), name="uploader").start()
     out_of_range()
+
+
+@fault("exception", "left_early", marked=out_of_range, says=RAISED)
+def exit_barrier(training: Training) -> None:
+    """It raises, and its process stands in a barrier in an exit function."""
+    atexit.register(dist.barrier)
+    out_of_range()
+
+
+@fault("exception", "left_early", marked=out_of_range, says=RAISED)
+def exit_join(training: Training) -> None:
+    """It raises, and its process joins a thread in an exit function."""
+    late = threading.Thread(target=time.sleep, args=(FOR_EVER,), daemon=True)
+    late.start()
+    atexit.register(late.join)
+    out_of_range()
+
+
+@fault("left_early", marked=out_of_range, says=f"printed {RAISED}")
+def logged(training: Training) -> None:
+    """It logs an exception, and leaves the loop in order."""
+    try:
+        out_of_range()
+    except ValueError:
+        logging.exception("the batch is left out")
+        training.leaves, training.waits_at_the_end = True, False
 
 
 def uploads() -> None:
