@@ -140,7 +140,8 @@ def of(directory: RunDir) -> Report:
     deaths = ends.read(directory.path, generation)
     hide = _Mask(masking.hidden(directory.path, run))
     beats, hellos = _last_words(directory.database)
-    steps = _last_steps(directory.database, generation, len(members))
+    beats = {rank: each for rank, each in beats.items() if each.generation in (None, generation)}
+    steps = completed(members, _last_steps(directory.database, generation, len(members)), beats)
     cause = found.cause or ""
     first = found.cause_rank
     with_output = {first} if found.state != "lost" else set(list(members)[:8])
@@ -246,6 +247,30 @@ def _last_steps(database: Path, generation: int, world: int) -> dict[int, int]:
     return found
 
 
+def completed(
+    members: Mapping[int, Member], recorded: Mapping[int, int], beats: Mapping[int, wire.Beat]
+) -> dict[int, int]:
+    """Return, by rank, the last step that it completed, as far as that is known.
+
+    Of a rank that was killed the records of its last steps have not come any more.  Where all others have completed a
+    later step, it has done its part in the collectives of that step: without it they would not have got so far.
+    """
+    found: dict[int, int] = {}
+    for rank, member in members.items():
+        # A sign of life comes once a second; a rank that ends by itself knows best.
+        known = (
+            recorded.get(rank),
+            None if member.ended is None else member.ended.step,
+            None if rank not in beats else beats[rank].step,
+        )
+        if steps := [each for each in known if each is not None]:
+            found[rank] = max(steps)
+    killed = {rank for rank, member in members.items() if member.ended is None and rank in found}
+    communicate = all(rank in beats and beats[rank].communicated for rank in members)
+    others = {rank: min((found[each] for each in found if each != rank), default=0) for rank in killed}
+    return found | {rank: max(found[rank], step) for rank, step in others.items() if communicate}
+
+
 def _versions(beats: Mapping[int, wire.Beat], hellos: Mapping[int, wire.Hello]) -> dict[str, str]:
     torch = {beat.torch_version for beat in beats.values() if beat.torch_version}
     python = {hello.python_version for hello in hellos.values()}
@@ -269,12 +294,8 @@ def _rank(
     stood: str,
 ) -> RankEnd:
     ended = member.ended
-    if beat is not None and beat.generation not in (None, member.generation):
-        beat = None
     status = None if death is None else death.status
     code = ended.exit_code if ended is not None and ended.exit_code is not None else status
-    # A sign of life comes once a second; a rank that ends by itself knows best.
-    known = (step, None if ended is None else ended.step, None if beat is None else beat.step)
     state, told = _told(member, code, alive=alive, by_kill=by_term or (by_kill and ended is None))
     stack = _stack(directory, member, code, status, prints=prints and not alive)
     user = stack.user
@@ -289,7 +310,7 @@ def _rank(
         exit_code=code if code is not None and code >= 0 else None,
         signal=signal_name(-code) if code is not None and code < 0 else None,
         ended_at_ns=ended.at_ns if ended is not None else death.at_ns if death is not None else None,
-        step=max((each for each in known if each is not None), default=None),
+        step=step,
         memory_bytes=None if beat is None else beat.memory_bytes,
         memory_total_bytes=None if beat is None else beat.memory_total_bytes,
         heard_at_ns=None if beat is None else beat.at_ns,

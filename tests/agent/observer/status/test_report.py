@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.harness import until
 from support.processes.supervised import events, over, running
@@ -343,3 +344,13 @@ def test_the_exception_that_a_rank_printed_is_in_its_last_output(new_run: Callab
     assert found is not None
     assert found.where == "train.py:8 main"
     assert found.output[-2:] == ("ValueError: x", "bye")
+
+
+@pytest.mark.parametrize(("communicated", "step"), [(True, 60), (False, 57)])
+def test_a_rank_that_was_killed_has_completed_the_step_that_the_others_have(communicated: bool, step: int) -> None:
+    """Its own records end some steps before; of ranks that do not meet in any collective nothing follows."""
+    members = {rank: Member(rank, rank, 3, Process(1, 1.0), "host", 0, "", "", None) for rank in range(3)}
+    members[2] = msgspec.structs.replace(members[2], ended=Ended(5, 1, "RuntimeError: closed", step=60))
+    beats = {rank: wire.Beat(rank, 1, "running", "", 40, 1, 40, communicated=communicated) for rank in range(3)}
+    assert report.completed(members, {0: 61, 1: 57, 2: 58}, beats) == {0: 61, 1: step, 2: 60}
+    assert report.completed(members, {}, {}) == {2: 60}
