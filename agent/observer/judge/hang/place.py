@@ -20,7 +20,7 @@ READS: Final = "reads"
 STORE: Final = "waits for a key of the store"
 WAITS_FOR_PROCESS: Final = "waits for another process"
 SLEEPS: Final = "sleeps"
-GROUPS: Final = "waits in new_group (all ranks have to call it)"
+GROUPS: Final = "waits in new_group"
 WAITS: Final = "waits"
 
 WORK: Final = frozenset({SAVES, EVALUATES, COMPILES})
