@@ -39,11 +39,14 @@ class Line(Reason):
 
     share: float = 0.0
     """Part of the difference to an ordinary rank that the line has."""
+    within: str = ""
+    """Where no line stands out, the only phase that is slower; empty where all of it is."""
 
     def remark(self, cost_ms: float) -> str:
         """Return the words for the end of a verdict of this cost."""
         if not self.text:
-            return "no line of its code stands out: all of it is slower"
+            slower = f"only its {self.within} is slower: P says in what" if self.within else "all of it is slower"
+            return f"no line of its code stands out: {slower}"
         return f"{self.text} ({in_ms(self.share * cost_ms).removesuffix(' ms')} of {in_ms(cost_ms)})"
 
     def added_to(self, finding: Finding) -> Finding:
@@ -73,13 +76,14 @@ def line_of(culprit: Sequence[Looks], peer: Sequence[Looks], phase: str | None, 
     own = _Spent(culprit[0], phase)
     other = _Spent(peer[0], phase) if peer else None
     if phase is not None and own.above(other) < SEEN * cost_ms:
-        own, other = _Spent(culprit[0], None), _Spent(peer[0], None) if peer else None
+        own, other, phase = _Spent(culprit[0], None), _Spent(peer[0], None) if peer else None, None
     excess = own.above(other)
     if excess < SEEN * cost_ms:
         return None
     found = _largest(own, other, excess, own.always & other.always if other is not None else own.always)
     if found is None:
-        return Line("")
+        is_alone = other is not None and phase != "other" and _is_alone(own, other)
+        return Line("", within=phase or "" if is_alone else "")
     if not _waits(own, other, excess):
         return _named(*found)
     inside = _of_workers(culprit[1:], peer[1:])
@@ -160,6 +164,12 @@ def _largest(
                 continue
             return (frame, min(1.0, lines[frame] / excess)) if _stands_out(own, other, frame) else None
     return None
+
+
+def _is_alone(own: _Spent, other: _Spent) -> bool:
+    """Say whether nothing but the phase has become slower: all else by less than half of what the phase has."""
+    rest, usual = own.whole - own.total, other.whole - other.total
+    return (rest - usual) * other.total < (own.total - other.total) * usual / 2
 
 
 def _stands_out(own: _Spent, other: _Spent | None, frame: Frame) -> bool:

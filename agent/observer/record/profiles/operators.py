@@ -35,15 +35,23 @@ class Operator:
     """The own time of one operator in the steps of a rank."""
 
     def __init__(self) -> None:
-        self.own_ns = 0
+        self.by_step: Counter[int] = Counter()
+        """Own nanoseconds by the place of the step among those of the profile."""
         self.calls = 0
         self.shapes: Counter[str] = Counter()
         """Own nanoseconds by the shapes of the arguments."""
+
+    @property
+    def own_ns(self) -> int:
+        """Nanoseconds of all steps."""
+        return self.by_step.total()
 
 
 class _Segment(NamedTuple):
     begin: int
     end: int
+    step: int
+    """Its place among the steps."""
     phase: str
     """Empty where the rank says none."""
 
@@ -52,7 +60,9 @@ def of(trace: Trace) -> dict[str, Operator]:
     """Return the operators of a rank, by name, over all its steps."""
     found: dict[str, Operator] = {}
     segments = _segments(trace)
-    whole = [_Segment(trace.steps[0].begin, trace.steps[-1].end, "")]
+    begins = [step.begin for step in trace.steps]
+    ends = [*begins[1:], trace.steps[-1].end]
+    whole = [_Segment(*each, place, "") for place, each in enumerate(zip(begins, ends, strict=True))]
     for track, stretches in trace.tracks.items():
         if track[0] == trace.training[0]:
             operators = [each for each in stretches if each.event.cat in _ON_HOST]
@@ -69,15 +79,15 @@ def _segments(trace: Trace) -> list[_Segment]:
     """Return the phases of all steps, and what lies between them, without waits."""
     found = []
     phases = list(trace.phases())
-    for step in trace.steps:
+    for place, step in enumerate(trace.steps):
         at = step.begin
         for begin, end, phase in phases:
             begin = max(at, begin)
             if begin < end <= step.end:
-                found += [_Segment(at, begin, "")] * (at < begin)
-                found += [_Segment(begin, end, phase)] * (phase != WAIT)
+                found += [_Segment(at, begin, place, "")] * (at < begin)
+                found += [_Segment(begin, end, place, phase)] * (phase != WAIT)
                 at = end
-        found += [_Segment(at, step.end, "")] * (at < step.end)
+        found += [_Segment(at, step.end, place, "")] * (at < step.end)
     return found
 
 
@@ -126,19 +136,19 @@ class _Thread:
         while index < len(self._segments) and (segment := self._segments[index]).begin < until:
             spent = min(until, segment.end) - max(begin, segment.begin)
             if spent > 0:
-                self._give(spent, segment.phase)
+                self._give(spent, segment)
             index += 1
         while self._at < len(self._segments) and self._segments[self._at].end <= until:
             self._at += 1
 
-    def _give(self, spent: int, phase: str) -> None:
+    def _give(self, spent: int, segment: _Segment) -> None:
         if not self._open:
-            self._operator(_PLACES.get(phase, BETWEEN)).own_ns += spent
+            self._operator(_PLACES.get(segment.phase, BETWEEN)).by_step[segment.step] += spent
             return
         _, name, shapes = self._open[-1]
         if name is not None:
             operator = self._operator(name)
-            operator.own_ns += spent
+            operator.by_step[segment.step] += spent
             if shapes:
                 operator.shapes[shapes] += spent
 

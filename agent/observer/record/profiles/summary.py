@@ -1,7 +1,11 @@
-"""Two ranks of a profile compared by operator, and the largest differences in sentences."""
+"""Two ranks of a profile compared by operator, and the largest differences in sentences.
+
+What one step alone shows is no difference: the times of an operator are those of the step in the middle.
+"""
 
 from __future__ import annotations
 
+import statistics
 from typing import Final
 
 import msgspec
@@ -20,7 +24,7 @@ _LEAST_SHARE: Final = 0.03
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One operator on both ranks. Times and calls are those of a step."""
+    """One operator on both ranks. Times and calls are those of a step, times those of the step in the middle."""
 
     name: str
     culprit_ms: float
@@ -33,6 +37,9 @@ class Difference(msgspec.Struct, frozen=True):
     culprit_shapes: list[str]
     """The arguments on which it spends the most time; empty where both ranks have the same, or they are unknown."""
     peer_shapes: list[str]
+    culprit_range_ms: tuple[float, float] = (0.0, 0.0)
+    """Shortest and longest of the steps."""
+    peer_range_ms: tuple[float, float] = (0.0, 0.0)
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -105,7 +112,9 @@ class Comparison:
         found = []
         for name in mine.keys() | others.keys():
             one, other = mine.get(name, Operator()), others.get(name, Operator())
-            one_ms, other_ms = one.own_ns / 1e6 / my_steps, other.own_ns / 1e6 / their_steps
+            here, there = _times(one, my_steps), _times(other, their_steps)
+            # Of two steps, or four, the one that shows less of a difference.
+            one_ms, other_ms = statistics.median_low(here), statistics.median_high(there)
             shapes = _most(one), _most(other)
             if shapes[0] == shapes[1] or self._peer is None:
                 shapes = [], []
@@ -118,6 +127,8 @@ class Comparison:
                     round(one.calls / my_steps, 2),
                     round(other.calls / their_steps, 2),
                     *shapes,
+                    (here[0], here[-1]),
+                    (there[0], there[-1]),
                 )
             )
         return sorted(found, key=lambda each: (-each.difference_ms, each.name))
@@ -134,15 +145,25 @@ class Comparison:
             percent = f"{_LEAST_SHARE:.0%}".replace("%", " %")
             return [
                 f"no operator takes longer on rank {self._culprit} than on rank {self._peer} by more than {percent} "
-                "of a step"
+                f"of a step{self._alone(differences, least_ms)}"
             ]
         return [self._sentence(each) for each in largest]
+
+    def _alone(self, differences: list[Difference], least_ms: float) -> str:
+        """Return the operator that took longer in few of the steps, as the end of a sentence; empty where none did."""
+        longest = max(differences, key=lambda each: each.culprit_range_ms[1] - each.culprit_ms, default=None)
+        if longest is None or longest.culprit_range_ms[1] - longest.culprit_ms <= least_ms:
+            return ""
+        most, usual = _ms(longest.culprit_range_ms[1]), _ms(longest.culprit_ms)
+        return f"; in one step alone {_short(longest.name)} took {most} there, {usual} in others"
 
     def _sentence(self, each: Difference) -> str:
         one, other = f"rank {self._culprit}", f"rank {self._peer}"
         mine, others = _ms(each.culprit_ms), _ms(each.peer_ms)
         if mine == others:
             mine, others = (f"{value:.1f} ms" for value in (each.culprit_ms, each.peer_ms))
+        mine += _scatter(each.culprit_ms, each.culprit_range_ms)
+        others += _scatter(each.peer_ms, each.peer_range_ms)
         takes = f"takes {mine} a step on {one}"
         times = f"{takes} and {others} on {other}"
         if each.name.startswith(operators.BETWEEN):
@@ -170,14 +191,25 @@ class Comparison:
         )
 
 
+def _times(operator: Operator, steps: int) -> list[float]:
+    """Return its own milliseconds in each step, the shortest first."""
+    return sorted(round(operator.by_step[step] / 1e6, 4) for step in range(steps))
+
+
+def _scatter(usual_ms: float, between: tuple[float, float]) -> str:
+    """Return ` (24 to 31 ms)` where the steps of a rank differ by more than a quarter."""
+    shortest, longest = between
+    return f" ({_ms(shortest)[:-3]} to {_ms(longest)})" if longest - shortest > usual_ms / 4 else ""
+
+
 def _most(operator: Operator) -> list[str]:
     return [shapes for shapes, _ in operator.shapes.most_common(_MOST_SHAPES)]
 
 
 def _work_ms(part: RankPart) -> float:
-    """Return the time of a step that is no wait; 0 where the rank says no phases."""
-    spent = sum(end - begin for _, phases in part.phases for begin, end, phase in phases if phase != WAIT)
-    return spent / 1e6 / max(1, len(part.phases))
+    """Return the time of the step in the middle that is no wait; 0 where the rank says no phases."""
+    spent = [sum(end - begin for begin, end, phase in phases if phase != WAIT) for _, phases in part.phases]
+    return statistics.median_low(spent or [0]) / 1e6
 
 
 def _short(name: str) -> str:

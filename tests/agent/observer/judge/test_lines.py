@@ -127,6 +127,16 @@ def test_a_phase_that_is_slower_as_all_else_is_has_no_line() -> None:
     assert line_of([culprit], [looks(*USUAL)], "forward", 12.0) == Line("")
 
 
+def test_a_phase_that_alone_is_slower_is_named_where_it_has_no_line() -> None:
+    """Python between the operators of a backward pass, as a profile shows it, is not the whole rank being slower."""
+    one, other = Frame("clip", "train.py", 30), Frame("scale", "train.py", 40)
+    usual = [("forward", 10, (MAIN, FORWARD)), ("backward", 5, (MAIN, one)), ("backward", 5, (MAIN, other))]
+    slow = [usual[0], ("backward", 18, (MAIN, one)), ("backward", 17, (MAIN, other))]
+    assert line_of([looks(*slow)], [looks(*usual)], "backward", 25.0) == Line("", within="backward")
+    even = [(phase, 3.5 * ms, frames) for phase, ms, frames in usual]
+    assert line_of([looks(*even)], [looks(*usual)], "backward", 25.0) == Line("")
+
+
 def test_of_a_wait_for_data_workers_the_line_is_in_the_worker() -> None:
     """Where workers were looked at their line is named, otherwise the loop's, with the reason."""
     waiting = looks(("data", 26, (MAIN, NEXT, WAIT)), *USUAL[1:3])
@@ -163,6 +173,7 @@ def test_what_all_ranks_wait_for_has_its_line_without_a_peer(ms: float) -> None:
     [
         (Line("train.py:88 load_image", 0.86), "train.py:88 load_image (18 of 21 ms)"),
         (Line(""), "no line of its code stands out: all of it is slower"),
+        (Line("", within="backward"), "no line of its code stands out: only its backward is slower: P says in what"),
     ],
 )
 def test_a_line_is_told_with_its_part_of_the_cost(line: Line, remark: str) -> None:

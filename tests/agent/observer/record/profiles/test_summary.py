@@ -16,6 +16,7 @@ from support.values.traces import kineto, rank, spent, step
 
 from ddptop.agent.observer.record.profiles import operators, parts, trace
 from ddptop.agent.observer.record.profiles.parts import RankPart
+from ddptop.agent.observer.record.profiles.summary import Comparison, Summary
 
 
 def _summary(folder: Path) -> dict[str, Any]:
@@ -136,6 +137,54 @@ def test_ranks_that_work_alike_get_one_sentence(tmp_path: Path) -> None:
     found = _summary(traces.write(tmp_path, _ranks({0: 20, 1: 20.5}), culprit=1, peer=0))
     assert found["sentences"] == ["no operator takes longer on rank 1 than on rank 0 by more than 3 % of a step"]
     assert found["operators"][0]["difference_ms"] == 0.5
+
+
+def _of_steps(number: int, times: list[float]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a rank whose steps have an `aten::mm` of so many milliseconds, and 20 ms of Python."""
+    events: list[dict[str, Any]] = []
+    at = 0.0
+    for place, ms in enumerate(times):
+        took = 1000 * ms
+        events += [step(5 + place, at, took + 20_000), spent("aten::mm", at, took)]
+        at += took + 20_000
+    return rank(number), kineto(*events, base=0)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "said"),
+    [
+        (
+            [0.3, 22, 0.32],
+            [0.3, 0.31, 0.3],
+            "no operator takes longer on rank 1 than on rank 0 by more than 3 % of a step; "
+            "in one step alone aten::mm took 22 ms there, 0.32 ms in others",
+        ),
+        (
+            [22, 0.3],
+            [0.3, 0.31],
+            "no operator takes longer on rank 1 than on rank 0 by more than 3 % of a step; "
+            "in one step alone aten::mm took 22 ms there, 0.3 ms in others",
+        ),
+        (
+            [25, 24, 50],
+            [5, 5, 40],
+            "aten::mm takes 25 ms (24 to 50 ms) a step on rank 1 and 5 ms (5 to 40 ms) on rank 0",
+        ),
+        ([25, 24, 26], [5, 5, 5.1], "aten::mm takes 25 ms a step on rank 1 and 5 ms on rank 0"),
+        ([25], [5], "aten::mm takes 25 ms a step on rank 1 and 5 ms on rank 0"),
+    ],
+)
+def test_what_one_step_alone_shows_is_no_difference(
+    tmp_path: Path, mine: list[float], others: list[float], said: str
+) -> None:
+    """It is said as what it is; and where steps of a rank differ, between which times."""
+    traces.write(tmp_path, {0: _of_steps(0, others), 1: _of_steps(1, mine)}, culprit=1, peer=0)
+    profile = parts.read(tmp_path)
+    comparison = Comparison(profile)
+    for part in profile.ranks:
+        comparison.take(trace.read(tmp_path, part))
+    found = msgspec.json.decode(comparison.encode(), type=Summary)
+    assert found.sentences[0].partition(": ")[0] == said
 
 
 def test_a_rank_alone_is_told_by_itself(tmp_path: Path) -> None:
