@@ -23,6 +23,7 @@ import zmq
 
 from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.observer.one_run import Observer
+from ddptop.agent.run.files import marks
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import ENDED_STATES, RunDir, RunDirError, identify
 from ddptop.agent.text import clean
@@ -35,7 +36,7 @@ def main() -> int:
     _begin_log()
     directory = RunDir(Path(sys.argv[1]))
     try:
-        claim = Claim.acquire(directory.path)
+        claim = Claim.acquire(marks.owned_folder(directory.path))
         if claim is None:
             _log.info("run %s has an observer already", directory.name)
             return 0
@@ -72,7 +73,7 @@ def start(directory: RunDir) -> None:
     room = environment.pop(DATA_ROOM_VARIABLE, None)
     if given := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
-    with directory.observer_log.open("ab") as log:
+    with open(marks.append(directory.observer_log), "ab") as log:
         process = subprocess.Popen(
             [*launcher.isolated("ddptop.agent.observer.observer"), str(directory.path)],
             cwd=directory.path,

@@ -31,6 +31,7 @@ from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.meter import Starvation
 from ddptop.agent.rank.records.own_rate import OwnRate
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
+from ddptop.agent.run.files import marks
 from ddptop.agent.run.files.private import seal
 
 PERIOD_S = 0.1
@@ -206,7 +207,7 @@ class Publisher:
             self._context.destroy(linger=200)
         for address in self._addresses:
             with contextlib.suppress(OSError):
-                Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+                marks.owned(Path(address.removeprefix("ipc://"))).unlink(missing_ok=True)
 
     def _try(self, what: str, part: Callable[[], None]) -> None:
         """Do one part of the work; its errors are counted and do not prevent the other parts."""

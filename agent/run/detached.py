@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.run.base import BASE_VARIABLE
+from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.startup import starter
 
@@ -34,7 +35,7 @@ def is_due(directory: RunDir) -> bool:
     log = directory.observer_log
     try:
         # Of several processes that ask at once, one makes the file.
-        os.close(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(os.open(marks.owned(log), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         pass
     except OSError:
@@ -66,7 +67,7 @@ def start(directory: RunDir) -> subprocess.Popen[bytes]:
     environment = {name: os.environ[name] for name in _INTERPRETERS if name in os.environ}
     if folders := _import_path(os.environ.get("PYTHONPATH", "")):
         environment["PYTHONPATH"] = folders
-    with directory.observer_log.open("ab") as log:
+    with open(marks.append(directory.observer_log), "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-S", _DETACHER, MODULE, str(path)],
             cwd=path,

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 
 from ddptop.agent.run import records
-from ddptop.agent.run.files import private
+from ddptop.agent.run.files import marks, private
 from ddptop.agent.wire import Rank
 from ddptop.agent.wire.incoming import Line
 
@@ -63,7 +63,7 @@ def write(folder: Path, generation: int, deaths: Collection[Death]) -> None:
     Raises:
         OSError: they cannot be written.
     """
-    private.replace(folder / _FILE, encode(generation, deaths))
+    private.replace(marks.owned(folder / _FILE), encode(generation, deaths))
 
 
 def read(folder: Path, generation: int) -> dict[int, Death]:

@@ -14,7 +14,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from ddptop.agent.run import records
-from ddptop.agent.run.files import private
+from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.records import Member
 from ddptop.agent.wire import HostState
 from ddptop.agent.wire.incoming import Label, Line, Name, Verbatim
@@ -202,5 +202,6 @@ def _read(run: Path, name: str, kind: type[_Kind]) -> _Kind | None:
 
 
 def _write(run: Path, name: str, record: object) -> None:
-    (run / _FOLDER).mkdir(mode=0o700, exist_ok=True)
-    private.replace(run / _FOLDER / name, msgspec.json.encode(record))
+    file = marks.owned(run / _FOLDER / name)
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    private.replace(file, msgspec.json.encode(record))

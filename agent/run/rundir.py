@@ -99,6 +99,10 @@ class RunDir:
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"
 
+    def rank_record(self, rank: int) -> Path:
+        """Return the file with the record of a rank."""
+        return self.path / "ranks" / f"{rank}.json"
+
     def rank_log(self, rank: int) -> Path:
         """Return the file for stdout and stderr of a rank, in the order written."""
         return self.logs / f"rank-{rank}.log"
@@ -139,7 +143,7 @@ class RunDir:
 
     def write(self, run: Run) -> None:
         """Replace the run's record, on a full disk in its place."""
-        path, content = self.path / "run.json", msgspec.json.encode(run)
+        path, content = marks.owned(self.path / "run.json"), msgspec.json.encode(run)
         try:
             private.replace(path, content)
         except OSError as problem:
@@ -225,15 +229,17 @@ class RunDir:
 
     def write_member(self, member: Member) -> None:
         """Replace one rank's record."""
-        private.replace(self.path / "ranks" / f"{member.rank}.json", msgspec.json.encode(member))
+        private.replace(marks.owned(self.rank_record(member.rank)), msgspec.json.encode(member))
 
     def remove_member(self, rank: int) -> None:
         """Remove one rank's record, which the caller has written."""
-        (self.path / "ranks" / f"{rank}.json").unlink(missing_ok=True)
+        marks.owned(self.rank_record(rank)).unlink(missing_ok=True)
 
     def remove_sockets(self) -> None:
         """Remove the socket files of an ended run."""
-        if self.mark() is None:
+        try:
+            marks.owned_folder(self.path)
+        except OSError:
             return
         for suffix in (".pub", ".cmd"):
             for name in _names(self.path, suffix):
@@ -409,13 +415,14 @@ def set_aside(directory: RunDir, name: str) -> None:
     """
     path = directory.path.with_name(name)
     try:
-        claim = Claim.acquire(directory.path, to_remove=True)
+        claim = Claim.acquire(marks.owned_folder(directory.path), to_remove=True)
         if claim is None:
             raise RunDirError(f"run {directory.name}: somebody still looks after it; choose another --name")
         with claim:
             if not claim.excludes_all(directory.path):
                 raise RunDirError(f"run {directory.name}: a process of it still lives; choose another --name")
             run = directory.read_own()
+            path.mkdir(mode=0o700)
             directory.path.rename(path)
             private.replace(path / "run.json", msgspec.json.encode(msgspec.structs.replace(run, run=name)))
     except OSError as error:

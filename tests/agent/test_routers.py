@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import zmq
 from msgspec import inspect
+from support.bases import marked
 from support.fakes.events import SaidEvents
 from support.harness import DEADLINE_S, until
 from support.values.hostile import announce, foreign, marks, texts_in, value_of
@@ -75,7 +76,7 @@ def asked(context: zmq.Context[Any], address: str, command: wire.Command) -> wir
 def directory(tmp_path: Path) -> RunDir:
     """Return the directory of a run."""
     tmp_path.chmod(0o700)
-    found = RunDir(tmp_path)
+    found = RunDir(marked(tmp_path))
     for name in ("ranks", "logs"):
         (tmp_path / name).mkdir()
     found.write(RUN)

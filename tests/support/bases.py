@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ddptop.agent.observer.end import escalation
 from ddptop.agent.run import rundir
+from ddptop.agent.run.files import marks
 from support.harness import until
 
 
@@ -28,6 +29,12 @@ def base_of_its_own() -> Iterator[Path]:
         for folder in base.iterdir():
             _end(folder)
         shutil.rmtree(base, ignore_errors=True)
+
+
+def marked(folder: Path) -> Path:
+    """Mark a folder of the test as a run directory, in which ddptop may write and remove."""
+    marks.write(folder, marks.Mark(marks.RUN))
+    return folder
 
 
 def _end(folder: Path) -> None:

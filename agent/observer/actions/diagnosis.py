@@ -14,6 +14,7 @@ from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.ahead import Ahead
 from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.record import numbered
 from ddptop.agent.text import size
 
 MOST_RANKS: Final = 64
@@ -68,7 +69,7 @@ class OverSteps(Ahead[_Found]):
             if self.token:
                 # Whoever does not answer now is not waited for.
                 ranks.send(self.cancelling(), ranks.ranks, _CANCEL_S)
-            shutil.rmtree(self.folder, ignore_errors=True)
+            numbered.remove(self.folder)
             raise
 
 

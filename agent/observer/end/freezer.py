@@ -22,7 +22,7 @@ from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.end.escalation import counted
 from ddptop.agent.observer.end.processes import Target
 from ddptop.agent.run import records
-from ddptop.agent.run.files import private
+from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.identity import STOPPED, is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, RunDir
 from ddptop.agent.wire.incoming import Label
@@ -51,7 +51,7 @@ def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
         raise Refused("no process of the run is alive")
     # Written first, so that the reason for a stopped rank can always be found.
     try:
-        private.replace(_record(directory), msgspec.json.encode(Frozen(time.time_ns(), who, timeout_s)))
+        private.replace(marks.owned(_record(directory)), msgspec.json.encode(Frozen(time.time_ns(), who, timeout_s)))
     except OSError as error:
         raise Refused(f"{_record(directory)}: {error.strerror}; nothing is frozen without a note of it") from error
     stopped = _signal_all(directory, signal.SIGSTOP, lambda target: target.status not in STOPPED)
@@ -99,7 +99,7 @@ def _record(directory: RunDir) -> Path:
 def _forget(directory: RunDir) -> None:
     # Without a stopped rank the record has no effect.
     with contextlib.suppress(OSError):
-        _record(directory).unlink(missing_ok=True)
+        marks.owned(_record(directory)).unlink(missing_ok=True)
 
 
 def _targets(directory: RunDir) -> list[Target]:

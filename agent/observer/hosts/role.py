@@ -27,6 +27,7 @@ from ddptop.agent.observer.hosts.questions import Answer, OtherHosts, Questions,
 from ddptop.agent.observer.hosts.sides import News, ThisHost
 from ddptop.agent.observer.record.recording import MOST_VERDICTS
 from ddptop.agent.run import hosts
+from ddptop.agent.run.files import marks
 from ddptop.agent.run.hosts import FarRanks, Listen
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.run.states import ranks_here
@@ -305,7 +306,7 @@ class LinkedHosts(OtherHosts):
         side, self._side = self._side, None
         if isinstance(side, Head):
             with contextlib.suppress(OSError):
-                (self._path / "hosts" / hosts.LISTEN).unlink()
+                marks.owned(self._path / "hosts" / hosts.LISTEN).unlink()
         if side is not None:
             side.questions.close()
         if self._link is not None:

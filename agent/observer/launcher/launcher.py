@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ddptop.agent.run.files import masking
+from ddptop.agent.run.files import marks, masking
 from ddptop.agent.run.rundir import (
     DIRECTORY_VARIABLE,
     MARKER,
@@ -134,7 +134,7 @@ class Torchrun:
         }
         # A rank of another run may launch this one; its ranks must not pass for that rank's children.
         environment.pop(RANK_VARIABLE, None)
-        with directory.torchrun_log.open("ab") as log:
+        with open(marks.append(directory.torchrun_log), "ab") as log:
             child = subprocess.Popen(
                 run.command,
                 cwd=run.cwd or None,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent.control.events import Events
-from ddptop.agent.run.files import sparse
+from ddptop.agent.run.files import marks, sparse
 
 _LEAST_BYTES: Final = 32 << 10
 """Bytes of a log that stay in any case."""
@@ -57,7 +57,7 @@ class Logs:
     def _sizes(self) -> dict[Path, int]:
         found: dict[Path, int] = {}
         try:
-            with os.scandir(self._folder) as entries:
+            with os.scandir(marks.owned_folder(self._folder)) as entries:
                 for entry, _ in zip(entries, range(_MOST_FILES), strict=False):
                     with contextlib.suppress(FileNotFoundError):
                         if entry.name.endswith(".log") and entry.is_file(follow_symlinks=False):

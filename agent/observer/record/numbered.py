@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from pathlib import Path
 from typing import Final
+
+from ddptop.agent.run.files import marks, removal
 
 _NUMBER: Final = re.compile(r"\d{4,9}")
 
@@ -20,15 +21,19 @@ def folders(parent: Path) -> list[Path]:
 
 
 def new(parent: Path, file: str) -> Path:
-    """Make the next folder, and remove those without `file`; raises `OSError`.
+    """Make the next folder, and remove those of ours without `file`; raises `OSError`.
 
     An observer that made one was killed meanwhile, and nobody goes on with it.
     """
-    parent.mkdir(mode=0o700, exist_ok=True)
     known = folders(parent)
     for each in known:
         if not (each / file).exists():
-            shutil.rmtree(each, ignore_errors=True)
+            remove(each)
     folder = parent / f"{int(known[0].name) + 1 if known else 1:04}"
-    folder.mkdir(mode=0o700)
+    marks.make(folder)
     return folder
+
+
+def remove(folder: Path) -> bool:
+    """Remove a folder that `new` has made, and no other; say whether it is gone."""
+    return marks.is_ours(folder) and removal.empty(folder) is None

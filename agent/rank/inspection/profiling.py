@@ -24,6 +24,7 @@ from ddptop.agent.rank.ahead import Asked, OverSteps, Passed
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.records.meter import intervals_of
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
+from ddptop.agent.run.files import marks
 from ddptop.agent.wire import (
     LARGEST_PROFILE,
     MOST_OF_PROFILE,
@@ -94,7 +95,7 @@ class Profiling(OverSteps[_Profile]):
                 # Nobody has read it, where it is still there.
                 asked.trace.unlink(missing_ok=True)
             asked = _Profile(command, self._folder, self._rank)
-            asked.trace.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            marks.make(asked.trace.parent)
             self._take(asked)
         asked.check()
         return None if asked.answer is None else Profiled(asked.answer, tuple(asked.phases.values()))

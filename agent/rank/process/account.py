@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.run.files import private
+from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.rundir import Ended, Member, RunDir
 from ddptop.agent.text import clean_line, shorten
 from ddptop.agent.wire import GroupCalls
@@ -127,7 +127,7 @@ class Account:
         self._directory.write_member(member)
 
     def _overwrite(self, member: Member) -> None:
-        private.overwrite(self._directory.path / "ranks" / f"{member.rank}.json", msgspec.json.encode(member))
+        private.overwrite(marks.owned(self._directory.rank_record(member.rank)), msgspec.json.encode(member))
 
 
 def _shortened(traceback: str) -> str | None:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from ddptop.agent.run.files import marks
+
 _STDERR: Final = 2
 _originals: dict[str, Callable[..., Any]] = {}
 """The functions of `faulthandler` in whose place the script has ours; empty unless the handler is ours."""
@@ -34,7 +36,8 @@ def begin(file: Path | None) -> None:
             os.fstat(_STDERR)
             descriptor = _STDERR
         else:
-            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(marks.owned(file), flags, 0o600)
         faulthandler.enable(descriptor)
         for name, stand_in in (("enable", _enable), ("disable", _disable), ("is_enabled", _is_enabled)):
             _originals[name] = getattr(faulthandler, name)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from ddptop.agent.rank.faults import describe
+from ddptop.agent.run.files import marks
 from ddptop.agent.run.script import last_output
 
 _OURS: Final = frozenset(
@@ -49,7 +50,7 @@ class Output:
         """Send stdout and stderr to the end of this file, in the order written; leave them where that fails."""
         try:
             # Where the script was started without stdout, `os.open` returns the number of stdout.
-            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            opened = marks.append(path)
             try:
                 descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 3)
             finally:

@@ -78,7 +78,7 @@ class Presence:
 
 
 def _renew_all(folder: Path) -> None:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+    with contextlib.suppress(OSError), os.scandir(marks.owned_folder(folder)) as entries:
         for entry in islice(entries, MOST_ENTRIES):
             _renew(entry.path)
 

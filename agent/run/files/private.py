@@ -89,7 +89,7 @@ def seal(address: str) -> None:
 def is_plain(path: Path) -> bool:
     """Say whether a plain file is there, and plain files or none beside it: SQLite opens its companions by name."""
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):
+        if not (stat.S_ISREG(path.lstat().st_mode) and stat.S_ISDIR(path.parent.lstat().st_mode)):
             return False
         beside = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal"))
         return all(stat.S_ISREG(each.lstat().st_mode) for each in beside if os.path.lexists(each))
@@ -294,7 +294,7 @@ class Claim:
         Raises:
             OSError: the folder is gone, or cannot be written.
         """
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         lock = -1
         try:
             while True:

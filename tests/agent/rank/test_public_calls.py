@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.bases import marked
 from support.values.messages import read_steps
 
 from ddptop import agent
@@ -83,7 +84,7 @@ def session() -> Iterator[Session]:
     """The session of this process, open: its thread publishes what is taken."""
     folder = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     (folder / "ranks").mkdir()
-    made = Session(RunDir(folder), run_id="calls", program="calls", log=None)
+    made = Session(RunDir(marked(folder)), run_id="calls", program="calls", log=None)
     made.open()
     yield made
     made.close(0, None, None)
@@ -332,7 +333,7 @@ def test_one_bad_value_does_not_end_the_signs_of_life(session, monkeypatch):
 def test_a_fault_before_the_first_sign_of_life_is_told(tmp_path):
     """The first beat has what went wrong before anybody listened."""
     folder = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
-    session = Session(RunDir(folder), run_id="first", program="first\udcff", log=None)
+    session = Session(RunDir(marked(folder)), run_id="first", program="first\udcff", log=None)
     session.announce("many", None, None, None, None)
     told = beat(session)
     assert (told.faults, told.fault) == (1, "start(total_steps): TypeError: str is not a number")

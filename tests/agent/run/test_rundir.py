@@ -263,9 +263,9 @@ def test_of_the_records_of_ranks_only_what_has_changed_is_read_again(monkeypatch
     read: list[str] = []
     content = private.read
 
-    def noted(path: Path | str) -> bytes:
+    def noted(path: Path | str, limit: int = private.LARGEST_RECORD) -> bytes:
         read.append(Path(path).name)
-        return content(path)
+        return content(path, limit)
 
     monkeypatch.setattr(private, "read", noted)
     assert [member.host for member in directory.members().values()] == ["here", "here"]

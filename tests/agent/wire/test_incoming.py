@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from hypothesis import given, settings
+from support.bases import marked
 from support.values.hostile import LONGEST, marks, structs, texts_in
 
 from ddptop.agent import wire
@@ -69,7 +70,7 @@ def test_text_of_a_record_is_clean_but_for_what_something_is_done_with(kind):
 def test_records_are_clean_when_they_are_read(tmp_path: Path) -> None:
     """Run, members and how a rank ended come clean out of the run directory, a traceback in its lines."""
     tmp_path.chmod(0o700)
-    directory = RunDir(tmp_path)
+    directory = RunDir(marked(tmp_path))
     (tmp_path / "ranks").mkdir()
     run = rundir.Run(
         "r", "id", "a b\u202e.py", ("\x1b[31m",), 1, "gl\x1b[31moo", "c\u202epu", 1, True, cause="x\ny\x07"

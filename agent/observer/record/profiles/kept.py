@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 from ddptop.agent.observer.record import numbered
-from ddptop.agent.observer.record.profiles.parts import PARTS, SUMMARY, TRACE
+from ddptop.agent.observer.record.profiles.parts import SUMMARY, TRACE
 from ddptop.agent.observer.record.profiles.summary import Summary
 from ddptop.agent.run.files import private
 
@@ -46,13 +45,12 @@ def read(folder: Path) -> Kept | None:
 def bound(folder: Path) -> None:
     """Remove profiles of a run until `MOST_BYTES` are left: first those that nobody has asked for, the oldest first.
 
-    The newest stays, however large it is, and so does a folder that is not an observer's.
+    The newest stays, however large it is.
     """
     found = kept(folder)
     total = sum(each.size for each in found)
     for each in sorted(found[1:], key=lambda each: (not each.summary.unasked, int(each.number))):
         if total <= MOST_BYTES:
             return
-        if (folder / each.number / PARTS).is_file():
+        if numbered.remove(folder / each.number):
             total -= each.size
-            shutil.rmtree(folder / each.number, ignore_errors=True)

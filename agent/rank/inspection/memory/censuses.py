@@ -27,6 +27,7 @@ from ddptop.agent.rank.inspection.memory.objects import OBJECT, TENSOR, Amount, 
 from ddptop.agent.rank.inspection.memory.origins import Made, Origins, check_untraced
 from ddptop.agent.rank.inspection.memory.resident import resident
 from ddptop.agent.rank.records.stamps import Stamps
+from ddptop.agent.run.files import marks
 from ddptop.agent.run.script.sources import Sources
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import LEAST, LEAST_OBJECTS, MOST_KINDS, Memory, MemoryUse, ObjectKind
@@ -149,7 +150,7 @@ class Censuses(OverSteps[_Question]):
         """Write the allocator's snapshot, on a thread of its own; the census stands without it."""
         assert asked.snapshot is not None
         try:
-            asked.snapshot.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            marks.make(asked.snapshot.parent)
             devices.write(snapshot, asked.snapshot)
             said = {"snapshot": str(asked.snapshot)}
         except Exception as error:

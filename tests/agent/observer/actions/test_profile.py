@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.bases import marked
 from support.harness import WAITING
 
 from ddptop.agent import wire
@@ -289,7 +290,7 @@ def test_a_join_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         wait.is_cancelled = started.exists()
 
     with pytest.raises(Cancelled):
-        profile(RunDir(tmp_path), Ranks(5, 5), wire.Act(1, "profile", steps=3), None, wait)
+        profile(RunDir(marked(tmp_path)), Ranks(5, 5), wire.Act(1, "profile", steps=3), None, wait)
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
     assert not list((tmp_path / "profiles").glob("*"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
+from support.bases import marked
 from support.harness import DEADLINE_S, until
 from support.values.hostile import announce, foreign
 from support.values.messages import read_reply
@@ -31,7 +32,7 @@ def session() -> Iterator[Session]:
     """A rank in this process, with a history of some megabytes."""
     folder = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     (folder / "ranks").mkdir()
-    made = Session(RunDir(folder), run_id="answers", program="answers", log=None)
+    made = Session(RunDir(marked(folder)), run_id="answers", program="answers", log=None)
     made.open()
     assert made._publisher is not None
     for seq in range(1, RECORDS + 1):

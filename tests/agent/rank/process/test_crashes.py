@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.bases import marked
 
 from ddptop.agent.observer.end import traces
 
@@ -49,7 +50,7 @@ def test_a_crash_leaves_its_line_and_ends_as_it_would_have() -> None:
 
 def test_the_stacks_of_a_rank_without_a_log_go_to_a_file(tmp_path: Path) -> None:
     """Its terminal gets what it would have got; what the file had before is of an earlier process."""
-    file = tmp_path / "rank-0.crash"
+    file = marked(tmp_path) / "rank-0.crash"
     assert ended("crash()", file).returncode == -signal.SIGSEGV
     done = ended("os.abort()", file)
     assert (done.returncode, done.stderr) == (-signal.SIGABRT, "")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from support.bases import marked
 
 from ddptop.agent.rank.process import output
 from ddptop.agent.rank.process.output import Output
@@ -125,7 +126,7 @@ def test_a_descriptor_that_cannot_be_replaced_leaves_both_as_they_are(tmp_path, 
     before = [os.fstat(number).st_ino for number in (1, 2)]
     monkeypatch.setattr(os, "dup2", dup2)
     output = Output()
-    output.redirect(tmp_path / "log")
+    output.redirect(marked(tmp_path) / "log")
     assert output.log is None
     assert output.problem is not None
     assert output.problem.endswith(f"cannot write {tmp_path / 'log'} (Too many open files)")

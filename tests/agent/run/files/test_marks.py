@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.bases import marked
 from support.harness import WAIT, WAITING, ddptop, started, until
 
 from ddptop.agent.observer.end import freezer
@@ -562,6 +563,7 @@ def test_on_a_full_disk_what_was_there_stays_whole(base: Path, write: str) -> No
         directory = RunDir(small / "a")
         for folder in (directory.path, directory.path / "ranks", directory.logs):
             folder.mkdir(mode=0o700)
+        marked(directory.path)
         directory.write(a_run("a"))
         before = contents(directory.path)
         fill(small)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.bases import marked
 from support.fakes.events import SaidEvents
 
 from ddptop.agent.observer.record import logs
@@ -84,6 +85,7 @@ def test_only_files_of_the_run_are_cut(tmp_path: Path) -> None:
     for name in ("link.log", "second.log"):
         with pytest.raises(OSError, match=r"."):
             sparse.cut(folder / name, 8192)
+    marked(tmp_path)
     Logs(folder, SaidEvents()).limit_to(128 << 10)
     assert allocated(foreign) >= size
     assert allocated(own) <= 128 << 10
@@ -95,7 +97,7 @@ def test_the_largest_logs_are_cut_first(tmp_path: Path) -> None:
         written(tmp_path / f"rank-{rank}.log")
     (tmp_path / "rank-3.log").write_text("quiet\n" * 2000)
     quiet = (tmp_path / "rank-3.log").read_bytes()
-    kept = Logs(tmp_path, SaidEvents())
+    kept = Logs(marked(tmp_path), SaidEvents())
     kept.limit_to(600 << 10)
     assert sum(allocated(path) for path in tmp_path.iterdir()) <= 600 << 10
     assert (tmp_path / "rank-3.log").read_bytes() == quiet
@@ -111,7 +113,7 @@ def test_a_file_system_that_cannot_do_it_is_said_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr(sparse, "_punch", refuse)
     said = SaidEvents()
     size = written(tmp_path / "rank-0.log")
-    kept = Logs(tmp_path, said)
+    kept = Logs(marked(tmp_path), said)
     kept.limit_to(64 << 10)
     kept.limit_to(64 << 10)
     assert len(said.texts) == 1
@@ -132,7 +134,7 @@ def test_a_log_that_cannot_be_cut_keeps_no_other_from_it(tmp_path: Path, monkeyp
     for rank in range(3):
         written(tmp_path / f"rank-{rank}.log")
     said = SaidEvents()
-    kept = Logs(tmp_path, said)
+    kept = Logs(marked(tmp_path), said)
     for _ in range(2):
         kept.limit_to(128 << 10)
         for rank in (1, 2):

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.bases import marked
 
 from ddptop.agent.rank.process import rendezvous
 from ddptop.agent.rank.process.rendezvous import KEY, STARTS, Exchange
@@ -95,7 +96,7 @@ def place() -> Iterator[Place]:
 def folders() -> Iterator[list[Path]]:
     """Return the run's directories on two hosts."""
     with tempfile.TemporaryDirectory(dir="/tmp") as one, tempfile.TemporaryDirectory(dir="/tmp") as two:
-        yield [Path(one), Path(two)]
+        yield [marked(Path(one)), marked(Path(two))]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.bases import marked
 
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import rendezvous
@@ -46,7 +47,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> type[Spy]:
 def directory(tmp_path: Path) -> RunDir:
     """A run directory with room for the records of ranks."""
     (tmp_path / "ranks").mkdir()
-    return RunDir(tmp_path)
+    return RunDir(marked(tmp_path))
 
 
 def torch_with(store: object) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
+from support.bases import marked
 from torch import distributed, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -562,7 +563,7 @@ def main() -> None:
     distributed.destroy_process_group()
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(RANK), "2"
     with tempfile.TemporaryDirectory(prefix="dt-", dir="/tmp") as folder:
-        directory = rundir.RunDir(Path(folder))
+        directory = rundir.RunDir(marked(Path(folder)))
         (Path(folder) / "ranks").mkdir()
         session = Session(directory, run_id="cases", program="cases", log=None)
         events: list[Any] = []
