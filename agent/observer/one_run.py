@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +28,7 @@ from ddptop.agent.observer.launcher.scheduler import Scheduler
 from ddptop.agent.observer.launcher.unseen import Unseen
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import states
+from ddptop.agent.run.files import marks
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.hosts import Starts
@@ -122,6 +122,7 @@ class Observer:
         while self._launcher is not None and not self._is_over():
             if (self._leaving or self._resized) and not self._orders.ending:
                 self._orders.actions.close()
+                self._note_action()
                 self._abandon()
                 return
             self._find_ranks()
@@ -130,6 +131,7 @@ class Observer:
             self._ends.turn()
             self._scheduler.turn(self._members.values())
             self._orders.turn(self._run, self._relay.circumstances)
+            self._note_action()
             self._look_at_hosts()
             self._presence.tick()
             if self._orders.ending:
@@ -143,7 +145,7 @@ class Observer:
         _log.info("another observer takes over" if self._resized else "told to leave: the training goes on without me")
         self._relay.finish(None, over=False)
         for kind in ("pub", "cmd"):
-            Path(self._directory.address("observer", kind).removeprefix("ipc://")).unlink(missing_ok=True)
+            marks.owned(self._directory.path / f"observer.{kind}").unlink(missing_ok=True)
         self._close()
         self._presence.end()
         if self._resized:
@@ -181,8 +183,7 @@ class Observer:
         else:
             was = f"observer {before.observer.pid}"
             self._say(f"{was} is gone; an observer with pid {os.getpid()} takes over", "warning")
-        self._adopt_ranks()
-        self._orders.resume_ending(self._run)
+        self._adopt()
 
     def _take_over(self, before: Run) -> str | None:
         """Adopt the torchrun and the ranks of an observer that is gone."""
@@ -195,14 +196,23 @@ class Observer:
         if before.observer != self._run.observer:
             gone = f"{was} is gone; an observer with pid {os.getpid()} takes over"
             self._say(f"{gone}; {self._run.leader}'s own exit status will not be known", "warning")
-        self._adopt_ranks()
-        self._orders.resume_ending(self._run)
+        self._adopt()
         return None
 
-    def _adopt_ranks(self) -> None:
+    def _adopt(self) -> None:
+        """Look after the ranks that there are, and settle what an earlier observer was doing."""
         for rank, member in self._directory.members().items():
             self._generation = member.generation
             self._enlist(rank, member)
+        self._orders.resume_ending(self._run)
+        if self._run.action:
+            self._orders.actions.note_left(self._run.action)
+            self._note_action()
+
+    def _note_action(self) -> None:
+        """Have the record say which action is under way, where that has changed."""
+        if (action := self._orders.actions.under_way) != self._run.action:
+            self._write(action=action)
         self._ends.resume(self._generation)
         self._note_start()
 

@@ -146,6 +146,8 @@ class Run(msgspec.Struct, frozen=True):
     """User of the run: a process of another user does not belong to it, whatever its environment says."""
     killed_by: Label | None = None
     """Author of a kill, so that an observer that takes over completes it."""
+    action: Line = ""
+    """The action under way and its author, so that an observer that takes over says what came of it."""
     run_bytes: _Bytes = RUN_BYTES
     """Bound on its bytes on disk: its recording leaves out old steps and its logs are cut to fit."""
     all_bytes: _Bytes = ALL_BYTES

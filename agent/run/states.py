@@ -107,8 +107,9 @@ def of_rank(evidence: Evidence, silent_s: float) -> str:
 
 def _is_heard(evidence: Evidence, silent_s: float) -> bool:
     """Say whether there was a sign of life within `silent_s`, or no time for one yet."""
-    unheard_s = evidence.listened_s if evidence.heard_s is None else evidence.heard_s
-    return unheard_s is None or unheard_s <= silent_s
+    # Before the caller began to listen, it could hear nothing.
+    known = [each for each in (evidence.heard_s, evidence.listened_s) if each is not None]
+    return min(known, default=0.0) <= silent_s
 
 
 def shown(said: str) -> str:

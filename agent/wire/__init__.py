@@ -54,6 +54,7 @@ from ddptop.agent.wire.codec import read_recorded as read_recorded
 from ddptop.agent.wire.codec import read_telemetry as read_telemetry
 from ddptop.agent.wire.commands import Act as Act
 from ddptop.agent.wire.commands import Advance as Advance
+from ddptop.agent.wire.commands import Caller as Caller
 from ddptop.agent.wire.commands import Cancel as Cancel
 from ddptop.agent.wire.commands import Check as Check
 from ddptop.agent.wire.commands import Command as Command

@@ -247,6 +247,15 @@ class Note(Message, frozen=True, tag="note"):
     until_ns: Whole | None = None
 
 
+class Caller(msgspec.Struct, frozen=True):
+    """The process that asks for an action, as `agent.run.identity.Process` has it."""
+
+    pid: Pid
+    started: float
+    boot: Label
+    namespace: Label
+
+
 class Act(Message, frozen=True, tag="act"):
     """To the observer: carry out an action on all ranks at a common step.
 
@@ -270,6 +279,8 @@ class Act(Message, frozen=True, tag="act"):
     culprit: bool = False
     """`profile` and `memory`: ask the rank that a verdict accuses, of a profile an ordinary one too; `ranks` where
     none is accused."""
+    caller: Caller | None = None
+    """A diagnosis ends with it. None: unknown."""
 
 
 class Cancel(Message, frozen=True, tag="cancel"):

@@ -7,6 +7,7 @@ ends a run goes through `ending`, which does without an observer where there is 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.status import takeover
 from ddptop.agent.observer.status.membership import ProcessLine
 from ddptop.agent.run import hosts, states
-from ddptop.agent.run.identity import is_stopped
+from ddptop.agent.run.identity import identify, is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.tui.control import actor
 from ddptop.tui.control.ending import Ending
@@ -142,7 +143,9 @@ class RunControl:
             await_observer(self._directory)
             if (state := self._directory.read().state) in ENDED_STATES:
                 raise Refused(f"run {self._directory.name} is over ({state})")
-            command = wire.Act(1, action, self._who, steps, checkpoint, ranks=ranks, culprit=culprit)
+            here = identify(os.getpid())
+            asks = None if here is None else wire.Caller(here.pid, here.started, here.boot, here.namespace)
+            command = wire.Act(1, action, self._who, steps, checkpoint, ranks=ranks, culprit=culprit, caller=asks)
             return caller.act(self._directory, command, waiting)
 
     def _noted(self, action: str, work: Callable[[], str]) -> str:

@@ -32,7 +32,8 @@ from ddptop.agent.observer.hosts.questions import HEAD, Answer, OtherHosts
 from ddptop.agent.observer.model import thresholds
 from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.service.requests import TOO_LATE, Requests
-from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.run.identity import may_live
+from ddptop.agent.run.rundir import Process, RunDir, RunDirError
 from ddptop.agent.text import clean_line
 
 _log = logging.getLogger("ddptop.observer")
@@ -64,10 +65,13 @@ class _Action:
     def __init__(self, command: wire.Act) -> None:
         self.command = command
         self.author = _author(command)
-        self.name = f"{command.action} {command.steps}" if command.action in _OF_STEPS else command.action
+        # Of a diagnosis a number is the one that it has in the lists of what is kept.
+        self.name = f"step {command.steps}" if command.action == "step" else command.action
         self.began = time.monotonic()
         self.requesters: list[tuple[bytes, int]] = []
         """Whoever has asked for it, each with the number of the request."""
+        self.callers: list[Process | None] = []
+        """Their processes; None: one that is not known, or on another host."""
         self.wait = Wait()
         self.thread: threading.Thread | None = None
         self.outcome: _Outcome | Refused | None = None
@@ -80,6 +84,15 @@ class _Action:
     @property
     def can_be_cancelled(self) -> bool:
         return self.outcome is None and not self.wait.is_decided
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Say whether it is a diagnosis, and nobody who has asked for it lives."""
+        return (
+            self.command.action in _GIVE_WAY
+            and bool(self.callers)
+            and not any(each is None or may_live(each) for each in self.callers)
+        )
 
     def is_the_same(self, other: _Action) -> bool:
         """Say whether one outcome serves both; two steps are two, whoever asks."""
@@ -168,6 +181,8 @@ class Actions:
     def _begin(self, sender: bytes, command: wire.Act) -> None:
         before, action = self._present, _Action(command)
         action.requesters.append((sender, command.id))
+        caller = None if is_elsewhere(sender) else command.caller
+        action.callers.append(None if caller is None else Process(*msgspec.structs.astuple(caller)))
         if command.action not in ACTIONS:
             self._answer(action, _no_action(command))
         elif before is None:
@@ -175,6 +190,7 @@ class Actions:
         elif action.is_the_same(before):
             # The ranks of a run that a scheduler ends ask for the same.
             before.requesters += action.requesters
+            before.callers += action.callers
         elif self._next is None and (
             not before.requesters or (command.action == "stop" and before.command.action in _GIVE_WAY)
         ):
@@ -230,6 +246,8 @@ class Actions:
             raise
         except RunDirError as problem:
             raise Refused(str(problem)) from problem
+        except OSError as problem:
+            raise Refused(f"{problem.filename}: {problem.strerror}") from problem
 
     def _act(self, action: _Action, ranks: LiveRanks) -> _Outcome:
         command, controller = action.command, Controller(ranks, action.author, action.wait)
@@ -281,7 +299,6 @@ class Actions:
         if isinstance(outcome, Cancelled):
             said = "cancelled"
         elif isinstance(outcome, Diagnosed):
-            # By the name that it has in the lists of what is kept.
             name, said = f"{action.command.action} {outcome.folder.name}", outcome.finding
         refused = isinstance(outcome, Refused) and not isinstance(outcome, Cancelled)
         text = journal.sentence(name, said, action.author, refused=refused)
@@ -323,6 +340,8 @@ class Actions:
         if (unasked := self._on_verdict.due(circumstances.blamed, now, is_free=is_free)) is not None:
             self._start(_Action(unasked))
         if self._present is not None:
+            if self._present.is_forsaken:
+                self._cancel()
             hangs = hang is not None and hang.kind == "hang" and hang.until_at_ns is None
             self._present.wait.hang = ageless(hang) if hang is not None and hangs else ""
         if not uneven:
@@ -350,6 +369,13 @@ class Actions:
             self._answer(following, f"cancelled the {ended.said}; the run goes on")
         else:
             self._start(following)
+
+    def note_left(self, said: str) -> None:
+        """Record what came of an action, see `under_way`, during which an earlier observer was killed."""
+        name, _, author = said.partition(" by ")
+        is_lost = name.partition(" ")[0] in _GIVE_WAY
+        text = journal.sentence(name, "lost with its observer" if is_lost else _LEFT, author)
+        self._events.add(wire.Event(time.time_ns(), text, None, "warning", name, author))
 
     def close(self) -> None:
         """Cancel the action that is under way, and wait a moment for its end; whoever has asked is answered now."""

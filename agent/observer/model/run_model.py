@@ -26,6 +26,7 @@ from ddptop.agent.observer.model.thresholds import USUAL, Thresholds
 from ddptop.agent.observer.model.turns import Turns
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import survey
+from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.hosts import far_file, read_rendezvous
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
@@ -73,6 +74,9 @@ class RunModel:
         self._recording: Iterator[wire.Telemetry | wire.Verdict] | None = None
         if database is not None:
             self.read(database)
+        if database is not None or not is_plain(directory.database):
+            for event in recording.unreadable(directory.database):
+                self.store.apply(event, event.at_ns / 1e9)
         self._members: dict[int, Member] = {}
         """Those of this host: no other process is looked up here."""
         self._surveyed: dict[int, Member] | None = None

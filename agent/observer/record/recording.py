@@ -8,7 +8,9 @@ and generation.  This module knows no socket.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -73,7 +75,20 @@ def newest_events(database: Path, most: int, *, or_locked: bool = False) -> list
 
 def events_of(database: Path, run: Run) -> list[wire.Event]:
     """Return the recorded events of a run, oldest first, and its end by its record; see `journal.with_end`."""
-    return [*journal.with_end(newest_events(database, _MOST_EVENTS), run)]
+    return [*unreadable(database), *journal.with_end(newest_events(database, _MOST_EVENTS), run)]
+
+
+def unreadable(database: Path) -> list[wire.Event]:
+    """Return an event that says why a recording cannot be read; none where it can be read, or there is none."""
+    try:
+        if os.path.lexists(database):
+            with _reader(database) as connection:
+                connection.execute("SELECT count(*) FROM sqlite_master")
+    except DAMAGE as error:
+        if not is_locked(error):
+            text = f"the recording cannot be read ({database}: {error}): what happened before is not shown"
+            return [wire.Event(time.time_ns(), text, None, "warning")]
+    return []
 
 
 def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdict]:
@@ -233,7 +248,7 @@ def rewritten(before: bytes, after: bytes) -> Row:
 @contextlib.contextmanager
 def _reader(database: Path, lock_s: float = _LOCK_S) -> Iterator[sqlite3.Connection]:
     if not is_plain(database):
-        raise sqlite3.OperationalError(f"{database}: no plain file")
+        raise sqlite3.OperationalError("a folder, or a link")
     uri = f"{database.absolute().as_uri()}?mode=ro"
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=lock_s)) as connection:
         # Texts of a damaged file may be invalid.
@@ -261,6 +276,8 @@ def last_recorded(database: Path, *, or_locked: bool = False) -> dict[int, tuple
 
 def open_file(database: Path) -> sqlite3.Connection:
     """Open the file for its writer; raises `sqlite3.Error`."""
+    if os.path.lexists(database) and not is_plain(database):
+        raise sqlite3.OperationalError(f"{database}: a folder, or a link")
     connection = sqlite3.connect(database)
     try:
         connection.execute("PRAGMA journal_mode = WAL")

@@ -102,8 +102,12 @@ class Frames:
     def recall(self, deadline: float) -> bool:
         """Read on in what an earlier observer has recorded; return False where another process holds it."""
         is_readable = self._recorder.recorded_before is not None
-        if is_readable:
+        if is_readable and not self._model.is_recalled:
             self._model.recall(deadline)
+            for rank, each in self._model.store.ranks.items():
+                if each.heard_at is not None:
+                    # Nobody listened since: its silence is counted from now on.
+                    self._model.store.listen(rank, time.time())
         return is_readable
 
     def _publish_ranks(self) -> None:

@@ -301,7 +301,9 @@ def kill(
 
 
 def end_unrecorded(directory: RunDir, grace_s: float, progress: escalation.Progress = lambda line: None) -> str | None:
-    """End a run whose folder was removed, found by its mark in the environments of processes; return the outcome.
+    """End a run whose folder or record is not sound, found by its mark in the environments of processes.
+
+    Return the outcome.
 
     None: no process here has that folder for the one of its run.
 
@@ -317,7 +319,8 @@ def end_unrecorded(directory: RunDir, grace_s: float, progress: escalation.Progr
         outcome = escalation.end(directory, run, escalation.Grace(grace_s), progress)
         number = outcome.ranks + outcome.helpers
         ended = f"{number} process{'' if number == 1 else 'es'}"
-        text = _ended(run, outcome, f"its folder is gone; {ended} of it ended, {len(outcome.survivors)} left")
+        lacks = "its record cannot be read" if directory.path.exists() else "its folder is gone"
+        text = _ended(run, outcome, f"{lacks}; {ended} of it ended, {len(outcome.survivors)} left")
     return text
 
 

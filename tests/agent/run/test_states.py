@@ -58,6 +58,11 @@ EVIDENCE = st.builds(
             "silent",
             "last heard 5 min ago; its process sleeps",
         ),
+        (
+            Evidence(True, None, True, said="running", activity="backward", heard_s=6, listened_s=0.1),
+            "running",
+            "backward",
+        ),
         (Evidence(True, None, True, "running", listened_s=4), "silent", "not heard for 4 s; its process is busy"),
         (
             Evidence(True, None, True, "stopped", 0.0, "running", "data", heard_s=12),
@@ -83,7 +88,7 @@ def test_a_rank_by_its_evidence(evidence: Evidence, state: str, words: str) -> N
 @MANY
 @given(EVIDENCE)
 def test_what_is_never_said_of_a_rank(evidence: Evidence) -> None:
-    """No start after a step, no life after death, no news of one that nobody hears; a foreign word stays short."""
+    """No start after a step, no life after death, none of one listened to in vain; foreign words stay short."""
     state = of_rank(evidence, SILENT_S)
     if evidence.ran:
         assert state != "starting"
@@ -92,7 +97,13 @@ def test_what_is_never_said_of_a_rank(evidence: Evidence) -> None:
         assert (state == "finished") <= (evidence.ended.exit_code == 0)
     elif evidence.ended is None:
         assert (state == "lost") == (evidence.alive is False)
-        if evidence.alive is not False and evidence.heard_s is not None and evidence.heard_s > SILENT_S:
+        has_listened = evidence.listened_s is None or evidence.listened_s > SILENT_S
+        if (
+            evidence.alive is not False
+            and has_listened
+            and evidence.heard_s is not None
+            and evidence.heard_s > SILENT_S
+        ):
             assert state in ("silent", "frozen")
     if state not in STATES:
         assert state.isprintable()

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from ddptop.agent import wire
+from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import Run
+from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui.cli.main import main
 from ddptop.tui.cli.output import status
 
@@ -49,6 +50,29 @@ def events(monkeypatch: Patch, *arguments: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
+
+
+@pytest.mark.parametrize("verb", ["events", "report", "status"])
+@pytest.mark.parametrize("odd", ["folder", "link", "noise"])
+def test_a_recording_that_cannot_be_read_is_said(capsys: Captured, monkeypatch: Patch, odd: str, verb: str) -> None:
+    """In one line, with the file; the frame that a dashboard shows has it among its events."""
+    recorded("odd", "finished", DAY + 20 * MIN)
+    file = rundir.find("odd").database
+    moved = file.rename(file.with_name("elsewhere"))
+    match odd:
+        case "folder":
+            file.mkdir()
+        case "link":
+            file.symlink_to(moved)
+        case _:
+            file.write_bytes(b"no database at all" * 1000)
+    monkeypatch.setattr(sys, "argv", ["ddptop", verb, "odd"])
+    with pytest.raises(SystemExit):
+        main()
+    printed = "".join(capsys.readouterr()).splitlines()
+    assert len([line for line in printed if f"the recording cannot be read ({file}" in line]) == 1
+    model = RunModel(RunDir(file.parent), rundir.find("odd").read(), database=file if odd == "noise" else None)
+    assert [line.text for line in model.store.changes.events if "the recording cannot be read" in line.text]
 
 
 def clock(at_ns: int) -> str:

@@ -314,7 +314,7 @@ def _kill(options: argparse.Namespace) -> int:
 
 
 def _end_unrecorded(options: argparse.Namespace) -> str | None:
-    """End a whole run whose folder was removed while it lived; return the outcome, None where there is no such run."""
+    """End a whole run whose folder or record was lost while it lived; return the outcome, None where there is none."""
     from ddptop.agent.observer.end.escalation import Survived
     from ddptop.agent.observer.status import survey
     from ddptop.agent.run import rundir
@@ -323,7 +323,8 @@ def _end_unrecorded(options: argparse.Namespace) -> str | None:
     if not is_name(options.run) or (options.rank, options.pid, options.signal) != (None, None, None):
         return None
     directory = rundir.RunDir(rundir.base() / options.run)
-    if os.path.lexists(directory.path / "run.json"):
+    with contextlib.suppress(rundir.RunDirError):
+        directory.read()
         return None
     grace_s = _GRACE_S if options.grace is None else options.grace
     try:

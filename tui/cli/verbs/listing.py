@@ -195,10 +195,13 @@ def _say_removed(removed: int, runs: list[RunDir]) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
+    from ddptop.agent.observer.record import recording
     from ddptop.tui.cli import parsing
     from ddptop.tui.cli.output import card, status
 
     directory = chosen(options.run, last=True)
+    for event in recording.unreadable(directory.database):
+        print(f"ddptop: {event.text}", file=sys.stderr)
     shown = _frames([directory], _thresholds(), measured=False)
     if not shown:
         return complain(f"run {directory.name} was removed just now", 1)

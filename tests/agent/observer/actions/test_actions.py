@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from support.harness import until
 from support.values.messages import replies_of
 
 from ddptop.agent import wire
+from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions import actions
 from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.actions.diagnosis import Diagnosed
@@ -26,6 +28,7 @@ from ddptop.agent.observer.model.thresholds import Profile
 from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.rank.commands.gate import Gate, GateError
 from ddptop.agent.run import rundir
+from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import Ended, Member, Run
 
 HUNG = wire.Verdict(1, "hang", "rank 1 hangs: it is stopped by SIGSTOP \u00b7 1,012 s", 1, None, rank=1,
@@ -374,9 +377,9 @@ def test_a_profile_that_nobody_has_asked_for_makes_way(observer: Observer, monke
     observer.turn()
     observer.now = 31.0
     observer.turn()
-    assert observer.actions.under_way == "profile 3 by the observer"
+    assert observer.actions.under_way == "profile by the observer"
     assert observer.reply(observer.ask("pause")).done
-    assert observer.texts[0] == "profile 3: cancelled \u00b7 the observer"
+    assert observer.texts[0] == "profile: cancelled \u00b7 the observer"
     assert all(gate.held for gate in observer.ranks.gates)
 
 
@@ -392,14 +395,14 @@ def test_a_profile_that_nobody_has_asked_for_waits_for_a_run_that_is_paused(
         observer.turn(held=True)
         assert not observer.actions.under_way
     observer.turn()
-    assert observer.actions.under_way == "profile 3 by the observer"
+    assert observer.actions.under_way == "profile by the observer"
     assert observer.reply(observer.ask("pause")).done
     observer.blamed = (0, 1)
     observer.turn(held=True)
     observer.now = 90.0
     assert observer.reply(observer.ask("resume")).done
     observer.turn()
-    assert observer.actions.under_way == "profile 3 by the observer"
+    assert observer.actions.under_way == "profile by the observer"
     observer.actions.close()
 
 
@@ -416,12 +419,45 @@ def test_a_stop_does_not_wait_for_a_profile(observer: Observer) -> None:
 
 
 def test_the_event_of_a_diagnosis_says_what_was_found(observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the number of what is kept; whoever has asked is told the folder."""
+    """With the number of what is kept, and with no other; whoever has asked is told the folder."""
     made = Diagnosed(observer.directory.memory / "0012", "train.py:9 made 3 more float32[32, 64] in 3 steps (24 KiB)")
     monkeypatch.setattr(actions, "memory", lambda *_: made)
     assert observer.reply(observer.ask("memory", steps=3)).text == str(made.folder)
     assert observer.texts == [f"memory 0012: {made.finding} \u00b7 ada"]
-    assert observer.events[0].action == "memory 3"
+    assert observer.events[0].action == "memory"
+    monkeypatch.setattr(actions, "memory", Mock(side_effect=Refused("no room")))
+    assert not observer.reply(observer.ask("memory", "bob", steps=3)).done
+    assert observer.texts[1] == "memory refused: no room \u00b7 bob"
+
+
+@pytest.mark.parametrize("action", ["profile", "probe", "memory"])
+def test_a_diagnosis_ends_with_whoever_has_asked(observer: Observer, action: str) -> None:
+    """One that nobody waits for any more keeps nobody from a pause; as long as one of those lives, it goes on."""
+    me = identify(os.getpid())
+    assert me is not None
+    here = wire.Caller(me.pid, me.started, me.boot, me.namespace)
+    gone = msgspec.structs.replace(here, started=me.started - 1.0)
+    probe = observer.ask(action, "ada", caller=here)
+    observer.turn()
+    observer.turn()
+    assert observer.actions.under_way == f"{action} by ada"
+    observer.ask("resume", "bob")
+    observer.reply(probe)
+    abandoned = observer.ask(action, "eve", caller=gone)
+    assert observer.reply(abandoned).text == "cancelled; the run goes on"
+    assert observer.reply(observer.ask("pause", "bob", caller=gone)).done
+
+
+def test_what_an_earlier_observer_was_doing_has_an_event(observer: Observer) -> None:
+    """A diagnosis is lost with it; of what ranks may have done without it, it is said who knows."""
+    for said in ("profile by ada (shell, pts/1)", "step 200 by bob", "checkpoint by eve"):
+        observer.actions.note_left(said)
+    left = "its observer left meanwhile; `ddptop status` tells whether it was done"
+    assert observer.texts == [
+        "profile: lost with its observer \u00b7 ada (shell, pts/1)",
+        f"step 200: {left} \u00b7 bob",
+        f"checkpoint: {left} \u00b7 eve",
+    ]
 
 
 @pytest.mark.parametrize("is_paused", [False, True])

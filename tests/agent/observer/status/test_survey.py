@@ -188,14 +188,23 @@ def test_what_a_kill_cannot_reach_is_a_survivor(
     assert directory.read().ended_at_ns is None
 
 
-def test_a_live_run_whose_folder_was_removed_can_be_ended(
+@pytest.mark.parametrize("lost", ["folder", "record"])
+def test_a_live_run_whose_folder_or_record_is_lost_can_be_ended(
     new_run: Callable[..., RunDir],
     python: Callable[..., subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    lost: str,
 ) -> None:
     """By the mark in the environment of its processes, and with nobody of another run."""
-    base, name = new_run().path.parent, f"gone-{os.getpid()}"
+    directory = new_run(state="running")
+    base, name = directory.path.parent, f"gone-{os.getpid()}"
+    said = "its folder is gone"
+    if lost == "record":
+        name, said = directory.name, "its record cannot be read"
+        record = directory.path / "run.json"
+        content = record.read_bytes()
+        record.write_bytes(content[:100])
     processes = {}
     for run in (name, f"{name}-too"):
         monkeypatch.setenv(rundir.DIRECTORY_VARIABLE, str(base / run))
@@ -207,7 +216,7 @@ def test_a_live_run_whose_folder_was_removed_can_be_ended(
     with pytest.raises(SystemExit) as ended:
         main()
     assert (ended.value.code, capsys.readouterr().out) == (
-        0, f"{name}: its folder is gone; 1 process of it ended, 0 left\n"
+        0, f"{name}: {said}; 1 process of it ended, 0 left\n"
     )  # fmt: skip
     assert processes.pop(name).wait(10) == -signal.SIGTERM
     (other,) = processes.values()
@@ -216,6 +225,8 @@ def test_a_live_run_whose_folder_was_removed_can_be_ended(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
+    if lost == "record":
+        record.write_bytes(content)
 
 
 def test_a_run_whose_container_was_killed_is_over(new_run: Callable[..., RunDir]) -> None:
