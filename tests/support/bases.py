@@ -33,7 +33,8 @@ def base_of_its_own() -> Iterator[Path]:
 
 def marked(folder: Path) -> Path:
     """Mark a folder of the test as a run directory, in which ddptop may write and remove."""
-    marks.write(folder, marks.Mark(marks.RUN))
+    with contextlib.suppress(FileExistsError):
+        marks.write(folder, marks.Mark(marks.RUN))
     return folder
 
 

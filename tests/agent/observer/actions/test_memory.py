@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.bases import marked
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Hung, Refused
@@ -80,7 +81,7 @@ def act(path: Path, group: Ranks, /, growing: int | None = None, **changes: Any)
     wait = Wait(lambda: group.now, group.move)
     wait.is_cancelled, wait.hang = changes.pop("cancelled", False), changes.pop("hang", "")
     changes.setdefault("steps", 3)
-    return memory(RunDir(path), group, wire.Act(1, "memory", **changes), growing, wait)
+    return memory(RunDir(marked(path)), group, wire.Act(1, "memory", **changes), growing, wait)
 
 
 def test_all_are_asked_over_the_same_steps_and_that_is_kept(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.bases import marked
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Cancelled, Refused
@@ -105,7 +106,7 @@ class Ranks(PolledRanks):
 def probed(path: Path, ranks: Ranks, hosts: Mapping[int, str] | None = None, wait: Wait | None = None) -> Probe:
     wait = wait or Wait(lambda: ranks.now, ranks.sleep)
     ranks.hosts = hosts or dict.fromkeys(ranks.ranks, "vm")
-    folder, finding = probe(RunDir(path), ranks, Controller(ranks, "ada", wait), wait)
+    folder, finding = probe(RunDir(marked(path)), ranks, Controller(ranks, "ada", wait), wait)
     found = probes.read(folder)
     assert found is not None
     assert finding == found.probe.sentences[0]

@@ -25,6 +25,7 @@ from ddptop.agent.observer.actions.profile import OnVerdict, profile
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.model.thresholds import Profile
 from ddptop.agent.observer.record.profiles.summary import Summary
+from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import RunDir
 
 TRACE = bytes(range(256)) * 3_000
@@ -115,7 +116,7 @@ def act(path: Path, group: Ranks, /, **changes: Any) -> Diagnosed:
     blamed = changes.pop("blamed", None)
     wait = Wait(lambda: group.now, group.move)
     wait.is_cancelled, wait.hang = changes.pop("cancelled", False), changes.pop("hang", "")
-    return profile(RunDir(path), group, wire.Act(1, "profile", steps=3, **changes), blamed, wait)
+    return profile(RunDir(marked(path)), group, wire.Act(1, "profile", steps=3, **changes), blamed, wait)
 
 
 @pytest.mark.parametrize(("sentences", "finding"), [(SENTENCES, SENTENCES[0]), ([], COMPARED)])
@@ -268,9 +269,9 @@ def test_a_rank_that_stays_silent_is_named(tmp_path: Path, joined: list[dict[str
 
 def test_a_profile_that_an_observer_has_left_is_removed(tmp_path: Path, joined: list[dict[str, Any]]) -> None:
     """It was killed meanwhile; profiles that are complete stay."""
-    left, whole = tmp_path / "profiles/0001", tmp_path / "profiles/0002"
+    left, whole = marked(tmp_path) / "profiles/0001", tmp_path / "profiles/0002"
     for folder, name in ((left, "rank-0.json.gz"), (whole, "trace.json.gz")):
-        folder.mkdir(parents=True)
+        marks.make(folder)
         (folder / name).write_bytes(TRACE)
     assert act(tmp_path, Ranks(5, 5)).folder.name == "0003"
     assert not left.exists()

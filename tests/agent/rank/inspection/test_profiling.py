@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from support import late
+from support.bases import marked
 from support.harness import until
 
 from ddptop.agent import wire
@@ -62,7 +64,7 @@ class Training:
 
 @pytest.fixture
 def training(tmp_path: Path) -> Training:
-    return Training(tmp_path / "profiles")
+    return Training(marked(tmp_path) / "profiles")
 
 
 def events(trace: Path) -> list[dict[str, Any]]:
@@ -241,7 +243,7 @@ def test_a_trace_that_nobody_has_read_goes_with_the_next(training: Training, tmp
     training.step(3)
     training.profiled(2, 1)
     training.profiling.ask(wire.Profile(1, "b", 2, 9, 1), training.completed)
-    assert not list((tmp_path / "profiles").glob("*/*"))
+    assert not list((tmp_path / "profiles").glob("*/[!.]*"))
 
 
 @pytest.mark.parametrize("steps", [0, 2, 5])
@@ -259,7 +261,7 @@ def test_what_is_cancelled_leaves_no_profiler_and_no_trace(training: Training, t
     assert not torch._C._autograd._profiler_enabled()
     training.step(8)
     assert not training.profiling.is_armed
-    assert not list((tmp_path / "profiles").glob("*/*"))
+    assert not list((tmp_path / "profiles").glob("*/[!.]*"))
     with pytest.raises(Unanswered, match="cancelled"):
         training.ask(2, 3)
     training.ask(20, 1, "b")
@@ -271,7 +273,7 @@ def test_a_trace_that_cannot_be_written_is_a_reason(training: Training, tmp_path
     """Nothing is left of it, and the next profile is made."""
     training.ask(2, 1)
     folder = tmp_path / "profiles/0001"
-    folder.rmdir()
+    shutil.rmtree(folder)
     training.step(3)
 
     def is_refused() -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import psutil
 import pytest
 from support import late
+from support.bases import marked
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.growth import sentence
@@ -76,7 +77,7 @@ class Training:
 def training(tmp_path: Path) -> Training:
     # A census looks through what is not frozen: of torch's hundred thousands of objects once is enough.
     gc.freeze()
-    return Training(tmp_path / "memory")
+    return Training(marked(tmp_path) / "memory")
 
 
 def here(function: Callable[..., object], text: str) -> str:
