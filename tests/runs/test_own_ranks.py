@@ -36,7 +36,9 @@ def test_spawned_processes_are_the_ranks_of_the_run(tmp_path: Path) -> None:
     path = write_script(tmp_path, SPAWN)
     script = subprocess.Popen([sys.executable, "-m", "ddptop.agent", str(path)], cwd=tmp_path)
     try:
-        until(lambda: (tmp_path / "pid-1").exists() and (tmp_path / "pid-0").exists(), "both ranks have begun")
+        # Three processes load torch for it, the first one before the two ranks.
+        both = [tmp_path / f"pid-{rank}" for rank in range(2)]
+        until(lambda: all(each.exists() for each in both), "both ranks have begun", 4 * DEADLINE_S)
         # Earlier tests may have left runs of their own.
         (directory,) = (each for each in rundir.runs() if each.read().program == str(path))
 

@@ -206,9 +206,9 @@ def test_a_job_started_by_hand_is_seen_and_controlled(folder):
             runs = [(run.name, run.read().torchrun) for run in rundir.runs()]
             return [name for name, leader in runs if leader is not None and leader.pid == process.pid]
 
-        until(mine, "the job to be known")
+        until(mine, "the job to be known", 4 * DEADLINE_S)
         (name,) = mine()
-        until(lambda: (status(name)["step"] or 0) > 3, "its steps")
+        until(lambda: (status(name)["step"] or 0) > 3, "its steps", 4 * DEADLINE_S)
         (row,) = (row for row in json.loads(ddptop("ps", "--json").stdout) if row["pid"] == process.pid)
         assert (row["run"], row["state"]) == (name, "running")
         directory = rundir.find(name)
