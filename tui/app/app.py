@@ -358,6 +358,9 @@ class DdptopApp(App[None]):
         """Say why nothing happens, where no action of the key is offered now."""
         owner: type[RunList | LiveScreen]
         run: RunLine | Frame | None
+        if not self.screen_stack:
+            # It ends.
+            return
         if isinstance(self.focused, RunList):
             owner, run = RunList, self.focused.line
         elif isinstance(self.screen, LiveScreen):

@@ -15,6 +15,7 @@ from support.screens.dashboards import dashboard, until
 from support.screens.frames import StillSource, frame
 from support.screens.terminal import RUN, Terminal
 from textual.css.query import NoMatches
+from textual.events import Key
 from textual.screen import Screen
 
 from ddptop.tui.app.program import FAILED
@@ -113,3 +114,10 @@ async def test_a_widget_that_is_missing_on_a_shown_screen_is_a_failure() -> None
     with pytest.raises(NoMatches):
         await look_for_it()
     assert isinstance(app.failure, NoMatches)
+
+
+def test_a_key_that_comes_while_it_ends_is_nothing() -> None:
+    """There is no screen any more that could take it."""
+    app = dashboard(StillSource(frame()))
+    assert not app.screen_stack
+    app.on_key(Key("k", "k"))
