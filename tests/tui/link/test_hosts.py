@@ -84,7 +84,9 @@ def test_both_doors_show_all_ranks_with_their_hosts(runtime: Path, monkeypatch: 
                 assert {rank.rank for rank in shown.ranks if not rank.far} == here
         assert looked[one.directory.path] == {0, 1}
         assert looked[two.directory.path] <= {2, 3}
-        assert logs.elsewhere(one.directory) == ["the logs of ranks 2-3 are on node2: `ddptop logs train` there"]
+        told = ["the logs of ranks 2-3 are on node2: `ddptop logs train` there"]
+        # They are written a moment after their ranks are shown.
+        until(lambda: logs.elsewhere(one.directory) == told, "the members of the other host")
         assert logs.elsewhere(one.directory, (0, 1)) == []
         with looked_at(one) as link:
             seen(link, lambda frame: frame.hosts.several, "both hosts")
