@@ -31,4 +31,4 @@ modules.boundary(2)
 
 def test_where_torch_has_compiled_anything_nothing_is_marked() -> None:
     """Its compiler guards the hooks of all modules: the model would be compiled anew, by torch's own counters."""
-    subprocess.run([sys.executable, "-c", COMPILED], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)
