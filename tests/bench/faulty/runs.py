@@ -98,7 +98,7 @@ def watched(base: Path, started_by: list[str]) -> Iterator[Watched]:
         )
         run_id, looking = "", None
         try:
-            found = until(lambda: next(base.glob("*/run.json"), None), "the run's record", START_S)
+            found = until(lambda: next(base.glob("[!.]*/run.json"), None), "the run's record", START_S)
             assert isinstance(found, Path)
             name = found.parent.name
             run_id = rundir.find(name).read().run_id
