@@ -182,6 +182,10 @@ class Comparison:
             return f"rank {self._culprit} alone, {mine} a step"
         if self._accused:
             return f"rank {self._culprit}, which holds the group back, against rank {self._peer}"
+        works = [_work_ms(part) for part in self._parts.values()]
+        if any(works) and not all(works):
+            # Of some ranks no phases were recorded, and whole steps are no work.
+            return f"no rank is accused: rank {self._culprit} against rank {self._peer}"
         if mine == others:
             both = f"rank {self._culprit} against rank {self._peer}"
             return f"no rank is accused, and none works longer: {both}, {mine} a step each"
@@ -208,7 +212,7 @@ def _most(operator: Operator) -> list[str]:
 
 def _work_ms(part: RankPart) -> float:
     """Return the time of the step in the middle that is no wait; 0 where the rank says no phases."""
-    spent = [sum(end - begin for begin, end, phase in phases if phase != WAIT) for _, phases in part.phases]
+    spent = [sum(end - begin for begin, end, phase in phases if phase != WAIT) for _, phases in part.phases if phases]
     return statistics.median_low(spent or [0]) / 1e6
 
 

@@ -127,6 +127,13 @@ def test_of_two_ranks_none_is_in_the_middle_and_equal_ones_work_equally_long(
     assert found["compared"] == said
 
 
+def test_whole_steps_are_not_compared_with_work(tmp_path: Path) -> None:
+    """Where the phases of one rank were not recorded, none is said to work longest."""
+    bare = rank(0, phases=[[5, []]]), kineto(step(5, 0, 100_000), base=0)
+    found = _summary(traces.write(tmp_path, {**_ranks({1: 20}), 0: bare}))
+    assert found["compared"] == "no rank is accused: rank 1 against rank 0"
+
+
 def test_two_times_that_differ_do_not_look_alike(tmp_path: Path) -> None:
     """`takes 11 ms on rank 0 and 11 ms on rank 1` is no difference."""
     found = _summary(traces.write(tmp_path, _ranks({0: 11.4, 1: 10.6})))
