@@ -14,7 +14,6 @@ import select
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,12 +23,10 @@ from rich.color import ColorSystem
 from textual import on
 from textual.app import App, ScreenStackError
 from textual.binding import Binding, BindingType
-from textual.css.query import NoMatches
 from textual.events import AppBlur, DeliveryComplete, DeliveryFailed, Key, Resize
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import var
 from textual.timer import Timer
-from textual.widget import Widget
 from textual.worker import WorkerFailed
 
 from ddptop.tui.app.acting import Acted, Acting, Prepared
@@ -224,7 +221,8 @@ class DdptopApp(App[None]):
             terminal.register(sys.stdin, 0)
             self.set_interval(TERMINAL_S, partial(self._leave_with, terminal))
         if self._listed and self.several is not None:
-            self.call_after_refresh(self.several.show_list)
+            # In the app's own turn, as a key that asks for it.
+            self.call_after_refresh(self.call_later, self.several.show_list)
 
     def on_unmount(self) -> None:
         """Give the signals back."""
@@ -577,22 +575,9 @@ class DdptopApp(App[None]):
     def _handle_exception(self, error: Exception) -> None:
         # Textual would fill the terminal with a traceback; the first error is kept for `app.program`,
         # which says it in one line. Textual offers no public hook for this.
-        if isinstance(error, NoMatches) and self._is_left(error):
-            return
         if isinstance(error, WorkerFailed):
             error = error.error if isinstance(error.error, Exception) else error
         if self.failure is None:
             self.failure = error
         super()._handle_exception(error)
         self._exit_renderables.clear()
-
-    def _is_left(self, error: NoMatches) -> bool:
-        """Say whether a widget was looked for where there is none left, or none yet: on a screen that is being left."""
-        if self.return_code is not None:
-            return True
-        # One that is left while it opens is mounted without its widgets; Textual does not say so beforehand.
-        owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
-        return any(
-            isinstance(owner, Widget) and not (owner.is_attached and owner.screen in self.screen_stack)
-            for owner in owners
-        )

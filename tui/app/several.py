@@ -42,8 +42,9 @@ class SeveralRuns:
     def _beside(self) -> tuple[RunScreen, RunList] | None:
         """The run's screen and the list in it, where it is there."""
         screen = self._app.screen
-        found = screen.query(RunList)
-        return (screen, found.first()) if found and isinstance(screen, RunScreen) else None
+        # One that is being hidden is there for a while.
+        found = [each for each in screen.query(RunList) if each.display]
+        return (screen, found[0]) if found and isinstance(screen, RunScreen) else None
 
     async def turn_to_list(self) -> None:
         """Show the list, go to it, or hide it."""
@@ -58,12 +59,14 @@ class SeveralRuns:
             beside[1].focus()
 
     async def show_list(self, listing: Listing | None = None) -> None:
-        """Show the list beside the run, or on a screen of its own where there is too little room."""
+        """Show the list, unless it is there: beside the run, or on a screen of its own where there is no room."""
         screen, frame = self._app.screen, self._shown.newest()
+        if self._beside is not None or isinstance(screen, RunsScreen):
+            return
         if self._app.size.width < SIDE or not isinstance(screen, RunScreen):
             await self._app.push_screen(RunsScreen(self.fleet, frame))
             return
-        listed = RunList(self.fleet, frame, listing, id="runs")
+        listed = RunList(self.fleet, frame, listing)
         await screen.mount(listed)
         screen.add_class("-listed")
         listed.focus()

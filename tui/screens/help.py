@@ -123,8 +123,6 @@ class HelpScreen(Dialog[None]):
         self.call_after_refresh(self._show)
 
     def _show(self) -> None:
-        if not self.is_attached or not self.query(Page):
-            return
         page, box = self.query_one(Page), self.query_one("#help", Vertical)
         # One cell is reserved for the scrollbar.
         width = max(20, page.size.width - 1 + page.scrollbar_size_vertical * page.show_vertical_scrollbar)

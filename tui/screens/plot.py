@@ -94,9 +94,6 @@ class PlottedScreen(LiveScreen):
         self.call_after_refresh(self._add_plot)
 
     def _add_plot(self) -> None:
-        if not self.is_attached:
-            # Left meanwhile.
-            return
         self._place = next(iter(self.query(PlotPlaceholder)), None)
         if self._place is None or not self._place.is_mounted:
             # Under load the first refresh can come before all of the screen is there.
@@ -173,7 +170,7 @@ class PlottedScreen(LiveScreen):
 
         if self._plot is not None and self.look is not None:
             names = [] if self.frame.history is None else self.frame.history.by_step.names
-            self.app.push_screen(MetricPicker(offered(names), self.look.metric), self._plot.choose)
+            self.open_over(MetricPicker(offered(names), self.look.metric), self._plot.choose)
 
     @on(PlotPlaceholder.Left)
     def _uncross(self) -> None:
@@ -210,8 +207,6 @@ class PlotScreen(PlottedScreen):
 
     def _name_keys(self) -> None:
         """Name the keys that matter here, which the footer has no room for elsewhere."""
-        if not self.is_attached or not self.query("#hints"):
-            return
         page = self.query_one("#hints", Page)
         offered = {active.binding.id for active in self.active_bindings.values() if active.enabled}
         keys = keys_of(self)

@@ -11,11 +11,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.model.frame import Frame
+from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.views.panels import PanelGrid
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
@@ -191,10 +191,10 @@ class RunScreen(PlottedScreen):
         columns = table.columns
         ticked = [column.key for column in columns if column.usual] if table.wanted is None else table.wanted
         shown = [column.key for column in table.shown]
-        self.app.push_screen(ColumnsDialog(columns, ticked, shown), table.choose_columns)
+        self.open_over(ColumnsDialog(columns, ticked, shown), table.choose_columns)
 
 
-class RunsScreen(Screen[None]):
+class RunsScreen(Transient[None]):
     """All runs, one line for each."""
 
     def __init__(self, fleet: Fleet, frame: Frame) -> None:

@@ -16,6 +16,7 @@ from support.screens.frames import StillSource, frame
 from support.screens.terminal import RUN, Terminal
 from textual.css.query import NoMatches
 from textual.events import Key
+from textual.messages import ExitApp
 from textual.screen import Screen
 
 from ddptop.tui.app.program import FAILED
@@ -99,6 +100,27 @@ async def test_leaving_while_a_screen_opens_is_no_failure(name: str) -> None:
     async with app.run_test(size=(80, 24)):
         app.push_screen(OPENED[name]())
         app.exit()
+    assert app.failure is None
+
+
+@pytest.mark.parametrize("turns", [0, 1, 4, 30])
+async def test_a_page_that_its_browser_closes_at_once_is_no_failure(turns: int) -> None:
+    """A browser ends the dashboard past its own way of leaving, also before the first screen has its widgets."""
+    source = StillSource(frame())
+    app = dashboard(source)
+    ends: list[asyncio.Task[None]] = []
+
+    async def end() -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        app.post_message(ExitApp())
+
+    def poll() -> None:
+        if not ends:
+            ends.append(asyncio.create_task(end()))
+
+    source.poll = poll  # type: ignore[method-assign]
+    await app.run_async(headless=True, size=(120, 40))
     assert app.failure is None
 
 

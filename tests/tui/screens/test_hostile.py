@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
+from support.screens.bursts import press_bursts
 from support.screens.dashboards import seen, until
 from support.screens.frames import EVIL, NOW, StillSource, frame
 from textual import events
@@ -120,6 +121,19 @@ async def test_random_keys_and_sizes_break_nothing(
             await pilot.pause()
         assert app.failure is None, f"seed {number}"
         assert app.is_running, f"seed {number}"
+
+
+@pytest.mark.parametrize("runs", [2, 3])
+@pytest.mark.parametrize("seed", [3, None], ids=["the same", "fresh"])
+async def test_what_is_opened_and_left_in_one_burst_breaks_nothing(
+    seed: int | None, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each screen, dialog and list opened, left and opened again before it is there, on a slow disk too."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    number = secrets.randbits(32) if seed is None else seed
+    print(f"seed {number}")
+    app = await press_bursts(number, runs)
+    assert app.failure is None, f"seed {number}"
 
 
 async def test_a_run_to_be_looked_at_cannot_be_touched() -> None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from support.screens.dashboards import INK, SIZES, footer_keys, rests, seen, settled, text_of, until
 from support.screens.fleets import FRAMES, OPTIONS, FleetSource, StillFleet
 from support.screens.frames import EVIL, NOW, frame, hung_frame
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
@@ -118,6 +119,24 @@ async def test_leaving_while_another_run_comes_is_no_error(turns: int) -> None:
             await asyncio.sleep(0)
         app.exit(return_code=0)
     assert app.return_code == 0
+
+
+@pytest.mark.parametrize("width", [80, 120])
+async def test_the_list_is_there_once_however_often_it_is_asked_for(width: int) -> None:
+    """`r` before the list is drawn that a dashboard begins with: one list, and no error."""
+    app = dashboard(StillFleet(), listed=True)
+    keys = [Key("r", "r")]
+
+    def poll() -> None:
+        while keys:
+            app.post_message(keys.pop())
+
+    app.source.poll = poll  # type: ignore[method-assign]
+    async with app.run_test(size=(width, 40)) as pilot:
+        await until(pilot, lambda: not keys and app.frame is not None, "a frame")
+        await pilot.pause()
+        assert len(app.screen.query(RunList)) <= 1
+        assert sum(isinstance(screen, RunsScreen) for screen in app.screen_stack) <= 1
 
 
 async def test_the_list_stands_beside_the_run_where_there_is_room() -> None:

@@ -82,7 +82,7 @@ class RunCommands(Provider):
 
         Enter twice chooses twice before the palette is gone, and what is below it may have closed meanwhile.
         """
-        if self._has_run or not (node is self.app or node.is_attached):
+        if self._has_run or not (node is self.app or (node.is_attached and node.screen in self.app.screen_stack)):
             return
         self._has_run = True
         if isawaitable(done := act()):

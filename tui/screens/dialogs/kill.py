@@ -164,7 +164,7 @@ class KillDialog(Dialog[None]):
             return
         aim = self._aim()
         menu = SignalMenu(self._named(aim), self._world, self._timeout_s)
-        self.app.push_screen(menu, partial(self._send, aim))
+        self.open_over(menu, partial(self._send, aim))
 
     def _named(self, aim: Aim) -> str:
         """Return what is killed or gets a signal, as the user reads it."""
@@ -190,7 +190,7 @@ class KillDialog(Dialog[None]):
         if event.button.id == "cancel":
             self.dismiss()
         elif event.button.id == "process" and self._process is None:
-            self.app.push_screen(ProcessMenu(self._control, self._run), self._narrow)
+            self.open_over(ProcessMenu(self._control, self._run), self._narrow)
         else:
             aim = self._aim() if event.button.id != "all" else None
             self._begin(Killing(partial(self._control.kill, self._grace_s, aim), self._named(aim)))

@@ -312,7 +312,7 @@ class LaunchDialog(Dialog["str | None"]):
     def action_choose(self) -> None:
         """Choose a script."""
         folder = Path(self.draft.script).expanduser().parent
-        self.app.push_screen(ScriptPicker(Path(os.getcwd(), folder if folder.is_dir() else "")), self._take_script)
+        self.open_over(ScriptPicker(Path(os.getcwd(), folder if folder.is_dir() else "")), self._take_script)
 
     def _take_script(self, path: str | None) -> None:
         if path is None:
