@@ -29,6 +29,10 @@ class Transient(Screen[ScreenResultType]):
         if not self.is_left or isinstance(event, events.Unmount):
             await super().on_event(event)
 
+    def on_prune(self) -> None:
+        """End what it has under way while its widgets are there; Textual does that when they have gone."""
+        self.workers.cancel_node(self)
+
     def call_after_refresh(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
         """Call it later, unless the screen is left by then: it is the topmost screen that calls, whichever that is."""
         return super().call_after_refresh(self._unless_left, partial(callback, *args, **kwargs))
