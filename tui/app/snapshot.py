@@ -15,11 +15,11 @@ from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Control, Inspector, Refused, frame_now
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.history.history import History
 from ddptop.tui.settings import Settings
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 
 QUIET_S: Final = 0.4
-"""A screen in which nothing changed for so long is complete: everything that is drawn late has been."""
+"""A screen that has all and in which nothing changed for so long is drawn."""
 PATIENCE_S: Final = 10.0
 
 
@@ -57,10 +57,10 @@ class Still:
 
 
 def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
-    """Return the dashboard of a run in so many columns and lines, as SVG, once all live ranks have been heard.
+    """Return the dashboard of a run in so many columns and lines, as SVG, once all is there that it shows.
 
     Raises:
-        Refused: the dashboard failed.
+        Refused: the dashboard failed, or a part of it did not come in time.
     """
     frame = _whole(link)
     if settings.look.color == "auto":
@@ -70,12 +70,14 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
     taken: list[str] = []
 
     async def pilot(pilot: Pilot[object]) -> None:
-        taken.append(await _settled(pilot, frame.history))
+        taken.extend([svg] if (svg := await _settled(app, pilot)) is not None else [])
         app.exit()
 
     app.run(headless=True, size=size, auto_pilot=pilot)
     if app.failure is not None:
         raise Refused(report(app.failure))
+    if not taken:
+        raise Refused(f"the history of {frame.run} was not there within {PATIENCE_S:g} s")
     return taken[0]
 
 
@@ -95,20 +97,27 @@ def _has_steps(link: Link, frame: Frame) -> bool:
     return not frame.step or link.history is None or bool(link.history.steps.numbers(()))
 
 
-async def _settled(pilot: Pilot[object], history: History | None) -> str:
-    """Wait until the screen has its numbers and no longer changes, and return it as SVG."""
+async def _settled(app: DdptopApp, pilot: Pilot[object]) -> str | None:
+    """Wait until all is there that the screen shows, and return it as SVG; None where something does not come."""
     give_up = time.monotonic() + PATIENCE_S
     seen, since = "", time.monotonic()
     while True:
+        # The frame stays the same, and what a view asked for when it was drawn comes later.
+        app.watch_frame(app.frame)
         await pilot.pause()
-        svg = pilot.app.export_screenshot(title="ddptop")
+        svg = app.export_screenshot(title="ddptop")
         now = time.monotonic()
-        if svg != seen:
+        if svg != seen or not _is_whole(app):
             seen, since = svg, now
-        elif now > give_up or (now - since > QUIET_S and _is_answered(history)):
+        elif now - since > QUIET_S:
             return svg
+        if now > give_up:
+            return svg if _is_whole(app) else None
         await asyncio.sleep(QUIET_S / 4)
 
 
-def _is_answered(history: History | None) -> bool:
-    return history is None or not history.begun or (history.complete and history.by_time.complete)
+def _is_whole(app: DdptopApp) -> bool:
+    """Say whether all has been drawn that comes late: the plot, and what views look back at."""
+    history = None if app.frame is None else app.frame.history
+    is_drawn = all(place.plot is not None or not place.display for place in app.screen.query(PlotPlaceholder))
+    return app.frame is not None and is_drawn and (history is None or not history.begun or history.complete)

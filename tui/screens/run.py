@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import on
@@ -66,6 +69,9 @@ VIEWS: Final = (
     View("timeline", "4", "Show one step of all ranks on one time axis", _timeline),
 )
 """In the order of their keys; the first is shown at the start."""
+PATIENCE_S: Final = 1.0
+"""Seconds for which a view may wait for its numbers before it is painted without them."""
+_LOOK_S: Final = 0.02
 _GROUP: Final = Binding.Group("View", compact=True)
 
 
@@ -141,7 +147,17 @@ class RunScreen(PlottedScreen):
         switcher.current = name
         self.view.chosen = self.rank
         self.view.focus()
-        self.call_after_refresh(lambda: self.show(self.frame))
+        self.run_worker(partial(self._turn_to, self.view), group="view", exclusive=True)
+
+    async def _turn_to(self, view: RankView) -> None:
+        """Paint a view once it is whole; keys are its own before."""
+        give_up = time.monotonic() + PATIENCE_S
+        with self.app.batch_update():
+            view.frame = self.frame
+            while view.awaits_history(self.size.width) and self.is_current and time.monotonic() < give_up:
+                await asyncio.sleep(_LOOK_S)
+            self.show(self.frame)
+        self.refresh(layout=True)
 
     def show(self, frame: Frame) -> None:
         """Pass the frame to the widgets."""

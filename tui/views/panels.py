@@ -449,7 +449,8 @@ def _long_legend(amounts: _Amounts, shape: Shape, ink: Ink) -> list[Row]:
     for index, (phase, letter, amount) in enumerate(amounts):
         if index % _IN_LINE == 0:
             rows.append([])
-        name = phase if len(phase) <= names else phase[:5]
+        # Between a name and its number there is a space.
+        name = phase if len(phase) + (amount[0] != " ") <= names else phase[:5]
         cell = [
             Segment(letter, ink.block(phase)[0]),
             Segment(f" {name:<{names}}", ink["label"]),

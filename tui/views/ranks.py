@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
+from textual.strip import Strip
 
 from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.model.frame import Frame, RankFrame
@@ -44,6 +46,8 @@ class RankView(Drawn, can_focus=True):
         super().__init__(**options)
         self.frame = frame
         """The frame last shown."""
+        self._fitted: Size | None = None
+        """The size that it was drawn for."""
 
     def show(self, frame: Frame) -> None:
         """Take in a new frame; a view that knows what differs in it repaints no more than that.
@@ -52,6 +56,20 @@ class RankView(Drawn, can_focus=True):
         """
         self.frame = frame
         self.refresh()
+
+    def fit(self) -> None:
+        """Draw all for another size."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draw for another size before it is painted: Textual paints a view once before it tells it of its size."""
+        if self._fitted != self.size:
+            self._fitted = self.size
+            self.fit()
+        return super().render_lines(crop)
+
+    def awaits_history(self, width: int) -> bool:
+        """Ask for the numbers that it would show in so many cells, and return whether they are yet to come."""
+        return False
 
     def watch_chosen(self, before: int, chosen: int) -> None:
         """Mark the rank and bring it into sight."""

@@ -7,15 +7,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 from support.harness import ddptop
 from support.harness import until as wait
 from support.screens.dashboards import dashboard, seen, until
-from support.screens.frames import EVIL, StillSource, frame
+from support.screens.frames import EVIL, StillSource, frame, history_of
 
 from ddptop.agent.text import clean
+from ddptop.tui.app import snapshot
+from ddptop.tui.link.source import Refused
+from ddptop.tui.settings import Look, Settings
 
 
 def text_of(svg: Path) -> str:
@@ -36,6 +41,39 @@ def test_a_snapshot_of_an_ended_run(ended_run: str, tmp_path: Path) -> None:
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "/proc/no/out.svg" in done.stderr
     assert ddptop("attach", ended_run, "--screenshot", "x.svg", "--size", "1x1").returncode == 2
+
+
+class LateLink(StillSource):
+    """A run whose history is read only after so many questions; None: never."""
+
+    def __init__(self, late: int | None) -> None:
+        self.history = history_of(2)
+        self.history.kept.is_read = False
+        # Nothing is known of what was answered before.
+        self.history.asked.extent = None
+        super().__init__(replace(frame(world=2), history=self.history))
+        self.late = late
+
+    def poll_history(self) -> None:
+        """Take in what is answered by now."""
+        if self.late is not None:
+            self.late -= 1
+            self.history.kept.is_read = self.late < 0
+        self.history.catch_up()
+
+
+@pytest.mark.parametrize("view", ["panels", "heatmap"])
+def test_a_snapshot_waits_for_what_it_shows(view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The history comes after a while, and is in the picture; where it never comes, that is said instead."""
+    monkeypatch.setattr(snapshot, "_whole", lambda link: link.frame())
+    settings = Settings(look=Look(view=view))
+    link: Any = LateLink(30)
+    assert "loading" not in snapshot.take(link, (120, 40), settings)
+    assert link.late < 0
+    monkeypatch.setattr(snapshot, "PATIENCE_S", 1.0)
+    never: Any = LateLink(None)
+    with pytest.raises(Refused, match="history of resnet-7f3a was not there within 1 s"):
+        snapshot.take(never, (120, 40), settings)
 
 
 async def test_a_key_writes_what_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "tui" / "cli" / "manual"
 FILES = sorted(FOLDER.glob("*.md"))
 READABLE = [*FILES, ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md"]
-HELP = "import sys; sys.argv = ['ddptop', 'help', 'remote']; from ddptop.tui.cli.main import main; main()"
+HELP = "import sys; sys.argv = ['ddptop', 'help', 'trouble']; from ddptop.tui.cli.main import main; main()"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -120,7 +120,7 @@ def test_a_terminal_gets_the_page_through_its_pager(
         assert terminal.wait() == 0, terminal.written
     finally:
         terminal.close()
-    assert b"What runs there is drawn there" in terminal.written
+    assert b"No run is found" in terminal.written
     assert b"\x1b[" in terminal.written
     assert file.exists() == pager.startswith("tee")
     if file.exists():

@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 import textual.constants
 from msgspec.structs import replace
+from rich.console import RenderableType
 from support.screens.dashboards import SIZES, rests, seen, settled, still_app
 from support.screens.frames import NOW, StillSource, frame, history_of, rank_frame, recorded, verdict_frame
 from support.values.histories import RecordedHistory
 from textual.app import App
-from textual.geometry import Size
+from textual.geometry import Region, Size
+from textual.screen import Screen
 
 from ddptop.agent.wire import Collective, Step
 from ddptop.tui.app.app import DdptopApp
@@ -72,7 +74,7 @@ def timeline_of(app: App[None]) -> TimelineView:
 async def test_a_map_that_has_just_become_narrow_is_painted(
     few: Frame, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each line of the new width is there, although what is drawn is still that of the wide terminal."""
+    """Each line of the new width is there, although nobody has told the view of another size."""
     app = still_app(few)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("3")
@@ -80,8 +82,7 @@ async def test_a_map_that_has_just_become_narrow_is_painted(
         view = heatmap_of(app)
         # As between a resize and its message.
         monkeypatch.setattr(Heatmap, "size", Size(width, view.size.height))
-        view._drawn.clear()
-        lines = [view.render_line(y) for y in range(view.size.height)]
+        lines = view.render_lines(Region(0, 0, width, view.size.height))
         monkeypatch.undo()
     assert {line.cell_length for line in lines} == {width}
 
@@ -196,6 +197,52 @@ def test_an_evaluation_does_not_set_the_scale() -> None:
         history.by_time, "own", 0, history.by_time.bucket(0, end), 3, 4, halves=True, shades=SHADES
     )  # fmt: skip
     assert few_seconds.longest is None
+
+
+def test_a_young_run_fills_the_map(few: Frame) -> None:
+    """74 s in 115 cells take all of them, each second at least one, and each cell is of the second it is drawn for."""
+    history = history_of(2, 74)
+    last = history.by_time.bucket(0, NOW) - 1
+    heat = HeatCells(history.by_time, "own", 0, last, 115, 4, halves=True, shades=SHADES, fills=True)
+    assert 70 <= heat.columns <= 74
+    assert sum(length for length, *_ in heat.runs(0)) == heat.width == 115
+    assert 0 not in heat.key(0)[0]
+    buckets = [heat.bucket_at(cell) for cell in range(115)]
+    assert buckets == sorted(buckets)
+    assert sorted(set(buckets)) == list(range(last - heat.columns + 1, last + 1))
+    assert all(heat.bucket_at(heat.cell_of(bucket)) == bucket for bucket in buckets)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_view_is_painted_whole_from_the_first_time_on(size: tuple[int, int], few: Frame) -> None:
+    """After its key nothing is painted of a view but what it shows at last: no table without lines, no empty map."""
+    app = still_app(few)
+    painted: list[list[str]] = []
+    async with app.run_test(size=size) as pilot:
+        await rests(pilot)
+        shows = app._display
+
+        def display(screen: Screen[object], what: RenderableType | None) -> None:
+            shows(screen, what)
+            if what is not None and not app._batch_count:
+                painted.append(shown_by(app))
+
+        app._display = display  # type: ignore[method-assign]
+        for key in "2341":
+            before = shown_by(app)
+            painted.clear()
+            await pilot.press(key)
+            await rests(pilot)
+            assert shown_by(app) != before, key
+            assert all(lines in (before, shown_by(app)) for lines in painted), key
+
+
+def shown_by(app: DdptopApp) -> list[str]:
+    """Return the lines of the view that are on the screen."""
+    screen = app.screen
+    assert isinstance(screen, RunScreen)
+    region = screen.view.region
+    return seen(app).splitlines()[region.y : region.bottom]
 
 
 async def test_keys_of_the_heatmap(few: Frame) -> None:

@@ -49,3 +49,11 @@ def test_no_phase_touches_its_neighbor(times: tuple[float, ...], width: int) -> 
     assert told == [
         (letter, short_milliseconds(time).strip()) for letter, time in zip(letters.values(), times, strict=True)
     ]
+
+
+@pytest.mark.parametrize("width", [49, 50, 52, 60])
+def test_a_long_time_does_not_touch_the_name_of_its_phase(width: int) -> None:
+    """Where a tall panel writes names of phases there is a space on both sides of each number."""
+    rank = replace(rank_frame(1), phases_ms=dict.fromkeys(letters_of({}), 1257.0))
+    text = "\n".join(text_of(row) for row in draw_panel(rank, frame(), Shape(width, 10, False), INK))
+    assert len(re.findall(r"(?<= )1257(?= )", text)) == len(letters_of({}))

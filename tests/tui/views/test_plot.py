@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.screens.dashboards import INK, KEYS, SIZES, dashboard, rests, seen, settled, still_app, text_of, until
-from support.screens.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded
+from support.screens.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded, verdict_frame
 from support.values.histories import RecordedHistory
 from textual.app import App
 from textual.content import Content
@@ -39,6 +39,18 @@ from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.screen.header import header_rows
 
 pytestmark = pytest.mark.usefixtures("utc")
+
+
+def test_the_plot_shows_the_phase_in_which_a_rank_is_slow() -> None:
+    """While a rank is slow in a phase, that phase; else the loss; and always what the user has chosen."""
+    look = contents.Look()
+    look.follow(verdict_frame())
+    assert look.metric == "data"
+    look.follow(frame())
+    assert look.metric == "loss"
+    look.metric, look.chosen = "memory", True
+    look.follow(verdict_frame())
+    assert look.metric == "memory"
 
 
 async def plotted(pilot: Pilot[None]) -> PlotPlaceholder:

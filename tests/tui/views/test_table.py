@@ -18,7 +18,7 @@ from ddptop.tui.model.frame import STATES, Frame
 from ddptop.tui.screens.dialogs.pickers import ColumnsDialog
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.views.table.columns import columns_of, fitting
+from ddptop.tui.views.table.columns import columns_of, fitting, placed
 from ddptop.tui.views.table.table import RankTable
 
 
@@ -191,7 +191,21 @@ async def test_columns_without_room_are_counted(size: tuple[int, int], told: boo
         left_out = sum(column.usual for column in view.columns) - len(view.shown)
         assert (left_out > 0) == told
         title = str(view.border_title)
-        assert title.endswith(f" · +{left_out} columns") if told else "column" not in title
+        assert title.endswith(f" · C: +{left_out} columns") if told else "column" not in title
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer", "other"])
+def test_a_phase_in_which_ranks_differ_has_its_column(phase: str) -> None:
+    """Nobody is named yet, and 80 columns have room for half of all: the phase that one rank is slow in is there."""
+    ranks = [rank_frame(0), rank_frame(1)]
+    assert ranks[1].phases_ms is not None
+    ranks[1] = replace(ranks[1], phases_ms={**ranks[1].phases_ms, phase: ranks[1].phases_ms[phase] + 30})
+    columns = columns_of(frame())
+    before = [column.key for column in fitting(placed(columns, [rank_frame(0)] * 2, ()), None, 78)]
+    shown = [column.key for column in fitting(placed(columns, ranks, before), None, 78)]
+    assert phase in shown
+    unknown = [replace(rank, phases_ms={**(rank.phases_ms or {}), "data": None}) for rank in ranks]
+    assert "data" not in {column.key for column in fitting(placed(columns, unknown, shown), None, 78)}
 
 
 @pytest.mark.parametrize("state", STATES)

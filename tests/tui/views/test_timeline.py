@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 import msgspec
+import pytest
 
 from ddptop.agent.observer.model.hosts import Clock
 from ddptop.agent.wire import Collective, Step
@@ -187,6 +188,16 @@ def test_what_is_not_known_is_said_in_the_details() -> None:
     assert "no record" in text_of(lines.details(line, line.lane(5), 5, 6, 120, INK)[0])
     unseen = timeline(1, {0: step(0, 1, 1, 1, 1, 1, calls=(reduce(1, None),))}, 1)
     assert "–" in text_of(lines.details(unseen, unseen.lane(0), 0, 6, 120, INK)[1])
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_calls_that_are_left_out_are_counted(width: int) -> None:
+    """Of five calls in three lines the heading says that two are shown; of five in six lines, that there are five."""
+    line = timeline(1, {0: step(0, 10, 20, 30, 10, 0, calls=tuple(reduce(at, 5) for at in range(5)))}, 1)
+    few, all_ = (lines.details(line, line.lane(0), 0, room, width, INK) for room in (3, 6))
+    assert (len(few), len(all_)) == (3, 6)
+    assert "rank 0: 2 of 5 calls " in text_of(few[0])
+    assert "rank 0: 5 calls " in text_of(all_[0])
 
 
 def test_rows_stay_in_their_cells() -> None:

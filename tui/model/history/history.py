@@ -96,7 +96,7 @@ class History:
     @property
     def complete(self) -> bool:
         """False while an answer is awaited, or the observer itself has not read all."""
-        return self._asked is not None and self._asked.complete
+        return self._asked is not None and self._asked.complete and self._asked.is_answered("time")
 
     @property
     def asked(self) -> Asked:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from ddptop.agent.observer.record.history.series import Cells
 from ddptop.tui.model.history.asked import AskedTime
 from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.views.heatmap import scale
+
+_LEAST: Final = 15
+"""Buckets that a map is filled with at least."""
 
 
 class HeatCells:
@@ -33,12 +37,24 @@ class HeatCells:
         shades: int,
         hosts: HostFrames = NO_HOSTS,
         previous: HeatCells | None = None,
+        fills: bool = False,
     ) -> None:
-        """Take what is in sight; ranks stand in the order of their `hosts`, where there are several."""
+        """Take what is in sight; ranks stand in the order of their `hosts`, where there are several.
+
+        Where it `fills` the width, a run that is shorter than that takes all of it.
+        """
         self._by_time = by_time
         self._level = level
         self._last = last
-        self.columns = min(columns, by_time.columns)
+        self.width = min(columns, by_time.columns)
+        """Cells of the map."""
+        values = by_time.window(metric, level, last, self.width)
+        known = np.flatnonzero(~np.isnan(values).all(axis=0)) if fills else ()
+        self.columns = max(min(_LEAST, self.width), self.width - int(known[0])) if len(known) else self.width
+        """Buckets in sight."""
+        values = values[:, -self.columns :]
+        self._ends = np.arange(self.columns + 1) * self.width // self.columns
+        """The cell at which each bucket begins, and that at which the last one ends."""
         self._order, sizes = _order_of(hosts, by_time.world)
         """The rank at each place."""
         self._places = {rank: place for place, rank in enumerate(self._order)}
@@ -46,7 +62,6 @@ class HeatCells:
             self.bands = scale.arrange_hosts(sizes, lines, halves=halves)
         else:
             self.bands = scale.arrange_bands(by_time.world, lines, halves=halves)
-        values = by_time.window(metric, level, last, self.columns)
         in_order = isinstance(self._order, range)
         self._values: Cells = values if in_order or not len(values) else values[np.asarray(self._order)]
         rows = scale.reduce_bands(self._values, self.bands.group, self.bands.begins)
@@ -55,8 +70,8 @@ class HeatCells:
         if METRICS[metric].unit == "ms" and len(values):
             scaled, self.longest = scale.usual(values, by_time.window("step", level, last, self.columns))
         self.scale: scale.Scale | None = scale.scale_of(scaled, None if previous is None else previous.scale)
-        self._shades = scale.shade(rows, self.scale, shades)
-        self._none = np.zeros(self.columns, np.uint8)
+        self._shades = np.repeat(scale.shade(rows, self.scale, shades), np.diff(self._ends), axis=1)
+        self._none = np.zeros(self.width, np.uint8)
 
     def _halves(self, line: int) -> tuple[scale.Shades, scale.Shades]:
         upper, lower = self.bands.of_line(line)
@@ -77,6 +92,16 @@ class HeatCells:
     def _column(self, bucket: int) -> int | None:
         column = bucket - self._last + self.columns - 1
         return column if 0 <= column < self.columns else None
+
+    def cell_of(self, bucket: int) -> int:
+        """Return the last of the cells of a bucket, for one out of sight that of the nearest."""
+        column = max(0, min(self.columns - 1, bucket - self._last + self.columns - 1))
+        return int(self._ends[column + 1]) - 1
+
+    def bucket_at(self, cell: int) -> int:
+        """Return the bucket that a cell belongs to."""
+        column = int(np.searchsorted(self._ends, cell, side="right")) - 1
+        return self._last - self.columns + 1 + column
 
     def value(self, rank: int, bucket: int) -> float | None:
         """Return a rank's value in a bucket, None where it is not known."""

@@ -129,9 +129,16 @@ class Heatmap(RankView):
 
     # Painting
 
-    def on_resize(self) -> None:
+    def fit(self) -> None:
         self._drawn.clear()
         self.show(self.frame)
+
+    def awaits_history(self, width: int) -> bool:
+        history = self.frame.history
+        if history is None:
+            return False
+        history.by_time.window(self.metric, self.level, self._edge, width)
+        return not history.by_time.complete
 
     def show(self, frame: Frame) -> None:
         """Take in a new frame and repaint the cells that look different in it."""
@@ -146,7 +153,7 @@ class Heatmap(RankView):
         self._cells = HeatCells(
             frame.history.by_time, self.metric, self.level, self._edge, self._width, self._lines,
             halves=self._shaded, shades=SHADES if self._shaded else len(SHADE_SIGNS), hosts=frame.hosts,
-            previous=self._cells,
+            previous=self._cells, fills=self._last is None,
         )  # fmt: skip
         sight = self._sight()
         for y in range(self.size.height):
@@ -324,9 +331,9 @@ class Heatmap(RankView):
         upper, _ = cells.bands.of_line(offset.y - ABOVE)
         if upper is None:
             return
-        column = offset.x - self._before - gutter(self.frame.world)
-        if 0 <= column < self._width:
-            self.cursor = self._edge - (self._width - 1 - column)
+        cell = offset.x - self._before - gutter(self.frame.world) - (self._width - cells.width)
+        if 0 <= cell < cells.width:
+            self.cursor = cells.bucket_at(cell)
         worst = cells.worst(upper, self._at)
         self.chosen = cells.rank_at(cells.bands.first(upper)) if worst is None else worst[0]
         self._again()

@@ -21,6 +21,10 @@ ABOVE: Final = 1
 BELOW: Final = 3
 """Lines that are not the map: title, axis, legend and the values at the cursor."""
 _TICK: Final = 20
+_TICKS: Final = (1, 2, 5, 10, 15)
+"""Buckets between two ticks, and fewer where a bucket has several cells."""
+_APART: Final = 16
+"""Cells between two ticks at least."""
 BETWEEN: Final = "╌"
 """Fills the line between two hosts."""
 _DIGITS: Final = "0123456789"
@@ -67,11 +71,6 @@ class Sight(NamedTuple):
     def seconds(self) -> int:
         """Width of a bucket."""
         return WIDTHS_S[self.level]
-
-    @property
-    def column(self) -> int:
-        """The cell of the cursor, from the left."""
-        return self.width - 1 - (self.edge - self.at)
 
 
 def gutter(world: int) -> int:
@@ -134,8 +133,8 @@ def _cells(heat: HeatCells, sight: Sight, line: int, ink: Ink) -> Row:
     text = f"{'▸' if marked and begins else ' '}{number if begins else '':>{gutter(sight.world) - 3}}  "
     hue = "bold rank-slow" if sight.slow == number else "bold rank-chosen" if marked else "label"
     row: Row = [*_name(heat, sight, line, ink), Segment(text, ink[hue])]
-    row.append(Segment(" " * (sight.width - heat.columns)))
-    column = sight.column - (sight.width - heat.columns)
+    row.append(Segment(" " * (sight.width - heat.width)))
+    column = heat.cell_of(sight.at)
     at = 0
     for length, upper, lower in heat.runs(line):
         sign, style = _look(upper, lower, sight, ink)
@@ -191,11 +190,12 @@ def _pointed(heat: HeatCells, sight: Sight, line: int, shades: tuple[int, int], 
 
 def _axis(heat: HeatCells, sight: Sight, ink: Ink) -> Row:
     """Return the times below the columns, and a mark below the cursor."""
-    cells, column = [" "] * sight.width, sight.column
-    # A resize can paint once before its message comes: the map has another width then.
-    for back in range(0, min(heat.columns, sight.width), _TICK):
+    before = sight.width - heat.width
+    cells, column = [" "] * sight.width, before + heat.cell_of(sight.at)
+    every = next((each for each in _TICKS if _fits(each, heat, sight.seconds)), _TICK)
+    for back in range(0, heat.columns, every):
         text = _ago((sight.newest - sight.edge + back) * sight.seconds, "end" if sight.ended else "now")
-        tick = sight.width - back - 1
+        tick = before + heat.cell_of(sight.edge - back)
         cells[tick] = "│"
         # Its label stands at the side where the mark is not.
         begin = tick + 1 if tick - len(text) <= column < tick else tick - len(text)
@@ -204,6 +204,11 @@ def _axis(heat: HeatCells, sight: Sight, ink: Ink) -> Row:
     line = "".join(cells)
     row = [Segment(" " * (sight.before + gutter(sight.world))), Segment(line[:column], ink["label"])]
     return [*row, Segment("▲", ink["bold rank-chosen"]), Segment(line[column + 1 :], ink["label"])]
+
+
+def _fits(every: int, heat: HeatCells, seconds: int) -> bool:
+    """Say whether there is room for a tick at every so many buckets, in whole minutes where buckets are longer."""
+    return every * heat.width >= _APART * heat.columns and (seconds == 1 or every * seconds % 60 == 0)
 
 
 def _legend(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:

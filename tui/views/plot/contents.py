@@ -17,7 +17,8 @@ import numpy.typing as npt
 from ddptop.agent.observer.record.history.columns import Columns, fold, stride_of
 from ddptop.agent.observer.record.history.series import Floats, Series
 from ddptop.tui.drawing.theme import RANK_HUES
-from ddptop.tui.model.metrics import Metric, metric_named
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.metrics import RECORDED, Metric, metric_named
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.extent import Extent
 
@@ -51,6 +52,14 @@ class Look:
     metric: str = "loss"
     """One of `RECORDED`, or `CUSTOM` and a name."""
     extent: Extent = field(default_factory=Extent)
+    chosen: bool = False
+    """True where the user chose the metric."""
+
+    def follow(self, frame: Frame) -> None:
+        """Where the user chose nothing, show the phase in which a rank is slow, else the loss."""
+        if not self.chosen:
+            phase = None if frame.verdict is None else frame.verdict.phase
+            self.metric = phase if phase in RECORDED else "loss"
 
 
 @dataclass(frozen=True)

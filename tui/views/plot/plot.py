@@ -121,6 +121,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
     def show(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> None:
         """Draw what is new at most once a second, and at once for another look, rank or size or once all is read."""
         self._given = frame, ranks, chosen
+        self.look.follow(frame)
         if not self._ready or not self.size:
             return
         by_step = None if frame.history is None else frame.history.by_step
@@ -321,7 +322,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
     def choose(self, metric: str | None) -> None:
         """Show another metric; None leaves it."""
         if metric is not None:
-            self.look.metric = metric
+            self.look.metric, self.look.chosen = metric, True
             self._again()
 
     def _show_extent(self, extent: Extent) -> None:

@@ -28,6 +28,11 @@ GAP: Final = 2
 """Cells between two columns."""
 FRESH_S: Final = 2.0
 """A step no older than this is new: its age would change in every line of every frame and say nothing."""
+_DIFFERS: Final = 0.15
+"""Part of a step by which ranks differ in a phase before its column comes before others."""
+_DIFFERENT: Final = 2
+_UNKNOWN: Final = 20
+"""Importance of such a column, and of one that would be empty."""
 METRIC: Final = "metric:"
 """Begins the key of a column that the script made, with `ddptop.agent.log(name=value)`."""
 
@@ -280,6 +285,27 @@ def _columns_for(column: Column, frame: Frame, *, grouped: bool) -> tuple[Column
 def wanted_of(columns: Sequence[Column], chosen: Collection[str] | None) -> list[Column]:
     """Return the columns of `chosen`, the usual ones where it is None."""
     return [column for column in columns if (column.usual if chosen is None else column.key in chosen)]
+
+
+def placed(columns: Iterable[Column], ranks: Sequence[RankFrame], shown: Collection[str]) -> list[Column]:
+    """Return the columns with the importance that they have for these ranks; `shown` are the keys of those shown now.
+
+    A phase in which the ranks differ by a good part of a step comes before the others, a number that no rank has last.
+    """
+    step_ms = max((rank.step_ms or 0.0 for rank in ranks), default=0.0)
+    found = []
+    for column in columns:
+        importance = column.importance
+        if column.key in LETTERS:
+            amounts = [_amount(rank, column.key) or 0.0 for rank in ranks]
+            # One that is there stays until the difference is small: it is not to come and go with every frame.
+            least = _DIFFERS / 2 if column.key in shown else _DIFFERS
+            if amounts and max(amounts) - min(amounts) > least * step_ms:
+                importance = _DIFFERENT
+        if importance > _DIFFERENT and ranks and all(column.value(rank) is None for rank in ranks):
+            importance = _UNKNOWN
+        found.append(column if importance == column.importance else replace(column, importance=importance))
+    return found
 
 
 def fitting(

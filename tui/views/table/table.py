@@ -25,7 +25,17 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, strip_of
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.views.ranks import RankView
-from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row, wanted_of
+from ddptop.tui.views.table.columns import (
+    Column,
+    columns_of,
+    fitting,
+    matches,
+    ordered,
+    placed,
+    rank_row,
+    title_row,
+    wanted_of,
+)
 from ddptop.tui.views.table.grouping import grouped, host_of, host_row, line_of, nowhere_row, states_of
 
 _SORT_S: Final = 1.0
@@ -153,7 +163,9 @@ class RankTable(Filtered, RankView):
         ranks, words = self.frame.ranks, self.words
         columns = self.columns
         verdict = self.frame.verdict
-        fits = fitting(columns, self.wanted, self.size.width, None if verdict is None else verdict.phase)
+        named = None if verdict is None else verdict.phase
+        by_importance = placed(columns, ranks, [column.key for column in self._columns])
+        fits = fitting(by_importance, self.wanted, self.size.width, named)
         if [column.key for column in fits] != [column.key for column in self._columns]:
             self._drawn.clear()
             self.refresh()
@@ -181,7 +193,7 @@ class RankTable(Filtered, RankView):
             shown = sum(map(len, self._of_host.values())) if self._of_host else len(self._order)
             text = f"{self.typed}  {units.count(shown)} of {total} ranks"
         if self._left_out:
-            text = f"{text} · +{plural(self._left_out, 'column')}"
+            text = f"{text} · {keys_of(self)['table.columns']}: +{plural(self._left_out, 'column')}"
         if text != self._captioned:
             # A title draws all lines again, even where it is the same.
             self._captioned = text
@@ -194,9 +206,11 @@ class RankTable(Filtered, RankView):
         self.show(self.frame)
         super().renew()
 
-    def on_resize(self) -> None:
+    def fit(self) -> None:
         """Fit the columns to another width."""
         self.renew()
+
+    def on_resize(self) -> None:
         self.bring_into_view()
 
     def notify_style_update(self) -> None:

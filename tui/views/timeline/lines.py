@@ -177,19 +177,22 @@ def details(
         what = "has no record of this step" if lane is None else "called no collective in this step that was seen"
         return [[Segment(units.shorten(f" rank {rank} {what}", width), ink["label"])]]
     shown = lane.bars
-    rows: list[Row] = [_heading(rank, len(lane.bars), width, ink)]
+    rows: list[Row] = [_heading(rank, min(len(shown), room - 1), len(shown), width, ink)]
     if len(shown) > room - 1:
         longest = sorted(shown, key=lambda bar: bar.entered - (bar.done or bar.entered))[: room - 1]
         shown = tuple(sorted(longest, key=lambda bar: bar.index))
     return [*rows, *(_detail(line, lane, bar, width, ink, hosts) for bar in shown)][:room]
 
 
-def _heading(rank: int, number: int, width: int, ink: Ink) -> Row:
-    text = f" rank {rank}: {plural(number, 'call')}"
-    columns = f"{'size':>8} {'called at':>9} {'waited':>9} {'transfer':>10}  last to come"
+def _heading(rank: int, shown: int, number: int, width: int, ink: Ink) -> Row:
+    # Those that are left out are the shortest.
+    text = f" rank {rank}: {f'{shown} of ' if shown < number else ''}{plural(number, 'call')}"
+    # The first title stands at the right of its column, and leaves half of that.
+    cells = _name_width(width) + 4
+    columns = f"{'size':>4} {'called at':>9} {'waited':>9} {'transfer':>10}  last to come"
     return [
-        Segment(units.fit(text, _name_width(width)), ink["bold rank-chosen"]),
-        Segment(units.shorten(columns, max(1, width - _name_width(width))), ink["label"]),
+        Segment(units.fit(text, cells), ink["bold rank-chosen"]),
+        Segment(units.shorten(columns, max(1, width - cells)), ink["label"]),
     ]
 
 

@@ -87,7 +87,8 @@ class TimelineView(RankView):
         """Ranks in sight at a time."""
         return max(1, (self.size.height - _ABOVE - self._below) // 2)
 
-    def on_resize(self) -> None:
+    def fit(self) -> None:
+        self.show(self.frame)
         self._paint()
 
     # The step
