@@ -6,10 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -147,8 +146,9 @@ class RunScreen(PlottedScreen):
         switcher.current = name
         self.view.chosen = self.rank
         self.view.focus()
-        self.run_worker(partial(self._turn_to, self.view), group="view", exclusive=True)
+        self._turn_to(self.view)
 
+    @work(group="view", exclusive=True)
     async def _turn_to(self, view: RankView) -> None:
         """Paint a view once it is whole; keys are its own before."""
         give_up = time.monotonic() + PATIENCE_S

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -50,7 +51,7 @@ class LateLink(StillSource):
         self.history = history_of(2)
         self.history.kept.is_read = False
         # Nothing is known of what was answered before.
-        self.history.asked.extent = None
+        self.history.asked.extent, self.history.asked.clock = None, time.monotonic
         super().__init__(replace(frame(world=2), history=self.history))
         self.late = late
 
@@ -59,7 +60,7 @@ class LateLink(StillSource):
         if self.late is not None:
             self.late -= 1
             self.history.kept.is_read = self.late < 0
-        self.history.catch_up()
+        self.history.asked.ask_source()
 
 
 @pytest.mark.parametrize("view", ["panels", "heatmap"])

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from textual import events
+from textual import events, on
 from textual.await_complete import AwaitComplete
+from textual.messages import Prune
 from textual.screen import Screen, ScreenResultCallbackType, ScreenResultType
 
 
@@ -29,7 +30,8 @@ class Transient(Screen[ScreenResultType]):
         if not self.is_left or isinstance(event, events.Unmount):
             await super().on_event(event)
 
-    def on_prune(self) -> None:
+    @on(Prune)
+    def _end_workers(self) -> None:
         """End what it has under way while its widgets are there; Textual does that when they have gone."""
         self.workers.cancel_node(self)
 

@@ -49,8 +49,9 @@ class HeatCells:
         self.width = min(columns, by_time.columns)
         """Cells of the map."""
         values = by_time.window(metric, level, last, self.width)
-        known = np.flatnonzero(~np.isnan(values).all(axis=0)) if fills else ()
-        self.columns = max(min(_LEAST, self.width), self.width - int(known[0])) if len(known) else self.width
+        known = np.flatnonzero(~np.isnan(values).all(axis=0))
+        begins = int(known[0]) if fills and len(known) else 0
+        self.columns = max(min(_LEAST, self.width), self.width - begins)
         """Buckets in sight."""
         values = values[:, -self.columns :]
         self._ends = np.arange(self.columns + 1) * self.width // self.columns

@@ -144,7 +144,8 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         began = time.thread_time()
         self._draw(frame, ranks, chosen, anew=anew)
         self._cost = time.thread_time() - began
-        self._next = now + max(_PERIOD_S, _REST * self._cost)
+        # Where there is no curve yet, it is drawn as soon as its values come.
+        self._next = now + max(_PERIOD_S if self.contents is not None else 0.0, _REST * self._cost)
 
     def _is(self, key: object) -> bool:
         return isinstance(self._shown, tuple) and self._shown[0] == key
