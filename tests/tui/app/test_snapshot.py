@@ -64,7 +64,7 @@ class LateLink(StillSource):
 
 
 @pytest.mark.parametrize("view", ["panels", "heatmap"])
-def test_a_snapshot_waits_for_what_it_shows(view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_waits_for_what_it_shows(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The history comes after a while, and is in the picture; where it never comes, that is said instead."""
     monkeypatch.setattr(snapshot, "_whole", lambda link: link.frame())
     settings = Settings(look=Look(view=view))

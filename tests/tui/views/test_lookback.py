@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import textual.constants
@@ -214,7 +215,9 @@ def test_a_young_run_fills_the_map(few: Frame) -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_view_is_painted_whole_from_the_first_time_on(size: tuple[int, int], few: Frame) -> None:
+async def test_a_view_is_painted_whole_from_the_first_time_on(
+    size: tuple[int, int], few: Frame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After its key nothing is painted of a view but what it shows at last: no table without lines, no empty map."""
     app = still_app(few)
     painted: list[list[str]] = []
@@ -222,12 +225,12 @@ async def test_a_view_is_painted_whole_from_the_first_time_on(size: tuple[int, i
         await rests(pilot)
         shows = app._display
 
-        def display(screen: Screen[object], what: RenderableType | None) -> None:
-            shows(screen, what)
-            if what is not None and not app._batch_count:
+        def display(screen: Screen[Any], renderable: RenderableType | None) -> None:
+            shows(screen, renderable)
+            if renderable is not None and not app._batch_count:
                 painted.append(shown_by(app))
 
-        app._display = display  # type: ignore[method-assign]
+        monkeypatch.setattr(app, "_display", display)
         for key in "2341":
             before = shown_by(app)
             painted.clear()

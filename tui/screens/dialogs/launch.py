@@ -145,6 +145,11 @@ class LaunchDialog(Dialog["str | None"]):
             text = f"{launches}, {arrows} choose a field, {keys['form.choose']} opens a choice, {closes}"
         self.query_one("#hint", Static).update(Content(text))
 
+    @property
+    def _fields(self) -> list[Field]:
+        """The fields that can be filled in by now: those of a program come one by one."""
+        return [field for field in self.query(Field) if field.is_mounted]
+
     def _field(self, key: str) -> Field:
         return next(field for field in self.query(Field) if field.key == key)
 
@@ -262,7 +267,7 @@ class LaunchDialog(Dialog["str | None"]):
         """Say beside each field what is wrong with it, and below what it all comes to."""
         options = self._options if self.draft.program == self._shown else ()
         self._problems = form.problems(self.draft, options)
-        for field in self.query(Field):
+        for field in self._fields:
             half = field.key == "program" and self._choosing
             field.complain(None if half else self._problems.get(field.key))
             if self._is_needed(field):
@@ -278,7 +283,7 @@ class LaunchDialog(Dialog["str | None"]):
         """Show all fields, or only those that are basic or filled in."""
         dialog = self.query_one("#dialog").toggle_class("-folded")
         seldom = form.seldom(self._options) if dialog.has_class("-folded") else set()
-        for field in self.query(Field):
+        for field in self._fields:
             idle = not self._is_needed(field) and not field.has_pseudo_class("focus-within")
             field.set_class(field.key in seldom and idle, "-seldom")
         self._name_more()
@@ -334,7 +339,7 @@ class LaunchDialog(Dialog["str | None"]):
             self._queued = True
             self._say(f"Reading {self._asking}'s options…  It is launched as soon as they are there.")
             return
-        for field in self.query(Field):
+        for field in self._fields:
             if field.key in self._problems:
                 field.enter()
                 self._explain(field)
@@ -348,7 +353,7 @@ class LaunchDialog(Dialog["str | None"]):
         """Take what was typed just before an enter that has overtaken it: else another program would be launched."""
         # The options below the program are those of the one shown, and of no other.
         same = self.draft.program == self._shown and self._field("program").current == self.draft.named
-        fields = [field for field in self.query(Field) if same or not field.key.startswith("-")]
+        fields = [field for field in self._fields if same or not field.key.startswith("-")]
         late = {field.key: field.current for field in fields if field.current != self.draft.filled(field.key)}
         for key, text in late.items():
             self._fill(key, text)
