@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.events import Compose, Event, Unmount
 from textual.message import Message
 from textual.widgets import Input, Label, Select
 
@@ -22,6 +23,11 @@ class Choice(Select[str], inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "show_overlay", "Choose", id="form.choose", tooltip="Open the choices", show=False)
     ]
+
+    async def on_event(self, event: Event) -> None:
+        """Handle events where its parts are there: the form may be left before they come, and it would miss them."""
+        if self.children or isinstance(event, Compose | Unmount):
+            await super().on_event(event)
 
 
 class Field(Horizontal):
