@@ -47,5 +47,5 @@ class Transient(Screen[ScreenResultType]):
         self.app.call_later(self.app.push_screen, screen, then)
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
-        """Close with a result, unless that was done already: of two keys the second would close the screen below."""
-        return super().dismiss(result) if self.is_current else AwaitComplete()
+        """Close with a result where it is on top: Textual would close what is there, be it over this one or below."""
+        return super().dismiss(result) if self.is_active else AwaitComplete()
