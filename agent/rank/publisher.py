@@ -343,10 +343,10 @@ class Publisher:
     def _situation(self) -> tuple[str, int | None, int]:
         """Return what is published at once where it changes.
 
-        This is the state, the step at which a paused rank is held, and how many steps are recorded.
+        This is the state, the step at which a rank is held, and how many steps are recorded.
         """
         state = self._session.state
-        return state, self._session.gate.completed if state == "paused" else None, self._session.stamps.every
+        return state, self._session.gate.completed if state in wire.HELD else None, self._session.stamps.every
 
     def _send_beat(self) -> None:
         self._published = self._situation()
@@ -358,6 +358,8 @@ class Publisher:
             self._session.faults.note("a sign of life", error)
             payload = wire.encode(self._session.bare_beat(self._seq, self._refused))
         self._send(wire.TOPIC_BEAT, payload)
+        if self._published[0] == "held":
+            self._session.gate.is_told.set()
 
     def _send_summary(self) -> None:
         summary = self._digest.close()

@@ -46,13 +46,15 @@ from ddptop.agent.run.rundir import RANK_VARIABLE, Member, Process, RunDir, iden
 from ddptop.agent.run.script.sources import Sources
 from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.startup import pythonpath
-from ddptop.agent.text import clean_line, shorten
+from ddptop.agent.text import clean_line, shorten, span
 from ddptop.agent.version import VERSION
-from ddptop.agent.wire import PROTOCOL, Beat, Event, Hello, Inspection
+from ddptop.agent.wire import HELD, PROTOCOL, Beat, Event, Hello, Inspection
 
 _EXIT: Final = os._exit
 _TICK_S: Final = 1.0
 _MOST_NOTICES: Final = 16
+_NEWS_NS: Final = 500_000_000
+"""Time for which the training thread was held up from which on that is an event."""
 
 _Value = TypeVar("_Value")
 
@@ -411,8 +413,11 @@ class Session:
             BaseException: what a signal handler of the script has raised meanwhile.
         """
         self.gate.completed += 1
-        if self.diagnoses.boundary(self.gate.completed, self.device):
+        if self.diagnoses.boundary(self.gate.completed, self.device, self.timeout_s):
             self._go_on()
+            doing, took_ns = self.gate.was_held_up
+            if took_ns >= _NEWS_NS:
+                self.notify(f"held for {span(took_ns / 1e9)}: {doing}", "info")
         self.wait()
 
     def recount(self) -> None:
@@ -539,9 +544,11 @@ class Session:
 
     @property
     def state(self) -> str:
-        """One of `starting`, `running`, `paused`, `ended`."""
+        """One of `starting`, `running`, `paused`, `held`, `ended`."""
         if self._ended:
             return "ended"
+        if self.gate.purpose:
+            return "held"
         if self.gate.held:
             return "paused"
         return "running" if self.stamps.begun else "starting"
@@ -591,6 +598,8 @@ class Session:
         match state:
             case "starting":
                 return self._start_phase
+            case "held":
+                return self.gate.purpose
             case "paused":
                 return self.gate.doing or f"held at step {self.gate.completed:,}"
             case "ended":
@@ -613,7 +622,7 @@ class Session:
 
     def bare_beat(self, seq: int, refused: int) -> Beat:
         """Return a sign of life with the agent's own counts only."""
-        state = self.state
+        state, held_up = self.state, self.gate.held_up
         return Beat(
             rank=self.rank,
             at_ns=time.time_ns(),
@@ -626,7 +635,7 @@ class Session:
             refused=refused,
             faults=self.faults.count,
             fault=self.faults.last,
-            held_at_ns=self.gate.held_at_ns if state == "paused" else None,
+            held_at_ns=held_up[1] if held_up else self.gate.held_at_ns if state in HELD else None,
             released_at_ns=self.gate.released_at_ns,
             checkpoints=self.checkpoints,
             generation=self.hello.generation,

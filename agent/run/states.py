@@ -14,13 +14,13 @@ from ddptop.agent.run.records import Ended, Run
 from ddptop.agent.text import clean, span
 
 STATES: Final = (
-    "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing", "ending",
+    "starting", "running", "pausing", "paused", "held", "frozen", "stalled", "silent", "killing", "ending",
     "finished", "ended", "stopped", "failed", "killed", "lost",
 )  # fmt: skip
-"""The states of a run or a rank that this version knows; a newer agent may send others. `frozen`: its processes are
-stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`: no sign of life; `ending`: all ranks have
-ended, and their launcher has not; `ended`: by itself, with an unknown exit code; `lost`: gone without
-a record of its end."""
+"""The states of a run or a rank that this version knows; a newer agent may send others. `held`: for some work of ours,
+as a probe; `frozen`: its processes are stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`:
+no sign of life; `ending`: all ranks have ended without an error, and their launcher has not; `ended`: by itself, with
+an unknown exit code; `lost`: gone without a record of its end."""
 
 _KILL_S: Final = 3.0
 """Seconds that a kill takes beside its grace period."""
@@ -184,6 +184,8 @@ def of_run(
     if told is not None and told not in STATES:
         return shown(told)
     live = set(ranks) - ENDED
+    if "held" in live:
+        return "held"
     if "paused" in live:
         return "paused" if len(live) == 1 else "pausing"
     for state in ("running", "stalled", "silent", "frozen"):
@@ -229,6 +231,9 @@ def in_run(rank: str, run: str, culprit: bool) -> str:
         return "failed" if culprit else "killed"
     if (rank == "finished" and run == "stopped") or (rank == "ended" and run in ("finished", "stopped")):
         return run
+    if rank == "stalled" and run == "held":
+        # It waits for those that are held.
+        return "running"
     return run if rank not in ENDED and (run in ENDED or run == "frozen") else rank
 
 

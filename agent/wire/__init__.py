@@ -77,6 +77,7 @@ from ddptop.agent.wire.commands import ReadProfile as ReadProfile
 from ddptop.agent.wire.commands import RecordEvery as RecordEvery
 from ddptop.agent.wire.commands import Resume as Resume
 from ddptop.agent.wire.commands import Save as Save
+from ddptop.agent.wire.diagnoses.memory import CENSUS_MS as CENSUS_MS
 from ddptop.agent.wire.diagnoses.memory import LEAST as LEAST
 from ddptop.agent.wire.diagnoses.memory import LEAST_OBJECTS as LEAST_OBJECTS
 from ddptop.agent.wire.diagnoses.memory import MOST_CENSUS_STEPS as MOST_CENSUS_STEPS
@@ -143,6 +144,7 @@ from ddptop.agent.wire.message import UNREAD as UNREAD
 from ddptop.agent.wire.message import Rank as Rank
 from ddptop.agent.wire.telemetry import DEVICE_PHASES as DEVICE_PHASES
 from ddptop.agent.wire.telemetry import EACH_RECORD as EACH_RECORD
+from ddptop.agent.wire.telemetry import HELD as HELD
 from ddptop.agent.wire.telemetry import PHASES as PHASES
 from ddptop.agent.wire.telemetry import TOPIC_BATCH as TOPIC_BATCH
 from ddptop.agent.wire.telemetry import TOPIC_BEAT as TOPIC_BEAT

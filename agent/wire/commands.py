@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from ddptop.agent.wire.diagnoses.memory import MOST_CENSUS_STEPS
+from ddptop.agent.wire.diagnoses.memory import CENSUS_MS, MOST_CENSUS_STEPS
 from ddptop.agent.wire.diagnoses.probes import MOST_PAIRS, Pair
 from ddptop.agent.wire.diagnoses.profiles import MOST_PROFILED
 from ddptop.agent.wire.hosts import Conclude, HostEnd
@@ -128,6 +128,8 @@ class Memory(Message, frozen=True, tag="memory"):
     steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_CENSUS_STEPS)] = 3
     cancelled: bool = False
     """Take none: nobody waits for those of this token any more."""
+    most_ms: Annotated[int, msgspec.Meta(ge=1, le=CENSUS_MS[1])] = CENSUS_MS[0]
+    """Milliseconds for which the training thread is held at most, by both censuses."""
 
 
 class Look(Message, frozen=True, tag="look"):
@@ -281,6 +283,8 @@ class Act(Message, frozen=True, tag="act"):
     none is accused."""
     caller: Caller | None = None
     """A diagnosis ends with it. None: unknown."""
+    most_ms: Annotated[int, msgspec.Meta(ge=1, le=CENSUS_MS[1])] = CENSUS_MS[0]
+    """`memory`: as in `Memory`."""
 
 
 class Cancel(Message, frozen=True, tag="cancel"):

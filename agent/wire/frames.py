@@ -214,7 +214,8 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     started_at: float | None = None
     ended_at: float | None = None
     held_since: float | None = None
-    """When the last rank came to hold, for a paused run; when its processes were stopped, for a frozen one."""
+    """When the last rank came to hold, for a paused run, and the first, for a held one; when its processes were
+    stopped, for a frozen one."""
     step: Count | None = None
     """The step that every rank has completed."""
     total_steps: Count | None = None

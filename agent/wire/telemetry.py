@@ -18,6 +18,9 @@ PHASES: Final = ("data", "copy", "forward", "backward", "optimizer", "wait", "ot
 """Exclusive phases of a step; together they make up its wall time. `copy` is that of batches, and other tensors, from
 the host's memory to the device's."""
 
+HELD: Final = frozenset({"paused", "held"})
+"""States of a rank, or a run, in which it makes no steps because of us."""
+
 DEVICE_PHASES: Final = ("data", "forward", "backward", "optimizer", "other", "copy")
 """The phases of `Step.device_ns`, in their order there; an older agent leaves out the last."""
 
@@ -154,9 +157,10 @@ class Beat(Message, frozen=True, tag="beat"):
     rank: Rank
     at_ns: Moment
     state: Name
-    """`starting`, `running`, `paused` or `ended`."""
+    """`starting`, `running`, `paused`, `held` (for some work of ours) or `ended`."""
     activity: Label
-    """Current activity of the main thread: a phase of the start ("imports", "rendezvous") or of a step."""
+    """Current activity of the main thread: a phase of the start ("imports", "rendezvous") or of a step, or the work
+    that it is held for."""
     step: Count
     """Optimizer steps completed."""
     step_at_ns: Moment | None

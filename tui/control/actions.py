@@ -26,7 +26,7 @@ class Rule:
     """True where ddptop must have launched the run."""
 
 
-_MOVING: Final = frozenset({"running", "stalled"})
+_MOVING: Final = frozenset({"running", "stalled", "held"})
 _HELD: Final = frozenset({"paused"})
 
 RULES: Final[Mapping[str, Rule]] = {

@@ -92,9 +92,10 @@ class RunControl:
         steps: int = 1,
         ranks: tuple[int, ...] | None = None,
         culprit: bool = False,
+        most_ms: int = wire.CENSUS_MS[0],
     ) -> str:
         """Diagnose some ranks over so many steps; see `Control.diagnose`."""
-        return self._act(kind, waiting, steps=steps, ranks=ranks, culprit=culprit).text
+        return self._act(kind, waiting, steps=steps, ranks=ranks, culprit=culprit, most_ms=most_ms).text
 
     def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
         """End all scripts at the same step."""
@@ -137,6 +138,7 @@ class RunControl:
         checkpoint: bool = True,
         ranks: tuple[int, ...] | None = None,
         culprit: bool = False,
+        most_ms: int = wire.CENSUS_MS[0],
     ) -> wire.Reply:
         self._check_run()
         with refusing():
@@ -145,7 +147,9 @@ class RunControl:
                 raise Refused(f"run {self._directory.name} is over ({state})")
             here = identify(os.getpid())
             asks = None if here is None else wire.Caller(here.pid, here.started, here.boot, here.namespace)
-            command = wire.Act(1, action, self._who, steps, checkpoint, ranks=ranks, culprit=culprit, caller=asks)
+            command = wire.Act(
+                1, action, self._who, steps, checkpoint, ranks=ranks, culprit=culprit, caller=asks, most_ms=most_ms
+            )
             return caller.act(self._directory, command, waiting)
 
     def _noted(self, action: str, work: Callable[[], str]) -> str:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
-from ddptop.agent.text import in_ms, plural
+from ddptop.agent.text import in_ms, plural, ranks_in_spans
+from ddptop.agent.wire import HELD as HELD
 from ddptop.agent.wire.frames import EventLine as EventLine
 from ddptop.agent.wire.frames import RankFrame as RankFrame
 from ddptop.agent.wire.frames import Restart as Restart
@@ -83,6 +84,14 @@ class Frame(RunFrame, frozen=True, kw_only=True, tag=False, gc=True):
             return None
         known = zip(self.values("step_age_s"), self.values("state"), strict=True)
         return min((age for age, state in known if age is not None and state not in ENDED), default=None)
+
+    @property
+    def held(self) -> str:
+        """What the run is held for: `held: rank 0, counting its memory, 2 s`; empty where it is not."""
+        held = [rank for rank, state in enumerate(self.values("state")) if state == "held"]
+        if self.state != "held" or not held:
+            return ""
+        return f"held: {ranks_in_spans(self.ranks[rank].rank for rank in held)}, {self.ranks[held[0]].activity}"
 
     @property
     def collective_left_s(self) -> float | None:

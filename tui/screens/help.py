@@ -34,6 +34,7 @@ _STATE_WORDS: Final = {
     "running": "completes steps",
     "pausing": "running to the common step",
     "paused": "held at a step; nothing is lost, no timeout fires",
+    "held": "held by ddptop for some work, as a probe, and goes on by itself",
     "frozen": "its processes are stopped by SIGSTOP; timeouts go on",
     "stalled": "alive, but no step is completed",
     "silent": "no message from its agent",

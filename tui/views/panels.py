@@ -21,7 +21,7 @@ from ddptop.tui.drawing.bars import PhaseCells, gauge, phase_cells, phase_row, s
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink, letters_of
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import ENDED, Frame, RankFrame
+from ddptop.tui.model.frame import ENDED, HELD, Frame, RankFrame
 from ddptop.tui.views.ranks import RankView
 
 
@@ -350,7 +350,7 @@ def _right_title(rank: RankFrame, room: int, ink: Ink) -> Row:
     step = units.count(rank.step)
     age, hue = "", "label"
     # A held rank's age says nothing that the header does not, and would move what stands still.
-    if rank.state not in (*ENDED, "paused") and rank.step_age_s is not None:
+    if rank.state not in (*ENDED, *HELD) and rank.step_age_s is not None:
         age, hue = f"{units.age(rank.step_age_s)} ago ", "bold rank-slow" if rank.state == "stalled" else "label"
     aged = [Segment(age, ink[hue])] if age else []
     for text in (f" step {step} ", f" {step} "):

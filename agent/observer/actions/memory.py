@@ -30,10 +30,12 @@ class Censuses(OverSteps[wire.MemoryUse]):
     paused = "paused, and growth is counted from step to step; resume it first"
     apart = "there are no steps over which all of them could be looked at"
     fast = "its steps are too fast for this; `ddptop memory` again"
+    most_ms = wire.CENSUS_MS[0]
+    """Milliseconds for which each rank is held at most."""
 
     def over(self, first: int) -> wire.Command:
         """Return the question for the steps from this one on."""
-        return wire.Memory(0, self.token, self.number, first, self.steps)
+        return wire.Memory(0, self.token, self.number, first, self.steps, most_ms=self.most_ms)
 
     def cancelling(self) -> wire.Command:
         """Return the command after which no rank takes the censuses that were asked for last."""
@@ -70,6 +72,7 @@ def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: in
         raise Refused(f"the memory is looked at over 1 to {wire.MOST_CENSUS_STEPS} steps")
     check_room(directory.path, _FREE)
     asked = Censuses(numbered.new(directory.memory, FILE), command.steps)
+    asked.most_ms = command.most_ms
     with asked.whole(ranks):
         _, found = asked.gather(ranks, wait)
         each = (RankMemory(rank, ranks.hosts.get(rank, ""), sentence(use), use) for rank, use in sorted(found.items()))

@@ -38,7 +38,7 @@ def cause_of(use: MemoryUse) -> Cause | None:
     steps = use.last - use.first + 1
     found = _grown(use, steps)
     explained = max(0, use.tensor_grown) + max(0, use.object_grown)
-    what, grew = _outside(use.resident, explained, steps)
+    what, grew = _outside(use.resident, explained, steps) if use.is_whole else ("", 0)
     if not what or (found is not None and found.grown_bytes > grew - explained):
         return None if found is None else Cause(_said(found, steps), found.made, found.grown_bytes)
     if found is not None and found.graphs:
@@ -66,7 +66,10 @@ def _outside(resident: Resident | None, explained: int, steps: int) -> tuple[str
 def sentence(use: MemoryUse) -> str:
     """Return what grew between two censuses, or that nothing did, as a line."""
     found = cause_of(use)
-    return f"nothing grew in {plural(use.last - use.first + 1, 'step')}" if found is None else found.text
+    if found is not None:
+        return found.text
+    steps = plural(use.last - use.first + 1, "step")
+    return f"nothing grew in {steps}" if use.is_whole else f"nothing is known to have grown in {steps}"
 
 
 def _grown(use: MemoryUse, steps: int) -> ObjectKind | None:

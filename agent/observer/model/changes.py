@@ -25,7 +25,7 @@ REMAINING_SHARE: Final = 0.7
 """A verdict once shown stays down to this part of the share from which it is shown."""
 _TIMES: Final = re.compile(r" \([\d,]+ times within a minute of each other\)$")
 """The end of an event that the record has once for many; see `agent.observer.record.floods`."""
-_ACTED: Final = frozenset({"running", "pausing", "paused", "frozen"})
+_ACTED: Final = frozenset({"running", "pausing", "paused", "held", "frozen"})
 """States that a run is moved between by actions, each of which is an event of its own."""
 
 
@@ -75,7 +75,7 @@ class Changes:
         """Tell of a change of the run's state, unless whoever brought it about tells of it."""
         if state == self._state:
             return
-        if state == "paused":
+        if state in wire.HELD:
             self.held_since = now
         elif state in ("running", "starting") or state in ENDED:
             self.held_since = None

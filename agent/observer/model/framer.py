@@ -19,8 +19,8 @@ from ddptop.agent.observer.model.situation import Situation
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import states
 from ddptop.agent.run.states import ENDED
-from ddptop.agent.text import clean
-from ddptop.agent.wire import Beat, RunState
+from ddptop.agent.text import clean, span
+from ddptop.agent.wire import HELD, Beat, RunState
 from ddptop.agent.wire.frames import HostFrame, RankFrame, RunFrame
 from ddptop.agent.wire.latencies import ALL_REDUCE
 
@@ -154,6 +154,7 @@ class Framer:
             placed=host is not None or (model.member is None and states.has_other_hosts(store.run)),
             kind=situation.totals.collective,
             short=short,
+            waits=situation.state == "held",
         )
 
     def _log_of(self, model: RankModel) -> str | None:
@@ -183,13 +184,14 @@ class Framer:
         return _only({model.member.host for model in self._store.ranks.values() if model.member is not None})
 
     def _held(self, state: str, beats: list[Beat]) -> float | None:
-        """Return since when all are held: the ranks' own word, else since it was seen here."""
+        """Return since when all are paused, or one is held for some work: by the ranks, else since it was seen here."""
         if state == "frozen":
             return None if self._store.liveness is None else self._store.liveness.frozen_at
-        if state != "paused":
+        if state not in HELD:
             return None
         told = [beat.held_at_ns for beat in beats if beat.held_at_ns is not None]
-        return max(told) / 1e9 if told else self._store.changes.held_since
+        last = max if state == "paused" else min
+        return last(told) / 1e9 if told else self._store.changes.held_since
 
 
 def _ends_at(group: RunState | None) -> float | None:
@@ -215,17 +217,19 @@ def rank_frame(
     placed: bool = False,
     kind: str = ALL_REDUCE,
     short: bool = False,
+    waits: bool = False,
 ) -> RankFrame:
     """Return the frame of a rank; `exchange` is its waiting and transfer in all-reduces, ms a step.
 
     It is `placed` where there are several hosts: what its `host` tells of it, None for an unknown one, is in it then.
     `kind` is that of the collective whose latency is shown. A `short` frame is without its earlier losses.
+    It `waits` where other ranks are held, so that it makes no steps.
     """
     beat, hello, member, means = model.beat or _NO_BEAT, model.hello, model.member, model.means
     p50, p99 = _both_ms(model.percentiles(ALL_REDUCE))
     dominant = (None, None) if kind == ALL_REDUCE else _both_ms(model.percentiles(kind))
     age = model.age(now)
-    stands = state in _STANDING or (state in _MOVING and states.stands(age, means.step_ms))
+    stands = state in _STANDING or (state in _MOVING and not waits and states.stands(age, means.step_ms))
     moving = state in _MOVING and not stands
     device = beat.device
     flops_per_s = rate_of(beat.flops, None if means.step_ms is None else means.step_ms * 1e6) if moving else None
@@ -293,6 +297,9 @@ def _activity(model: RankModel, now: float, state: str, host: HostFrame | None, 
     if state == "running" and model.beat is not None:
         # Of a large group nearly every rank, every second: nothing else needs to be known of it.
         return clean(model.beat.activity, 60)
+    if state == "held" and model.beat is not None and model.beat.held_at_ns is not None:
+        held_s = now - model.beat.held_at_ns / 1e9 + (model.lag_s or 0.0)
+        return f"{clean(model.beat.activity, 40)}, {span(max(0.0, held_s))}"
     return states.describe(model.evidence(now), state)
 
 

@@ -3,6 +3,7 @@
 relay         the thread, and its interface for the observer's main thread
 following     which ranks are listened to, and whose sockets are tried again
 intake        what the ranks publish, in order and without gaps, for the record and for the judge
+holds         steps without the time for which other ranks were held for some work of ours
 repeating     what a rank has published, handed to the model and the judge
 frames        the frames of the model, published while somebody looks on
 verdicts      the verdicts of the run, and their intervals

@@ -20,6 +20,7 @@ from ddptop.agent.control.events import Events
 from ddptop.agent.control.listening import Listener
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import NOTHING
+from ddptop.agent.observer.relay.holds import Holds
 from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.run import generations
@@ -115,6 +116,7 @@ class Intake:
         self._next: dict[int, int] = {}
         """By rank, the number after that of the last record of this generation that was recorded."""
         self._reach = generations.Reach()
+        self._holds = Holds()
         self._refills: dict[int, _Refill] = {}
         self._lacking: set[int] = set()
         """Ranks with a record that was dropped because the disk is slow, until they are asked for it."""
@@ -255,6 +257,8 @@ class Intake:
     def _take(self, topic: bytes, payload: bytes) -> None:
         if topic == wire.TOPIC_BATCH:
             batch = wire.read_numbers(payload)
+            if self._holds:
+                payload = wire.encode(self._holds.take(wire.read_telemetry(payload)))
             if self._is_sound(batch, payload):
                 self._take_steps(batch, payload)
             return
@@ -268,6 +272,8 @@ class Intake:
             self._hand_on(message, payload)
 
     def _hand_on(self, message: wire.Telemetry, payload: bytes) -> None:
+        if (taken := self._holds.take(message)) is not message:
+            message, payload = taken, wire.encode(taken)
         self._repeating.take(message, payload)
         if type(message) is wire.Checksums or (type(message) is wire.Summary and not self._is_large):
             return
@@ -352,6 +358,8 @@ class Intake:
             return True
         if isinstance(answer, wire.Steps) and answer.rank == refill.rank and self._is_sound(answer, payload):
             refill.got += 1
+            if (taken := self._holds.take(answer)) is not answer and isinstance(taken, wire.Steps):
+                answer, payload = taken, wire.encode(taken)
             self._deliver(answer, payload)
         return self._refills.get(refill.rank) is refill
 

@@ -23,6 +23,8 @@ from ddptop.agent.run.rundir import Member
 
 STEPS: Final = (10, 100)
 """Steps between the two censuses of a rank: few at first, as these cost least, and many where they show nothing."""
+_MOST_MS: Final = 1_000
+"""Milliseconds for which such a rank is held: nobody has asked for it."""
 _BACKWARD: Final = "backward"
 """The phase that torch executes, so that its modules are looked for."""
 _REQUESTER: Final = b"\0reasons"
@@ -203,7 +205,8 @@ class Growths(Questions):
         self, verdict: wire.Verdict, asked: int, ordinary: Sequence[int]
     ) -> tuple[Sequence[int], wire.Command]:
         """Ask for censuses that nobody keeps, from the next step on."""
-        return (verdict.rank or 0,), wire.Memory(0, f"growth {verdict.number} {asked}", 0, 0, STEPS[asked])
+        token = f"growth {verdict.number} {asked}"
+        return (verdict.rank or 0,), wire.Memory(0, token, 0, 0, STEPS[asked], most_ms=_MOST_MS)
 
     def reason(self, verdict: wire.Verdict, replies: Sequence[wire.Reply]) -> Cause | None:
         """Return the cause, None where nothing grew or the rank could not look."""

@@ -43,7 +43,7 @@ class Commanded(Protocol):
 
     @property
     def state(self) -> str:
-        """One of `starting`, `running`, `paused`, `ended`."""
+        """One of `starting`, `running`, `paused`, `held`, `ended`."""
         ...
 
     @property

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
+_TOLD_S: Final = 0.3
+"""Seconds that a held thread waits at most until that was said; the next sign of life is sent within 0.1 s."""
 _Outcome = TypeVar("_Outcome")
 
 
@@ -52,7 +55,7 @@ class Gate:
         self._name: str | None = None
         """Of the work that was asked for last."""
         self._doing = ""
-        """A few words for it."""
+        """A few words for it; empty where nothing was asked for under the present lease."""
         self._working = False
         self._outcome: object = None
         """Of that work, None before it is done."""
@@ -61,6 +64,12 @@ class Gate:
         `limit`."""
         self.held_at_ns: int | None = None
         """Time since which the training thread waits in `wait`; wall clock."""
+        self.held_up: tuple[str, int] | None = None
+        """The work of ours by which the training thread is held up, and since when; None: there is none."""
+        self.was_held_up = ("", 0)
+        """The work before, and the time that it took."""
+        self.is_told = threading.Event()
+        """Set once a sign of life has said that the rank is held for some work."""
         self.released_at_ns: int | None = None
         """Time at which it was last let go from there; wall clock."""
         self.ended_by: str | None = None
@@ -133,6 +142,8 @@ class Gate:
             if self.limit is not None and self._token is None:
                 raise GateError(f"already paused at step {self.limit:,}")
             limit = self._close_after_this_step() if self.limit is None else self.limit
+            if token != self._token:
+                self._doing = ""
             self._token, self._lease_s = token, lease_s
             self._renew()
             return limit
@@ -247,6 +258,25 @@ class Gate:
     def doing(self) -> str:
         """The work that the held thread does; empty where it only waits."""
         return self._doing if self._working else ""
+
+    @property
+    def purpose(self) -> str:
+        """The work that the rank is held for, in a few words; empty where it is not held, or is paused."""
+        return self.held_up[0] if self.held_up else self._doing if self.held and self._token is not None else ""
+
+    @contextmanager
+    def hold_up(self, doing: str) -> Iterator[None]:
+        """Take note that the training thread, at the end of a step, does some work of ours, in a few words."""
+        self.is_told.clear()
+        since_ns = time.time_ns()
+        self.held_up = doing, since_ns
+        try:
+            yield
+        finally:
+            # The other ranks wait meanwhile: it is to be known by then what for.
+            self.is_told.wait(_TOLD_S)
+            self.released_at_ns = time.time_ns()
+            self.held_up, self.was_held_up = None, (doing, self.released_at_ns - since_ns)
 
     def _renew(self) -> None:
         if self._token is not None:

@@ -53,13 +53,13 @@ class Diagnoses:
         self.profiling = Profiling(rank, directory.profiles, stamps, faults)
         self.counting = Counting(stamps, faults)
         self.probing = Probing(collectives, directory.path)
-        self.censuses = Censuses(rank, directory.memory, stamps, own_sources, faults)
+        self.censuses = Censuses(rank, directory.memory, stamps, gate, own_sources, faults)
         self.fullness = Fullness(notify, faults)
         self.workers = Workers(own_sources)
         self.modules = Modules(stamps, faults)
         self.looking = Looking(stamps, self.workers, self.modules, gate, own_sources)
 
-    def boundary(self, step: int, device: str | None) -> bool:
+    def boundary(self, step: int, device: str | None, timeout_s: float | None) -> bool:
         """Do what is due behind a step; called by the training thread.
 
         Returns:
@@ -74,7 +74,7 @@ class Diagnoses:
             self.modules.boundary(step)
         if self.counting.is_armed:
             self.counting.boundary(step, device)
-        return self.censuses.is_armed and self.censuses.boundary(step)
+        return self.censuses.is_armed and self.censuses.boundary(step, timeout_s)
 
     def probe(self, command: wire.Probe, device: str | None) -> wire.Probed | None:
         """Have the held training thread do a part of a probe; return the outcome, None until it is known.

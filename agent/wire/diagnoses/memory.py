@@ -10,6 +10,8 @@ from ddptop.agent.wire.message import Count, Size, Span
 
 MOST_CENSUS_STEPS: Final = 1000
 """Steps between the two censuses of a rank at most."""
+CENSUS_MS: Final = (3_000, 5_000)
+"""Milliseconds for which two censuses may hold a rank: where nobody says how many, and at most."""
 MOST_KINDS: Final = 40
 """Kinds of objects of one census at most: those with the most bytes, and those that grew most."""
 
@@ -110,3 +112,7 @@ class MemoryUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Time for which the two censuses held the training thread."""
     elapsed_ns: Span = 0
     """Time of the steps between them."""
+    is_whole: bool = True
+    """False where there was no time to count all objects each time: of what was left out it is not known what grew."""
+    remarks: Annotated[tuple[Line, ...], msgspec.Meta(max_length=8)] = ()
+    """What was left out, and how much was looked at, in sentences."""

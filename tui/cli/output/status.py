@@ -336,5 +336,5 @@ def remark(frame: Frame) -> str:
     """Return one line on what is wrong with a run as a whole, empty where nothing is."""
     if frame.orphaned:
         return f"the launcher is gone, its ranks still run: ddptop kill {frame.run}"
-    told = unobserved(frame, "the training goes on") or frame.cause or unheard_hosts(frame)
+    told = unobserved(frame, "the training goes on") or frame.held or frame.cause or unheard_hosts(frame)
     return told or not_linked(frame)

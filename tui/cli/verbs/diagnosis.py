@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddptop.agent.wire import CENSUS_MS
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs import control
 from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json, typed
@@ -61,7 +62,10 @@ def add(verbs: Verbs) -> None:
             _add_ranks(verb, "profile" if verb is profile else "memory")
         verb.add_argument("--list", action="store_true", help=f"list the {kept} kept with the run, also an ended one")
         verb.add_argument("--json", action="store_true", help="as JSON (see `ddptop help json`)")
-        verb.set_defaults(carry=_carry, printing=_print, ranks=None, steps=None, out=None)
+        verb.set_defaults(carry=_carry, printing=_print, ranks=None, steps=None, out=None, limit=None)
+    usual, most = (ms / 1e3 for ms in CENSUS_MS)
+    seconds = f"seconds for which a rank is held at most, 0.1 to {most:g} ({usual:g})"
+    memory.add_argument("--limit", type=typed(_limit), metavar="S", help=seconds)
     profile.add_argument(
         "--out", type=typed(_target), metavar="FILE", help="copy the trace to this file, .json or .json.gz"
     )
@@ -95,6 +99,17 @@ def _steps(most: int, text: str) -> int:
     return int(text)
 
 
+def _limit(text: str) -> int:
+    """Return the milliseconds of a number of seconds."""
+    most = CENSUS_MS[1]
+    try:
+        if 100 <= (ms := round(float(text) * 1e3)) <= most:
+            return ms
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f"a number of seconds, 0.1 to {most / 1e3:g}")
+
+
 def _target(text: str) -> Path:
     path = Path(text)
     if not path.name.endswith((".json", ".json.gz")):
@@ -111,7 +126,7 @@ def _carry(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from ddptop.tui.model.diagnosis.kept import lines_of
 
-    for other in ("ranks", "steps", "out"):
+    for other in ("ranks", "steps", "out", "limit"):
         if getattr(options, other) is not None:
             return complain(f"{options.verb}: --list and --{other}: give one of them", 2)
     lines = lines_of(options.verb)
@@ -137,6 +152,7 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
         steps=options.steps or KINDS[options.verb].steps,
         ranks=first_ranks(action.world) if named is None else None if isinstance(named, str) else named,
         culprit=named in (None, "culprit"),
+        most_ms=options.limit or CENSUS_MS[0],
     )
     found = lines.read(Path(folder))
     if found is None:

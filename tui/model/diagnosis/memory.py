@@ -39,6 +39,8 @@ def lines(kept: Kept, world: int) -> list[ReportLine]:
     head = f"memory {kept.number}: {ranks_in_spans(ranks)} over {_steps(kept)}, {date(census.at)}"
     found = [ReportLine("", head, "bold value"), ReportLine("", "")]
     found += [ReportLine("found", f"{named}: {cause}") for named, cause in census.sentences]
+    remarks = [(each.rank, remark) for each in census.ranks for remark in each.use.remarks]
+    found += [ReportLine("not counted", f"rank {rank}: {remark}") for rank, remark in remarks]
     if missing := left_out(ranks, world):
         found.append(ReportLine("left out", missing))
     shown = f"ddptop memory {census.run} --list --json"
@@ -140,6 +142,8 @@ def _rank_json(each: RankMemory) -> dict[str, Any]:
         "cause": each.cause,
         "kinds": [{"name": name_of(kind), **_fields(kind)} for kind in use.kinds],
         "left_out": use.left_out,
+        "whole": use.is_whole,
+        "remarks": list(use.remarks),
         "tensor_bytes": use.tensor_bytes,
         "tensor_grown_bytes": use.tensor_grown,
         "object_bytes": use.object_bytes,

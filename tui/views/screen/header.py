@@ -272,6 +272,9 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
         # torchrun may start them anew.
         closed = "" if frame.generation < frame.max_restarts else ", their launcher has not noticed yet"
         return _BETWEEN.join(filter(None, (frame.cause, f"all ranks have ended{closed}"))), "bold value"
+    if frame.held:
+        cancels = f"{keys['run.cancel']} cancels" if frame.waiting else ""
+        return _BETWEEN.join(filter(None, (frame.held, cancels))), "bold state-held"
     if frame.waiting:
         text = f"{frame.waiting} · {keys['run.cancel']} cancels · {keys['run.freeze']} freezes"
         return text, "bold state-pausing"

@@ -46,7 +46,7 @@ class Progress:
         self.has_stepped = False
         """True once any rank has completed a step."""
         self.held: set[int] = set()
-        """Ranks that are held at their step: the others reach it, or are held, too."""
+        """Ranks that are held at their step: the others reach it, are held, too, or wait for these."""
         self.longest_s = 0.0
         """The longest time that the run has stood for and gone on by itself."""
         self._steps = deque[float](maxlen=_SUMMARIES)
@@ -75,7 +75,7 @@ class Progress:
         self.beats[beat.rank] = beat
         self.heard_ns[beat.rank] = now_ns
         self.has_stepped = stepped or beat.step > 0
-        if beat.state == "paused":
+        if beat.state in wire.HELD:
             self.held.add(beat.rank)
         else:
             self.held.discard(beat.rank)
@@ -84,8 +84,8 @@ class Progress:
             return stood_s if stepped else 0.0
         changed = before is None or (before.state, before.activity) != (beat.state, beat.activity)
         # The end of a pause, or a start that makes progress: the training goes on from here.
-        let_go = before is not None and before.state == "paused" != beat.state
-        if beat.state == "paused" or let_go or (changed and not stepped):
+        let_go = before is not None and before.state in wire.HELD and beat.state not in wire.HELD
+        if beat.state in wire.HELD or let_go or (changed and not stepped):
             self.since_ns = now_ns
         return None
 

@@ -55,7 +55,8 @@ class Memory:
 
     def take(self, beat: Beat) -> bool:
         """Take in a heartbeat; return whether there is a new value to judge."""
-        if beat.memory_bytes is None or beat.step < 1:
+        # A census takes memory of its own.
+        if beat.memory_bytes is None or beat.step < 1 or beat.state == "held":
             return False
         self._begun_ns = self._begun_ns or beat.at_ns
         if beat.at_ns - self._begun_ns < SETTLING_S * 1e9:

@@ -12,7 +12,7 @@ from ddptop.agent.observer.model.thresholds import Thresholds
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
-from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
+from ddptop.agent.wire import HELD, PHASES, Beat, Hello, Step, Summary
 from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of
 
 DEFAULT = Thresholds()
@@ -217,7 +217,7 @@ class RankModel:
     @property
     def ran(self) -> bool:
         """True once it has completed a step, or was held after one."""
-        if self.beat is not None and self.beat.state in ("running", "paused"):
+        if self.beat is not None and self.beat.state in ("running", *HELD):
             return True
         return (self.step or 0) > 0 or (not self._superseded and self._last_told > 0)
 
@@ -310,7 +310,7 @@ class RankModel:
 
     def age(self, now: float) -> float | None:
         """Return the seconds since its last step, or since the end of a later pause; None while it is held."""
-        if self.beat is not None and self.beat.state == "paused":
+        if self.beat is not None and self.beat.state in HELD:
             return None
         newest = max(
             (self.beat.step_at_ns or 0) if self.beat is not None else 0,

@@ -1,14 +1,15 @@
 """Two censuses of this rank's memory, at the boundaries before and behind the steps that the observer has chosen.
 
 The training thread takes them, because objects come and go on it; it is held for as long as each takes, some tenths of
-a second where a process has some hundred thousand objects.  Between them Python records the line of each allocation.
-No object outlives its census in here.
+a second where a process has some hundred thousand objects, and for no longer than the question allows.  Between them
+Python records the line of each allocation.  No object outlives its census in here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import threading
 import time
 from collections import Counter, defaultdict
@@ -20,10 +21,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ddptop.agent.rank.ahead import Asked, OverSteps, Passed, Unanswered
+from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults, describe, is_ours
 from ddptop.agent.rank.inspection.memory import devices
 from ddptop.agent.rank.inspection.memory.holders import Holders, Variables
-from ddptop.agent.rank.inspection.memory.objects import OBJECT, TENSOR, Amount, Kind, Objects
+from ddptop.agent.rank.inspection.memory.objects import OBJECT, TENSOR, Amount, Kind, Objects, Time, level_of
 from ddptop.agent.rank.inspection.memory.origins import Made, Origins, check_untraced
 from ddptop.agent.rank.inspection.memory.resident import resident
 from ddptop.agent.rank.records.stamps import Stamps
@@ -38,32 +40,63 @@ _TRACED: Final = 4
 _SAMPLES: Final = 6
 """New objects of a kind that are followed."""
 _NONE: Final = Amount(0, 0)
+_FIRST: Final = 0.45
+"""Part of the time for both censuses that the first one may take."""
+_OF_TIMEOUT: Final = 0.25
+"""Part of the timeout of a process group that they may take: the other ranks wait in their collectives."""
+LEASE_S: Final = 4.0
+"""Seconds after which a question ends that nobody repeats: its observer is gone."""
+DOING: Final = "counting its memory"
+"""The activity of a rank meanwhile."""
 
 
 class _Question(Asked[MemoryUse]):
     """The question for two censuses."""
 
-    def __init__(self, command: Memory, folder: Path, rank: int) -> None:
+    def __init__(self, command: Memory, folder: Path, rank: int, clock: Callable[[], float]) -> None:
         super().__init__(command.token, command.first, command.steps)
+        self.most_s = command.most_ms / 1e3
+        self.clock = clock
+        self.repeated_at = clock()
         self.snapshot = folder / f"{command.number:04}" / _SNAPSHOT.format(rank) if command.number else None
+
+    def check_awaited(self) -> None:
+        """Raise `Unanswered` where nobody waits for the answer any more."""
+        if not self.problem and self.clock() - self.repeated_at > LEASE_S:
+            self.problem = "its observer has not asked for it again"
+        if self.problem:
+            raise Unanswered(self.problem)
 
 
 class Censuses(OverSteps[_Question]):
     """The censuses of one rank, one pair at a time."""
 
-    def __init__(self, rank: int, folder: Path, stamps: Stamps, sources: Callable[[], Sources], faults: Faults) -> None:
+    def __init__(
+        self,
+        rank: int,
+        folder: Path,
+        stamps: Stamps,
+        gate: Gate,
+        sources: Callable[[], Sources],
+        faults: Faults,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Count nothing yet.
 
         Args:
             rank: of this process.
             folder: where the run keeps censuses.
             stamps: of the training thread, whose present step does not have the time of a census.
+            gate: says that the thread is held.
             sources: returns the files of this process, once the script is known.
             faults: takes an error of a census.
+            clock: in seconds, by which a census ends in time, and a question that nobody repeats.
         """
         super().__init__(stamps)
         self._rank = rank
         self._folder = folder
+        self._gate = gate
+        self._clock = clock
         self._sources = sources
         self._faults = faults
         self._pair: _Pair | None = None
@@ -83,13 +116,18 @@ class Censuses(OverSteps[_Question]):
                 return None
             if command.first and completed >= command.first - 1:
                 raise Passed
-            asked = _Question(command, self._folder, self._rank)
+            asked = _Question(command, self._folder, self._rank, self._clock)
             self._take(asked)
+        asked.repeated_at = self._clock()
         asked.check()
         return asked.answer
 
-    def boundary(self, step: int) -> bool:
+    def boundary(self, step: int, timeout_s: float | None = None) -> bool:
         """Take a census where one is due behind a step; called by the training thread.
+
+        Args:
+            step: that has ended.
+            timeout_s: of collectives in the default process group; None: it is not known.
 
         Returns:
             True where one was taken, for which the thread was held.
@@ -101,7 +139,7 @@ class Censuses(OverSteps[_Question]):
         if asked is None:
             return False
         try:
-            return self._take_due(asked, step)
+            return self._take_due(asked, step, min(asked.most_s, _OF_TIMEOUT * (timeout_s or math.inf)))
         except Unanswered as reason:
             asked.problem = str(reason)
         except BaseException as error:
@@ -115,22 +153,23 @@ class Censuses(OverSteps[_Question]):
             self._go_on(step, is_under_way=self._pair is not None)
         return True
 
-    def _take_due(self, asked: _Question, step: int) -> bool:
+    def _take_due(self, asked: _Question, step: int, most_s: float) -> bool:
         if self._pair is not None and self._pair.asked is not asked:
             # Nobody waits for it any more.
             self._end_pair()
-        if asked.problem:
-            return False
+        asked.check_awaited()
         if self._pair is None:
             asked.first = asked.first or step + 1
             asked.has_passed = step >= asked.first
             if step != asked.first - 1:
                 return False
-            self._pair = _Pair(asked, self._sources())
+            with self._gate.hold_up(DOING):
+                self._pair = _Pair(asked, self._sources(), most_s)
         elif step < asked.last:
             return False
         else:
-            use, snapshot = self._pair.end()
+            with self._gate.hold_up(DOING):
+                use, snapshot = self._pair.end()
             self._end_pair()
             if snapshot is None:
                 asked.answer = use
@@ -181,8 +220,8 @@ class _Growth(NamedTuple):
 class _Pair:
     """Two censuses, from the first until nobody waits for the second."""
 
-    def __init__(self, asked: _Question, sources: Sources) -> None:
-        """Take the first one.
+    def __init__(self, asked: _Question, sources: Sources, most_s: float) -> None:
+        """Take the first one; both may take so many seconds.
 
         Raises:
             Unanswered: the script records allocations itself.
@@ -190,14 +229,18 @@ class _Pair:
         check_untraced()
         self.asked = asked
         self._sources = sources
+        self._most_s = most_s
         self._before: Mapping[Kind, Amount] = {}
         self._classes: tuple[type, ...] = ()
         """Of tensors."""
+        self._level = 0
+        """As in `Objects`, so far."""
         self._census_ns = 0
-        with self._census() as (objects, variables):
+        with self._census(_FIRST * most_s) as (objects, variables, _):
             check_untraced(variables.names)
-            objects.count()
+            objects.count(1.0)
             self._before, self._classes = objects.amounts, objects.classes
+            self._level, self._remarks = objects.level, [*objects.remarks]
         with contextlib.ExitStack() as stack:
             self._history = None
             if asked.snapshot is not None:
@@ -211,19 +254,20 @@ class _Pair:
         self._began_ns = time.monotonic_ns()
 
     @contextlib.contextmanager
-    def _census(self) -> Iterator[tuple[Objects, Variables]]:
-        """Gather all objects, and let go of them.
+    def _census(self, seconds: float) -> Iterator[tuple[Objects, Variables, Time]]:
+        """Gather all objects, and let go of them within so many seconds.
 
         The collector does not run meanwhile, which would run finalizers of the script's, and take the time.
         """
         began, collects = time.monotonic_ns(), gc.isenabled()
         gc.disable()
         try:
+            within = Time(seconds, self.asked.check_awaited, self.asked.clock)
             variables = Variables(self._sources)
             own = variables, variables.values, variables.names, self._before
-            objects = Objects(variables.values, self._classes, own)
+            objects = Objects(within, variables.values, self._classes, own)
             try:
-                yield objects, variables
+                yield objects, variables, within
             finally:
                 objects.close()
         finally:
@@ -241,12 +285,17 @@ class _Pair:
         self.origins.check()
         of_process = resident(self.origins.own_bytes, self._resident)
         of_devices = devices.devices(self._devices)
-        with self._census() as (objects, variables):
-            made = self.origins.take(objects.traceable)
-            objects.count()
-            kinds, left_out = self._kinds(objects, variables, made)
+        with self._census(self._most_s - self._census_ns / 1e9) as (objects, variables, within):
+            made = self.origins.take(objects.traceable, within.part(0.3 * within.left_s))
+            objects.count(0.6)
+            first_level = self._level
+            self._before = self._comparable(objects)
+            kinds, left_out = self._kinds(objects, variables, made, within)
             # Behind the count, because it is many objects itself.
             snapshot = None if self._history is None else self._history.snapshot()
+            remarks = self._remarks if objects.level > first_level else [*objects.remarks]
+            if not remarks and within.is_up:
+                remarks = ["there was no time to look for all that holds what grew"]
         tensors, of_python = _bytes(objects.amounts)
         tensors_before, of_python_before = _bytes(self._before)
         use = MemoryUse(
@@ -262,10 +311,20 @@ class _Pair:
             of_devices,
             self._census_ns,
             elapsed_ns,
+            self._level == 3,
+            tuple(clean_line(remark, 200) for remark in remarks),
         )
         return use, snapshot
 
-    def _kinds(self, objects: Objects, variables: Variables, made: Made) -> tuple[tuple[ObjectKind, ...], int]:
+    def _comparable(self, objects: Objects) -> Mapping[Kind, Amount]:
+        """Return the first census, with the amounts of the second where one of them has not counted all."""
+        self._level = level = min(self._level, objects.level)
+        found = {kind: amount for kind, amount in self._before.items() if level_of(kind) <= level}
+        return found | {kind: amount for kind, amount in objects.amounts.items() if level_of(kind) > level}
+
+    def _kinds(
+        self, objects: Objects, variables: Variables, made: Made, within: Time
+    ) -> tuple[tuple[ObjectKind, ...], int]:
         """Return the kinds that grew, the most first, then those with the most bytes; and how many are left out."""
         now = objects.amounts
         grown, little = _growths(self._before, now, self.asked.steps)
@@ -276,7 +335,7 @@ class _Pair:
         followed = [each for some in samples for each in some]
         more = (kind for kind in now if (now[kind] - self._before.get(kind, _NONE)).count >= self.asked.steps)
         types = frozenset(each for kind in more for each in objects.types(kind))
-        places = iter(Holders(objects, variables, self._sources, types).places(followed) if followed else ())
+        places = iter(Holders(within, objects, variables, self._sources, types).places(followed) if followed else ())
         of_objects = next((each for each in grown if each.kind.kind == OBJECT), None)
         found = []
         for growth, some in zip(grown, samples, strict=True):
@@ -336,8 +395,11 @@ def _growths(
 
 def _new(objects: Objects, growth: _Growth, made: Made) -> list[object]:
     """Return some of the objects that came, evenly over all of them."""
-    candidates = [each for kind in growth.kinds for each in objects.of_kind(kind)]
-    found = [each for each in candidates if made.is_new(each)] if growth.grown.count > 0 else []
+    found: list[object] = []
+    for kind in growth.kinds if growth.grown.count > 0 else ():
+        found += (
+            made.of_types(objects.types(kind)) if kind.kind == OBJECT else filter(made.is_new, objects.of_kind(kind))
+        )
     return found[:: max(1, len(found) // _SAMPLES)][:_SAMPLES]
 
 
@@ -355,8 +417,9 @@ def _graphs(tensors: Collection[Any]) -> int:
     import torch
 
     # As in the census: no function of a subclass, or of a mode.
+    grad_fn: Any = torch._C.TensorBase.grad_fn
     with torch._C.DisableTorchFunction():
-        found = sum(each.grad_fn is not None for each in tensors)
+        found = sum(grad_fn.__get__(each) is not None for each in tensors)
     return found if 2 * found > len(tensors) else 0
 
 

@@ -24,7 +24,7 @@ from types import (
 )
 from typing import Any, Final, NamedTuple
 
-from ddptop.agent.rank.inspection.memory.objects import Objects, attribute, members, type_name
+from ddptop.agent.rank.inspection.memory.objects import Objects, Time, address_of, attribute, members, type_name
 from ddptop.agent.run.script.sources import Sources
 from ddptop.agent.run.script.stacks import function_name
 from ddptop.agent.text import clean_line
@@ -33,6 +33,10 @@ _HOPS: Final = 7
 """References from an object to its place at most."""
 _MOST: Final = 300
 """Objects of one distance that are followed at most."""
+_TOGETHER: Final = 32
+"""Objects whose holders are looked for at once."""
+_CALL: Final = 2
+"""Times as long as a list of all objects that takes, about."""
 _LONGEST: Final = 60
 """Characters of a name at most."""
 _READS_LOCALS: Final = frozenset({"locals", "vars", "eval", "exec", "dir"})
@@ -72,7 +76,7 @@ class Variables:
                 for name in list(variables):
                     value = variables.get(name)
                     self.values.append(value)
-                    self.names.setdefault(id(value), f"`{clean_line(str(name), _LONGEST)}` {where}")
+                    self.names.setdefault(address_of(value), f"`{clean_line(str(name), _LONGEST)}` {where}")
                 value = None
                 if sys.version_info < (3, 13) and sys.getrefcount(variables) <= _OF_FRAME_ALONE:
                     # A copy that the frame keeps, and with it all that the function holds at this moment.
@@ -91,39 +95,45 @@ class Variables:
             for name, value in list(variables.items()):
                 if type(name) is str and type(value) is not ModuleType:
                     self.values.append(value)
-                    self.names.setdefault(id(value), f"`{clean_line(name, _LONGEST)}` of {sources.name(file)}")
+                    self.names.setdefault(address_of(value), f"`{clean_line(name, _LONGEST)}` of {sources.name(file)}")
 
 
 class Holders:
     """Looks for the places; for use on the training thread, while it stands at a boundary."""
 
-    def __init__(self, objects: Objects, variables: Variables, sources: Sources, grown: Set[int] = frozenset()) -> None:
-        """Prepare; what is no object of the census is of the census itself.
+    def __init__(
+        self, within: Time, objects: Objects, variables: Variables, sources: Sources, grown: Set[int] = frozenset()
+    ) -> None:
+        """Prepare; what was made since the objects were gathered is of the census itself.
 
         Args:
+            within: the time for it.
             objects: of the census.
             variables: of the script.
             sources: name its files.
             grown: addresses of the types of which there came more: whatever holds these objects holds all in them.
         """
+        self._within = within
+        self._objects = objects
         self._grown = grown
-        self._known = objects.addresses()
         self._parents = objects.parents()
         self._sources = sources
         self._modules = {
-            id(_DICT_OF_MODULE.__get__(module)): name
+            address_of(_DICT_OF_MODULE.__get__(module)): name
             for name, module in list(sys.modules.items())
             if type(name) is str and issubclass(type(module), ModuleType)
         }
         self._variables = variables.names
-        self._unknown = [each for each in variables.values if id(each) not in self._known]
+        # Whatever was frozen (`gc.freeze`) the collector does not look at.
+        is_frozen = gc.get_freeze_count() > 0
+        self._unknown = [each for each in variables.values if is_frozen or not gc.is_tracked(each)]
 
     def places(self, samples: Sequence[object]) -> list[str]:
         """Return where each of some objects is held: ``list `kept` of train.py``; empty where it was not found."""
         found: dict[int, str] = {}
         inner: dict[int, str] = {}
         """Places in objects that came too."""
-        nodes = {id(each): _Node((each,), frozenset({number})) for number, each in enumerate(samples)}
+        nodes = {address_of(each): _Node((each,), frozenset({number})) for number, each in enumerate(samples)}
         visited = set(nodes)
         for _ in range(_HOPS):
             following: dict[int, _Node] = {}
@@ -133,33 +143,44 @@ class Holders:
                     continue
                 path = (*node.path, referrer)
                 place = self._place(path)
-                if place is not None and type(referrer) is not FunctionType and id(type(referrer)) in self._grown:
+                if (
+                    place is not None
+                    and type(referrer) is not FunctionType
+                    and address_of(type(referrer)) in self._grown
+                ):
                     inner = dict.fromkeys(left, place) | inner
                     place = None
-                if place is None and (variable := self._variables.get(id(referrer))) is not None:
+                if place is None and (variable := self._variables.get(address_of(referrer))) is not None:
                     place = f"{type_name(type(referrer))} {variable}"
                 if place is not None:
                     found |= dict.fromkeys(left, place)
-                elif (known := following.get(id(referrer))) is not None:
-                    following[id(referrer)] = known._replace(samples=known.samples | left)
-                elif id(referrer) not in visited and len(following) < _MOST:
-                    visited.add(id(referrer))
-                    following[id(referrer)] = _Node(path, left)
+                elif (known := following.get(address_of(referrer))) is not None:
+                    following[address_of(referrer)] = known._replace(samples=known.samples | left)
+                elif address_of(referrer) not in visited and len(following) < _MOST:
+                    visited.add(address_of(referrer))
+                    following[address_of(referrer)] = _Node(path, left)
             nodes = {address: node for address, node in following.items() if node.samples - found.keys()}
             if not nodes:
                 break
         # A variable of a function may be the object itself; what else holds it does so for longer.
         found = inner | found
-        places = (found.get(number) or self._variables.get(id(each), "") for number, each in enumerate(samples))
+        places = (found.get(number) or self._variables.get(address_of(each), "") for number, each in enumerate(samples))
         return [clean_line(place, 200) for place in places]
 
     def _referrers(self, nodes: Mapping[int, _Node]) -> Iterator[tuple[_Node, Any]]:
         """Yield the objects of the census that refer to these, each with the one that it refers to."""
-        referrers = gc.get_referrers(*[node.path[-1] for node in nodes.values()])
-        known = (each for each in referrers if id(each) in self._known and type(each) is not FrameType)
-        for referrer in chain(known, self._unknown):
-            for address in {id(each) for each in gc.get_referents(referrer)} & nodes.keys():
-                yield nodes[address], referrer
+        samples = [node.path[-1] for node in nodes.values()]
+        for at in range(0, len(samples), _TOGETHER):
+            # Each such call goes over all objects of the process.
+            if not self._within.has(_CALL * self._objects.list_s):
+                return
+            referrers = gc.get_referrers(*samples[at : at + _TOGETHER])
+            own = self._objects.own_addresses()
+            known = [each for each in referrers if address_of(each) not in own and type(each) is not FrameType]
+            for referrer in chain(known, self._unknown if not at else ()):
+                for some in self._within.chunks(gc.get_referents(referrer)):
+                    for address in nodes.keys() & set(map(address_of, some)):
+                        yield nodes[address], referrer
         for address, node in nodes.items():
             if (parent := self._parents.get(address)) is not None:
                 yield node, parent
@@ -169,7 +190,7 @@ class Holders:
         sample, kind = path[0], type(path[-1])
         *inner, held, holder = path
         if kind is dict:
-            module = self._modules.get(id(holder))
+            module = self._modules.get(address_of(holder))
             return None if module is None else _named(sample, held, _key(holder, held), self._module(module, holder))
         if kind is FunctionType:
             if held is not holder.__closure__ or len(inner) < 2:

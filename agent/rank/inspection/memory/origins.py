@@ -12,11 +12,12 @@ import sys
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import chain, islice
 from typing import Any, ClassVar, Final
 
 from ddptop.agent.rank.ahead import Unanswered
+from ddptop.agent.rank.inspection.memory.objects import Time, address_of
 from ddptop.agent.run.script.sources import Sources
 
 _FRAMES: Final = 24
@@ -29,6 +30,8 @@ _SCRIPTS_OWN: Final = "its script uses tracemalloc itself"
 _AGENT: Final = "ddptop/agent/"
 _MOST: Final = 2_000
 """New objects whose origin is looked up at most."""
+_MOST_BYTES: Final = 32 << 20
+"""Bytes of a record that is read whole at most: it is read at once."""
 
 _FLAGS: Final = type.__dict__["__flags__"]
 _HAS_DICT_BEFORE: Final = 1 << 4
@@ -42,7 +45,7 @@ def check_untraced(names: Container[int] = ()) -> None:
 
     Also where it may begin to unnoticed: `names` are the addresses of all that its modules and functions have.
     """
-    if tracemalloc.is_tracing() or id(tracemalloc.start) in names:
+    if tracemalloc.is_tracing() or address_of(tracemalloc.start) in names:
         raise Unanswered(_SCRIPTS_OWN)
 
 
@@ -93,31 +96,36 @@ class Origins:
         if not (self._is_ours and tracemalloc.is_tracing()):
             raise Unanswered(_SCRIPTS_OWN)
 
-    def take(self, objects: Iterable[list[object]]) -> Made:
+    def take(self, objects: Iterable[list[object]], within: Time) -> Made:
         """End it, and return where those of some objects were made that are new."""
         # As little as possible is allocated meanwhile: it is all recorded.
-        new = ((each, trace) for some in objects for each in some if (trace := _trace(each)) is not None)
+        pieces = (piece for some in objects for piece in within.chunks(some))
+        new = ((each, trace) for each in chain.from_iterable(pieces) if (trace := _trace(each)) is not None)
         found = list(islice(new, _MOST))
-        blocks = list(_tracemalloc._get_traces())
+        blocks = list(_tracemalloc._get_traces()) if self.own_bytes < _MOST_BYTES and within.has(0.0) else []
         self.end()
-        return Made({id(each): trace for each, trace in found}, blocks)
+        return Made(found, blocks)
 
 
 class Made:
     """The stacks that have made objects, by their addresses: for as long as these objects live."""
 
-    def __init__(self, traces: Mapping[int, Any], blocks: Sequence[Any]) -> None:
-        """Take stacks by the addresses of objects, and all blocks of memory that were allocated and live."""
-        self._traces = traces
+    def __init__(self, found: Iterable[tuple[object, Any]], blocks: Sequence[Any]) -> None:
+        """Take new objects with their stacks, and all blocks of memory that were allocated and live."""
+        self._found = {address_of(each): (each, trace) for each, trace in found}
         self._blocks = blocks
 
     def is_new(self, each: object) -> bool:
         """Say whether an object was made within these steps."""
-        return id(each) in self._traces
+        return address_of(each) in self._found
+
+    def of_types(self, types: Container[int]) -> list[object]:
+        """Return those of types with these addresses."""
+        return [each for each, _ in self._found.values() if address_of(type(each)) in types]
 
     def line(self, each: object, sources: Sources) -> str:
         """Return the line of the script that made an object, or a library's: `train.py:52`; empty: ours, or unknown."""
-        return _line(self._traces.get(id(each), ()), sources)
+        return _line(self._found.get(address_of(each), (each, ()))[1], sources)
 
     def of_objects(self, sources: Sources) -> tuple[str, int]:
         """Return the line with the most memory of Python objects, and its bytes; empty where there is none."""
@@ -126,9 +134,9 @@ class Made:
         for domain, size, frames, *_ in self._blocks:
             # NumPy's arrays have a domain of their own.
             if domain == 0:
-                if id(frames) not in lines:
-                    lines[id(frames)] = "" if _is_ours(frames, sources) else _line(frames, sources)
-                found[lines[id(frames)]] += size
+                if address_of(frames) not in lines:
+                    lines[address_of(frames)] = "" if _is_ours(frames, sources) else _line(frames, sources)
+                found[lines[address_of(frames)]] += size
         del found[""]
         return found.most_common(1)[0] if found else ("", 0)
 

@@ -9,6 +9,7 @@ import inspect
 import os
 import signal
 import sys
+import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable, Generator
@@ -24,6 +25,7 @@ from support.bases import marked
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.growth import sentence
 from ddptop.agent.rank.ahead import Passed, Unanswered
+from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.memory.censuses import Censuses
 from ddptop.agent.run.script.sources import Sources
@@ -38,6 +40,13 @@ NAME = Path(__file__).name
 GLOBAL: list[Any] = []
 
 
+class Told(threading.Event):
+    """The sign of life that a rank is held has been sent already."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return True
+
+
 class Training:
     """A loop whose boundaries call the censuses, as a session does."""
 
@@ -46,16 +55,23 @@ class Training:
         self.faults = Faults()
         sources = Sources(str(Path(__file__).parent), "/")
         stamps = cast(Any, SimpleNamespace(eventful=7))
-        self.censuses = Censuses(2, folder, stamps, lambda: sources, self.faults)
+        self.gate = Gate()
+        self.gate.is_told = Told()
+        self.now = self.held_s = 0.0
+        self.timeout_s: float | None = None
+        self.most_ms = wire.CENSUS_MS[0]
+        self.censuses = Censuses(2, folder, stamps, self.gate, lambda: sources, self.faults, lambda: self.now)
 
     def boundary(self) -> None:
         """End a step, where the training thread stands in its own function."""
         self.completed += 1
+        began = self.now
         if self.censuses.is_armed:
-            self.censuses.boundary(self.completed)
+            self.censuses.boundary(self.completed, self.timeout_s)
+        self.held_s += self.now - began
 
     def ask(self, first: int, steps: int = 3, token: str = "a", number: int = 0) -> wire.MemoryUse | None:
-        return self.censuses.ask(wire.Memory(1, token, number, first, steps), self.completed)
+        return self.censuses.ask(wire.Memory(1, token, number, first, steps, most_ms=self.most_ms), self.completed)
 
     def over(self, step: Callable[[], object], steps: int = 3) -> wire.MemoryUse:
         """Return the censuses before and behind so many steps."""
@@ -797,3 +813,137 @@ def test_what_was_freed_is_kept_by_the_heap_and_not_given_out(training: Training
     assert use.resident is not None
     assert use.resident.heap_kept_grown > 20 << 20
     assert use.resident.anonymous_grown < 4 << 20
+
+
+def test_no_call_of_a_census_is_an_event_for_each_object(training: Training) -> None:
+    """Of the hooks of `sys.addaudithook`, of which a library may have brought one along: each event runs their code."""
+    events = 0
+    counting = [True]
+
+    def hook(*_: object) -> None:
+        nonlocal events
+        events += counting[0]
+
+    # It stays for as long as the process lives.
+    sys.addaudithook(hook)
+    objects = [[number] for number in range(50_000)]
+    try:
+        training.over(lambda: None)
+    finally:
+        counting.clear()
+        counting.append(False)
+    assert events < len(objects) / 10
+
+
+def ticking(training: Training, seconds: float) -> None:
+    """Have the clock go on by so much at each look."""
+
+    def clock() -> float:
+        training.now += seconds
+        return training.now
+
+    training.censuses._clock = clock
+
+
+def test_both_censuses_end_in_the_time_that_is_given(training: Training) -> None:
+    """What is known by then is said, with how much was looked at; of the rest nobody says that it grew."""
+    objects = [{"a": number, "b": [number]} for number in range(60_000)]
+    kept: list[Any] = []
+    ticking(training, 0.001)
+    training.most_ms = 1_000
+
+    def step() -> None:
+        kept.append(torch.ones(100_000))
+        objects.extend({} for _ in range(9))
+
+    use = training.over(step)
+    assert not use.is_whole
+    assert any("objects were counted in this time" in remark for remark in use.remarks)
+    assert training.held_s < 1.1
+    # Tensors came first.
+    assert (grown(use).dtype, grown(use).grown) == ("float32", 3)
+    assert "not Python" not in sentence(use)
+
+
+def test_a_census_ends_within_a_quarter_of_the_timeout_of_a_group(training: Training) -> None:
+    """The other ranks wait in its collectives."""
+    ticking(training, 0.002)
+    training.timeout_s = 2.0
+    training.over(lambda: None)
+    assert training.held_s < 0.7
+
+
+def test_a_census_that_is_cancelled_ends_at_once(training: Training) -> None:
+    """By whoever asks for it, while the training thread counts."""
+    training.ask(2)
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            training.censuses.cancel("a")
+        return 0.0
+
+    training.censuses._asked.clock = clock  # type: ignore[union-attr]
+    training.boundary()
+    assert looks < 30
+    assert not tracemalloc.is_tracing()
+    with pytest.raises(Unanswered, match="cancelled"):
+        training.ask(2)
+
+
+def test_a_census_that_nobody_asks_for_again_ends(training: Training) -> None:
+    """Its observer was killed: the rank records nothing for anybody from the next step on."""
+    training.ask(2, 9)
+    training.boundary()
+    training.now += 3.9
+    training.boundary()
+    assert tracemalloc.is_tracing()
+    training.now += 0.2
+    training.boundary()
+    assert not tracemalloc.is_tracing()
+    assert not training.censuses.is_armed
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_what_torch_cannot_count_is_left_out_and_said(training: Training) -> None:
+    """Tensors of tensors are counted without their sizes; nothing of a subclass runs."""
+    ran: list[str] = []
+
+    class Own(torch.Tensor):
+        def numel(self) -> int:
+            ran.append("numel")
+            raise RuntimeError
+
+        def untyped_storage(self) -> Any:
+            ran.append("untyped_storage")
+            raise RuntimeError
+
+        @property
+        def layout(self) -> Any:  # type: ignore[override]
+            ran.append("layout")
+            raise RuntimeError
+
+    kept: list[Any] = [torch.eye(3).to_sparse(), torch.nested.nested_tensor([torch.ones(300_000), torch.ones(500_000)])]
+    use = training.over(lambda: kept.append(torch.ones(100_000).as_subclass(Own)))
+    assert ran == []
+    assert (grown(use).type, grown(use).grown, grown(use).shape) == ("Own", 3, (100_000,))
+    assert any(each.kind == "tensor" and each.bytes == 3_200_000 and each.shape == (None,) for each in use.kinds)
+    assert use.remarks == ("torch does not say the memory of 1 tensor of sparse_coo",)
+    assert use.is_whole
+
+
+def test_a_rank_says_that_it_is_held_for_its_census_and_since_when(training: Training) -> None:
+    """For as long as it is, and no longer."""
+    said: list[tuple[str, bool]] = []
+
+    class Said(Told):
+        def wait(self, timeout: float | None = None) -> bool:
+            said.append((training.gate.purpose, training.gate.held_up is not None))
+            return True
+
+    training.gate.is_told = Said()
+    training.over(lambda: None)
+    assert said == [("counting its memory", True)] * 2
+    assert training.gate.purpose == ""

@@ -17,6 +17,7 @@ from support.bases import marked
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.memory.censuses import Censuses
 from ddptop.agent.rank.inspection.memory.devices import Fullness
@@ -109,7 +110,9 @@ class Training:
         self.completed = 0
         self.faults = Faults()
         sources = Sources(str(Path(__file__).parent), "/")
-        self._censuses = Censuses(2, folder, cast(Any, SimpleNamespace(eventful=7)), lambda: sources, self.faults)
+        self._censuses = Censuses(
+            2, folder, cast(Any, SimpleNamespace(eventful=7)), Gate(), lambda: sources, self.faults, lambda: 0.0
+        )
 
     def use(self, number: int = 7, step: Callable[[], object] = lambda: None) -> wire.MemoryUse:
         """Return the censuses before and behind two steps; `step` is made in the first one."""
