@@ -14,8 +14,8 @@ from ddptop.agent.run.records import Ended, Run
 from ddptop.agent.text import clean, span
 
 STATES: Final = (
-    "starting", "running", "pausing", "paused", "held", "frozen", "stalled", "silent", "killing", "ending",
-    "finished", "ended", "stopped", "failed", "killed", "lost",
+    "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing", "ending",
+    "finished", "ended", "stopped", "failed", "killed", "lost", "held",
 )  # fmt: skip
 """The states of a run or a rank that this version knows; a newer agent may send others. `held`: for some work of ours,
 as a probe; `frozen`: its processes are stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`:

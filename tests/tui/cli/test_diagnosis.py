@@ -19,7 +19,7 @@ from ddptop.agent.observer.record import probes
 from ddptop.agent.observer.record.memory import FILE, Censused, RankMemory
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.agent.wire import Facts, MemoryUse, ObjectKind
+from ddptop.agent.wire import CENSUS_MS, Facts, MemoryUse, ObjectKind
 from ddptop.tui.cli.main import main
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.model.diagnosis.kept import newest
@@ -105,8 +105,10 @@ def asked(run: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> list[tuple[obj
     """What the observer was asked for; it keeps a diagnosis of the kind and says in which folder."""
     found: list[tuple[object, ...]] = []
 
-    def diagnose(_: object, kind: str, waiting: object, *, steps: int, ranks: object, culprit: bool) -> str:
-        found.append((kind, steps, ranks, culprit))
+    def diagnose(
+        _: object, kind: str, waiting: object, *, steps: int, ranks: object, culprit: bool, most_ms: int
+    ) -> str:
+        found.append((kind, steps, ranks, culprit, *([most_ms] if most_ms != CENSUS_MS[0] else [])))
         return str(KEEP[kind](run))
 
     monkeypatch.setattr(RunControl, "diagnose", diagnose)
@@ -125,6 +127,7 @@ def asked(run: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> list[tuple[obj
         ("memory", (3, FIRST, True)),
         ("memory --ranks culprit --steps 1000", (1000, None, True)),
         ("memory --ranks 0,2", (3, (0, 2), False)),
+        ("memory --ranks 0,2 --limit 4.5", (3, (0, 2), False, 4_500)),
     ],
 )
 def test_the_ranks_that_are_named_are_asked_for(

@@ -10,6 +10,7 @@ from ddptop.tui.model.frame import ENDED, STATES
 LIVE = {
     "running": {"pause", "checkpoint", "memory", "profile", "probe", "stop", "kill"},
     "stalled": {"pause", "freeze", "checkpoint", "memory", "profile", "probe", "stop", "kill"},
+    "held": {"pause", "checkpoint", "memory", "profile", "probe", "stop", "kill"},
     "pausing": {"cancel", "freeze", "kill"},
     "paused": {"resume", "step", "checkpoint", "probe", "stop", "kill"},
     "frozen": {"resume", "kill"},

@@ -11,7 +11,7 @@ import gc
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import compress
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodDescriptorType
@@ -127,7 +127,7 @@ class Objects:
         self,
         within: Time,
         variables: Iterable[object] = (),
-        classes: Iterable[type] = (),
+        classes: Sequence[type] = (),
         own: Collection[object] = (),
     ) -> None:
         """Gather them.
@@ -176,7 +176,8 @@ class Objects:
             if (kind := type(each)) is self._tensor or kind is parameter
         ]
         """The plain ones."""
-        others = [each for kind in classes for some in within.chunks(self._all) for each in some if type(each) is kind]
+        pieces = within.chunks(self._all) if classes else ()
+        others = [each for some in pieces for kind in classes for each in some if type(each) is kind]
         self._arrays, self._texts = self._untracked(list(variables))
         newest = self._all[: -_NEWEST - 1 : -1]
         self.traceable: tuple[list[object], ...] = (self._tensors, others, self._arrays, self._texts, newest)
@@ -199,6 +200,7 @@ class Objects:
         sizes: Counter[int] = Counter()
         types: dict[int, type] = {}
         of_tensors: set[int] = set()
+        others: set[int] = set()
         of_arrays: set[int] = set()
         tensors: list[Any] = []
         arrays: list[Any] = []
@@ -216,20 +218,20 @@ class Objects:
                 }
                 of_tensors |= {each for each, kind in met.items() if tensor is not None and _is_tensor(kind, tensor)}
                 of_arrays |= {each for each, kind in met.items() if array is not None and issubclass(kind, array)}
-                types |= met
+                others, types = of_tensors - plain, types | met
             counts.update(addresses)
             for each, address in zip(some, addresses, strict=True):
                 if address in _SIZED:
                     sizes[address] += sys.getsizeof(each)
-            if not present.isdisjoint(of_tensors - plain):
-                tensors += compress(some, map((of_tensors - plain).__contains__, addresses))
+            if not present.isdisjoint(others):
+                tensors += compress(some, map(others.__contains__, addresses))
             if not present.isdisjoint(of_arrays):
                 arrays += compress(some, map(of_arrays.__contains__, addresses))
         for each in self._own:
             if gc.is_tracked(each):
                 counts[address_of(type(each))] -= 1
                 sizes[address_of(type(each))] -= sys.getsizeof(each)
-        self.classes = tuple(types[address] for address in of_tensors - plain)
+        self.classes = tuple(types[address] for address in others)
         self._count_tensors(tensors)
         if array is not None:
             self._count_arrays(array, [*self._arrays, *arrays])
@@ -398,8 +400,9 @@ class Objects:
         for address, kind in types.items():
             if str(_attributes(kind).get("__module__")).startswith(_OWN_MODULES):
                 continue
-            size = sizes[address] or counts[address] * (_HEAD + _SIZE.__get__(kind))
-            self._add_type(kind, Amount(counts[address], size))
+            # What was left out may be of the census itself, whose objects are subtracted.
+            number = max(0, counts[address])
+            self._add_type(kind, Amount(number, max(0, sizes[address]) or number * (_HEAD + _SIZE.__get__(kind))))
 
 
 def _shape(of_tensor: Any, each: Any) -> tuple[int | None, ...]:

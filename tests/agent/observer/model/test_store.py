@@ -140,6 +140,28 @@ def test_what_cannot_be_had_is_counted():
     assert frame_at(store, 2.0).ranks[0].loss == 0.5
 
 
+def test_a_rank_that_is_held_for_some_work_is_no_stall_of_another():
+    """The run is held, with the work and the time; its other rank, which waits for that, is not stalled; no event."""
+    store = Store(RUN)
+    for rank in range(2):
+        store.apply(wire.Steps(rank, (step(1),)), 1.0)
+    for now in (20.0, 30.0):
+        counting = beat(0, state="held", step_at_ns=10**9, held_at_ns=10**10)
+        store.apply(msgspec.structs.replace(counting, activity="counting its memory"), now)
+        store.apply(beat(1, step_at_ns=10**9), now)
+        frame = frame_at(store, now)
+        assert (frame.state, frame.stands, frame.held_since) == ("held", False, 10.0)
+        held, waits = frame.ranks
+        assert (held.state, held.activity) == ("held", f"counting its memory, {now - 10:.0f} s")
+        assert (waits.state, waits.stands) == ("running", False)
+        assert frame.held == f"held: rank 0, counting its memory, {now - 10:.0f} s"
+    store.apply(beat(0, step=2, step_at_ns=31 * 10**9, released_at_ns=31 * 10**9), 31.0)
+    store.apply(beat(1, step=2, step_at_ns=31 * 10**9), 31.0)
+    frame = frame_at(store, 31.0)
+    assert (frame.state, frame.held) == ("running", "")
+    assert not frame.events
+
+
 def test_a_run_is_paused_only_when_every_live_rank_is():
     """One held rank is `pausing`; all are `paused`, since when, and at which step."""
     store = Store(RUN)

@@ -255,3 +255,26 @@ def test_the_end_of_a_hold_is_known_before_the_held_thread_wakes():
         assert gate.held_at_ns is not None
         assert gate.held_at_ns <= released
     thread.join()
+
+
+def test_a_hold_for_some_work_has_a_purpose_and_a_pause_has_none() -> None:
+    """Under a lease for as long as it lasts, also between two parts of the work; a new lease begins without one."""
+    gate = Gate()
+    gate.promise("a", 60)
+    training = threading.Thread(target=step_of, args=(gate,))
+    training.start()
+    until(lambda: gate.held, "held")
+    assert gate.purpose == ""
+    gate.do("a", "part 1", "probing", lambda: 1)
+    until(lambda: gate.do("a", "part 1", "probing", lambda: 1) == 1, "done")
+    assert gate.purpose == "probing"
+    gate.promise("b", 60)
+    assert gate.purpose == ""
+    gate.do("b", "save", "saving a checkpoint", lambda: 2)
+    assert gate.purpose == "saving a checkpoint"
+    until(lambda: gate.do("b", "save", "saving a checkpoint", lambda: 2) == 2, "saved")
+    gate.commit("b", 1)
+    assert gate.purpose == ""
+    gate.resume()
+    training.join()
+    assert gate.purpose == ""

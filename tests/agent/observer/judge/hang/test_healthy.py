@@ -103,6 +103,12 @@ def is_paused(run: Run, seconds: float) -> None:
     run.spend(seconds, lambda rank, _: Spot(state="paused", activity="held at step 7", calls=run.calls))
 
 
+def has_a_rank_counted(run: Run, seconds: float) -> None:
+    """Rank 0 is held for some work of ours, and the others wait for it in a collective."""
+    held = Spot(state="held", activity="counting its memory", calls=run.calls)
+    run.spend(seconds, lambda rank, at: waits(run.calls + 1, seconds=at) if rank else held)
+
+
 def goes_step_by_step(run: Run, seconds: float) -> None:
     """Held, and let go for one step each time."""
     for _ in range(3):
@@ -134,7 +140,7 @@ def hears_late(run: Run, seconds: float) -> None:
 PARTS: tuple[Part, ...] = (
     train, all_evaluate, rank_0_evaluates, rank_0_saves, rank_0_writes_to_a_slow_disk, all_sleep_in_one_line,
     evaluates_with_collectives, loads_slowly, rank_0_reads_a_large_pickle, compiles, is_paused, goes_step_by_step,
-    is_frozen, has_no_core, hears_late,
+    has_a_rank_counted, is_frozen, has_no_core, hears_late,
 )  # fmt: skip
 
 

@@ -850,7 +850,7 @@ def test_both_censuses_end_in_the_time_that_is_given(training: Training) -> None
     objects = [{"a": number, "b": [number]} for number in range(60_000)]
     kept: list[Any] = []
     ticking(training, 0.001)
-    training.most_ms = 1_000
+    training.most_ms = 2_000
 
     def step() -> None:
         kept.append(torch.ones(100_000))
@@ -858,8 +858,8 @@ def test_both_censuses_end_in_the_time_that_is_given(training: Training) -> None
 
     use = training.over(step)
     assert not use.is_whole
-    assert any("objects were counted in this time" in remark for remark in use.remarks)
-    assert training.held_s < 1.1
+    assert any("in this time" in remark for remark in use.remarks)
+    assert training.held_s < 2.1
     # Tensors came first.
     assert (grown(use).dtype, grown(use).grown) == ("float32", 3)
     assert "not Python" not in sentence(use)
