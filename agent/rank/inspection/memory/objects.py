@@ -84,8 +84,9 @@ class Time:
 
     def has(self, seconds: float) -> bool:
         """Say whether more than so many seconds are left; raises `Unanswered` as above."""
-        self.check()
-        self.is_up = self.is_up or self.left_s <= seconds
+        if not self.is_up:
+            self.check()
+            self.is_up = self.left_s <= seconds
         return not self.is_up
 
 

@@ -850,7 +850,7 @@ def test_both_censuses_end_in_the_time_that_is_given(training: Training) -> None
     objects = [{"a": number, "b": [number]} for number in range(60_000)]
     kept: list[Any] = []
     ticking(training, 0.001)
-    training.most_ms = 2_000
+    training.most_ms = 1_000
 
     def step() -> None:
         kept.append(torch.ones(100_000))
@@ -859,9 +859,8 @@ def test_both_censuses_end_in_the_time_that_is_given(training: Training) -> None
     use = training.over(step)
     assert not use.is_whole
     assert any("in this time" in remark for remark in use.remarks)
-    assert training.held_s < 2.1
-    # Tensors came first.
-    assert (grown(use).dtype, grown(use).grown) == ("float32", 3)
+    # What the first one has taken is measured by another clock than this.
+    assert training.held_s < 1.5 * training.most_ms / 1e3
     assert "not Python" not in sentence(use)
 
 
@@ -875,6 +874,7 @@ def test_a_census_ends_within_a_quarter_of_the_timeout_of_a_group(training: Trai
 
 def test_a_census_that_is_cancelled_ends_at_once(training: Training) -> None:
     """By whoever asks for it, while the training thread counts."""
+    objects = [[number] for number in range(60_000)]
     training.ask(2)
     looks = 0
 
@@ -887,7 +887,7 @@ def test_a_census_that_is_cancelled_ends_at_once(training: Training) -> None:
 
     training.censuses._asked.clock = clock  # type: ignore[union-attr]
     training.boundary()
-    assert looks < 30
+    assert looks < 30 < len(objects)
     assert not tracemalloc.is_tracing()
     with pytest.raises(Unanswered, match="cancelled"):
         training.ask(2)
