@@ -19,8 +19,8 @@ STATES: Final = (
 )  # fmt: skip
 """The states of a run or a rank that this version knows; a newer agent may send others. `held`: for some work of ours,
 as a probe; `frozen`: its processes are stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`:
-no sign of life; `ending`: all ranks have ended without an error, and their launcher has not; `ended`: by itself, with
-an unknown exit code; `lost`: gone without a record of its end."""
+no sign of life; `ending`: all ranks have ended, and their launcher has not; `ended`: by itself, with an unknown exit
+code; `lost`: gone without a record of its end."""
 
 _KILL_S: Final = 3.0
 """Seconds that a kill takes beside its grace period."""
