@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import re
-
+import msgspec
 import readme
 
 
-def test_every_package_is_in_the_wheel() -> None:
-    """A folder with an `__init__.py` that the list of packages lacks would be missing where ddptop is installed."""
-    here = {
-        "ddptop." + ".".join(path.parent.relative_to(readme.ROOT).parts)
-        for top in ("agent", "trainers", "tui")
-        for path in (readme.ROOT / top).rglob("__init__.py")
+def test_every_file_is_in_the_wheel() -> None:
+    """Modules are found in the folders of the packages; any other file is installed only where package data name it."""
+    settings = msgspec.toml.decode((readme.ROOT / "pyproject.toml").read_bytes())["tool"]["setuptools"]
+    # A list would be taken in place of what is there.
+    assert "packages" not in settings
+    folders = settings["package-dir"]
+    assert folders == {f"ddptop.{top}": top for top in ("agent", "trainers", "tui")}
+    named = {
+        path
+        for package, patterns in settings["package-data"].items()
+        for pattern in patterns
+        for path in (readme.ROOT / package.removeprefix("ddptop.").replace(".", "/")).glob(pattern)
     }
-    text = (readme.ROOT / "pyproject.toml").read_text()
-    listed = re.search(r"^packages = \[$(.*?)^\]$", text, re.MULTILINE | re.DOTALL)
-    assert listed is not None
-    assert set(re.findall(r'"(ddptop\.[\w.]+)"', listed.group(1))) == here
+    there = {path for top in folders.values() for path in (readme.ROOT / top).rglob("*") if path.is_file()}
+    assert {path for path in there if path.suffix not in (".py", ".pyc")} == named
