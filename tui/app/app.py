@@ -470,8 +470,6 @@ class DdptopApp(App[None]):
 
     @on(RunScreen.Viewed)
     def _view_chosen(self, message: RunScreen.Viewed) -> None:
-        # What it asks for is not to wait for the next frame.
-        self.between.resume()
         if self._hint is not None:
             self._hint.use(f"view.{message.name}")
 
