@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from typing import Any, Final
@@ -83,7 +84,7 @@ def parts(tensors: Any) -> frozenset[int]:
             found.add(0)
         elif other is not None and other.numel() == 1 and (factor := other.item()):
             divisor = factor if kind == "DivBackward0" else 1 / factor
-            if abs(divisor - round(divisor)) < _ROUNDING * divisor:
+            if math.isfinite(divisor) and abs(divisor - round(divisor)) < _ROUNDING * divisor:
                 found.add(round(divisor))
         made = made.next_functions[0][0]
     return frozenset(found)

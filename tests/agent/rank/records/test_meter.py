@@ -142,6 +142,8 @@ def test_overflow_drops_the_oldest_and_counts():
         (lambda loss: loss / 4, 3, True),
         (lambda loss: loss / 1234, 4, True),
         (lambda loss: loss / 1234, 1, False),
+        (lambda loss: loss * float("nan"), 4, False),
+        (lambda loss: loss / float("inf"), 4, False),
         (lambda loss: loss / torch.ones((), device="meta"), 4, True),
         (lambda loss: torch.compile(lambda it: it / 4, backend="aot_eager")(loss), 4, True),
     ],
