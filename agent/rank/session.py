@@ -565,6 +565,7 @@ class Session:
         bare = self.bare_beat(seq, refused)
         own = self._script.total_steps
         told = self.totals.current() if own is None else None
+        calls, calls_in = self.collectives.since(bare.step)
         return msgspec.structs.replace(
             bare,
             activity=self._activity(bare.state),
@@ -592,6 +593,8 @@ class Session:
             flops=self.diagnoses.counting.flops,
             peak=self.diagnoses.counting.peak,
             threads=self._pools.threads(self._gauges.children),
+            calls=calls,
+            calls_in=calls_in,
         )
 
     def _activity(self, state: str) -> str:

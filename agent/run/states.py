@@ -212,11 +212,6 @@ def stands(step_age_s: float | None, step_ms: float | None) -> bool:
     return step_age_s > max(_STANDS_S, min(_STANDS_STEPS * step_s, max(_SLOW_STANDS_S, STALLED_STEPS * step_s)))
 
 
-def describe_standing(step_age_s: float) -> str:
-    """Return `no step for 8 s`."""
-    return f"no step for {span(step_age_s)}"
-
-
 def in_run(rank: str, run: str, culprit: bool) -> str:
     """Return a rank's state in the light of the run's.
 

@@ -304,6 +304,9 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     """Part of the operations that the devices of the ranks could do, of those ranks for which both are known."""
     named_from_ms: float | None = None
     """Milliseconds a step from which a delay of any one rank would be told within seconds; None where none would be."""
+    goes_on: Line = ""
+    """Of a run that stands and makes collectives all the same: `makes no optimizer step since step 8, and goes on: 848
+    calls in group 0`."""
 
     @property
     def verdict(self) -> Verdict | None:

@@ -234,6 +234,10 @@ class Beat(Message, frozen=True, tag="beat"):
     """Such operations a second that the device can do. None: not known, as of a CPU."""
     threads: Threads | None = None
     """None: not read yet, which the training thread does at the end of a recorded step."""
+    calls: Count = 0
+    """Collectives of one group since the heartbeat that first had this `step`; 0 where it has ceased to make any."""
+    calls_in: Label = ""
+    """That group: the one with most of them."""
 
 
 class Steps(Message, frozen=True, tag="steps"):

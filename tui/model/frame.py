@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
-from ddptop.agent.text import in_ms, plural, ranks_in_spans
+from ddptop.agent.text import in_ms, plural, ranks_in_spans, span
 from ddptop.agent.wire import HELD as HELD
 from ddptop.agent.wire.frames import EventLine as EventLine
 from ddptop.agent.wire.frames import RankFrame as RankFrame
@@ -84,6 +84,13 @@ class Frame(RunFrame, frozen=True, kw_only=True, tag=False, gc=True):
             return None
         known = zip(self.values("step_age_s"), self.values("state"), strict=True)
         return min((age for age, state in known if age is not None and state not in ENDED), default=None)
+
+    @property
+    def standing(self) -> str:
+        """What a run does that makes no steps: `no step for 8 s`; empty where it makes some, or is not to."""
+        if (standing_s := self.standing_s) is None:
+            return ""
+        return self.goes_on or f"no step for {span(standing_s)}"
 
     @property
     def held(self) -> str:

@@ -10,12 +10,14 @@ import re
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import hung
+from ddptop.agent.observer.model.ranks.rank import RankModel
 from ddptop.agent.run.states import ENDED
 from ddptop.agent.text import span
 from ddptop.agent.wire.frames import EventLine
@@ -86,7 +88,12 @@ class Changes:
         self._state = state
 
     def note_ranks(
-        self, now: float, state: str, ranks: Mapping[int, str], withheld: Collection[int] = frozenset()
+        self,
+        now: float,
+        state: str,
+        ranks: Mapping[int, str],
+        withheld: Collection[int] = frozenset(),
+        models: Mapping[int, RankModel] = MappingProxyType({}),
     ) -> None:
         """Tell of ranks that have come into a state that others are to know of, in a run that is in `state`.
 
@@ -99,7 +106,9 @@ class Changes:
         for rank, each in ranks.items():
             before = self._ranks.get(rank)
             if before not in (None, each) and (each in ("silent", "stalled") or each == "frozen" != state):
-                self.add(EventLine(now, f"rank {rank} is {each}", rank, _level(each)))
+                goes_on = models[rank].goes_on if each == "stalled" and rank in models else ""
+                text = f"rank {rank} {goes_on or f'is {each}'}"
+                self.add(EventLine(now, text, rank, _level(each)))
         self._ranks = ranks
 
     def note_verdicts(self, now: wire.Verdicts) -> None:

@@ -123,6 +123,7 @@ class Framer:
             grace_s=run.grace_s,
             placed=any(beat.coordinates for beat in beats),
             stands=stands,
+            goes_on=next(filter(None, (model.goes_on for model in models.values())), "") if stands else "",
             on_hosts=tuple(self.hosts),
             unlinked=store.unlinked,
             unlinked_why=store.hosts.why,

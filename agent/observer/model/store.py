@@ -334,7 +334,7 @@ class Store:
         if begun and not over:
             self.changes.note_state(now, situation.state)
         withheld = self.hosts.withheld(situation, self.ranks, self._thresholds.silent_s)
-        self.changes.note_ranks(now, situation.state, situation.ranks, withheld)
+        self.changes.note_ranks(now, situation.state, situation.ranks, withheld, self.ranks)
 
     @property
     def unlinked(self) -> tuple[int, ...]:

@@ -63,6 +63,10 @@ _FROM_CPP_NS: Final = 5_000
 """Nanoseconds that torch takes to call the two hooks around a collective, which no clock inside of them sees:
 4.5 us for two empty ones on a fast machine, 10 us on one whose steps take twice as long."""
 _MOST_NOTED: Final = 256
+_WENT_ON_NS: Final = 3_000_000_000
+"""Nanoseconds after a step for which a rank makes collectives before it is said to go on without a further one."""
+_QUIET_NS: Final = 10_000_000_000
+"""Nanoseconds without a collective after which it does not."""
 _STRIDE_CALLS: Final = 256
 """Calls after which their rate is measured again."""
 _POINT_TO_POINT: Final = frozenset({"send", "recv"})
@@ -85,6 +89,19 @@ class Forming(NamedTuple):
     """Timeout of its calls, None where that is the default."""
     began: int
     """By the clock of the stamps."""
+
+
+class _Since(NamedTuple):
+    """The calls at the moment at which a step was first known to be the last."""
+
+    step: int
+    at: int
+    """By the clock of the stamps."""
+    calls: dict[str, int]
+    """By group."""
+    newest: dict[str, int]
+    """The calls at the last moment at which there were more."""
+    newest_at: int
 
 
 class Collectives:
@@ -123,6 +140,7 @@ class Collectives:
         """A collective, a send or a receive was called."""
         self._aside: int | None = None
         """The thread whose calls are not the training's."""
+        self._since_step: _Since | None = None
         self.groups: dict[str, Counted] = {}
         """By name, the calls of each process group."""
         self.forming: Forming | None = None
@@ -164,6 +182,26 @@ class Collectives:
         # The wrapper does not see what C++ calls of itself, such as functional collectives.
         seen = self.mechanism == HOOKS if self._watches else self.expects_groups
         return seen and not may_be_unseen(watches=self._watches)
+
+    def since(self, step: int) -> tuple[int, str]:
+        """Return the calls of the group with most of them since that step, the last one, and that group.
+
+        They are counted from the first time that this is asked of the step. There are none where the rank has made
+        calls only in the beginning of that time, or none for long: then it does not go on.
+        """
+        now, calls = self._stamps.clock(), {name: group.calls for name, group in tuple(self.groups.items())}
+        since = self._since_step
+        if since is None or since.step != step:
+            since = _Since(step, now, calls, calls, now)
+        elif calls != since.newest:
+            since = since._replace(newest=calls, newest_at=now)
+        self._since_step = since
+        went_on = since.newest_at - since.at
+        if went_on < _WENT_ON_NS or now - since.newest_at > min(_QUIET_NS, went_on):
+            return 0, ""
+        made = {name: number - since.calls.get(name, 0) for name, number in calls.items()}
+        most = max(made, key=made.__getitem__, default="")
+        return max(0, made.get(most, 0)), most
 
     def open(self, main: FrameType | None) -> list[Open]:
         """Return the calls that have not completed, oldest first; `main` is the training thread's innermost frame."""

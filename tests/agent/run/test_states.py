@@ -12,7 +12,6 @@ from ddptop.agent.run.states import (
     STATES,
     Evidence,
     describe,
-    describe_standing,
     in_run,
     of_rank,
     of_run,
@@ -163,9 +162,3 @@ def test_a_run_stands_after_seconds_and_usual_steps(step_ms: float, longest_s: f
 def test_what_is_not_known_does_not_stand(age: float | None, step_ms: float | None) -> None:
     """Before the first step nothing is usual."""
     assert not stands(age, step_ms)
-
-
-@pytest.mark.parametrize(("age", "said"), [(2.1, "2 s"), (63.4, "63 s"), (600, "10 min"), (8000, "2 h")])
-def test_how_long_a_run_stands_is_said_as_a_fact(age: float, said: str) -> None:
-    """The sentence names no culprit: the run may be in an evaluation."""
-    assert describe_standing(age) == f"no step for {said}"

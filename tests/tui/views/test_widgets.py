@@ -315,6 +315,19 @@ def test_a_run_that_stands_has_no_rates() -> None:
     assert [status.as_json(each)["standing_s"] for each in (going, still)] == [None, 50.0]
 
 
+def test_a_run_that_goes_on_without_optimizer_steps_is_not_said_to_stand_still() -> None:
+    """Header, card, plain line and JSON say what it does, in the same words; a NaN is said before it."""
+    says = "makes no optimizer step since step 8, and goes on: 848 calls in group 0"
+    shown = frame("stalled", stands=True, goes_on=says)
+    shown = replace(shown, ranks=tuple(replace(rank, step_age_s=50.0) for rank in shown.ranks))
+    assert shown.standing_s == 50.0
+    assert message(shown, KEYS)[0].startswith(f"{says} · ")
+    sick = replace(shown, ranks=(replace(shown.ranks[0], health="loss is nan since step 9"), *shown.ranks[1:]))
+    assert message(sick, KEYS)[0] == f"rank 0: loss is nan since step 9 · {says}"
+    assert says in card(shown)
+    assert status.as_json(shown)["goes_on"] == says
+
+
 def test_a_narrow_header_keeps_what_matters() -> None:
     """In 80 cells the loss stays before samples/s, and a verdict is there whole, in two rows."""
     text = "rank 2 holds the group back by 31.4 ms a step (38%): all phases, most in data loading, since step 1204"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ddptop.agent.observer.model.hosts import UNREPORTED
-from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
 from ddptop.tui.cli.output.plain import progress, throughput
@@ -49,7 +48,7 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
     lines = [
         *(_hang(frame, stuck) if stuck is not None and urgent else ()),
         _GAP.join(each for each in (frame.run, frame.state, frame.program, _ranks(frame), place) if each),
-        *([] if frame.standing_s is None or stuck is not None else [describe_standing(frame.standing_s)]),
+        "" if stuck is not None else frame.standing,
         *(verdict.text for verdict in frame.verdicts),
         judging(frame),
         _faults(frame),

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
 from ddptop.tui.cli.parsing import as_called
@@ -95,7 +94,7 @@ class PlainView:
         if standing is None:
             self._next_standing_s = 0.0
         elif standing >= self._next_standing_s:
-            said = describe_standing(standing)
+            said = frame.standing
             if stuck is not None:
                 said = " · ".join(filter(None, (stuck.text, hang.countdown(frame, stuck))))
             self._say(frame.at, f"{progress(frame)}  {said}")

@@ -46,6 +46,7 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "flops_per_s": _number(frame.flops_per_s),
         "mfu": _number(frame.mfu),
         "standing_s": _number(frame.standing_s),
+        "goes_on": frame.goes_on or None,
         "pid": frame.torchrun_pid,
         "supervised": frame.supervised,
         "unobserved_s": _number(frame.unobserved_s),

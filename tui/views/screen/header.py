@@ -10,7 +10,6 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from ddptop.agent.observer.actions.polled import awaited, named
-from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge
@@ -322,13 +321,14 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
         return f"no sign of life from any rank{for_}: {what}", "bold state-silent"
     sick = next((index for index, health in enumerate(frame.values("health")) if health is not None), None)
     if sick is not None:
-        return f"rank {frame.ranks[sick].rank}: {frame.ranks[sick].health}", "bold level-error"
-    standing = frame.standing_s
-    stands = "" if standing is None else describe_standing(standing)
+        trouble = f"rank {frame.ranks[sick].rank}: {frame.ranks[sick].health}"
+        return _BETWEEN.join(filter(None, (trouble, frame.goes_on))), "bold level-error"
+    stands = frame.standing
     if frame.verdict is not None:
         return _BETWEEN.join(filter(None, (stands, frame.verdict.text))), "bold rank-slow"
     if stands or frame.state == "stalled":
-        return f"{stands or 'no step'}: {keys['run.stacks']} shows where each rank stands", "bold state-stalled"
+        shows = f"{keys['run.stacks']} shows where each rank stands"
+        return f"{stands or 'no step'}{_BETWEEN if frame.goes_on else ': '}{shows}", "bold state-stalled"
     if frame.cause is not None:
         return frame.cause, "bold level-error"
     return judging(frame), "label"

@@ -12,6 +12,7 @@ from ddptop.agent.observer.model.thresholds import Thresholds
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
+from ddptop.agent.text import clean, plural
 from ddptop.agent.wire import HELD, PHASES, Beat, Hello, Step, Summary
 from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of
 
@@ -303,6 +304,16 @@ class RankModel:
         released_at_ns = 0 if self.beat is None else self.beat.released_at_ns or 0
         told = max(step_at_ns, released_at_ns) / 1e9
         return max(told - self.lag_s if self.lag_s else told, self._stopped_at or 0.0)
+
+    @property
+    def goes_on(self) -> str:
+        """A line on its calls since its last step, where it makes calls and no step; else empty."""
+        beat = self.beat
+        if beat is None or not beat.calls:
+            return ""
+        step = "step" if beat.steps_are else "optimizer step"
+        calls = f"{plural(beat.calls, 'call')} in group {clean(beat.calls_in, 30)}"
+        return f"makes no {step} since step {beat.step:,}, and goes on: {calls}"
 
     def heard_age(self, now: float) -> float | None:
         """Return the seconds since anything came from it."""

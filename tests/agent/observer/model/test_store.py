@@ -190,6 +190,23 @@ def test_life_and_progress_are_told_apart():
     assert frame_at(store, 60.5).ranks[0].state == "running"
 
 
+def test_a_rank_that_goes_on_without_optimizer_steps_is_said_to():
+    """Where collectives are made and no step, the run's frame and the event say so; where there are none, it stalls."""
+    told = []
+    for calls in (848, 0):
+        store = Store(RUN)
+        for rank in (0, 1):
+            store.apply(beat(rank, step=8, step_at_ns=10**9), 2.0)
+            store.apply(wire.Steps(rank, (step(8),)), 2.0)
+            frame_at(store, 2.0)
+        for rank in (0, 1):
+            store.apply(beat(rank, step=8, step_at_ns=10**9, calls=calls, calls_in="0"), 60.0)
+        shown = frame_at(store, 60.0)
+        told.append((shown.goes_on, shown.standing, [event.text for event in shown.events if event.rank == 0]))
+    says = "makes no optimizer step since step 8, and goes on: 848 calls in group 0"
+    assert told == [(says, says, [f"rank 0 {says}"]), ("", "no step for 59 s", ["rank 0 is stalled"])]
+
+
 @pytest.mark.parametrize("how", ["resume", "step"])
 def test_a_pause_counts_for_no_stall(how: str):
     """After a pause of 30 s, or a step out of it, a rank has the usual time until it is stalled."""

@@ -18,7 +18,7 @@ from support.harness import until, write_script
 from support.processes.ranks import observed
 
 from ddptop.agent.rank.collectives import timing, wrapper
-from ddptop.agent.rank.collectives.backends import Backend, Backends
+from ddptop.agent.rank.collectives.backends import Backend, Backends, Counted
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records import meter
@@ -221,6 +221,24 @@ def test_on_a_device_the_duration_is_unknown_until_the_device_has_passed_both_ev
     assert (call.duration, collectives.outstanding) == (250_000, 0)
     (collective,) = meter.record(stamps.finished[0]).collectives
     assert (collective.duration_ns, collective.on_device) == (250_000, True)
+
+
+def test_calls_after_the_last_step_are_counted_while_they_go_on() -> None:
+    """A rank that enters a collective of its next step and stays there does not go on; one that makes many does."""
+    clock = Clock(0)
+    collectives = Collectives(Stamps(clock, clock), Faults())
+    groups = collectives.groups = {name: Counted(lambda: None) for name in ("0", "1")}
+    groups["0"].calls = 17
+
+    def heard(step: int, calls: int) -> tuple[int, str]:
+        clock.now += 10**9
+        groups["0"].calls += calls
+        return collectives.since(step)
+
+    assert [heard(8, calls) for calls in (2, 1, 0, 0, 0, 0)] == [(0, "")] * 6, "it hangs in the next step"
+    assert [heard(9, 10) for _ in range(5)] == [(0, "")] * 3 + [(30, "0"), (40, "0")]
+    assert [heard(9, 0)[0] for _ in range(6)] == [40] * 4 + [0] * 2, "it has ceased to"
+    assert heard(10, 10) == (0, ""), "a step begins anew"
 
 
 def on_device(captures: Captures) -> tuple[Collectives, FakeBackends, list[FakeEvent]]:
