@@ -33,8 +33,8 @@ _AGAIN_MS: Final = 200
 """Longest experiment of another look."""
 _AGAIN: Final = 3
 """Times that it is tried again."""
-_EXPERIMENTS: Final = 3
-"""Experiments of a rank, about."""
+_EXPERIMENTS: Final = 2
+"""Experiments of a rank, about, of which one is on files."""
 _SILENT_S: Final = 8.0
 """Seconds for which a rank may answer nothing: its own agent may not get a core meanwhile."""
 _NAP_S: Final = 0.02
@@ -249,8 +249,8 @@ def _ranks_again(parts: _Parts) -> None:
     if len(suspected) > _MOST_AGAIN:
         parts.found.left_out.append(f"a second look at {plural(len(suspected) - _MOST_AGAIN, 'rank')}")
     worst = dict(itertools.islice(suspected.items(), _MOST_AGAIN))
-    files = any(judge.is_of_disk(name) for each in worst.values() for name in each.names)
-    turns = _turns(parts.of[rank] for rank in sorted({*worst, *(each.peer for each in worst.values())}))
+    files = any(judge.is_of_disk(name) for _, names in worst.values() for name in names)
+    turns = _turns(parts.of[rank] for rank in sorted({*worst, *(peer for peer, _ in worst.values())}))
     experiments = _EXPERIMENTS if files else _EXPERIMENTS - 1
     # Shorter ones where time is short: a rank is named by two looks.
     two_s = judge.LEAST_AGAIN * len(turns) * parts.stretch * experiments
@@ -268,16 +268,14 @@ def _ranks_again(parts: _Parts) -> None:
             for rank, probed in done.items():
                 parts.of[rank].again.append(_made(probed))
                 if closely:
-                    parts.of[rank].closer = probed.facts
+                    parts.of[rank].facts = probed.facts
 
 
 def _connections_again(parts: _Parts) -> None:
     """Have the connections that look slow try again, each beside one that does not."""
     found = parts.found
-    slow = judge.suspected_connections(found)
-    worst = sorted(slow, key=lambda each: -_median(each.large_s))[:_MOST_AGAIN]
-    beside = [judge.ordinary_connection(found, each) for each in worst]
-    pairs = {_pair(each) for each in (*worst, *beside) if each is not None}
+    worst = judge.suspected_connections(found)[:_MOST_AGAIN]
+    pairs = {_pair(each) for each in itertools.chain(*worst)}
     if not pairs or not parts.has_time(2.0, f"a second look at {plural(len(pairs), 'pair')}"):
         return
     size = min(each.size for each in found.connections if _pair(each) in pairs)

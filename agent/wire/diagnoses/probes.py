@@ -22,7 +22,7 @@ class Measured(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One experiment of a rank, measured several times."""
 
     name: Name
-    """`compute`, `host` and `memory`, `upload`, `disk_write`, `disk_read`, `checkpoint_write`, `checkpoint_read`."""
+    """`compute` and `host`, `disk_write`, `disk_read`, `checkpoint_write`, `checkpoint_read`."""
     values: _Values
     """Operations of floating point a second for the first two, bytes a second for all others; the higher, the better.
     In the order of time."""

@@ -82,7 +82,7 @@ async def test_a_verbatim_line_longer_than_the_screen_is_shown_to_its_end() -> N
 async def test_a_long_event_goes_on_below_its_text_at_a_word() -> None:
     """The event of a diagnosis is a sentence."""
     source = StillSource(frame("failed", exit_code=1))
-    event = wire.Event(0, "probe 0001: rank 2 computes 38 % slower than the others, alone: its cores are shared")
+    event = wire.Event(0, "probe 0001: rank 2 computes 38 % slower than the others: its cores are shared")
     source.reported = replace(REPORT, events=(event,))
     async with dashboard(source).run_test(size=(80, 50)) as pilot:
         await until(pilot, lambda: "Report" in footer_keys(pilot.app), "the key")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.observer.judge.probe import Connection, Experiments, Probe, Rank, typical
+from ddptop.agent.observer.judge.probe import Experiments, Probe, Rank, speed, typical
 from ddptop.agent.observer.record import probes as record
 from ddptop.agent.observer.record.probes import Kept
 from ddptop.agent.run.rundir import RunDir
@@ -25,7 +25,6 @@ _SENTENCE: Final = 400
 """Characters of a sentence at most."""
 _RATES: Final = (
     ("host", "host GFLOP/s", 1e9, True), ("compute", "GFLOP/s", 1e9, True),
-    ("memory", "memory GB/s", 1e9, True), ("upload", "upload GB/s", 1e9, True),
     ("disk_write", "write MB/s", 1e6, False), ("disk_read", "read MB/s", 1e6, False),
     ("checkpoint_write", "ckpt write", 1e6, False), ("checkpoint_read", "ckpt read", 1e6, False),
 )  # fmt: skip
@@ -74,7 +73,7 @@ def _rates(probe: Probe) -> list[str]:
 def _circumstances(probe: Probe) -> list[str]:
     """Return the circumstances of each rank as a table, its head first."""
     shown, more = _shown(probe)
-    rows = [[str(rank.rank), *_facts(facts)] for rank in shown if (facts := rank.closer or rank.facts) is not None]
+    rows = [[str(rank.rank), *_facts(facts)] for rank in shown if (facts := rank.facts) is not None]
     if not rows:
         return []
     first, *others = ([head, *column] for head, column in zip(_FACTS, zip(*rows, strict=True), strict=False))
@@ -106,7 +105,7 @@ def _messages(probe: Probe) -> list[str]:
         rate = DASH if not took else f"{bytes_ / took / 1e9:.2f}"
         return [between, size(bytes_), rate, *(DASH if each is None else f"{1e3 * each:.2f}" for each in (took, early))]
 
-    slowest = sorted(probe.connections, key=_speed)
+    slowest = sorted(probe.connections, key=speed)
     rows = [
         row(f"rank {end(each.sender)} to {end(each.receiver)}", each.size, each.large_s, each.small_s)
         for each in slowest[:_MOST_CONNECTIONS]
@@ -139,7 +138,7 @@ def as_json(kept: Kept) -> dict[str, Any]:
     """Return a probe as it is printed with `--json`."""
     found: dict[str, Any] = msgspec.to_builtins(kept.probe)
     for rank, told in zip(kept.probe.ranks, found["ranks"], strict=True):
-        told["facts"], told["closer"] = _named(rank.facts), _named(rank.closer)
+        told["facts"] = _named(rank.facts)
     return {"number": kept.number, "file": str(kept.file), **found}
 
 
@@ -181,11 +180,6 @@ def _facts(facts: Facts) -> list[str]:
         shown(facts.steal_percent), shown(facts.others_percent), limit, shown(facts.throttled_ms, ",.0f", " ms"),
         shown(facts.mhz), DASH if facts.swapped is None else size(facts.swapped),
     ]  # fmt: skip
-
-
-def _speed(connection: Connection) -> float:
-    took = typical(connection.large_s)
-    return connection.size / took if took else 0.0
 
 
 def _folded(first: list[list[str]], groups: Iterable[list[list[str]]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a rank does by itself in a probe: a matrix product, a copy of memory, a copy to its device, files.
+"""What a rank does by itself in a probe: a matrix product, and files.
 
 Nothing of the training's state is touched: no random numbers, no gradients, no autocast (calls with `out` are not
 converted), no memory beyond the device's present peak, so that the allocator's peak counters stay.  The work is on the
@@ -26,8 +26,6 @@ ORDERS: Final = (4096, 2048, 1024, 512)
 """Those of a device; the largest for which there is room."""
 BLOCKS: Final = 3
 """Measurements of each experiment, of which the median counts."""
-COPIED: Final = 16 << 20
-"""Bytes of a copy: more than the caches next to a core hold."""
 WRITTEN: Final = 4 << 20
 """Bytes of the file."""
 ROOM: Final = 64 << 20
@@ -63,25 +61,6 @@ def products(torch: Any, device: Any, order: int, seconds: float, name: str = "c
     """Multiply matrices; returns operations of floating point a second."""
     left, right, out = (torch.full((order, order), 0.5, dtype=torch.float32, device=device) for _ in range(3))
     return _measured(name, partial(torch.mm, left, right, out=out), 2.0 * order**3, seconds, torch, device)
-
-
-def copies(torch: Any, seconds: float) -> Measured:
-    """Copy memory of the host; returns bytes a second."""
-    source, target = (torch.full((COPIED,), 1, dtype=torch.uint8, device="cpu") for _ in range(2))
-    return _measured("memory", partial(target.copy_, source), float(COPIED), seconds, torch, source.device)
-
-
-def uploads(torch: Any, device: Any, seconds: float) -> Measured:
-    """Copy from the host's memory to the device; returns bytes a second.
-
-    Raises:
-        Unmeasured: the device has no room for it.
-    """
-    if spare(torch, device) < COPIED:
-        raise Unmeasured("no room on the device below its peak of memory for a copy")
-    source = torch.full((COPIED,), 1, dtype=torch.uint8, device="cpu").pin_memory()
-    target = torch.full((COPIED,), 0, dtype=torch.uint8, device=device)
-    return _measured("upload", partial(target.copy_, source, non_blocking=True), float(COPIED), seconds, torch, device)
 
 
 def _measured(

@@ -74,8 +74,6 @@ class Probing:
         if device.type != "cpu":
             host, order = torch.device("cpu"), experiments.ORDER_OF_CPU
             work.append(lambda: [experiments.products(torch, host, order, seconds, "host")])
-            work.append(lambda: [experiments.uploads(torch, device, seconds)])
-        work.append(lambda: [experiments.copies(torch, seconds)])
         if command.files:
             work.append(lambda: experiments.files(self._folder, "disk"))
         if command.files and self.checkpoints is not None:

@@ -16,7 +16,7 @@ FACTS = Facts(0.9, cores=8, which="0-7", threads=1, nice=0, group="/job", load=1
 
 def made(compute: float, *, ran: float = 1.0, **rates: float) -> Experiments:
     """Return experiments in which a rank computes at `compute` of the usual rate for the time that it `ran`."""
-    usual = {"compute": 100e9, "memory": 10e9, "disk_write": 1e9, "disk_read": 1e9}
+    usual = {"compute": 100e9, "disk_write": 1e9, "disk_read": 1e9}
     values = {name: rate * rates.get(name, compute if name == "compute" else 1.0) for name, rate in usual.items()}
     return Experiments({name: [rate] * 3 for name, rate in values.items()}, {"compute": [ran] * 3})
 
@@ -28,7 +28,7 @@ def rank(number: int, compute: float = 1.0, *, host: str = "", again: Any = None
     ran = facts.pop("ran", 1.0)
     return Rank(
         number, host, alone=made(compute, ran=ran), together=made(compute, ran=ran),
-        again=[made(part) for part in parts], facts=told, closer=told,
+        again=[made(part) for part in parts], facts=told,
     )  # fmt: skip
 
 
@@ -53,15 +53,16 @@ def judged(*ranks: Rank, connections: list[Connection] | None = None) -> Probe:
         ),
         ({"mhz": 1200.0}, ": its core runs at 1,200 MHz, others at 2,400"),
         ({"overheated": 3}, ": its processor was slowed down for heat, 3 times"),
-        ({"cores": 1, "which": "3", "threads": 8}, ": it may run on 1 core (3), with 8 threads"),
+        ({"cores": 1, "which": "3"}, ": it may run on fewer cores than others (1, others on 8)"),
         ({"board": Board(throttled=("heat (hardware)",))}, ": the clock of its device is held back (heat (hardware))"),
         ({"board": Board(errors=2)}, ": its device has 2 memory errors"),
+        ({"swapped": 3 << 20, "swap_reads": 7}, ": it is swapped out (3 MiB)"),
     ],
 )
 def test_a_slow_rank_is_named_with_the_likely_reason(facts: dict[str, Any], reason: str) -> None:
     """By the circumstances of its experiments."""
     found = judged(*(rank(each) for each in range(3)), rank(3, 0.62, **facts))
-    assert found.sentences == [f"rank 3 computes 38 % slower than the others, alone and together{reason}"]
+    assert found.sentences == [f"rank 3 computes 38 % slower than the others{reason}"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_a_slow_rank_is_named_with_the_likely_reason(facts: dict[str, Any], reas
 def test_what_all_suffer_from_alike_is_no_reason_why_one_is_slow(facts: dict[str, Any]) -> None:
     """That the cores of all are taken is a remark, also where no rank is slow."""
     found = judged(rank(0, **facts), rank(1, **facts), rank(2, 0.5, **facts))
-    assert found.sentences == ["rank 2 computes 50 % slower than the others, alone and together"]
+    assert found.sentences == ["rank 2 computes 50 % slower than the others"]
     remarks = {"others_percent": ["other processes use"], "steal_percent": ["the hypervisor takes"]}
     expected = [f"{who} 60 % of the cores of the ranks" for name in facts for who in remarks.get(name, [])]
     assert found.notes == expected
@@ -82,14 +83,14 @@ def test_a_rank_with_cores_of_its_own_that_others_take_is_slow_for_that_reason()
     """However much others take of those of all ranks."""
     busy = [rank(each, others_percent=90.0, load=3.0) for each in (0, 1)]
     found = judged(*busy, rank(2, 0.5, which="7", cores=1, others_percent=95.0, load=3.0))
-    assert found.sentences[0].endswith(": its cores are shared (others use 95 %, load 3.0)")
+    assert ": its cores are shared (others use 95 %, load 3.0)" in found.sentences[0]
 
 
 def test_ranks_of_one_host_that_are_slow_alike_share_a_sentence() -> None:
     """They are compared with those that are not slow, of which one was looked at again with them."""
     usual = [rank(each, host="node1", again=None if each == 2 else []) for each in range(5)]
     found = judged(*usual, *(rank(each, 0.5, host="node2") for each in (5, 6)))
-    assert found.sentences == ["ranks 5-6 (node2) compute 50 % slower than the others, alone and together"]
+    assert found.sentences == ["ranks 5-6 (node2) compute 50 % slower than the others"]
 
 
 def test_healthy_ranks_name_nobody() -> None:
@@ -98,51 +99,18 @@ def test_healthy_ranks_name_nobody() -> None:
     assert judged(rank(0)).sentences == ["a single rank has none to be compared with"]
 
 
-@pytest.mark.parametrize("again", [[0.6, 1.0, 0.6], [1.0, 1.0]])
+@pytest.mark.parametrize("again", [[1.0, 1.0], [0.9, 0.6, 1.0]])
 def test_a_rank_that_is_not_slow_each_time_is_not_named(again: list[float]) -> None:
     """What slowed it down was something that passed."""
     assert judged(rank(0), rank(1), rank(2, 0.6, again=again)).sentences == [NOTHING]
 
 
-@pytest.mark.parametrize(
-    ("again", "facts", "said"),
-    [
-        ([1.0, 1.0], {}, "no sure difference: rank 2 computes now at 40, now at 100 GFLOP/s; probe again"),
-        (
-            [0.9, 1.0],
-            {"others_percent": 70.0, "load": 9.1},
-            "no sure difference: rank 2 computes now at 40, now at 100 GFLOP/s: "
-            "its cores are shared (others use 70 %, load 9.1); probe again",
-        ),
-    ],
-)
-def test_where_one_look_at_a_rank_differs_wildly_from_another_nothing_is_sure(
-    again: list[float], facts: dict[str, Any], said: str
-) -> None:
-    """Such a machine shows neither a slow rank nor that there is none; the reason is said where it is seen."""
-    assert judged(rank(0), rank(1), rank(2, 0.4, again=again, **facts)).sentences == [said]
-
-
-def test_a_rank_that_others_are_compared_with_may_be_the_unsteady_one() -> None:
-    """Its first look was the lucky one, so that another one looked slow."""
-    lucky, usual = rank(0, 1.0, again=[0.45, 0.45]), rank(1, 0.45)
-    assert judged(lucky, usual).sentences == [
-        "no sure difference: rank 0 computes now at 45, now at 100 GFLOP/s; probe again"
-    ]
-
-
-def test_on_a_quiet_machine_some_looks_differ_by_a_third() -> None:
-    """And what files take from one look to the next says nothing of the cores."""
-    ranks = [rank(0, again=[0.95, 0.7]), rank(1, 0.68, again=[1.0, 0.97])]
-    for each, part in zip(ranks[1].again, (1.0, 0.2), strict=True):
-        each.rates["disk_write"] = [part * 1e9]
-    assert judged(*ranks).sentences == [NOTHING]
-
-
-def test_where_there_was_no_time_for_another_look_that_is_said() -> None:
+@pytest.mark.parametrize("again", [[], [0.6], [0.6, 1.0, 0.6]])
+def test_where_a_rank_was_slow_too_seldom_to_be_named_that_is_said(again: list[float]) -> None:
     """Neither a name without evidence, nor that there is nothing."""
-    (said,) = judged(rank(0), rank(1), rank(2, 0.6, again=[0.6])).sentences
-    assert said == "no sure difference: there was no time for another look at rank 2; probe again"
+    assert judged(rank(0), rank(1), rank(2, 0.6, again=again)).sentences == [
+        "no sure difference: rank 2 looked slow, and not in enough other looks; probe again"
+    ]
 
 
 def test_of_two_with_the_same_share_of_a_host_a_core_that_is_waited_for_names_none() -> None:
@@ -169,7 +137,7 @@ def test_ranks_pinned_to_one_core_are_named_together() -> None:
         each.together = made(0.5)
     free = [rank(each, host="node1") for each in (0, 1)]
     assert judged(*free, *pinned).sentences == [
-        "ranks 2-3 (node1) share core 3: together they compute 50 % slower than alone, the others 0 %"
+        "ranks 2-3 (node1) share core 3: together each computes 50 % slower than alone"
     ]
 
 
@@ -179,7 +147,7 @@ def test_more_ranks_than_cores_are_a_note_and_no_culprit() -> None:
         each.together = made(0.5)
     found = judged(*ranks)
     assert found.sentences == [NOTHING]
-    assert found.notes == ["4 ranks share 2 cores; together each computes 50 % slower than alone"]
+    assert found.notes == ["ranks 0-3 share cores 0-1: together each computes 50 % slower than alone"]
 
 
 def _connection(
@@ -215,6 +183,18 @@ def test_a_slow_connection_is_named_in_its_direction() -> None:
 def test_a_host_with_which_all_connections_are_slow_is_named_alone() -> None:
     slow = {pair: {"part": 0.4} for each in (0, 1, 3) for pair in ((each, 2), (2, each))}
     assert _all(slow).sentences == ["node3 carries 40 % of what other hosts do, with each of them"]
+
+
+def test_other_looks_are_compared_with_connections_that_were_not_slow_at_first() -> None:
+    """Of these one alone was tried again beside them."""
+    slow = {pair: {"part": 0.4} for each in (0, 1, 3) for pair in ((each, 2), (2, each))}
+    probe = _all(slow)
+    for each in probe.connections:
+        pair = each.sender, each.receiver
+        if pair not in slow and pair != (0, 1):
+            each.again_s, each.small_again_s = [], []
+    judge.judge(probe)
+    assert probe.sentences == ["node3 carries 40 % of what other hosts do, with each of them"]
 
 
 def test_segments_that_were_sent_again_are_the_reason() -> None:

@@ -126,7 +126,7 @@ def calls(name: str) -> list[list[tuple[str, int]]]:
     return found
 
 
-MEASURED = {"compute", "memory", "disk_write", "disk_read"}
+MEASURED = {"compute", "disk_write", "disk_read"}
 
 
 def test_a_rank_on_a_busy_core_is_named_with_the_processes_there(ranks: tuple[RunDir, Ranks]) -> None:

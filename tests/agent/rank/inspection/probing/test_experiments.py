@@ -45,7 +45,7 @@ def test_the_script_finds_its_modes_and_random_numbers_as_they_were(tmp_path: Pa
         done = probing(tmp_path).run(own(), "cpu")
         assert torch.is_autocast_enabled("cpu")
         assert torch.is_inference_mode_enabled()
-    assert {each.name for each in done.measured} == {"compute", "memory", "disk_write", "disk_read"}
+    assert {each.name for each in done.measured} == {"compute", "disk_write", "disk_read"}
     assert done.problem == ""
     assert torch.is_grad_enabled()
     assert torch.equal(torch.get_rng_state(), state)
@@ -126,11 +126,8 @@ def test_a_device_has_room_below_its_peak_alone(allocated: int, reserved: int, p
     assert experiments.room(device, device) == order
 
 
-def test_a_device_without_room_or_an_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is copied to it, and nobody waits for ever."""
+def test_a_device_without_an_answer_is_not_waited_for_for_ever() -> None:
     device: Any = Device(100, 600, 101)
-    with pytest.raises(Unmeasured, match="no room on the device"):
-        experiments.uploads(device, device, 0.1)
     with pytest.raises(TimeoutError, match="did not finish within 0 s"):
         experiments._finish(device, device, 0.01)
 
@@ -189,7 +186,7 @@ def test_a_disk_without_room_or_an_answer_is_said_and_nothing_stays(
     monkeypatch.setattr(experiments, "ROOM", 1 << 62)
     done = probing(tmp_path).run(own(), "cpu")
     assert done.problem == f"no room on the disk of {tmp_path}"
-    assert {each.name for each in done.measured} == {"compute", "memory"}
+    assert {each.name for each in done.measured} == {"compute"}
     monkeypatch.undo()
     asked, answers = threading.Event(), threading.Event()
 
@@ -225,7 +222,7 @@ def test_the_disk_of_the_checkpoints_is_tried_too_where_it_is_known(tmp_path: Pa
     subject.checkpoints.mkdir()
     names = {each.name for each in subject.run(own(), "cpu").measured}
     assert names >= {"checkpoint_write", "checkpoint_read"}
-    assert {each.name for each in subject.run(own(files=False), "cpu").measured} == {"compute", "memory"}
+    assert {each.name for each in subject.run(own(files=False), "cpu").measured} == {"compute"}
 
 
 def test_facts_are_those_of_the_system(tmp_path: Path) -> None:
