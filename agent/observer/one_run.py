@@ -204,6 +204,8 @@ class Observer:
         for rank, member in self._directory.members().items():
             self._generation = member.generation
             self._enlist(rank, member)
+        self._ends.resume(self._generation)
+        self._note_start()
         self._orders.resume_ending(self._run)
         if self._run.action:
             self._orders.actions.note_left(self._run.action)
@@ -213,8 +215,6 @@ class Observer:
         """Have the record say which action is under way, where that has changed."""
         if (action := self._orders.actions.under_way) != self._run.action:
             self._write(action=action)
-        self._ends.resume(self._generation)
-        self._note_start()
 
     def _look_at_hosts(self) -> None:
         """Notice which hosts are lost or heard again, and tell the head of the ends on this one."""

@@ -41,6 +41,11 @@ DEADLINE_S: Final = 60.0
 """How long to wait for what is sure to come: on a busy machine a process may take half a minute to start."""
 
 
+def own_words(stderr: str) -> str:
+    """Return what a script under `-m ddptop.agent` has printed, without the line that says which run it is."""
+    return "".join(line for line in stderr.splitlines(True) if not line.startswith("ddptop: this is run "))
+
+
 @contextlib.contextmanager
 def started(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """Start a process that is ended with the block, however the block ends."""

@@ -74,7 +74,7 @@ class RunModel:
         self._recording: Iterator[wire.Telemetry | wire.Verdict] | None = None
         if database is not None:
             self.read(database)
-        if database is not None or not is_plain(directory.database):
+        elif not is_plain(directory.database):
             for event in recording.unreadable(directory.database):
                 self.store.apply(event, event.at_ns / 1e9)
         self._members: dict[int, Member] = {}
@@ -192,6 +192,7 @@ class RunModel:
 
     def _recorded(self, database: Path) -> Iterator[wire.Telemetry | wire.Verdict]:
         """Yield what is recorded, what the numbers of now are made of last."""
+        yield from recording.unreadable(database)
         yield from self._starts(database)
         # Of a live run no state: its observer says that, or its processes do.
         yield from (each for each in recording.read_end(database) if self._has_ended or isinstance(each, wire.Beat))

@@ -27,7 +27,8 @@ class Pools:
         """Read what OpenMP has for each thread of its own: called on the training thread, where `due`."""
         self.due = False
         torch: Any = sys.modules.get("torch")
-        self._read = torch.get_num_threads(), torch.get_num_interop_threads()
+        if torch is not None:
+            self._read = torch.get_num_threads(), torch.get_num_interop_threads()
 
     def threads(self, children: int) -> Threads | None:
         """Return the newest numbers, None before the first; `children`: processes of the rank's own."""

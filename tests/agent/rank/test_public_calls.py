@@ -338,4 +338,4 @@ def test_a_fault_before_the_first_sign_of_life_is_told(tmp_path):
     told = beat(session)
     assert (told.faults, told.fault) == (1, "start(total_steps): TypeError: str is not a number")
     wire.encode(session.hello)
-    folder.rmdir()
+    shutil.rmtree(folder)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.harness import own_words
 
 from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.run import rundir
@@ -63,7 +64,7 @@ def littered(tmp_path: Path) -> Path:
 def test_the_agent_imports_nothing_of_the_current_directory(littered: Path, runner: tuple[str, ...]) -> None:
     """Neither where torchrun is told `-m ddptop.agent` by hand, nor where ddptop starts the runner by its path."""
     done = python(*runner, "scripts/train.py", cwd=littered)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
+    assert (done.returncode, done.stdout, own_words(done.stderr)) == (0, "trained\n", "")
     assert not (littered / "imported").exists()
 
 
@@ -130,7 +131,7 @@ def test_a_program_sees_what_it_sees_under_python(
 
     def seen(*before: str, **more: str) -> list[Any]:
         done = python(*before, *program, "--lr", "0.1", cwd=tmp_path, **environment, **more)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, own_words(done.stderr)) == (0, "")
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     expected = seen()

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
+from support.bases import marked
 from support.harness import WAIT, WAITING, carriers, ddptop, until
 from support.processes import supervised
 from support.processes.supervised import events, over, running
@@ -26,6 +27,7 @@ from ddptop.agent.observer.launcher import launcher
 from ddptop.agent.observer.record.recording import read_ranks
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import detached, rundir
+from ddptop.agent.run.files import marks
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import Member, Process, RunDir, RunDirError, identify, is_alive
 
@@ -277,13 +279,14 @@ def test_a_full_disk_is_told_in_one_line_and_hides_no_end(full: Path) -> None:
     directory = RunDir(full / "old")
     for folder in (directory.path, directory.path / "ranks", directory.logs):
         folder.mkdir(mode=0o700)
+    marked(directory.path)
     directory.write(run)
     with (full / "flood").open("wb", buffering=0) as flood, contextlib.suppress(OSError):
         while True:
             flood.write(bytes(4096))
     assert takeover.meet(directory).state == "lost"
     assert directory.read().state == "lost"
-    assert list(directory.path.glob(".*")) == [], "no half of a record"
+    assert [each.name for each in directory.path.glob(".*")] == [marks.NAME], "no half of a record"
     with pytest.raises(RunDirError, match=r"full \(0 KiB free\); make room, or set DDPTOP_RUNTIME_DIR"):
         rundir.create(msgspec.structs.replace(run, run="new"))
 

@@ -29,6 +29,7 @@ from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import EVERY, Cost
 from ddptop.agent.rank.records.device_time import Captures
 from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, Stamps
+from ddptop.agent.rank.records.threads import Pools
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import RunDir
 
@@ -51,7 +52,8 @@ class Rank:
         self.stamps.every, self.stamps.cost = every, Cost(cpu)
         self.collectives = Collectives(self.stamps, self.faults)
         self.checks = Checks(0, 0, self.faults)
-        self.device = None
+        self.device = self.timeout_s = None
+        self._pools = Pools()
         self.diagnoses = Diagnoses(
             0, RunDir(Path("run")), self.stamps, self.collectives, self.gate, self.faults, lambda *_: None
         )
@@ -201,7 +203,7 @@ def test_the_exception_of_a_signal_handler_within_a_diagnosis_reaches_the_script
     class Interrupted(Exception):
         pass
 
-    def boundary(step: int) -> bool:
+    def boundary(*_: object) -> bool:
         raise Interrupted
 
     rank.step(optimizer)
