@@ -170,21 +170,9 @@ def not_linked(frame: Frame) -> str:
     # Hosts are linked once their ranks have met: while these are on their way there is nothing to say, nor to do.
     if not frame.unlinked or frame.state in ENDED or (frame.state == "starting" and not frame.unlinked_why):
         return ""
-    what = f"{'rank' if len(frame.unlinked) == 1 else 'ranks'} {numbers_of(frame.unlinked)}"
     why = f" ({frame.unlinked_why})" if frame.unlinked_why else ""
+    what = ranks_in_spans(frame.unlinked)
     return f"{what} run{'s' if len(frame.unlinked) == 1 else ''} on other hosts: not linked{why}"
-
-
-def numbers_of(ranks: Sequence[int]) -> str:
-    """Return numbers of ranks, ascending, as `0-3,8-11`; of many parts the first ones."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1][1:] = [rank]
-        else:
-            parts.append([rank])
-    shown = ["-".join(map(str, part)) for part in parts[:4]]
-    return ",".join([*shown, "…"] if len(parts) > 4 else shown)
 
 
 def recording(frame: Frame) -> str:

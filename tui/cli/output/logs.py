@@ -8,11 +8,11 @@ from typing import Final
 
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir
+from ddptop.agent.text import ranks_in_spans
 from ddptop.tui.drawing import units
 from ddptop.tui.link.logs.copies import CopiedLogs
 from ddptop.tui.link.logs.excerpt import LogSource
 from ddptop.tui.link.logs.stream import LogStream, streams
-from ddptop.tui.model.frame import numbers_of
 from ddptop.tui.model.logs.entries import Entry
 from ddptop.tui.model.logs.lines import LogLine
 from ddptop.tui.model.logs.matching import ALL, Wanted
@@ -191,7 +191,7 @@ def elsewhere(directory: RunDir, ranks: Sequence[int] = (), copied: Collection[i
             by_host.setdefault(member.host, []).append(rank)
     there = f"`ddptop logs {directory.name}` there"
     return [
-        f"the log{'' if len(found) == 1 else 's'} of {'rank' if len(found) == 1 else 'ranks'} {numbers_of(found)} "
+        f"the log{'' if len(found) == 1 else 's'} of {ranks_in_spans(found)} "
         f"{'is' if len(found) == 1 else 'are'} on {host}: {there}"
         for host, found in by_host.items()
     ]

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.text import plural, size
+from ddptop.agent.text import plural, size, spans
 from ddptop.tui.drawing import units
 
 RANKS, CALL, NOTE, THREAD, HERE, USER, LIBRARY, FOLDED = (
@@ -126,15 +126,9 @@ def named(ranks: Sequence[int]) -> str:
     """Return `rank 1`, `ranks 0-2, 5 (4)`; of scattered ranks the first stretches, and how many there are."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    stretches: list[tuple[int, int]] = []
-    for rank in ranks:
-        if stretches and rank == stretches[-1][1] + 1:
-            stretches[-1] = stretches[-1][0], rank
-        else:
-            stretches.append((rank, rank))
-    told = [str(begin) if begin == end else f"{begin}-{end}" for begin, end in stretches[:_STRETCHES]]
+    stretches = spans(ranks)
     more = ["…"] if len(stretches) > _STRETCHES else []
-    return f"ranks {', '.join([*told, *more])} ({len(ranks):,})"
+    return f"ranks {', '.join(stretches[:_STRETCHES] + more)} ({len(ranks):,})"
 
 
 # What makes a place

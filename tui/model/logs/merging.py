@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ddptop.agent.text import spans
 from ddptop.tui.model.logs.entries import Entry
 
 AHEAD: Final = 64
@@ -160,12 +161,5 @@ def _near(one: Entry, other: Entry) -> bool:
 
 def named(numbers: Sequence[int], most: int = 4) -> str:
     """Return numbers of ranks, ascending, in few characters: `0-3`, `0,2,5`, `512 ranks` where they have more parts."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    if len(parts) > most:
-        return f"{len(numbers):,} ranks"
-    return ",".join("-".join(map(str, part)) for part in parts)
+    parts = spans(numbers)
+    return ",".join(parts) if len(parts) <= most else f"{len(numbers):,} ranks"
