@@ -66,7 +66,7 @@ class RunLine:
 def line_of(frame: Frame) -> RunLine:
     """Return a run's line from its frame."""
     end = frame.at if frame.ended_at is None else frame.ended_at
-    held = hang.verdict_of(frame)
+    stuck = hang.urgent(frame)
     return RunLine(
         run=frame.run,
         run_id=frame.run_id,
@@ -85,7 +85,7 @@ def line_of(frame: Frame) -> RunLine:
         waiting=frame.waiting,
         cause=frame.cause or "" if frame.state in ENDED else "",
         began="" if frame.started_at is None else units.moment(frame.started_at),
-        hangs=held.text if held is not None and hang.is_urgent(held) else "",
+        hangs="" if stuck is None else stuck.text,
     )
 
 

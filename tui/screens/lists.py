@@ -81,8 +81,7 @@ class ListScreen(LiveScreen, Generic[L]):
         ]
         where = units.shorten(f" {where}", max(0, width - width_of(left) - 1 - len(how)))
         rows = [spread(left, [Segment(where + how, ink[hue])], width)]
-        verdict = hang.verdict_of(frame)
-        if verdict is not None and hang.is_urgent(verdict):
+        if (verdict := hang.urgent(frame)) is not None:
             rows.append([Segment(units.shorten(f" {verdict.text}", width), ink["bold level-error"])])
         rows.append([Segment(units.shorten(f" {below}", width), ink["label"])])
         page.show_rows(rows)

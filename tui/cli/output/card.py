@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ddptop.agent.observer.model.hosts import UNREPORTED
 from ddptop.agent.text import plural
@@ -23,9 +23,6 @@ from ddptop.tui.model.frame import (
     waits_for,
 )  # fmt: skip
 
-if TYPE_CHECKING:
-    from ddptop.agent.wire import Verdict
-
 _GAP: Final = "  "
 
 
@@ -43,22 +40,16 @@ class _Column(NamedTuple):
 def card(frame: Frame, width: int | None = None) -> list[str]:
     """Return the lines of `status`, with the columns of the ranks that fit into `width` cells; None: all of them."""
     place = ", ".join(each for each in (frame.backend, frame.one_device or frame.device) if each)
-    stuck = hang.verdict_of(frame)
-    urgent = stuck is not None and hang.is_urgent(stuck)
     lines = [
-        *(_hang(frame, stuck) if stuck is not None and urgent else ()),
+        *_hang(frame),
         _GAP.join(each for each in (frame.run, frame.state, frame.program, _ranks(frame), place) if each),
-        "" if stuck is not None else frame.standing,
+        "" if hang.verdict_of(frame) is not None else frame.standing,
         *(verdict.text for verdict in frame.verdicts),
         judging(frame),
         _faults(frame),
-        *(text for text in (frame.cause, unheard_hosts(frame), not_linked(frame), remark(frame)) if text),
+        *(frame.cause, unheard_hosts(frame), not_linked(frame), remark(frame)),
         _progress(frame),
-        *(
-            text
-            for text in (frame.injected and f"injected faults: {frame.injected}", frame.placement, frame.note)
-            if text
-        ),
+        *(frame.injected and f"injected faults: {frame.injected}", frame.placement, frame.note),
     ]
     return [*dict.fromkeys(filter(None, lines)), *_table(frame, width)]
 
@@ -77,10 +68,12 @@ def _ranks(frame: Frame) -> str:
     return f"{ranks} on {len(frame.hosts)} hosts" if frame.hosts.several else ranks
 
 
-def _hang(frame: Frame, verdict: Verdict) -> list[str]:
-    """Return a hang and what can be done, before all else."""
-    advice = (f"ddptop stacks {frame.run}: where each rank stands", f"ddptop kill {frame.run}: end it")
-    return [verdict.text, " · ".join(filter(None, (hang.countdown(frame, verdict), hang.remedy(frame), *advice)))]
+def _hang(frame: Frame) -> list[str]:
+    """Return a hang and what can be done, before all else; nothing where the run does not hang."""
+    verdict = hang.urgent(frame)
+    if verdict is None:
+        return []
+    return [verdict.text, " · ".join(filter(None, (hang.countdown(frame, verdict), hang.advice(frame))))]
 
 
 def _progress(frame: Frame) -> str:

@@ -119,11 +119,10 @@ class PlainView:
 
     def _advise(self, frame: Frame) -> None:
         """Say what can be done about a hang, once for each."""
-        stuck = hang.verdict_of(frame)
-        if stuck is not None and hang.is_urgent(stuck) and stuck.number != self._advised:
+        stuck = hang.urgent(frame)
+        if stuck is not None and stuck.number != self._advised:
             self._advised = stuck.number
-            what = f"ddptop stacks {frame.run} shows where each rank stands", f"ddptop kill {frame.run} ends it"
-            self._say(frame.at, " · ".join(filter(None, (hang.remedy(frame), *what))))
+            self._say(frame.at, hang.advice(frame))
 
     def _announce(self, frame: Frame) -> None:
         if not self._announced:

@@ -327,10 +327,8 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
 
 def _hang(frame: Frame) -> str:
     """Return how a run hangs, and what shows more of it; empty where it does not."""
-    verdict = hang.verdict_of(frame)
-    if verdict is None or not hang.is_urgent(verdict):
-        return ""
-    return f"{hang.ageless(verdict)} · ddptop stacks {frame.run}"
+    verdict = hang.urgent(frame)
+    return "" if verdict is None else f"{hang.ageless(verdict)} · ddptop stacks {frame.run}"
 
 
 def remark(frame: Frame) -> str:

@@ -27,6 +27,18 @@ def is_urgent(verdict: Verdict) -> bool:
     return verdict.hang is not None and verdict.kind == "hang"
 
 
+def urgent(frame: Frame) -> Verdict | None:
+    """Return the verdict of a run that hangs; None where it does not, or is over."""
+    verdict = verdict_of(frame)
+    return verdict if verdict is not None and is_urgent(verdict) else None
+
+
+def advice(frame: Frame) -> str:
+    """Return the commands that help with the present hang."""
+    stacks, kill = f"ddptop stacks {frame.run} shows where each rank stands", f"ddptop kill {frame.run} ends it"
+    return " · ".join(filter(None, (remedy(frame), stacks, kill)))
+
+
 def recorded_since(frame: Frame) -> float | None:
     """Return the begin of the hang in seconds since the epoch: from then on the record may have the ranks' stacks.
 
@@ -34,8 +46,8 @@ def recorded_since(frame: Frame) -> float | None:
     """
     if frame.state in ENDED:
         return 0.0
-    verdict = verdict_of(frame)
-    return verdict.since_at_ns / 1e9 if verdict is not None and is_urgent(verdict) else None
+    verdict = urgent(frame)
+    return None if verdict is None else verdict.since_at_ns / 1e9
 
 
 def culprits(frame: Frame) -> frozenset[int]:

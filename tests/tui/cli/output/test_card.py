@@ -98,8 +98,8 @@ def test_a_hang_is_the_first_line() -> None:
     assert first.startswith("rank 1 hangs: it sleeps; it never entered all_reduce 4 MiB")
     assert second.split(" · ") == [
         "gloo's timeout in 1,742 s",
-        "ddptop stacks resnet-7f3a: where each rank stands",
-        "ddptop kill resnet-7f3a: end it",
+        "ddptop stacks resnet-7f3a shows where each rank stands",
+        "ddptop kill resnet-7f3a ends it",
     ]
     assert third.startswith("resnet-7f3a  stalled")
     assert not any("no step" in line for line in rest)
