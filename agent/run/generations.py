@@ -1,11 +1,10 @@
-"""Checks of what ranks report: the present generation (start of the group), and plausible step counts.
+"""The present generation (start of the group) by what the ranks report.
 
 A rank that reports something false must not hide the others from an observer.  Pure.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -14,12 +13,8 @@ if TYPE_CHECKING:
     from ddptop.agent.run.identity import Process
     from ddptop.agent.run.records import Member, Run
 
-_MOST_A_SECOND: Final = 100_000
-"""Steps of a rank per second at most: even an empty loop of PyTorch is far slower."""
 _APART_S: Final = 1.0
 """Seconds by which all processes of a start are younger than those of an earlier one, which has ended before."""
-_SLACK_S: Final = 60.0
-"""Allowance for the difference of two clocks and for queued messages."""
 
 
 def most(run: Run, known: int) -> int:
@@ -96,34 +91,3 @@ def _follows(generation: int, begun: Mapping[int, Sequence[Process]]) -> bool:
     if not own or not before or len({process.boot for process in (*own, *before)}) > 1:
         return False
     return min(each.started for each in own) > max(each.started for each in before) + _APART_S
-
-
-class Reach:
-    """How far each rank has come by its own word: a number beyond what it can have reached by now is not true."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[int, float]] = {}
-        """By rank, number and time of the furthest that was possible."""
-
-    def take(self, rank: int, number: int) -> bool:
-        """Take note of how far a rank says to have come; return whether that is possible."""
-        now = time.monotonic()
-        # Without an earlier number the bound is the age of the machine, which is that of no process.
-        before, at = self._known.get(rank, (0, 0.0))
-        possible = can_reach(number, now - at, before)
-        if possible:
-            self._known[rank] = max(number, before), now
-        return possible
-
-    def forget(self, rank: int) -> None:
-        """Forget a rank: another process has its place."""
-        self._known.pop(rank, None)
-
-    def clear(self) -> None:
-        """Forget all ranks."""
-        self._known.clear()
-
-
-def can_reach(seq: int, seconds: float, before: int = 0) -> bool:
-    """Say whether a rank that had completed `before` steps can have completed `seq` this many seconds later."""
-    return seq <= before + (max(0.0, seconds) + _SLACK_S) * _MOST_A_SECOND

@@ -22,7 +22,6 @@ from ddptop.agent.observer.model.ranks.group import Totals, add_up, step_of
 from ddptop.agent.observer.model.ranks.rank import DEFAULT, RankModel
 from ddptop.agent.observer.model.situation import Liveness, Situation, Sources
 from ddptop.agent.observer.model.thresholds import Thresholds
-from ddptop.agent.run import generations
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import ENDED, has_other_hosts
 from ddptop.agent.wire.frames import EventLine
@@ -109,9 +108,7 @@ class Store:
         model = self.ranks.get(message.rank)
         if model is None:
             self.refused += 1
-        elif message.generation == self.generations.shown and self._is_possible(
-            max([step.seq for step in message.steps], default=0), now
-        ):
+        elif message.generation == self.generations.shown:
             self._join_steps(message.rank, model.take(message.steps))
             model.heard_at = now
 
@@ -124,7 +121,7 @@ class Store:
         elif beat.generation is not None and beat.generation != self.generations.newest:
             # Late, of a process that another one has taken the place of.
             return
-        elif self._is_possible(beat.seq, now):
+        else:
             model.beat, model.heard_at, model.met = beat, now, True
 
     def _take_summary(self, summary: wire.Summary, now: float) -> None:
@@ -132,7 +129,7 @@ class Store:
         model = self.ranks.get(summary.rank)
         if model is None:
             self.refused += 1
-        elif summary.generation == self.generations.shown and self._is_possible(summary.number, now):
+        elif summary.generation == self.generations.shown:
             model.take_summary(summary)
             model.heard_at = now
 
@@ -296,12 +293,6 @@ class Store:
             frozenset(rank for rank in members if rank not in far),
         )
         self._know_clocks()
-
-    def _is_possible(self, seq: int, now: float) -> bool:
-        """Say whether a rank can have done so many steps; one that says more is not heard in this."""
-        possible = generations.can_reach(seq, now - self.run.created_at_ns / 1e9)
-        self.refused += not possible
-        return possible
 
     def _expect(self, generation: int) -> None:
         """Await the ranks of a generation, where it is a new one: what those before said last tells nothing of them."""

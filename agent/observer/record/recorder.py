@@ -25,7 +25,6 @@ from ddptop.agent.observer.record.inbox import Asked, Begin, Inbox, Item, Judged
 from ddptop.agent.observer.record.logs import Logs
 from ddptop.agent.observer.record.recording import BATCH_S
 from ddptop.agent.observer.record.ring import BATCH_SHARE, Ring
-from ddptop.agent.run import generations
 from ddptop.agent.run.files.database import DAMAGE, Locked
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import RUN_BYTES
@@ -67,7 +66,6 @@ class Recorder:
         budget: int = RUN_BYTES,
         logs: Path | None = None,
         all_bytes: int | None = None,
-        began_at_ns: int = 0,
     ) -> None:
         """Prepare a recorder of `world` ranks.
 
@@ -78,12 +76,11 @@ class Recorder:
             budget: bytes that recording and logs may take together.
             logs: the folder of the run's logs, None where they are not to be cut.
             all_bytes: bytes that all runs of this user may take together, None for no bound.
-            began_at_ns: when the run began: no rank can have done more steps than there was time for.
         """
         self.failures = 0
         """Batches that could not be written."""
         self.refused = 0
-        """Messages that could not be stored, or have numbers that their rank cannot have reached."""
+        """Messages that could not be stored."""
         self.faults = 0
         """Errors of the recorder itself, each of which costs a message or a batch."""
         self.inbox = Inbox()
@@ -105,10 +102,9 @@ class Recorder:
         self._wake = threading.Event()
         self._generation = 0
         """The newest generation followed; the observer announces it, not a rank."""
-        self._reach = generations.Reach()
         self._newest: dict[int, tuple[int, int]] | None = None
         """Generation and number of the last record written, by rank."""
-        self._ring = Ring(database, world, began_at_ns)
+        self._ring = Ring(database, world)
         self._processes: dict[int, tuple[int, Process | None]] = {}
         """By rank, generation and process."""
         self._flood = Flood()
@@ -323,14 +319,12 @@ class Recorder:
         rank, generation = item.rank, item.generation
         if generation != self._generation:
             self._generation = generation
-            self._reach.clear()
         before = self._processes.get(rank)
         self._processes[rank] = generation, item.process
         if before is not None and before[0] == generation and before[1] != item.process:
             if self._numbers is not None:
                 self._numbers.forget(rank)
             self._recorded[rank] = recording.NOTHING
-            self._reach.forget(rank)
         if self._recorded.get(rank, recording.NOTHING)[0] > generation:
             # The file has records of a generation that the rank has not reached: they are invalid.
             self._recorded[rank] = recording.NOTHING
@@ -343,9 +337,6 @@ class Recorder:
             # A rank that has just restarted: it is asked for its records as soon as the observer has found it.
             return []
         if (steps.generation, newest) <= self._recorded.get(steps.rank, recording.NOTHING):
-            return []
-        if not self._reach.take(steps.rank, newest):
-            self.refused += 1
             return []
         self._recorded[steps.rank] = (steps.generation, newest)
         if self._held_up:

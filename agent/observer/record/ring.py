@@ -54,10 +54,9 @@ _ODD: Final = (
 class Ring:
     """The recording of a run while it is written; for use from one thread."""
 
-    def __init__(self, database: Path, world: int, began_at_ns: int = 0) -> None:
+    def __init__(self, database: Path, world: int) -> None:
         self._database = database
         self._world = world
-        self._began_at_ns = began_at_ns
         self._connection: sqlite3.Connection | None = None
         self.history: Writer | None = None
         """The numbers of the steps; None until the file was opened."""
@@ -105,7 +104,7 @@ class Ring:
                 (page,) = connection.execute("PRAGMA page_size").fetchone()
                 connection.execute(f"PRAGMA wal_autocheckpoint = {max(16, self._journal_bytes // 2 // page)}")
                 connection.execute(f"PRAGMA journal_size_limit = {self._journal_bytes}")
-                self.history = Writer(connection, self._world, self._began_at_ns)
+                self.history = Writer(connection, self._world)
             except DAMAGE:
                 connection.close()
                 raise

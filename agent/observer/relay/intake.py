@@ -23,7 +23,6 @@ from ddptop.agent.observer.record.recording import NOTHING
 from ddptop.agent.observer.relay.holds import Holds
 from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.service.fills import Fills
-from ddptop.agent.run import generations
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import EACH_RECORD
@@ -115,7 +114,6 @@ class Intake:
         """By rank, where it publishes and where it answers."""
         self._next: dict[int, int] = {}
         """By rank, the number after that of the last record of this generation that was recorded."""
-        self._reach = generations.Reach()
         self._holds = Holds()
         self._refills: dict[int, _Refill] = {}
         self._lacking: set[int] = set()
@@ -171,7 +169,6 @@ class Intake:
         if begins:
             self.generation = member.generation
             self._next.clear()
-            self._reach.clear()
             self._lacking.clear()
             self._asked_at.clear()
         self.recorder.follow(member.rank, member.generation, member.process)
@@ -180,7 +177,6 @@ class Intake:
             self._release(refill)
         # After that: the records of the former process that have waited say nothing of this one's.
         self._next.pop(member.rank, None)
-        self._reach.forget(member.rank)
         self._asked_at.pop(member.rank, None)
         return anew
 
@@ -322,9 +318,7 @@ class Intake:
             return
         if steps.generation == self.generation:
             newest = max([step.seq for step in steps.steps])
-            # After a number that is not true no gap would be noticed.
-            if self._reach.take(steps.rank, newest):
-                self._next[steps.rank] = max(newest + 1, self._next.get(steps.rank, 0))
+            self._next[steps.rank] = max(newest + 1, self._next.get(steps.rank, 0))
         if not self._is_large and isinstance(steps, wire.Steps):
             self._repeating.take_in_order(steps)
 

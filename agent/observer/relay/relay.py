@@ -102,7 +102,6 @@ class Relay:
             budget=run.run_bytes,
             logs=directory.logs,
             all_bytes=retention.bound_of(run),
-            began_at_ns=run.created_at_ns,
         )
         elsewhere = Elsewhere()
         self._common = CommonRecord(self._recorder, elsewhere)

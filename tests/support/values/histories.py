@@ -23,15 +23,13 @@ from ddptop.tui.model.history.history import History
 class Kept(Recorded):
     """A history in a file of the memory: what a test lets ranks tell is written when it is asked."""
 
-    def __init__(self, world: int, began_at_ns: int = 0) -> None:
+    def __init__(self, world: int) -> None:
         """Know of a run that has not done a step."""
         super().__init__(Path("none"), world)
         self.world = world
         self.is_read = True
         """False: the answer is that of an observer that has not read its file yet."""
-        self.writer = Writer(
-            sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False), world, began_at_ns
-        )
+        self.writer = Writer(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False), world)
         self.rows = self.writer.rows
 
     def take(self, rank: int, *steps: wire.Step, generation: int = 0) -> None:

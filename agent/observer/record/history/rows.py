@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -19,7 +18,6 @@ import numpy as np
 from ddptop.agent import wire
 from ddptop.agent.observer.record.history.numbers import CUSTOM, MOST_COLUMNS, MOST_NAMES, RECORDED
 from ddptop.agent.observer.record.history.series import Buckets, Floats, Whole
-from ddptop.agent.run import generations
 
 FORM: Final = 1
 """Number of the form of `Progress` and of the table of buckets; another one is not read."""
@@ -65,12 +63,9 @@ class Progress(msgspec.Struct, array_like=True, gc=False):
 class Rows:
     """The numbers that are not written yet."""
 
-    def __init__(self, progress: Progress, began_at_ns: int = 0) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self._is_large = progress.world > wire.EACH_RECORD
-        self._began_at_ns = began_at_ns
-        self._reached = 0
-        """The furthest number that was possible."""
         self._memory = [math.nan] * progress.world
         self._least_ms = [math.nan] * progress.world
         """By rank, the time of a step at the peak of its device."""
@@ -93,7 +88,7 @@ class Rows:
             return
         newest = self.progress.seqs.get(rank, -1)
         for step in records:
-            if step.seq > newest and self._can_be(max(step.seq, step.step)):
+            if step.seq > newest:
                 newest = step.seq
                 wall_ns = max(0, step.wall_ns + step.counted_ns)
                 self._add(rank, step.step, step.end_at_ns, wall_ns, 1, _of_step(step), step.metrics)
@@ -101,7 +96,7 @@ class Rows:
 
     def summary(self, told: wire.Summary) -> None:
         """Take in the means of a rank's newest steps."""
-        if not self._is_large or not self._follow(told.generation) or not self._can_be(max(told.seq, told.step)):
+        if not self._is_large or not self._follow(told.generation):
             return
         if told.seq > self.progress.seqs.get(told.rank, -1):
             self.progress.seqs[told.rank] = told.seq
@@ -133,15 +128,6 @@ class Rows:
             # The median, which no single rank decides.
             progress.before = statistics.median_high(progress.last.values()) if progress.last else 0
         return generation == progress.generation
-
-    def _can_be(self, number: int) -> bool:
-        # What was possible stays so: most numbers need no look at the clock.
-        if number <= self._reached:
-            return True
-        if not generations.can_reach(number, (time.time_ns() - self._began_at_ns) / 1e9):
-            return False
-        self._reached = number
-        return True
 
     def _add(
         self, rank: int, step: int, end_ns: int, took_ns: int, steps: int, numbers: tuple[float, ...],

@@ -187,14 +187,14 @@ class Stored:
 class Writer(Stored):
     """The history of a run that goes on."""
 
-    def __init__(self, connection: sqlite3.Connection, world: int, began_at_ns: int = 0) -> None:
+    def __init__(self, connection: sqlite3.Connection, world: int) -> None:
         """Go on with what the file has: in a transaction of its own."""
         with connection:
             connection.executescript(_TABLES)
             super().__init__(connection, world)
             if not self.progress.pieces:
                 connection.execute("DELETE FROM buckets")
-        self.rows = Rows(self.progress, began_at_ns)
+        self.rows = Rows(self.progress)
         """What ranks have told since the last piece."""
         self._waiting: list[tuple[int, str, Buckets]] = []
         """Pieces to be written."""

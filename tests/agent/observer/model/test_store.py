@@ -418,17 +418,6 @@ def test_a_rank_that_claims_another_generation_harms_its_own_row_alone(launched:
     assert frame_at(store, 3.0).ranks[0].loss == 1.0
 
 
-def test_a_number_that_no_rank_reaches_does_not_make_the_next_ones_old() -> None:
-    """Steps, a heartbeat and a summary of a far future leave the records that come after them as they are."""
-    store = Store(RUN)
-    for far in (2**31 - 1, 2**60):
-        store.apply(wire.Steps(0, (step(far),)), 2.0)
-        store.apply(beat(0, seq=far), 2.0)
-    for number in (1, 2):
-        store.apply(wire.Steps(0, (step(number, loss=float(number)),)), 2.0)
-    assert (frame_at(store, 2.0).ranks[0].loss, frame_at(store, 2.0).ranks[0].missed) == (2.0, 0)
-
-
 def test_a_record_that_changes_its_number_of_ranks_changes_no_size() -> None:
     """What is kept was made for so many ranks; a record that is written over later does not get it out of step."""
     run = Run("r", "id", "x.py", (), 2, None, None, 10**9, True, state="running")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import msgspec
@@ -127,13 +126,3 @@ def test_what_a_rank_counted_before_is_gone_from_what_was_written_too() -> None:
         history.take(1, step(number, 7.0))
     assert history.read(0, "loss").count.sum() == 2000
     assert history.read(0, "loss").high.max() == 1.0
-
-
-def test_a_number_that_no_rank_has_reached_is_left_out() -> None:
-    """As the number of a step or of its record: those after it count."""
-    history = Kept(1, began_at_ns=time.time_ns())
-    history.take(0, step(1), step(2))
-    history.take(0, msgspec.structs.replace(step(3), step=2**52))
-    history.take(0, msgspec.structs.replace(step(3), seq=2**52))
-    history.take(0, step(3), step(4))
-    assert list(history.read(0, "loss").steps) == [1, 2, 3, 4]
