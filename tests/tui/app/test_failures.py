@@ -124,6 +124,23 @@ async def test_a_page_that_its_browser_closes_at_once_is_no_failure(turns: int) 
     assert app.failure is None
 
 
+async def test_a_worker_that_begins_when_its_screen_is_left_finds_nothing_and_fails_nothing() -> None:
+    """Its first turn may come after the widgets have gone, as that of the palette's search in a burst of keys."""
+    app = dashboard(StillSource(frame()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = HelpScreen([])
+        app.push_screen(screen)
+        await until(pilot, lambda: app.screen is screen, "the help")
+        app.pop_screen()
+        await until(pilot, lambda: screen.is_left, "its end")
+
+        async def search() -> None:
+            screen.query_one("#nowhere")
+
+        await screen.run_worker(search).wait()
+    assert app.failure is None
+
+
 async def test_a_widget_that_is_missing_on_a_shown_screen_is_a_failure() -> None:
     """Only where a screen is being left a missing widget is no error."""
     app = dashboard(StillSource(frame()))

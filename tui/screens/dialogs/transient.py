@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from textual import events, on
 from textual.await_complete import AwaitComplete
+from textual.css.query import NoMatches
 from textual.messages import Prune
 from textual.screen import Screen, ScreenResultCallbackType, ScreenResultType
+from textual.worker import Worker
 
 
 class Transient(Screen[ScreenResultType]):
@@ -34,6 +36,19 @@ class Transient(Screen[ScreenResultType]):
     def _end_workers(self) -> None:
         """End what it has under way while its widgets are there; Textual does that when they have gone."""
         self.workers.cancel_node(self)
+
+    def run_worker(self, work: Any, *args: Any, **kwargs: Any) -> Worker[Any]:
+        """Start a worker; one that has its first turn when the screen is left finds no widgets, and that is no error."""
+        if not kwargs.get("thread"):
+            work = partial(self._while_shown, work)
+        return super().run_worker(work, *args, **kwargs)
+
+    async def _while_shown(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await work()
+        except NoMatches:
+            if not self.is_left:
+                raise
 
     def call_after_refresh(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
         """Call it later, unless the screen is left by then: it is the topmost screen that calls, whichever that is."""
