@@ -38,7 +38,7 @@ class Transient(Screen[ScreenResultType]):
         self.workers.cancel_node(self)
 
     def run_worker(self, work: Any, *args: Any, **kwargs: Any) -> Worker[Any]:
-        """Start a worker; one that has its first turn when the screen is left finds no widgets, and that is no error."""
+        """Start a worker; one whose first turn comes when the screen is left finds no widgets: no error."""
         if not kwargs.get("thread"):
             work = partial(self._while_shown, work)
         return super().run_worker(work, *args, **kwargs)

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch._dynamo
-from support.bases import marked
 from torch import distributed, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -28,6 +27,7 @@ from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run import rundir
+from ddptop.agent.run.files import marks
 
 RANK = 0
 """Of this process; the other one is forked below, after the imports, which take seconds."""
@@ -563,7 +563,8 @@ def main() -> None:
     distributed.destroy_process_group()
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(RANK), "2"
     with tempfile.TemporaryDirectory(prefix="dt-", dir="/tmp") as folder:
-        directory = rundir.RunDir(marked(Path(folder)))
+        marks.write(Path(folder), marks.Mark(marks.RUN))
+        directory = rundir.RunDir(Path(folder))
         (Path(folder) / "ranks").mkdir()
         session = Session(directory, run_id="cases", program="cases", log=None)
         events: list[Any] = []
