@@ -58,7 +58,7 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=8,
             le=1 << 24,
-            description="Disk room of one run in MiB: older steps become means, logs lose their middle.",
+            description="Disk room of one run in MiB: older steps become means, logs lose their middle, old events go.",
         ),
     ] = RUN_BYTES >> 20
     all_mib: Annotated[

@@ -1,7 +1,7 @@
-"""The choice of events that are written: all, but a repeated event once with its count, and of a flood the beginning.
+"""The choice of events that are written: all, but a repeated event once with its count.
 
-A faulty rank may send the same event ten times a second for a week, and a hostile one a
-thousand different events.  Omitted events are counted, and the count is itself an event.  This module knows no file.
+A faulty rank may send the same event ten times a second for a week.  Of different ones the file keeps the newest
+(`ring`).  This module knows no file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,6 @@ from ddptop.agent.text import clean, clean_line, shorten
 
 REPEAT_S: Final = 60.0
 """An event that repeats within this time, and is no action and no end of a rank, is counted and not written again."""
-AT_ONCE: Final = 1_000
-"""Events of one rank that are written at any rate."""
-EVERY_S: Final = 10.0
-"""After those, one more event is written for each such time."""
-OWN_AT_ONCE: Final = 20_000
-"""`AT_ONCE` for events of the observer: actions on the run, and ends of ranks."""
 _LONGEST_TEXT: Final = 4096
 """Bytes."""
 _LONGEST_LINE: Final = 400
@@ -54,34 +48,19 @@ class _Written:
     changed: bool = False
 
 
-@dataclass(slots=True)
-class _Allowance:
-    """The number of further events of one source that may be written."""
-
-    left: float
-    at: float
-    omitted: int = 0
-    written: bytes = b""
-    """The event in the file with the number of omitted ones."""
-    written_omitted: int = 0
-    """That number."""
-
-
 class Flood:
     """Makes rows of events for the file."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._recent: OrderedDict[tuple[object, ...], _Written] = OrderedDict()
-        self._allowances: dict[Source, _Allowance] = {}
 
-    def rows_of(self, event: wire.Event, source: Source, *, full: bool = False) -> list[Row]:
-        """Return the rows for an event; none where it repeats another, or exceeds the allowance of its source.
+    def rows_of(self, event: wire.Event, source: Source) -> list[Row]:
+        """Return the rows for an event; none where it repeats another.
 
         Args:
             event: a result of `sound`.
             source: the source of the event.
-            full: whether there is no more room for events of this source.
         """
         now = self._clock()
         key = (source, event.rank, event.level, event.text, event.who)
@@ -91,9 +70,6 @@ class Flood:
         if before is not None and is_counted and now - before.last_at <= REPEAT_S:
             before.times, before.last_at, before.changed = before.times + 1, now, True
             self._recent.move_to_end(key)
-            return []
-        if not self._may(source, now) or full:
-            self._allowances[source].omitted += 1
             return []
         payload = wire.encode(event)
         if not event.action:
@@ -105,23 +81,9 @@ class Flood:
             rows += _counted(oldest)
         return rows
 
-    def _may(self, source: Source, now: float) -> bool:
-        most = OWN_AT_ONCE if source == OBSERVER else AT_ONCE
-        allowance = self._allowances.setdefault(source, _Allowance(most, now))
-        allowance.left = min(most, allowance.left + (now - allowance.at) / EVERY_S)
-        allowance.at = now
-        if allowance.left < 1:
-            return False
-        allowance.left -= 1
-        return True
-
-    def settle(self, at_ns: int) -> list[Row]:
+    def settle(self) -> list[Row]:
         """Return the rows that bring the counts in the file up to date."""
-        rows = [row for written in self._recent.values() if written.changed for row in _counted(written)]
-        for source, allowance in self._allowances.items():
-            if allowance.omitted != allowance.written_omitted:
-                rows.append(_count_omitted(source, allowance, at_ns))
-        return rows
+        return [row for written in self._recent.values() if written.changed for row in _counted(written)]
 
 
 def _counted(written: _Written) -> list[Row]:
@@ -135,17 +97,6 @@ def _counted(written: _Written) -> list[Row]:
     row = recording.rewritten(written.payload, payload)
     written.payload = payload
     return [row]
-
-
-def _count_omitted(source: Source, allowance: _Allowance, at_ns: int) -> Row:
-    rank = source if isinstance(source, int) else None
-    whose = "that name no rank" if source is None else f"of {source if rank is None else f'rank {rank}'}"
-    text = f"{allowance.omitted:,} events {whose} are left out of the record: too many of them came"
-    event = wire.Event(at_ns, text, rank, "warning")
-    payload = wire.encode(event)
-    row = recording.rewritten(allowance.written, payload) if allowance.written else recording.row(event, payload)
-    allowance.written, allowance.written_omitted = payload, allowance.omitted
-    return row
 
 
 def sound(event: wire.Event, world: int, now_ns: int) -> wire.Event:

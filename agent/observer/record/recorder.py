@@ -48,8 +48,6 @@ _LOGS_SHARE: Final = 2
 """Logs may take one part in so many of the run's bytes."""
 _LEAST_LOGS_SHARE: Final = 8
 """`_LOGS_SHARE` where the recording took the rest before there were logs."""
-_EVENTS_SHARE: Final = 4
-"""Events of ranks may take one part in so many of the recording's bytes, those of the observer twice as much."""
 _MOST_OWED: Final = 10_000
 """Rows that wait for a failing disk at most; steps are dropped at once."""
 
@@ -225,7 +223,7 @@ class Recorder:
                     self._ring.open(self._room)
             questions = [item for item in items if isinstance(item, Asked)]
             rows = [row for item in items if not isinstance(item, Asked) for row in self._guarded(item)]
-            rows += self._flood.settle(time.time_ns())
+            rows += self._flood.settle()
             if self._settle() or rows or self._owed:
                 self._write(rows)
             for each in questions:
@@ -357,9 +355,7 @@ class Recorder:
         return True
 
     def _event_rows(self, event: wire.Event, source: Source) -> list[recording.Row]:
-        share = self._room // _EVENTS_SHARE * (2 if source == OBSERVER else 1)
-        full = self._ring.event_bytes > share
-        return self._flood.rows_of(sound(event, self._world, time.time_ns()), source, full=full)
+        return self._flood.rows_of(sound(event, self._world, time.time_ns()), source)
 
     def _write(self, rows: list[recording.Row]) -> None:
         new, rows = bool(rows), self._owed + rows

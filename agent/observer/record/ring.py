@@ -34,6 +34,10 @@ _PIECE_BYTES: Final = 4 << 20
 """Bytes of steps that are removed at once."""
 _HISTORY_SHARE: Final = 4
 """The history may take one part in so many of the recording's bytes."""
+MOST_EVENTS: Final = 20_000
+"""The newest events that are kept."""
+_EVENTS_SHARE: Final = 4
+"""They may take one part in so many of the recording's bytes."""
 Values = tuple[Any, ...]
 """The values of a row."""
 _TOGETHER: Final = 64
@@ -62,8 +66,8 @@ class Ring:
         """The numbers of the steps; None until the file was opened."""
         self._step_bytes = 0
         self._journal_bytes = 0
-        self.event_bytes = 0
-        """Bytes of the events in the file."""
+        self._event_bytes = self._events = 0
+        """Bytes and number of the events in the file."""
 
     def write(self, rows: Sequence[Row], budget: int) -> int:
         """Write rows, and the numbers that wait, in one transaction; return how many rows no file can store.
@@ -73,7 +77,7 @@ class Ring:
         """
         connection, history = self.open(budget)
         written = {INSERT_STEPS: 0, INSERT_EVENT: 0}
-        odd = 0
+        odd = events = 0
         try:
             with connection:
                 for statement, alike in itertools.groupby(rows, key=itemgetter(0)):
@@ -82,13 +86,15 @@ class Ring:
                     odd += len(values) - len(stored)
                     if statement in written:
                         written[statement] += sum(_ROW_BYTES + len(each[-1]) for each in stored)
+                    events += len(stored) if statement == INSERT_EVENT else 0
                 history.write()
         except DAMAGE:
             history.failed()
             raise
         history.written()
         self._step_bytes += written[INSERT_STEPS]
-        self.event_bytes += written[INSERT_EVENT]
+        self._event_bytes += written[INSERT_EVENT]
+        self._events += events
         return odd
 
     def open(self, budget: int) -> tuple[sqlite3.Connection, Writer]:
@@ -99,7 +105,8 @@ class Ring:
 
             connection = recording.open_file(self._database)
             try:
-                self._step_bytes, self.event_bytes = (_size(connection, table) for table in ("steps", "events"))
+                self._step_bytes, _ = _size(connection, "steps")
+                self._event_bytes, self._events = _size(connection, "events")
                 self._journal_bytes = min(_LARGEST_JOURNAL, max(LEAST_BYTES, budget) // _JOURNAL_SHARE)
                 (page,) = connection.execute("PRAGMA page_size").fetchone()
                 connection.execute(f"PRAGMA wal_autocheckpoint = {max(16, self._journal_bytes // 2 // page)}")
@@ -123,7 +130,7 @@ class Ring:
         return int((pages - free) * size)
 
     def limit_to(self, budget: int, seconds: float) -> bool:
-        """Fold older numbers, and remove the oldest steps, until file and journal fit into `budget` bytes.
+        """Fold older numbers, and remove the oldest events and steps, until file and journal fit into `budget` bytes.
 
         It takes little longer than `seconds`, except where the file is far too large; returns False where more is to
         be done.
@@ -134,6 +141,7 @@ class Ring:
         if self._connection is None or self.history is None:
             return True
         room = max(LEAST_BYTES, budget)
+        self._limit_events(self._connection, room // _EVENTS_SHARE)
         deadline = time.monotonic() + seconds
         while self.history.fold(room // _HISTORY_SHARE):
             if time.monotonic() > deadline:
@@ -144,6 +152,14 @@ class Ring:
                 return False
             self._remove_oldest(self._connection)
         return True
+
+    def _limit_events(self, connection: sqlite3.Connection, room: int) -> None:
+        """Remove the oldest events until the others are few enough and fit into `room` bytes."""
+        oldest = "SELECT rowid FROM events ORDER BY rowid LIMIT ?"
+        while self._events and (self._events > MOST_EVENTS or self._event_bytes > room):
+            with connection:
+                connection.execute(f"DELETE FROM events WHERE rowid IN ({oldest})", (self._events // 8 + 1,))
+            self._event_bytes, self._events = _size(connection, "events")
 
     def _remove_oldest(self, connection: sqlite3.Connection) -> None:
         """Remove the oldest steps; of each rank and generation among them the last message is kept beside them."""
@@ -208,7 +224,8 @@ def _insert_each(connection: sqlite3.Connection, statement: str, values: Iterabl
     return stored
 
 
-def _size(connection: sqlite3.Connection, table: str) -> int:
+def _size(connection: sqlite3.Connection, table: str) -> tuple[int, int]:
+    """Return the bytes of a table's rows, and their number."""
     query = f"SELECT coalesce(sum(length(payload)), 0), count(*) FROM {table}"
     payloads, rows = connection.execute(query).fetchone()
-    return int(payloads) + _ROW_BYTES * int(rows)
+    return int(payloads) + _ROW_BYTES * int(rows), int(rows)

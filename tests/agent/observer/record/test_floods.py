@@ -1,4 +1,4 @@
-"""Events: all are written, repeats once, and of a flood the beginning and the number."""
+"""Events: all are written, and repeats once with their number."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_a_repeated_event_stands_once_with_its_number() -> None:
         clock.now += 1
         rows += flood.rows_of(wire.Event(number, "loss is nan", 0, "error"), 0)
         rows += flood.rows_of(wire.Event(number, f"other {number}", 0), 0) if number < 2 else []
-        rows += flood.settle(number)
+        rows += flood.settle()
     clock.now += floods.REPEAT_S + 1
     rows += flood.rows_of(wire.Event(200, "loss is nan", 0, "error"), 0)
     for number in range(2):
         rows += flood.rows_of(wire.Event(201 + number, "paused", None, "info", "pause", "ada"), OBSERVER)
-    rows += flood.settle(300)
+    rows += flood.settle()
     told = texts(rows)
     assert told[0].startswith("loss is nan (100 times")
     assert told[1:] == ["other 0", "other 1", "loss is nan", "paused", "paused"]
@@ -60,37 +60,10 @@ def test_the_number_of_a_long_event_is_read() -> None:
     rows: list[Row] = []
     for number in range(7):
         rows += flood.rows_of(sound(wire.Event(number, "all work and no play " * 100, 0), 1, 0), 0)
-    told = texts(rows + flood.settle(9))
+    told = texts(rows + flood.settle())
     assert len(told) == 1
     assert told[0].startswith("all work and no play")
     assert told[0].endswith("(7 times within a minute of each other)")
-
-
-def test_what_the_observer_tells_is_bounded_too() -> None:
-    """Without room nothing more of anybody is written, and the number of what was left out is told."""
-    flood = Flood(Clock(0.0))
-    assert flood.rows_of(wire.Event(1, "rank 0 is up"), OBSERVER, full=True) == []
-    assert texts(flood.settle(2))[0].startswith("1 events of observer are left out")
-
-
-def test_a_flood_of_one_rank_is_bounded_and_told() -> None:
-    """Others lose nothing by it; the number left out stands in the record and is kept up to date."""
-    clock = Clock(0.0)
-    flood = Flood(clock)
-    rows: list[Row] = []
-    for number in range(5000):
-        rows += flood.rows_of(wire.Event(number, f"event {number}", 3), 3)
-        if number % 100 == 0:
-            rows += flood.settle(number)
-    rows += flood.rows_of(wire.Event(1, "rank 4 has something to tell", 4), 4)
-    rows += flood.settle(9999)
-    told = texts(rows)
-    assert len(told) == floods.AT_ONCE + 2
-    assert "rank 4 has something to tell" in told
-    assert any(text.startswith("4,000 events of rank 3 are left out") for text in told)
-    assert sum(each.omitted for each in flood._allowances.values()) == 4000
-    clock.now += floods.EVERY_S
-    assert flood.rows_of(wire.Event(1, "after a while", 3), 3)
 
 
 def test_events_that_cannot_be_stored_are_made_so() -> None:

@@ -108,6 +108,20 @@ def test_fifty_times_its_budget_leaves_every_event_and_the_newest_steps(memory: 
     assert [series.count[whose == rank].sum() for rank in range(WORLD)] == [count] * WORLD
 
 
+@pytest.mark.parametrize(("longer", "budget", "kept"), [(1, 64 * BUDGET, 20_000), (1000, BUDGET, BUDGET // 4 // 1000)])
+def test_of_a_flood_of_events_the_newest_are_kept(memory: Path, longer: int, budget: int, kept: int) -> None:
+    """As many as is said, and fewer of long ones: a quarter of the budget is for them."""
+    ring = Ring(memory / "run.db", 1)
+    for first in range(0, 30_000, 3_000):
+        events = [wire.Event(number, f"{number} {'x' * longer}", 0) for number in range(first, first + 3_000)]
+        ring.write([recording.row(each, wire.encode(each)) for each in events], budget)
+        assert ring.limit_to(budget, 60.0)
+    ring.close()
+    found = [each.at_ns for each in recording.read_events(memory / "run.db") if isinstance(each, wire.Event)]
+    assert found == list(range(found[0], 30_000))
+    assert kept / 2 < len(found) <= kept
+
+
 _WRITER = """
 import sys
 from contextlib import closing
