@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import numbered
 from ddptop.agent.run.files import private
 from ddptop.agent.text import ranks_in_spans
 from ddptop.agent.wire.incoming import Label, Line, cleaned
@@ -60,11 +59,6 @@ class Kept(NamedTuple):
     number: str
     folder: Path
     census: Censused
-
-
-def kept(parent: Path) -> list[Kept]:
-    """Return the censuses of a run, the newest first; `parent` has a folder for each."""
-    return [found for folder in numbered.folders(parent) if (found := read(folder)) is not None]
 
 
 def read(folder: Path) -> Kept | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from ddptop.agent.run.files import marks, removal
 
+K = TypeVar("K")
 _NUMBER: Final = re.compile(r"\d{4,9}")
 
 
@@ -18,6 +20,11 @@ def folders(parent: Path) -> list[Path]:
         found = (each for each in parent.iterdir() if _NUMBER.fullmatch(each.name))
         return sorted(found, key=lambda each: int(each.name), reverse=True)
     return []
+
+
+def kept(parent: Path, read: Callable[[Path], K | None]) -> list[K]:
+    """Return the diagnoses in these folders that can be `read`, the newest first."""
+    return [found for folder in folders(parent) if (found := read(folder)) is not None]
 
 
 def new(parent: Path, file: str) -> Path:

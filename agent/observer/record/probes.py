@@ -30,11 +30,6 @@ def keep(folder: Path, probe: Probe) -> Path:
     return own
 
 
-def kept(folder: Path) -> list[Kept]:
-    """Return the probes of a run, the newest first; `folder` has a folder for each."""
-    return [found for each in numbered.folders(folder) if (found := read(each)) is not None]
-
-
 def read(folder: Path) -> Kept | None:
     """Return the probe in a folder, None where it is not complete."""
     try:

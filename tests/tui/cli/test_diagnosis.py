@@ -22,6 +22,7 @@ from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import CENSUS_MS, Facts, MemoryUse, ObjectKind
 from ddptop.tui.cli.main import main
 from ddptop.tui.link.control import RunControl
+from ddptop.tui.model.diagnosis import kinds
 from ddptop.tui.model.diagnosis.kept import newest
 from ddptop.tui.model.diagnosis.report import ReportLine, plain
 
@@ -113,6 +114,11 @@ def asked(run: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> list[tuple[obj
 
     monkeypatch.setattr(RunControl, "diagnose", diagnose)
     return found
+
+
+def test_the_help_says_the_limits_of_the_messages() -> None:
+    """They stand beside the verbs once more, because `--help` loads no message."""
+    assert kinds.HELD_MS == CENSUS_MS
 
 
 @pytest.mark.parametrize(

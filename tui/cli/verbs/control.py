@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.cli.parsing import as_called, complain
+from ddptop.tui.cli.parsing import as_called, complain, whole
 from ddptop.tui.cli.verbs.options import (
     AWAITED,
     RUN_HELP,
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from ddptop.tui.control.kill import Aim
     from ddptop.tui.link.control import RunControl
 
-MOST_STEPS: Final = 1_000_000
+_steps: Final = whole(1, 1_000_000)
+"""Reads a number of steps."""
 
 
 def add(verbs: Verbs) -> None:
@@ -104,12 +105,6 @@ def add(verbs: Verbs) -> None:
         verb.set_defaults(carry=carry_out)
     step.add_argument("steps", metavar="K", nargs="?", type=_steps, help="number of steps (1)")
     _add_kill(verbs)
-
-
-def _steps(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_STEPS:
-        raise argparse.ArgumentTypeError(f"{text!r}: a number of steps is 1 to {MOST_STEPS:,}")
-    return int(text)
 
 
 def _take_number_as_steps(options: argparse.Namespace) -> None:

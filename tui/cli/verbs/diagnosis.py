@@ -6,15 +6,13 @@ import argparse
 import gzip
 import shutil
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddptop.agent.wire import CENSUS_MS
-from ddptop.tui.cli.parsing import complain
+from ddptop.tui.cli.parsing import complain, whole
 from ddptop.tui.cli.verbs import control
 from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json, typed
-from ddptop.tui.model.diagnosis.kinds import KINDS, first_ranks
+from ddptop.tui.model.diagnosis.kinds import HELD_MS, KINDS, first_ranks
 
 if TYPE_CHECKING:
     from ddptop.agent.control.waiting import Waiting
@@ -63,7 +61,7 @@ def add(verbs: Verbs) -> None:
         verb.add_argument("--list", action="store_true", help=f"list the {kept} kept with the run, also an ended one")
         verb.add_argument("--json", action="store_true", help="as JSON (see `ddptop help json`)")
         verb.set_defaults(carry=_carry, printing=_print, ranks=None, steps=None, out=None, limit=None)
-    usual, most = (ms / 1e3 for ms in CENSUS_MS)
+    usual, most = (ms / 1e3 for ms in HELD_MS)
     seconds = f"seconds for which a rank is held at most, 0.1 to {most:g} ({usual:g})"
     memory.add_argument("--limit", type=typed(_limit), metavar="S", help=seconds)
     profile.add_argument(
@@ -76,7 +74,7 @@ def _add_ranks(verb: argparse.ArgumentParser, name: str) -> None:
     ranks = f"ranks as 0,2 or 0-3; `culprit`: {kind.culprit}; `all`"
     verb.add_argument("--ranks", type=typed(_ranks), metavar="RANKS", help=ranks)
     steps = f"number of steps, 1 to {kind.most_steps:,} ({kind.steps})"
-    verb.add_argument("--steps", type=typed(partial(_steps, kind.most_steps)), metavar="N", help=steps)
+    verb.add_argument("--steps", type=whole(1, kind.most_steps), metavar="N", help=steps)
 
 
 def _ranks(text: str) -> str | tuple[int, ...]:
@@ -93,15 +91,9 @@ def _ranks(text: str) -> str | tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _steps(most: int, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise ValueError(f"a number of steps, 1 to {most:,}")
-    return int(text)
-
-
 def _limit(text: str) -> int:
     """Return the milliseconds of a number of seconds."""
-    most = CENSUS_MS[1]
+    most = HELD_MS[1]
     try:
         if 100 <= (ms := round(float(text) * 1e3)) <= most:
             return ms
@@ -124,13 +116,13 @@ def _carry(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ddptop.tui.model.diagnosis.kept import lines_of
+    from ddptop.tui.model.diagnosis.kept import kept_with, lines_of
 
     for other in ("ranks", "steps", "out", "limit"):
         if getattr(options, other) is not None:
             return complain(f"{options.verb}: --list and --{other}: give one of them", 2)
     lines = lines_of(options.verb)
-    found = lines.kept_with(chosen(options.run, last=True))
+    found = kept_with(chosen(options.run, last=True), options.verb)
     if options.json:
         print_json([lines.as_json(each) for each in found])
     elif found:
@@ -152,7 +144,7 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
         steps=options.steps or KINDS[options.verb].steps,
         ranks=first_ranks(action.world) if named is None else None if isinstance(named, str) else named,
         culprit=named in (None, "culprit"),
-        most_ms=options.limit or CENSUS_MS[0],
+        most_ms=options.limit or HELD_MS[0],
     )
     found = lines.read(Path(folder))
     if found is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ddptop.agent.observer.record import numbered
 from ddptop.tui.model.diagnosis.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ K = TypeVar("K")
 
 class Lines(Protocol[K]):
     """A module that reads the diagnoses of one kind, and makes lines of them."""
-
-    def kept_with(self, directory: RunDir, /) -> list[K]:
-        """Return those of a run, the newest first."""
-        ...
 
     def read(self, folder: Path, /) -> K | None:
         """Return the one in a folder, None where it is not complete."""
@@ -59,6 +56,12 @@ def lines_of(kind: str) -> Lines[Any]:
     return profile
 
 
+def kept_with(directory: RunDir, kind: str) -> list[Any]:
+    """Return the diagnoses of a kind that are kept with a run, the newest first."""
+    folders = {"profile": directory.profiles, "probe": directory.probes, "memory": directory.memory}
+    return numbered.kept(folders[kind], lines_of(kind).read)
+
+
 def newest(kind: str, directory: RunDir) -> list[ReportLine]:
     """Return the newest diagnosis of a kind as lines, or a line that says that there is none.
 
@@ -67,7 +70,6 @@ def newest(kind: str, directory: RunDir) -> list[ReportLine]:
     """
     from ddptop.tui.model.diagnosis.report import ReportLine
 
-    module = lines_of(kind)
-    if found := module.kept_with(directory):
-        return module.lines(found[0], directory.read().world)
+    if found := kept_with(directory, kind):
+        return lines_of(kind).lines(found[0], directory.read().world)
     return [ReportLine("", KINDS[kind].none)]

@@ -9,6 +9,8 @@ from ddptop.agent.text import ranks_in_spans
 
 MOST_RANKS: Final = 8
 """Ranks that are diagnosed at most, where nobody says which."""
+HELD_MS: Final = (3_000, 5_000)
+"""`wire.CENSUS_MS`: this page does without the messages, which take long to load, because `--help` needs it."""
 
 
 class Kind(NamedTuple):

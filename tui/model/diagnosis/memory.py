@@ -11,7 +11,6 @@ import msgspec
 from ddptop.agent.observer.judge.growth import name_of
 from ddptop.agent.observer.record import memory as record
 from ddptop.agent.observer.record.memory import Kept, RankMemory
-from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind
 from ddptop.tui.drawing.units import COLUMNS, aligned, date
@@ -25,11 +24,6 @@ _NAME: Final = 42
 VIEWER: Final = "https://docs.pytorch.org/memory_viz"
 
 read = record.read
-
-
-def kept_with(directory: RunDir) -> list[Kept]:
-    """Return the censuses of a run, the newest first."""
-    return record.kept(directory.memory)
 
 
 def lines(kept: Kept, world: int) -> list[ReportLine]:

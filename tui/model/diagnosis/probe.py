@@ -10,7 +10,6 @@ import msgspec
 from ddptop.agent.observer.judge.probe import Experiments, Probe, Rank, speed, typical
 from ddptop.agent.observer.record import probes as record
 from ddptop.agent.observer.record.probes import Kept
-from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.agent.wire import Board, Facts
 from ddptop.tui.drawing.units import COLUMNS, DASH, aligned, date
@@ -35,11 +34,6 @@ _FACTS: Final = (
 """The heads of the columns of `_facts`, that of the rank before them."""
 
 read = record.read
-
-
-def kept_with(directory: RunDir) -> list[Kept]:
-    """Return the probes of a run, the newest first."""
-    return record.kept(directory.probes)
 
 
 def lines(kept: Kept, _: int) -> list[ReportLine]:

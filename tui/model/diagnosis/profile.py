@@ -10,7 +10,6 @@ import msgspec
 from ddptop.agent.observer.record.profiles import kept as record
 from ddptop.agent.observer.record.profiles.kept import Kept
 from ddptop.agent.observer.record.profiles.summary import Difference
-from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.tui.drawing.units import COLUMNS, aligned, date
 from ddptop.tui.model.diagnosis.kinds import left_out
@@ -28,11 +27,6 @@ _SENTENCE: Final = 400
 
 
 read = record.read
-
-
-def kept_with(directory: RunDir) -> list[Kept]:
-    """Return the profiles of a run, the newest first."""
-    return record.kept(directory.profiles)
 
 
 def lines(kept: Kept, world: int) -> list[ReportLine]:

@@ -27,11 +27,6 @@ class Kept(NamedTuple):
     summary: Summary
 
 
-def kept(folder: Path) -> list[Kept]:
-    """Return the profiles of a run that are complete, the newest first; `folder` has a folder for each."""
-    return [found for each in numbered.folders(folder) if (found := read(each)) is not None]
-
-
 def read(folder: Path) -> Kept | None:
     """Return the profile in a folder, None where it is not complete."""
     try:
@@ -47,7 +42,7 @@ def bound(folder: Path) -> None:
 
     The newest stays, however large it is.
     """
-    found = kept(folder)
+    found = numbered.kept(folder, read)
     total = sum(each.size for each in found)
     for each in sorted(found[1:], key=lambda each: (not each.summary.unasked, int(each.number))):
         if total <= MOST_BYTES:

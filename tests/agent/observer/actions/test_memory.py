@@ -18,6 +18,7 @@ from ddptop.agent.observer.actions.memory import Censuses, memory
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.record import memory as record
+from ddptop.agent.observer.record import numbered
 from ddptop.agent.run.rundir import RunDir
 
 KIND = wire.ObjectKind("tensor", "Tensor", "float32", (8,), "cpu", 9, 1 << 20, 3, 1 << 20, "train.py:52")
@@ -101,7 +102,7 @@ def test_all_are_asked_over_the_same_steps_and_that_is_kept(tmp_path: Path) -> N
     ]
     assert made.finding == f"rank 2: {kept.census.ranks[0].cause}"
     assert act(tmp_path, Ranks(1, 1), ranks=(1,)).finding == kept.census.ranks[0].cause
-    assert [(each.number, len(each.census.ranks)) for each in record.kept(tmp_path / "memory")] == [
+    assert [(each.number, len(each.census.ranks)) for each in numbered.kept(tmp_path / "memory", record.read)] == [
         ("0002", 1),
         ("0001", 3),
     ]
@@ -168,7 +169,7 @@ def test_what_is_no_census_is_not_shown(tmp_path: Path) -> None:
     folder = act(tmp_path, Ranks(5, 5)).folder
     (folder / "memory.json").write_text('{"run": 1}')
     assert record.read(folder) is None
-    assert record.kept(tmp_path / "memory") == []
+    assert numbered.kept(tmp_path / "memory", record.read) == []
 
 
 def test_ranks_that_are_waited_for_are_named_by_their_spans(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.probe import probe
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge.probe import NOTHING, Probe
-from ddptop.agent.observer.record import probes
+from ddptop.agent.observer.record import numbered, probes
 from ddptop.agent.run.rundir import RunDir
 
 RATES = {"compute": 100e9, "disk_write": 1e9, "disk_read": 1e9}
@@ -134,7 +134,7 @@ def test_all_parts_are_done_and_the_ranks_go_on_or_stay_paused(tmp_path: Path, p
     assert {(each.sender, each.receiver) for each in found.connections} == {(0, 1), (1, 0), (1, 2), (2, 1)}
     assert found.large_s == [1e-2] * 3
     probed(tmp_path, Ranks(3))
-    assert [each.number for each in probes.kept(tmp_path / "probes")] == ["0002", "0001"]
+    assert [each.number for each in numbered.kept(tmp_path / "probes", probes.read)] == ["0002", "0001"]
 
 
 def test_ranks_of_different_hosts_are_alone_at_the_same_time(tmp_path: Path) -> None:
