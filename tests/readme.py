@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.app.keys.keymap import key_table
+from ddptop.tui.app.keys.keymap import help_tables
 from ddptop.tui.cli.main import _parser
 from ddptop.tui.settings import Settings, as_toml
 
@@ -63,7 +63,8 @@ class Part:
 def keys() -> str:
     """Return a table of the keys for each place, from the bindings."""
     tables = []
-    for place, rows in groupby(key_table(DdptopApp), key=lambda row: row[0]):
+    _, everything = help_tables(DdptopApp, {}, (), counts=False)
+    for place, rows in groupby(everything, key=lambda row: row[0]):
         lines = [f"### {place[0].upper()}{place[1:]}", "", "| key | |", "|---|---|"]
         tables.append("\n".join(lines + [f"| `{key}` | {what} |" for _, key, what in rows]))
     return "\n\n".join(tables)

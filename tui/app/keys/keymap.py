@@ -83,11 +83,6 @@ _CLEAR: Final = ".clear"
 """How the ids of actions end that act only while a filter is set: another action may have the same key."""
 
 
-def key_table(app: type[App[Any]], remapped: Remapped | None = None, *, ascii_only: bool = False) -> KeyLines:
-    """Return the keys of every binding, for the manual; no key twice in a section."""
-    return _table(actions(app, remapped), ascii_only=ascii_only)
-
-
 def help_tables(
     app: type[App[Any]], remapped: Remapped, chain: Sequence[type], *, counts: bool, ascii_only: bool = False
 ) -> tuple[KeyLines, KeyLines]:

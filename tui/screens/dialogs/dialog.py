@@ -1,8 +1,4 @@
-"""The base of all dialogs: the screen below stays in sight, darkened, and goes on to change.
-
-Textual renders the whole screen below anew, line by line and color by color, whenever a cell of
-it changes; four times a second that took twice what the screen itself takes.  Here only the
-lines that have changed are rendered.
+"""The base of all dialogs: the screen below stays in sight, darkened, and goes on to change, once a second.
 
 Keys that were meant for another place, such as a command typed before the dialog was seen, must not confirm
 anything: see `Dialog.ignores_enter`.
@@ -25,8 +21,6 @@ from ddptop.tui.screens.dialogs.transient import Transient
 
 SETTLE_S: Final = 0.3
 """Seconds after its opening in which a dialog takes no Enter: nobody has read it yet."""
-_MOST_STYLES = 4096
-"""Styles whose darkened form is held; a screen has some hundred."""
 
 
 class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):

@@ -61,13 +61,9 @@ class Column:
     """The title stands at the left."""
 
 
-def _wait(rank: RankFrame) -> float | None:
-    return None if rank.phases_ms is None else rank.phases_ms.get("wait")
-
-
 def own_ms(rank: RankFrame) -> float | None:
     """Return a rank's own time: its step without waiting for others."""
-    wait = _wait(rank)
+    wait = _amount(rank, "wait")
     step_ms = rank.current_step_ms
     return None if wait is None or step_ms is None else step_ms - wait
 
