@@ -90,10 +90,6 @@ class ListScreen(LiveScreen, Generic[L]):
     def _tell(self) -> None:
         self.show_caption(self.frame)
 
-    def action_back(self) -> None:
-        """Return."""
-        self.dismiss(self.rank)
-
 
 class FollowedScreen(ListScreen[L]):
     """A list that follows its end, and can be scrolled back."""
@@ -191,10 +187,8 @@ class LogScreen(FollowedScreen[LogList]):
 
     def action_neighbour(self, by: int) -> None:
         """Show another rank's log."""
-        ranks = list(self.frame.values("rank"))
-        if self.rank in ranks:
-            self._together = False
-            self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])
+        self._together = self._together and self.rank not in self.frame.values("rank")
+        super().action_neighbour(by)
 
     def action_together(self) -> None:
         """Show the logs of all ranks as one, or that of the rank again."""

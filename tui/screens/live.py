@@ -169,6 +169,16 @@ class LiveScreen(Transient[int]):
         self.rank = rank
         self.show(self.frame)
 
+    def action_back(self) -> None:
+        """Return, with the rank chosen here."""
+        self.dismiss(self.rank)
+
+    def action_neighbour(self, by: int) -> None:
+        """Show another rank, after the last one the first."""
+        ranks = self.frame.values("rank")
+        if self.rank in ranks:
+            self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])
+
     def on_mount(self) -> None:
         """Show what is known before the first paint."""
         self._shows = True

@@ -43,7 +43,7 @@ _CROSSHAIR: Final = (
 """The same while there is a crosshair; the keys that move and close it are in the key bar."""
 
 
-_ON_THE_PLOT = frozenset(("zoom", "scroll", "whole", "log", "gather", "smooth", "cross", "metric"))
+_ON_THE_PLOT = frozenset(("alter", "cross", "metric"))
 
 
 class PlottedScreen(LiveScreen):
@@ -53,28 +53,37 @@ class PlottedScreen(LiveScreen):
         Binding("f", "app.plot", "Plot", id="plot.full", tooltip="Show the plot on the whole screen"),
         Binding("m", "metric", "Metric", id="plot.metric", tooltip="Choose what the plot shows", show=False),
         Binding(
-            "plus", "zoom(0.5)", "Zoom in", id="plot.zoom_in", key_display="+", show=False,
+            "plus", "alter('zoom', 0.5)", "Zoom in", id="plot.zoom_in", key_display="+", show=False,
             tooltip="Plot: half as many steps",
         ),
         Binding(
-            "minus", "zoom(2)", "Zoom out", id="plot.zoom_out", key_display="-", show=False,
+            "minus", "alter('zoom', 2)", "Zoom out", id="plot.zoom_out", key_display="-", show=False,
             tooltip="Plot: twice as many steps, up to the whole run",
         ),
-        Binding("a", "whole", "Whole run", id="plot.whole", tooltip="Plot: the whole run, or recent steps", show=False),
         Binding(
-            "left_square_bracket", "scroll(-0.5)", "Back", id="plot.back", key_display="[", show=False,
+            "a", "alter('show_other')", "Whole run", id="plot.whole", show=False,
+            tooltip="Plot: the whole run, or recent steps",
+        ),
+        Binding(
+            "left_square_bracket", "alter('scroll_steps', -0.5)", "Back", id="plot.back", key_display="[", show=False,
             tooltip="Plot: earlier steps",
         ),
         Binding(
-            "right_square_bracket", "scroll(0.5)", "Forward", id="plot.forward", key_display="]", show=False,
-            tooltip="Plot: later steps; at the end it follows the run",
+            "right_square_bracket", "alter('scroll_steps', 0.5)", "Forward", id="plot.forward", key_display="]",
+            show=False, tooltip="Plot: later steps; at the end it follows the run",
         ),
-        Binding("y", "log", "Log", id="plot.log", tooltip="Plot: logarithmic or linear scale", show=False),
         Binding(
-            "b", "gather", "Band", id="plot.band", show=False,
+            "y", "alter('change_scale')", "Log", id="plot.log", show=False,
+            tooltip="Plot: logarithmic or linear scale",
+        ),
+        Binding(
+            "b", "alter('gather')", "Band", id="plot.band", show=False,
             tooltip="Plot: mean, least and greatest of the ranks, or each rank",
         ),
-        Binding("w", "smooth", "Smooth", id="plot.smooth", tooltip="Plot: smooth lightly, strongly, not", show=False),
+        Binding(
+            "w", "alter('smooth')", "Smooth", id="plot.smooth", show=False,
+            tooltip="Plot: smooth lightly, strongly, not",
+        ),
         Binding("i", "cross", "Read", id="plot.cross", tooltip="Plot: crosshair; arrows move it", show=False),
     ]  # fmt: skip
 
@@ -129,35 +138,10 @@ class PlottedScreen(LiveScreen):
         """True while the arrows move the crosshair."""
         return self._plot is not None and self._plot.crosshair is not None
 
-    def action_zoom(self, factor: float) -> None:
-        """Show more steps or fewer."""
+    def action_alter(self, change: str, *arguments: float) -> None:
+        """Change the look of the plot, by one of its methods."""
         if self._plot is not None:
-            self._plot.zoom(factor)
-
-    def action_scroll(self, by: float) -> None:
-        """Show earlier steps or later ones."""
-        if self._plot is not None:
-            self._plot.scroll_steps(by)
-
-    def action_whole(self) -> None:
-        """Show the whole run, or the recent steps."""
-        if self._plot is not None:
-            self._plot.show_other()
-
-    def action_log(self) -> None:
-        """Change the scale."""
-        if self._plot is not None:
-            self._plot.change_scale()
-
-    def action_gather(self) -> None:
-        """Show the ranks as a band, or each."""
-        if self._plot is not None:
-            self._plot.gather()
-
-    def action_smooth(self) -> None:
-        """Smooth more, or not at all."""
-        if self._plot is not None:
-            self._plot.smooth()
+            getattr(self._plot, change)(*arguments)
 
     def action_cross(self) -> None:
         """Read values off."""
@@ -217,14 +201,3 @@ class PlotScreen(PlottedScreen):
                 joined = ("" if all(len(key) == 1 for key in shown) else " ").join(shown)
                 pieces.append([Segment(f"{joined} ", page.ink["bold value"]), Segment(label, page.ink["label"])])
         page.show_rows([[Segment(" "), *packed(pieces, page.size.width - 2)]])
-
-    def action_back(self) -> None:
-        """Return, with the rank chosen here."""
-        self.dismiss(self.rank)
-
-    def action_neighbour(self, by: int) -> None:
-        """Choose another rank, after the last one the first."""
-        ranks = [rank.rank for rank in self.frame.ranks]
-        if self.rank in ranks:
-            self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
-            self.show(self.frame)

@@ -110,16 +110,6 @@ class RankScreen(PlottedScreen):
         """Leave the arrows to the crosshair while there is one."""
         return not (action == "neighbour" and self.crossing) and super().check_action(action, parameters)
 
-    def action_back(self) -> None:
-        """Return to all ranks, with this one chosen."""
-        self.dismiss(self.rank)
-
-    def action_neighbour(self, by: int) -> None:
-        """Show another rank, after the last one the first."""
-        ranks = list(self.frame.values("rank"))
-        if self.rank in ranks:
-            self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])
-
     def choose(self, rank: int) -> None:
         """Show another rank, from the top."""
         self.query_one("#facts").scroll_home(animate=False)
