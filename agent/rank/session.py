@@ -20,7 +20,7 @@ from ddptop.agent.rank.calls import given
 from ddptop.agent.rank.calls.script import Script
 from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.collectives.timing import Collectives
-from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
+from ddptop.agent.rank.commands.gate import Gate, GateError
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.hooks import losses
 from ddptop.agent.rank.hooks.marks import Marks
@@ -48,7 +48,7 @@ from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.startup import pythonpath
 from ddptop.agent.text import clean_line, shorten, span
 from ddptop.agent.version import VERSION
-from ddptop.agent.wire import HELD, PROTOCOL, Beat, Event, Hello, Inspection
+from ddptop.agent.wire import HELD, PROTOCOL, Beat, Event, Hello, Inspection, Saved
 
 _EXIT: Final = os._exit
 _TICK_S: Final = 1.0
@@ -535,12 +535,12 @@ class Session:
         try:
             where = save(self.gate.completed)
         except Exception as error:  # the script's own, reported to the controller
-            return Saved(False, describe(error, 300), time.monotonic_ns() - began)
+            return Saved(False, describe(error, 300), time.monotonic_ns() - began, self.gate.completed)
         took_ns = time.monotonic_ns() - began
         told = self._script.accepted("where on_checkpoint's function saved", given.path, where)
         if told and (folder := Path(told).parent).is_dir():
             self.diagnoses.probing.checkpoints = folder
-        return Saved(True, told or "", took_ns)
+        return Saved(True, told or "", took_ns, self.gate.completed)
 
     @property
     def state(self) -> str:

@@ -36,6 +36,7 @@ from ddptop.agent.wire.answers import HistoryPart as HistoryPart
 from ddptop.agent.wire.answers import LogPiece as LogPiece
 from ddptop.agent.wire.answers import Parameters as Parameters
 from ddptop.agent.wire.answers import Reply as Reply
+from ddptop.agent.wire.answers import Saved as Saved
 from ddptop.agent.wire.checksums import MOST_MODULES as MOST_MODULES
 from ddptop.agent.wire.checksums import MOST_SUMS as MOST_SUMS
 from ddptop.agent.wire.checksums import Checksums as Checksums

@@ -43,6 +43,8 @@ _OF_STEPS: Final = ("step", "profile", "memory")
 _GIVE_WAY: Final = ("profile", "probe", "memory")
 """Actions that a stop cancels: a scheduler that ends the run leaves no time for a diagnosis."""
 _SETTLE: Final = "settle"
+_FOLLOW_UP: Final = "follow up"
+_OWN: Final = (_SETTLE, _FOLLOW_UP)
 """What this observer does by itself; nobody asks for it."""
 _WHOLE: Final = 7 * 86400.0
 """Seconds that the head may take for an action: as long as its ranks train."""
@@ -152,7 +154,7 @@ class Actions:
     def _shown(self) -> _Action | None:
         """The action that somebody has asked for; of what this observer puts right an event says what came of it."""
         present = self._present
-        return None if present is None or present.command.action == _SETTLE else present
+        return None if present is None or present.command.action in _OWN else present
 
     def obey(self, sender: bytes, command: wire.Act | wire.Cancel) -> None:
         """Begin what was asked for; the reply comes once it is done, or refused."""
@@ -270,6 +272,8 @@ class Actions:
                 return controller.checkpoint()
             case "stop":
                 return controller.stop(checkpoint=command.checkpoint)
+            case _ if command.action == _FOLLOW_UP:
+                return controller.follow_up(saves=action.name in ("checkpoint", "stop"))
             case _:
                 return controller.settle(ranks.stopped_by)
 
@@ -296,6 +300,11 @@ class Actions:
                 self._events.add(wire.Event(time.time_ns(), outcome, None, "warning"))
             return
         name, said = action.name, str(outcome)
+        if action.command.action == _FOLLOW_UP:
+            # Where the ranks do not answer, or somebody asks for something else, nobody knows.
+            said = _LEFT if isinstance(outcome, Refused) else f"its observer left meanwhile; {said}"
+            self._note_left(name, said, action.author)
+            return
         if isinstance(outcome, Cancelled):
             said = "cancelled"
         elif isinstance(outcome, Diagnosed):
@@ -371,10 +380,17 @@ class Actions:
             self._start(following)
 
     def note_left(self, said: str) -> None:
-        """Record what came of an action, see `under_way`, during which an earlier observer was killed."""
+        """Find out and record what came of an action, see `under_way`, in which an earlier observer was killed."""
         name, _, author = said.partition(" by ")
-        is_lost = name.partition(" ")[0] in _GIVE_WAY
-        text = journal.sentence(name, "lost with its observer" if is_lost else _LEFT, author)
+        if name.partition(" ")[0] in _GIVE_WAY:
+            self._note_left(name, "lost with its observer", author)
+            return
+        action = _Action(wire.Act(0, _FOLLOW_UP, author))
+        action.name = name
+        self._start(action)
+
+    def _note_left(self, name: str, said: str, author: str) -> None:
+        text = journal.sentence(name, said, author)
         self._events.add(wire.Event(time.time_ns(), text, None, "warning", name, author))
 
     def close(self) -> None:

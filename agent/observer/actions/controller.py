@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Refused, Unholdable, Unsavable
-from ddptop.agent.observer.actions.polled import AllEnded, PolledRanks, awaited, named
+from ddptop.agent.control.refusals import Refused, Unheard, Unholdable, Unsavable
+from ddptop.agent.observer.actions.polled import INSIST_S, AllEnded, PolledRanks, awaited, named
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.text import plural
-from ddptop.agent.wire import Reply
+from ddptop.agent.wire import Reply, Saved
 
 PATIENCE_S: Final = 60.0
 """Seconds that a pause waits for the slowest rank to reach the step, and a step for the next progress."""
@@ -175,6 +175,44 @@ class Controller:
             return f"a step was left half done: all ranks go on to step {furthest:,}, and are paused there"
         return ""
 
+    def follow_up(self, *, saves: bool) -> str:
+        """Return what an action has come to whose observer was killed, once its ranks do nothing of it any more.
+
+        Args:
+            saves: a checkpoint was a part of it.
+
+        Raises:
+            Refused: a rank does not answer, or is on its way to a step that it does not come to.
+        """
+        for _ in self._wait.rounds():
+            try:
+                standing = self._ranks.standing()
+            except Unheard:
+                # Just after the start of this observer they may not be connected.
+                if self._wait.waited_s > INSIST_S:
+                    raise
+                continue
+            limits = {reply.limit for reply in standing.values() if reply.kept}
+            waits = any(
+                reply.pending or (reply.limit is not None and not (reply.kept and reply.done))
+                for reply in standing.values()
+            )
+            # Where ranks are to be held at different steps, `settle` is next.
+            if not waits or len(limits) > 1:
+                break
+        kept = [rank for rank, reply in standing.items() if reply.kept]
+        goes = "the run goes on" if not kept else f"{named(kept)} alone held" if len(kept) < len(standing) else ""
+        if not goes:
+            at = sorted({reply.step or 0 for reply in standing.values()})
+            goes = f"all ranks are held at step {' and '.join(f'{step:,}' for step in at)}"
+        saved = {rank: reply.saved for rank, reply in standing.items() if saves and reply.saved}
+        if not saved:
+            return goes
+        who = "" if len(saved) == len(standing) else f" by {named(saved)}"
+        failed = _failures(saved)
+        step = max(each.step for each in saved.values())
+        return f"step {step:,} {f'not saved: {failed}' if failed else _saved(saved.values())}{who}; {goes}"
+
     # Holding the group
 
     @contextlib.contextmanager
@@ -308,11 +346,20 @@ class Controller:
                 break
             self._wait.sleep(nap)
             nap = min(2 * nap, 0.25)
-        if failed := [f"rank {rank}: {reply.text}" for rank, reply in replies.items() if not reply.done]:
+        if failed := _failures(replies):
             goes = "it stays paused" if held.was_paused else "the run goes on"
-            raise Refused(f"no checkpoint, {goes}: {'; '.join(failed)}")
-        took = max(reply.took_ns or 0 for reply in replies.values()) / 1e9
-        return f"saved in {_paths(reply.text for reply in replies.values())} ({took:.1f} s)"
+            raise Refused(f"no checkpoint, {goes}: {failed}")
+        return _saved(replies.values())
+
+
+def _failures(outcomes: Mapping[int, Reply | Saved]) -> str:
+    return "; ".join(f"rank {rank}: {each.text}" for rank, each in outcomes.items() if not each.done)
+
+
+def _saved(outcomes: Collection[Reply | Saved]) -> str:
+    """Return the line on a checkpoint that ranks have saved."""
+    took = max(each.took_ns or 0 for each in outcomes) / 1e9
+    return f"saved in {_paths(each.text for each in outcomes)} ({took:.1f} s)"
 
 
 _OUT_OF_REACH: Final = "the ranks were out of reach for too long; the run goes on"

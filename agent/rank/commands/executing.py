@@ -18,7 +18,7 @@ from ddptop.agent.control.deadline import lateness
 from ddptop.agent.rank.ahead import Passed, Unanswered
 from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.commands.answers import Answers
-from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
+from ddptop.agent.rank.commands.gate import Gate, GateError
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.inspection.diagnoses import Diagnoses
 from ddptop.agent.rank.records.history import History
@@ -59,7 +59,7 @@ class Commanded(Protocol):
         """Record one step in so many from the next one on; return the reason where that is refused."""
         ...
 
-    def save(self, token: str) -> Saved | None:
+    def save(self, token: str) -> wire.Saved | None:
         """Have the held training thread save a checkpoint; raises `GateError` where nothing can be saved now."""
         ...
 
@@ -159,6 +159,8 @@ class Executing:
                     timeout_s=session.timeout_s,
                     outstanding=self._outstanding(),
                     limit=gate.limit,
+                    pending=bool(gate.doing),
+                    saved=gate.untold if isinstance(gate.untold, wire.Saved) else None,
                 )
             case wire.Fill(id, first_seq, limit, earlier):
                 found = self._history.since(first_seq, limit, earlier)

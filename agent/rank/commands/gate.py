@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 _TOLD_S: Final = 0.3
@@ -22,16 +21,6 @@ _Outcome = TypeVar("_Outcome")
 
 class GateError(Exception):
     """A refused command; the text is the reason, one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """The outcome of a call of the script's checkpoint function."""
-
-    done: bool
-    text: str
-    """The path that it returned, empty where it returned none; or the exception that it raised."""
-    took_ns: int
 
 
 class Gate:
@@ -59,6 +48,8 @@ class Gate:
         self._working = False
         self._outcome: object = None
         """Of that work, None before it is done."""
+        self.untold: object = None
+        """The same until whoever has asked for the work gets it: an observer may be killed before."""
         self.completed = 0
         """Steps completed. The training thread counts a step, without the lock, and then waits where there is a
         `limit`."""
@@ -86,7 +77,8 @@ class Gate:
                 waited = True
                 outcome = work()
                 with self.lock:
-                    self._outcome, self._working = outcome, False
+                    self._outcome = self.untold = outcome
+                    self._working = False
                     self._renew()
         finally:
             with self.lock:
@@ -225,6 +217,7 @@ class Gate:
         with self.lock:
             self._lapse()
             if name == self._name and self._outcome is not None:
+                self.untold = None
                 self._renew()
                 return cast(_Outcome, self._outcome)
             if self._token not in (None, token):

@@ -449,15 +449,22 @@ def test_a_diagnosis_ends_with_whoever_has_asked(observer: Observer, action: str
 
 
 def test_what_an_earlier_observer_was_doing_has_an_event(observer: Observer) -> None:
-    """A diagnosis is lost with it; of what ranks may have done without it, it is said who knows."""
-    for said in ("profile by ada (shell, pts/1)", "step 200 by bob", "checkpoint by eve"):
-        observer.actions.note_left(said)
-    left = "its observer left meanwhile; `ddptop status` tells whether it was done"
-    assert observer.texts == [
-        "profile: lost with its observer \u00b7 ada (shell, pts/1)",
-        f"step 200: {left} \u00b7 bob",
-        f"checkpoint: {left} \u00b7 eve",
-    ]
+    """A diagnosis is lost with it; of what the ranks go on with, these say what came of it, or it is said who knows."""
+    left, gates = "its observer left meanwhile", observer.ranks.gates
+    observer.actions.note_left("profile by ada (shell, pts/1)")
+    assert observer.texts.pop() == "profile: lost with its observer \u00b7 ada (shell, pts/1)"
+    observer.reply(observer.ask("pause"))
+    target = (gates[0].limit or 0) + 3
+    for gate in gates:
+        gate.advance(target)
+    observer.actions.note_left("step 3 by bob")
+    assert observer.actions.under_way == "", "nobody has asked for it here"
+    until(lambda: observer.turn() and len(observer.texts) > 2, "the event")
+    assert observer.texts[2] == f"step 3: {left}; all ranks are held at step {target} \u00b7 bob"
+    observer.directory.update(state="failed")
+    observer.actions.note_left("checkpoint by eve")
+    until(lambda: observer.turn() and len(observer.texts) > 3, "the event")
+    assert observer.texts[3] == f"checkpoint: {left}; `ddptop status` tells whether it was done \u00b7 eve"
 
 
 @pytest.mark.parametrize("is_paused", [False, True])

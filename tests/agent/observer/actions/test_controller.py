@@ -13,7 +13,8 @@ from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unholdable, 
 from ddptop.agent.observer.actions.controller import Controller
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
+from ddptop.agent.rank.commands.gate import Gate, GateError
+from ddptop.agent.wire import Saved
 
 
 class Clock:
@@ -46,10 +47,13 @@ class Rank:
         gate = self.gate
         if self.ended or not self.moving:
             return
+        with gate.lock:
+            gate._lapse()
         if gate.limit is not None and gate.completed >= gate.limit:
             gate.held_at_ns = gate.held_at_ns or 1
             if gate._work is not None:
-                gate._outcome, gate._work = gate._work(), None
+                gate._outcome = gate.untold = gate._work()
+                gate._work = None
             self.ended = gate.ended_by is not None
         else:
             gate.completed += 1
@@ -86,6 +90,7 @@ class Rank:
                     return wire.Reply(
                         id, gate.held, "", gate.completed,
                         kept=gate.is_paused, checkpoints=told, outstanding=self.outstanding, limit=gate.limit,
+                        saved=gate.untold if isinstance(gate.untold, Saved) else None,
                     )  # fmt: skip
             raise AssertionError(f"no rank is sent {command}")
         except GateError as refusal:
@@ -524,6 +529,36 @@ def test_a_checkpoint_is_saved_at_one_step_and_the_run_goes_on(group_of):
     group.controller().pause()
     group.controller().checkpoint()
     assert [gate.is_paused for gate in group.gates] == [True, True]
+
+
+@pytest.mark.parametrize(("savers", "says"), [((0, 1), ""), ((0,), " by rank 0")])
+def test_a_checkpoint_is_known_without_the_observer_that_has_asked(group_of, savers, says):
+    """The ranks have saved, or some, and nobody was told: they say it to whoever asks next, once they go on."""
+    group = group_of(4, 4)
+    for rank, member in enumerate(group.members):
+        member.checkpoint = lambda: Saved(True, "/data/c.pt", 1_500_000_000, 6)
+        for command in (wire.Hold(0, "t", 4000), wire.Commit(0, "t", 6, 4000)):
+            assert member.answer(command).done
+        for _ in range(3):
+            member.advance()
+        assert rank not in savers or member.answer(wire.Save(0, "t")).pending
+    assert group.controller().follow_up(saves=True) == f"step 6 saved in /data/c.pt (1.5 s){says}; the run goes on"
+    assert group.controller().follow_up(saves=False) == "the run goes on"
+    group.controller().checkpoint()
+    assert group.controller().follow_up(saves=True) == "the run goes on", "whoever has asked was told"
+
+
+def test_steps_are_known_without_the_observer_that_has_asked(group_of):
+    """The ranks go on to the step, and are held there; it is said once they are. At two steps nobody is waited for."""
+    group = group_of(4, 4)
+    group.controller().pause()
+    target = group.gates[0].limit + 20
+    for member in group.members:
+        member.answer(wire.Advance(0, target))
+    assert group.controller().follow_up(saves=False) == f"all ranks are held at step {target}"
+    group.members[0].answer(wire.Advance(0, target + 5))
+    group.controller().follow_up(saves=False)
+    assert [gate.limit for gate in group.gates] == [target + 5, target], "to put that right is another action"
 
 
 def test_a_checkpoint_that_fails_ends_nothing(group_of):

@@ -9,7 +9,8 @@ import pytest
 from support.fakes.clocks import Clock
 from support.harness import until
 
-from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
+from ddptop.agent.rank.commands.gate import Gate, GateError
+from ddptop.agent.wire import Saved
 
 
 def step_of(gate: Gate) -> bool:

@@ -14,7 +14,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.rank.commands.gate import Gate, Saved
+from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.publisher import Publisher
 
@@ -53,10 +53,10 @@ class Rank:
             socket.connect(address)
         self.publisher.start()
 
-    def save(self, token: str) -> Saved:
+    def save(self, token: str) -> wire.Saved:
         """Stand for the script's checkpoint function."""
         self.saved += 1
-        return Saved(True, "here", 1)
+        return wire.Saved(True, "here", 1)
 
     def ask(self, command: wire.Command) -> wire.Reply:
         """Send a command as it is and return the reply."""
