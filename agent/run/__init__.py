@@ -4,7 +4,7 @@ rundir         the run directories of a user: members, addresses, ends, and the 
 base           the folder that holds them, and their names
 records        the record of a run and of each rank, and the bytes that a run may take
 states         when a rank or a run is lost, silent, stalled, paused; the seconds are in `observer.model.thresholds`
-generations    the present start of the group, and plausible step counts, among the claims of ranks
+generations    the present start of the group, among the claims of ranks
 ends           the end of each rank's process, as the observer saw it
 detached       the start of a run's observer, where ddptop did not launch the job
 hosts          the other hosts of a run: the address of the head, and the records of their ranks
