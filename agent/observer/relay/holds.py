@@ -17,6 +17,8 @@ from ddptop.agent.wire import PHASES
 
 _KEPT: Final = 4
 """Holds of a rank that are known: records come within moments of their end."""
+_LONGEST_NS: Final = 600_000_000_000
+"""Time after the end of all holds in which a step may come that began before, such as one that was asked for again."""
 _Record = TypeVar("_Record", wire.Step, wire.Summary)
 
 
@@ -27,6 +29,10 @@ class Holds:
         """Know of none yet."""
         self._of: dict[int, deque[tuple[int, int | None]]] = {}
         """By rank, when each began and ended; None: it goes on."""
+        self._open = set[int]()
+        """Ranks whose newest hold goes on."""
+        self._over_ns = 0
+        """When the last hold ended."""
 
     def __bool__(self) -> bool:
         return bool(self._of)
@@ -45,16 +51,24 @@ class Holds:
         return message
 
     def _note(self, beat: wire.Beat) -> None:
-        known = self._of.get(beat.rank)
-        if beat.state == "held" and beat.held_at_ns is not None:
-            known = self._of.setdefault(beat.rank, deque(maxlen=_KEPT))
-            if not known or known[-1][0] != beat.held_at_ns:
-                known.append((beat.held_at_ns, None))
-        elif known and known[-1][1] is None:
-            known[-1] = known[-1][0], max(known[-1][0], beat.released_at_ns or beat.at_ns)
+        begin_ns = beat.held_at_ns if beat.state == "held" else None
+        if beat.rank in self._open and begin_ns != self._of[beat.rank][-1][0]:
+            # Where the heartbeat of its end is lost, the next hold began after that.
+            since, _ = self._of[beat.rank].pop()
+            until = max(since, beat.released_at_ns or begin_ns or beat.at_ns)
+            self._of[beat.rank].append((since, until))
+            self._open.remove(beat.rank)
+            self._over_ns = max(self._over_ns, until)
+        if begin_ns is not None and beat.rank not in self._open:
+            self._of.setdefault(beat.rank, deque(maxlen=_KEPT)).append((begin_ns, None))
+            self._open.add(beat.rank)
+        elif not self._open and beat.at_ns - self._over_ns > _LONGEST_NS:
+            self._of.clear()
 
     def _within(self, rank: int, begin: int, end: int) -> list[tuple[int, int]]:
         """Return the stretches of a time of a rank in which others were held, which do not overlap."""
+        if not self._open and begin >= self._over_ns:
+            return []
         others = [each for other, known in self._of.items() if other != rank for each in known]
         found: list[tuple[int, int]] = []
         for since, until in sorted((since, end if until is None else until) for since, until in others):

@@ -169,6 +169,7 @@ class Intake:
         if begins:
             self.generation = member.generation
             self._next.clear()
+            self._holds = Holds()
             self._lacking.clear()
             self._asked_at.clear()
         self.recorder.follow(member.rank, member.generation, member.process)
@@ -253,8 +254,8 @@ class Intake:
     def _take(self, topic: bytes, payload: bytes) -> None:
         if topic == wire.TOPIC_BATCH:
             batch = wire.read_numbers(payload)
-            if self._holds:
-                payload = wire.encode(self._holds.take(wire.read_telemetry(payload)))
+            if self._holds and (taken := self._holds.take(steps := wire.read_telemetry(payload))) is not steps:
+                payload = wire.encode(taken)
             if self._is_sound(batch, payload):
                 self._take_steps(batch, payload)
             return

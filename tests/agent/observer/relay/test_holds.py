@@ -98,3 +98,29 @@ def test_ranks_that_are_held_together_are_counted_once() -> None:
     summary = wire.Summary(1, 1, BEGIN + 1_000 * MS, 9, 9, 10, 100 * MS, 0, 0, 40 * MS, 0, 60 * MS, 0)
     found = cast(wire.Summary, holds.take(summary))
     assert (found.wall_ns, found.wait_ns) == (50 * MS, 10 * MS)
+
+
+def test_a_hold_whose_end_was_not_heard_ends_with_the_next_one() -> None:
+    """Later steps keep their waits; by the rank's own word, or else by the beginning of the next hold."""
+    for released_ms in (300, None):
+        holds = Holds()
+        holds.take(beat(0, "held", 100, held_ms=100))
+        holds.take(beat(0, "held", 5_000, held_ms=5_000, released_ms=released_ms))
+        holds.take(beat(0, "running", 5_100, released_ms=5_100))
+        assert taken(holds, step(700, 600)).wall_ns == (500 if released_ms else 100) * MS
+        later = msgspec.structs.replace(step(700, 600), end_at_ns=BEGIN + 9_000 * MS)
+        assert taken(holds, later) == later
+
+
+def test_holds_that_are_long_over_are_forgotten_by_and_by() -> None:
+    """Records are not read for their sake for the rest of a run."""
+    holds = Holds()
+    holds.take(beat(0, "held", 100, held_ms=100))
+    holds.take(beat(1, "running", 3_600_000))
+    assert holds
+    holds.take(beat(0, "running", 3_600_100, released_ms=3_600_100))
+    holds.take(beat(1, "running", 3_605_000))
+    assert holds
+    assert taken(holds, step(3_600_500, 3_600_400)).wall_ns == 500 * MS
+    holds.take(beat(1, "running", 3_600_100 + 700_000))
+    assert not holds
