@@ -26,7 +26,8 @@ IDLE: Final = 5.0
 STARVED_S: Final = 30.0
 """Seconds for which a thread may be ready to run, and not move, on a machine under load; the same for a disk."""
 KNOWN_WORK_S: Final = 75.0
-"""Seconds for which a save or an evaluation may stand in one line without using the CPU, or be a loop of the user's."""
+"""Seconds for which a save or an evaluation may stand in one line without using the CPU, wait for a disk, or be a loop
+of the user's."""
 ONE_LINE_S: Final = 120.0
 """Seconds for which one call of a library may compute."""
 POLLS_S: Final = 15.0
@@ -35,8 +36,8 @@ of libraries change: it may look for something again and again."""
 SWAPS: Final = 100.0
 """Pages a second from a disk from which on a process waits for its own memory."""
 ENDED_S: Final = 5.0
-"""Seconds without a step after which a rank that has ended is the cause of a hang: until then the end of the run may
-follow, as it does where a rank has failed."""
+"""Seconds without a step after which a rank that is gone is the cause of a hang: until then the end of the run may
+follow, as it does where a rank has failed. The same after the end of a script whose process does not end."""
 STANDS_AT_EXIT: Final = "its process stands in "
 """The beginning of the activity of a rank whose script has ended, and whose process has not."""
 _NO_PY_SPY: Final = "py-spy is not installed"
@@ -88,9 +89,9 @@ def cause_of(
         if said.startswith(STANDS_AT_EXIT):
             says = f"has left its script and {said.removeprefix('its process ')}"
         return Cause(rank, "left_early", says, where, evidence=("heartbeat",))
-    if (rank in progress.gone or progress.has_ended(rank)) and progress.age_s(now_ns) < ENDED_S:
-        return None
     if rank in progress.gone:
+        if progress.age_s(now_ns) < ENDED_S:
+            return None
         return Cause(rank, "gone", "is gone", evidence=("process table",))
     if rank not in progress.met and rank not in progress.beats:
         if progress.everyone:
@@ -216,4 +217,5 @@ def _by_disk(last: Inspection, where: Place, age_s: float) -> Cause | None:
     if not swaps and last.status != "disk-sleep":
         return None
     says = f"swaps, with {size(last.swapped_bytes or 0)} on the swap device" if swaps else "waits for the disk"
-    return Cause(last.rank, "swapping" if age_s >= STARVED_S else "working", says, where, True, ("process state",))
+    is_slow = age_s < (KNOWN_WORK_S if where.takes_long else STARVED_S)
+    return Cause(last.rank, "working" if is_slow else "swapping", says, where, True, ("process state",))

@@ -126,20 +126,27 @@ def test_a_rank_that_does_not_come_is_named_soon_with_its_class_and_line(culprit
 
 
 @pytest.mark.parametrize(
-    ("swapped", "says"), [(None, "it waits for the disk"), (3 << 30, "it swaps, with 3.00 GiB on the swap device")]
+    ("function", "swapped", "says", "least_s"),
+    [
+        ("main", None, "it waits for the disk", 30),
+        ("main", 3 << 30, "it swaps, with 3.00 GiB on the swap device", 30),
+        ("save_checkpoint", None, "it waits for the disk", 75),
+    ],
 )
-def test_a_rank_that_waits_for_a_disk_is_at_work_at_first(swapped, says):
-    """A disk may be slow; after half a minute it is told."""
+def test_a_rank_that_waits_for_a_disk_is_at_work_at_first(function, swapped, says, least_s):
+    """A disk may be slow; after half a minute it is told, and of a save as late as of any that stands in one line."""
     run = trained(2)
-    culprit = Spot(in_user_code(31, source="x = load()"), calls=run.calls, status="disk-sleep", swapped=swapped)
+    frames = in_user_code(31, function, source="x = load()")
+    culprit = Spot(frames, calls=run.calls, status="disk-sleep", swapped=swapped)
     began_ns = run.now_ns
 
     def where(rank: int, _: float) -> Spot:
         return culprit if rank else waits(run.calls + 1, seconds=(run.now_ns - began_ns) / ONE + 0.1)
 
     run.until_told(40, where)
-    finding = run.until_told(40, where)
+    finding = run.until_told(80, where)
     assert [each.kind for _, each in run.told] == ["standing", "hang"]
+    assert least_s <= (run.now_ns - began_ns) / ONE <= least_s + 10
     assert hang_of(finding).kind == "swapping"
     assert says in finding.text
 
