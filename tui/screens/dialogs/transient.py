@@ -29,7 +29,7 @@ class Transient(Screen[ScreenResultType]):
 
     async def on_event(self, event: events.Event) -> None:
         """Handle events only until it is left."""
-        if not self.is_left or isinstance(event, events.Unmount):
+        if not self.is_left or isinstance(event, events.Unmount | events.Callback):
             await super().on_event(event)
 
     @on(Prune)

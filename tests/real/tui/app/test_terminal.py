@@ -52,7 +52,9 @@ def sleeper(tmp_path_factory) -> Iterator[RunDir]:
     (folder / "sleeper.py").write_text(SLEEPER)
     done = ddptop("launch", "--world", "1", "--name", "sleeper", "--no-wait", "sleeper.py", cwd=folder)
     assert done.returncode == 0, done.stderr
-    yield rundir.find("sleeper")
+    directory = rundir.find("sleeper")
+    until(directory.members, "its rank")
+    yield directory
     assert ddptop("kill", "sleeper").returncode == 0
 
 
