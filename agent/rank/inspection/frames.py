@@ -15,6 +15,11 @@ from ddptop.agent.run.script.stacks import OWN_THREADS
 from ddptop.agent.text import clean_line
 
 _Found = TypeVar("_Found")
+_READS_LOCALS: Final = frozenset({"locals", "vars", "eval", "exec", "dir"})
+_IS_OPTIMIZED: Final = 0x1
+"""Flag of the code of functions: their variables are not in a dictionary."""
+_OF_FRAME_ALONE: Final = 3
+"""References to the copy of a frame's variables that are there anyway: the frame's, the caller's, and the call's."""
 
 
 def current() -> dict[int, FrameType]:
@@ -36,6 +41,26 @@ def exceptions() -> dict[int, tuple[BaseException, TracebackType | None]]:
         if isinstance(error, BaseException):
             found[ident] = error, error.__traceback__
     return found
+
+
+def variables(frame: FrameType) -> dict[str, Any]:
+    """Return the variables of a function by name, without changing what `locals()` has given to it.
+
+    Nothing stays in its frame of what they hold.  Empty where this cannot be, and outside functions, whose variables
+    are in a dictionary anyway.
+    """
+    code = frame.f_code
+    if not code.co_flags & _IS_OPTIMIZED:
+        return {}
+    is_traced = sys.gettrace() is not None or frame.f_trace is not None
+    if sys.version_info < (3, 13) and (is_traced or not _READS_LOCALS.isdisjoint(code.co_names)):
+        return {}
+    found: Any = frame.f_locals
+    copied = dict(found)
+    if sys.version_info < (3, 13) and sys.getrefcount(found) <= _OF_FRAME_ALONE:
+        # A copy that the frame keeps, and with it all that the function holds at this moment.
+        found.clear()
+    return copied
 
 
 def _uncollected(read: Callable[[], _Found]) -> _Found:

@@ -1,7 +1,8 @@
 """The locks of the script's for which its threads wait, and the threads that hold them.
 
 Python does not say who holds a lock.  A reentrant one tells its owner; of another one the holder is the thread that
-stands within a `with` block of the same lock, by the indentation of the lines.  No code of the script's runs for it.
+stands within a `with` block of the same lock, by the indentation of the lines.  No code of the script's runs for it,
+and nothing that its functions hold is kept.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Final
 
+from ddptop.agent.rank.inspection.frames import variables
+from ddptop.agent.rank.inspection.memory.objects import attribute, dict_of
 from ddptop.agent.run.script.stacks import function_name
 
 _TAKES: Final = re.compile(r"\s*(?:async )?with\b(.+)|.*?([\w.]+)\.acquire\(")
@@ -102,27 +105,24 @@ def _taken(line: str, frame: FrameType) -> Iterator[tuple[str, Any]]:
     match = _TAKES.match(line)
     for name in _NAME.findall(match[1] or match[2]) if match else ():
         lock = _value(name, frame)
-        # A condition has its lock within.
-        inner = _attribute(lock, "_lock") if isinstance(lock, threading.Condition) else lock
-        if type(inner) in (_PLAIN, _REENTRANT):
+        # A condition has its lock within. `isinstance` would ask an object for its `__class__`.
+        inner = _attribute(lock, "_lock") if issubclass(type(lock), threading.Condition) else lock
+        if type(inner) is _PLAIN or type(inner) is _REENTRANT:
             yield name, inner
 
 
 def _value(name: str, frame: FrameType) -> object:
     first, *rest = name.split(".")
-    found: object = frame.f_locals.get(first, frame.f_globals.get(first))
+    found: object = variables(frame).get(first, frame.f_globals.get(first))
     for each in rest:
         found = _attribute(found, each)
     return found
 
 
-def _attribute(owner: object, name: str) -> object:
+def _attribute(owner: Any, name: str) -> object:
     """Return what an object or a class has under a name; no property of it is asked."""
-    for holder in (owner, type(owner)):
-        try:
-            members = object.__getattribute__(holder, "__dict__")
-        except AttributeError:
-            continue
-        if name in members:
-            return members[name]
-    return None
+    kind = type(owner)
+    if issubclass(kind, type):
+        return attribute(owner, name)
+    own = dict_of(owner)
+    return own[name] if own is not None and name in own else attribute(kind, name)

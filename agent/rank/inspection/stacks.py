@@ -6,6 +6,7 @@ The frames of other threads go on while they are read: what is taken of each is 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -161,12 +162,16 @@ class Stacks:
     def _locks(self, frames: dict[int, FrameType], threads: dict[int, Thread]) -> dict[int, str]:
         found: dict[int, str] = {}
 
-        def lines(frame: FrameType) -> locks.Lines:
-            file, first = frame.f_code.co_filename, frame.f_code.co_firstlineno
+        @functools.cache
+        def read(file: str, first: int, last: int) -> locks.Lines:
             if file.startswith("<") or self._sources.is_library(file):
                 return {}
-            numbers = range(first, (frame.f_lineno or first) + 1)
+            numbers = range(first, last + 1)
             return read_lines(self._sources.path(file), numbers, before=self._began, indented=True)
+
+        def lines(frame: FrameType) -> locks.Lines:
+            first = frame.f_code.co_firstlineno
+            return read(frame.f_code.co_filename, first, frame.f_lineno or first)
 
         def look() -> None:
             names = {ident: thread.name for ident, thread in threads.items()}

@@ -13,18 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import chain
 from types import (
     CellType,
-    CodeType,
     CoroutineType,
     FrameType,
     FunctionType,
     GeneratorType,
-    GetSetDescriptorType,
     MemberDescriptorType,
     ModuleType,
 )
 from typing import Any, Final, NamedTuple
 
-from ddptop.agent.rank.inspection.memory.objects import Objects, Time, address_of, attribute, members, type_name
+from ddptop.agent.rank.inspection.frames import variables
+from ddptop.agent.rank.inspection.memory.objects import Objects, Time, address_of, dict_of, members, type_name
 from ddptop.agent.run.script.sources import Sources
 from ddptop.agent.run.script.stacks import function_name
 from ddptop.agent.text import clean_line
@@ -39,13 +38,8 @@ _CALL: Final = 2
 """Times as long as a list of all objects that takes, about."""
 _LONGEST: Final = 60
 """Characters of a name at most."""
-_READS_LOCALS: Final = frozenset({"locals", "vars", "eval", "exec", "dir"})
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset, deque)
-_IS_OPTIMIZED: Final = 0x1
-"""Flag of the code of functions: their variables are not in a dictionary."""
 _DICT_OF_MODULE: Final[Any] = vars(ModuleType)["__dict__"]
-_OF_FRAME_ALONE: Final = 3
-"""References to the copy of a frame's variables that are there anyway: the frame's, the caller's, and the call's."""
 
 
 class _Node(NamedTuple):
@@ -59,10 +53,7 @@ class Variables:
     """The variables of the script's modules, and of its functions that the training thread is in, while this lives."""
 
     def __init__(self, sources: Sources) -> None:
-        """Read them, without changing what `locals()` has given to the functions, and leaving nothing in their frames.
-
-        Those of modules are in dictionaries, which the collector knows unless the script has frozen them (`gc.freeze`).
-        """
+        """Read them; those of modules the collector knows, unless the script has frozen them (`gc.freeze`)."""
         self.values: list[object] = []
         self.names: dict[int, str] = {}
         """By address of a value, its name: "`kept` of main()"."""
@@ -70,29 +61,22 @@ class Variables:
         frame: FrameType | None = sys._getframe()
         while frame is not None:
             code = frame.f_code
-            if code.co_flags & _IS_OPTIMIZED and not sources.is_library(code.co_filename) and _is_readable(code):
+            if not sources.is_library(code.co_filename):
                 where = f"of {function_name(getattr(code, 'co_qualname', code.co_name))}()"
-                variables: Any = frame.f_locals
-                for name in list(variables):
-                    value = variables.get(name)
+                for name, value in variables(frame).items():
                     self.values.append(value)
                     self.names.setdefault(address_of(value), f"`{clean_line(str(name), _LONGEST)}` {where}")
-                value = None
-                if sys.version_info < (3, 13) and sys.getrefcount(variables) <= _OF_FRAME_ALONE:
-                    # A copy that the frame keeps, and with it all that the function holds at this moment.
-                    variables.clear()
-                del variables
             frame = frame.f_back
 
     def _read_modules(self, sources: Sources) -> None:
         for module in list(sys.modules.values()):
             if not issubclass(type(module), ModuleType):
                 continue
-            variables = _DICT_OF_MODULE.__get__(module)
-            file = variables.get("__file__")
+            of_module = _DICT_OF_MODULE.__get__(module)
+            file = of_module.get("__file__")
             if type(file) is not str or sources.is_library(file):
                 continue
-            for name, value in list(variables.items()):
+            for name, value in list(of_module.items()):
                 if type(name) is str and type(value) is not ModuleType:
                     self.values.append(value)
                     self.names.setdefault(address_of(value), f"`{clean_line(name, _LONGEST)}` of {sources.name(file)}")
@@ -207,7 +191,7 @@ class Holders:
         if issubclass(kind, type):
             name = _key(held, inner[-1]) if inner and type(held) is dict else None
             return _named(sample, inner[-1], name, f"class {type_name(holder)}") if inner else None
-        own = _dict_of(holder)
+        own = dict_of(holder)
         if inner and own is held:
             held = inner[-1]
         name = _key(own or {}, held) or next((name for name, value in _slots(holder) if value is held), None)
@@ -224,23 +208,9 @@ def _named(sample: object, held: object, name: str | None, owner: str) -> str | 
     return None if name is None else f"{container}`{clean_line(name, _LONGEST)}` of {owner}"
 
 
-def _is_readable(code: CodeType) -> bool:
-    """Say whether the variables of a function can be read without changing what `locals()` has given to it."""
-    return sys.version_info >= (3, 13) or (sys.gettrace() is None and _READS_LOCALS.isdisjoint(code.co_names))
-
-
 def _key(found: dict[Any, Any], value: object) -> str | None:
     """Return the name of a value in a dictionary of names."""
     return next((key for key, each in found.items() if each is value and type(key) is str), None)
-
-
-def _dict_of(holder: object) -> dict[str, object] | None:
-    """Return the dictionary of an object's attributes; None where it has none."""
-    descriptor = attribute(type(holder), "__dict__")
-    if type(descriptor) is not GetSetDescriptorType:
-        return None
-    found: Any = descriptor.__get__(holder)
-    return found if type(found) is dict else None
 
 
 def _slots(holder: object) -> Iterator[tuple[str, object]]:

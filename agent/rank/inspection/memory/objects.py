@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import compress
-from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodDescriptorType
+from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType
 from typing import Any, Final, NamedTuple
 
 from ddptop.agent.text import plural
@@ -466,3 +466,12 @@ def members(kind: type) -> Iterator[tuple[str, object]]:
     """Return all attributes of a class and its bases as they stand there."""
     for base in _bases(kind):
         yield from _attributes(base).items()
+
+
+def dict_of(holder: object) -> dict[str, object] | None:
+    """Return the dictionary of the attributes of an object or a module; None where it has none."""
+    descriptor: Any = attribute(type(holder), "__dict__")
+    if type(descriptor) is not GetSetDescriptorType and type(descriptor) is not MemberDescriptorType:
+        return None
+    found: Any = descriptor.__get__(holder)
+    return found if type(found) is dict else None
