@@ -16,7 +16,8 @@ _MOST_TOLD: Final = 8
 _LONGEST: Final = 240
 _NATIVE: Final = re.compile(r"\[W\d{3,4} [^\]]{1,200}\.(?:cpp|cc|cu|h|py):\d+\](?: \[\w+\])? (?:Warning: )?(.+)")
 """A line of torch's own log, such as `[rank0]:[W1128 15:53:31.412 reducer.cpp:1457] Warning: …`."""
-_PYTHON: Final = re.compile(r"(\S+)\.py:\d+: \w*Warning: (.+)")
+_PYTHON: Final = re.compile(r"(?<!\S)(\S+)\.py:\d+: \w*Warning: (.+)")
+"""Only a whole word is tried as the file: a long line without blanks would take its length squared, with the GIL."""
 _SOURCE: Final = re.compile(r" ?\((?:Triggered internally at|function \S).*$")
 """The place in torch's sources at the end of a warning."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,12 @@ def test_a_log_that_grows_without_end_costs_no_more_than_a_bounded_read(tmp_path
     warned = Warned(str(log), 0)
     assert warned.turn() == ["Detected call of `lr_scheduler.step()`"]
     assert warned.turn() == []
+
+
+def test_a_long_line_without_a_warning_takes_the_training_no_time(tmp_path: Path) -> None:
+    """An expression is matched with the GIL held: 16 KiB of the longest lines take less than a step."""
+    log = tmp_path / "0.log"
+    log.write_text("".join(f"{each * 4095:.4095}\n" for each in ("x", "a.py:1", "[W123 ", "a/")))
+    began = time.thread_time()
+    assert Warned(str(log), 0).turn() == []
+    assert time.thread_time() - began < 0.1
