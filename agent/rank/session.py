@@ -317,10 +317,12 @@ class Session:
 
     def _exit(self, status: int) -> NoReturn:
         """Tell the last step, in a fraction of a second, before the script ends its process at once."""
-        if os.getpid() == self.owner and not self._ended:
-            self._tell_last()
-        self.leave()
-        _EXIT(status)
+        try:
+            if os.getpid() == self.owner and not self._ended:
+                self._tell_last()
+            self.leave()
+        finally:
+            _EXIT(status)
 
     def _abandon(self) -> None:
         """In a forked child: replace the locks that the agent's thread may hold, which does not exist there."""
@@ -415,7 +417,7 @@ class Session:
         self.gate.completed += 1
         if self.diagnoses.boundary(self.gate.completed, self.device, self.timeout_s):
             self._go_on()
-            doing, took_ns = self.gate.was_held_up
+            (doing, took_ns), self.gate.was_held_up = self.gate.was_held_up, ("", 0)
             if took_ns >= _NEWS_NS:
                 self.notify(f"held for {span(took_ns / 1e9)}: {doing}", "info")
         self.wait()

@@ -255,7 +255,9 @@ class Gate:
     @property
     def purpose(self) -> str:
         """The work that the rank is held for, in a few words; empty where it is not held, or is paused."""
-        return self.held_up[0] if self.held_up else self._doing if self.held and self._token is not None else ""
+        if (held_up := self.held_up) is not None:
+            return held_up[0]
+        return self._doing if self.held and self._token is not None else ""
 
     @contextmanager
     def hold_up(self, doing: str) -> Iterator[None]:
@@ -266,10 +268,13 @@ class Gate:
         try:
             yield
         finally:
-            # The other ranks wait meanwhile: it is to be known by then what for.
-            self.is_told.wait(_TOLD_S)
-            self.released_at_ns = time.time_ns()
-            self.held_up, self.was_held_up = None, (doing, self.released_at_ns - since_ns)
+            try:
+                # The other ranks wait meanwhile: it is to be known by then what for.
+                self.is_told.wait(_TOLD_S)
+            finally:
+                # A signal handler of the script's may end the wait by an exception.
+                self.released_at_ns = time.time_ns()
+                self.held_up, self.was_held_up = None, (doing, self.released_at_ns - since_ns)
 
     def _renew(self) -> None:
         if self._token is not None:

@@ -29,9 +29,11 @@ def distributed(session: Session, torch: Any) -> None:
             session.collectives.form(str(given[2]), ranks, None if timeout is None else timeout.total_seconds())
 
     def made(result: Any) -> None:
-        if isinstance(result, tuple) and result and isinstance(result[0], torch.distributed.ProcessGroup):
-            session.collectives.watch(result[0])
-        session.collectives.forming = None
+        try:
+            if isinstance(result, tuple) and result and isinstance(result[0], torch.distributed.ProcessGroup):
+                session.collectives.watch(result[0])
+        finally:
+            session.collectives.forming = None
 
     def split(result: Any) -> None:
         if result is not None:

@@ -279,3 +279,16 @@ def test_a_hold_for_some_work_has_a_purpose_and_a_pause_has_none() -> None:
     gate.resume()
     training.join()
     assert gate.purpose == ""
+
+
+def test_a_hold_that_a_signal_handler_breaks_off_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that raises while the end of the hold waits until it was said: a rank is not called held for ever."""
+    gate = Gate()
+
+    def interrupted(_: float) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gate.is_told, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt), gate.hold_up("counting"):
+        assert gate.purpose == "counting"
+    assert (gate.purpose, gate.held_up) == ("", None)

@@ -217,6 +217,19 @@ def test_the_exception_of_a_signal_handler_within_a_diagnosis_reaches_the_script
     assert (rank.gate.completed, rank.stamps.steps, rank.faults.count) == (3, 3, 0)
 
 
+def test_a_hold_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A diagnosis that ends later without a hold, as nobody asks for it again, is no second one."""
+    rank, (optimizer,) = Rank(64), optimizers(1)
+    said: list[str] = []
+    monkeypatch.setattr(rank, "notify", lambda text, _: said.append(text), raising=False)
+    monkeypatch.setattr(rank.diagnoses, "boundary", lambda *_: True)
+    rank.gate.was_held_up = "counting its memory", 2_000_000_000
+    for _ in range(2):
+        rank.stamps.eventful = 0
+        rank.step(optimizer)
+    assert said == ["held for 2 s: counting its memory"]
+
+
 def test_the_phase_inside_of_a_counted_step_is_known() -> None:
     """Before, in and after the step of an optimizer, and in the backward pass of a closure inside of it."""
     rank, (optimizer,) = Rank(64), optimizers(1)
