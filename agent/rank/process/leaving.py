@@ -23,6 +23,7 @@ _FEEDER: Final = "QueueFeederThread"
 
 _POOL: Final = "concurrent.futures.thread"
 _AGENT: Final = os.path.dirname(os.path.abspath(agent.__file__))
+_RUNNER: Final = os.path.join(_AGENT, "__main__.py")
 _WRAPPERS: Final = ("wrapper", "inner")
 """Functions of libraries around the one that was called."""
 
@@ -67,7 +68,8 @@ def exit_function(sources: Sources) -> str:
     frame = frames.get(threading.main_thread().ident or 0)
     frames.clear()
     calls = where = outermost = ""
-    while frame is not None:
+    # Where the runner itself calls them, what has started it is below.
+    while frame is not None and frame.f_code.co_filename != _RUNNER:
         code, file = frame.f_code, frame.f_code.co_filename
         if not sources.is_library(file):
             where = where or f" ({sources.name(file)}:{frame.f_lineno})"

@@ -103,7 +103,7 @@ class _Rank:
             if failure is None:
                 session.close(code, f"SystemExit: {code}" if code else None, None, left)
             else:
-                session.close(code, *ending.texts(failure, failure.__traceback__))
+                session.close(code, *ending.texts(failure, failure.__traceback__), failure.__traceback__)
         except Exception as error:
             session.faults.note("telling how the process ended", error)
 

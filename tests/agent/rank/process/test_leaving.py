@@ -5,6 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from ddptop.agent.rank.process import leaving
+from ddptop.agent.run.script.sources import Sources
 
 SCRIPT = """
 import multiprocessing, os, queue, sys, threading, time
@@ -85,3 +92,19 @@ def test_a_process_that_stands_in_an_exit_function_is_told_as_long_as_it_does(ra
     assert ended is not None
     assert (ended.error, ended.left_at) == ("ValueError: bad lr", "script.py:7 <module>")
     assert ended.awaits == "the join of its exit function leave_together (script.py:4)"
+
+
+def test_what_has_started_the_runner_is_no_exit_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is stopped leaves by functions of the runner: below these stands `runpy`, not the script."""
+
+    def standing(*stack: tuple[str, str]) -> str:
+        frame = None
+        for file, function in reversed(stack):
+            code = SimpleNamespace(co_filename=file, co_name=function)
+            frame = SimpleNamespace(f_code=code, f_lineno=8, f_back=frame)
+        monkeypatch.setattr(leaving, "current", lambda: {threading.main_thread().ident: frame})
+        return leaving.exit_function(Sources("/work/train.py", "/work"))
+
+    runner = (leaving._RUNNER, "_leave"), ("<frozen runpy>", "_run_code"), ("<frozen runpy>", "_run_module_as_main")
+    assert standing((threading.__file__, "_shutdown"), *runner) == ""
+    assert standing(("/work/train.py", "leave_together"), *runner) == "its exit function leave_together (train.py:8)"
