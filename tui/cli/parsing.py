@@ -171,8 +171,8 @@ def complain(problem: object, code: int) -> int:
 
 
 _ADVISED: Final = re.compile(
-    r"(?<![\w./-])ddptop (?=(?:attach|clean|config|events|help|kill|launch|logs|pause|ps|report|restart|resume|stacks"
-    r"|status|stop)\b)"
+    r"(?<![\w./-])ddptop (?=(?:attach|checkpoint|checksum|clean|completion|config|events|help|kill|launch|logs|memory"
+    r"|pause|probe|profile|programs|ps|report|restart|resume|serve|stacks|status|step|stop|watch)\b)"
 )
 """The beginning of a command line of ours in a text."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.tui.cli import parsing
+from ddptop.tui.cli.main import FAMILIES
 from ddptop.tui.cli.parsing import as_called
 from ddptop.tui.control import actor
 
@@ -64,3 +65,10 @@ def test_a_complaint_says_so_too(
     monkeypatch.setattr(sys, "argv", [".venv/bin/ddptop"])
     assert parsing.complain("no run is alive; `ddptop ps` lists all", 2) == 2
     assert capsys.readouterr().err == "ddptop: no run is alive; `.venv/bin/ddptop ps` lists all\n"
+
+
+@pytest.mark.parametrize("verb", sorted(FAMILIES))
+def test_each_verb_is_known_in_advice(folder: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """The advice of a verdict is often a diagnosis."""
+    monkeypatch.setattr(sys, "argv", [".venv/bin/ddptop"])
+    assert as_called(f"`ddptop {verb} toy` says more") == f"`.venv/bin/ddptop {verb} toy` says more"

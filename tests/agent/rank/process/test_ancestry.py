@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 
@@ -168,7 +169,7 @@ def test_the_line_of_an_exit_is_recorded(rank, ending, left_at):
 
 
 def test_a_process_of_multiprocessing_tells_its_exit_code() -> None:
-    """There it is known: by the exception that the process ends with."""
+    """There it is known: by the exception that the process ends with, whose line is known, too."""
     from ddptop.agent.rank.process import spawned
 
     closed: list[object] = []
@@ -178,9 +179,16 @@ def test_a_process_of_multiprocessing_tells_its_exit_code() -> None:
 
         def close(self, *told: object) -> None:
             closed.append(told[0])
+            lines.append(told[-1])
 
+    lines: list[object] = []
     for failure in (None, SystemExit(3), SystemExit(0), SystemExit("bad"), ValueError("x")):
         found = spawned._Rank()
         found._session = Session()  # type: ignore[assignment]
+        with contextlib.suppress(BaseException):
+            if failure is not None:
+                raise failure
         found.ends(failure)
     assert closed == [0, 3, 0, 1, 1]
+    assert isinstance(failure, ValueError)
+    assert lines[-1] is failure.__traceback__ is not None
