@@ -393,7 +393,8 @@ def _hung(stuck: Verdict, exit_code: int) -> FirstCause:
     text = hung.ageless(stuck)
     if stuck.kind != "hang":
         of = f" of {stuck.hang.timeout_of}" if stuck.hang.timeout_of else ""
-        text = re.sub(r" waits?$", f" waited until the timeout{of}", text)
+        # A group may have any name.
+        text = re.sub(r" waits?$", lambda _: f" waited until the timeout{of}", text)
     return FirstCause("failed", exit_code, text, rank, kind=kind)
 
 

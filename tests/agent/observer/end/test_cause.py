@@ -319,7 +319,9 @@ def test_what_was_told_while_it_lived_is_the_cause_of_what_came_of_it(verdict, k
     assert killed.cause == ("rank 2 was killed by SIGKILL (out of memory, or kill -9)")
 
 
-@pytest.mark.parametrize(("group", "function"), [("group 1", "new_group"), ("", "init_process_group")])
+@pytest.mark.parametrize(
+    ("group", "function"), [("group 1", "new_group"), (r"group a\1", "new_group"), ("", "init_process_group")]
+)
 def test_what_a_rank_did_when_the_others_timed_out_is_the_cause_of_their_end(group: str, function: str) -> None:
     """It worked, which is no hang; the advice names the function that has set the timeout of their group."""
     text = "rank 0 works: it reads files, 67 MB/s (train.py:12 read_vectors); ranks 1 and 2 wait"
