@@ -149,6 +149,9 @@ class Threads(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Child processes, such as data workers."""
     pins: Count = 0
     """Threads of data loaders that pin memory."""
+    on: Label = ""
+    """The cores, `0-3`, and the control group where its quota is less: ranks that have the same share them. Empty: not
+    known."""
 
 
 class Beat(Message, frozen=True, tag="beat"):

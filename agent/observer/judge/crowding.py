@@ -14,17 +14,17 @@ _CLAIMED: Final = re.compile(r", [\d,]+ cores? for [\d,]+ ranks?, (?:(\d+) threa
 
 
 def crowding(hosts: Iterable[tuple[str, Threads]]) -> str:
-    """Return `8 threads a rank for 2 ranks on 2 cores` of the first host that is crowded, empty where none is.
+    """Return `8 threads a rank for 2 ranks on 2 cores` of the first cores that are crowded, empty where none are.
 
     Ranks of one thread each are no crowd: how many there are somebody has chosen.
 
     Args:
         hosts: of each rank that has told, its host and its threads.
     """
-    by_host: dict[str, list[Threads]] = {}
+    by_cores: dict[tuple[str, str], list[Threads]] = {}
     for host, threads in hosts:
-        by_host.setdefault(host, []).append(threads)
-    for ranks in by_host.values():
+        by_cores.setdefault((host, threads.on), []).append(threads)
+    for ranks in by_cores.values():
         counts, cores = [each.within for each in ranks], max(each.cores for each in ranks)
         if max(counts) > 1 and sum(counts) > cores:
             return f"{_each(ranks)} for {plural(len(ranks), 'rank')} on {_cores(cores)}"

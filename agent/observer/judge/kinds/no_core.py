@@ -101,7 +101,7 @@ class NoCore:
         told = [(self._hosts.of(beat.rank), beat.threads, beat.cpu_percent) for beat in self._beats.values()]
         known = [(host, threads, cpu or 0.0) for host, threads, cpu in told if threads is not None]
         # Where other processes have the cores these ranks get little of them.
-        cores = {host: threads.cores for host, threads, _ in known}
+        cores = {(host, threads.on): threads.cores for host, threads, _ in known}
         if sum(cpu for _, _, cpu in known) < BUSY * 100 * sum(cores.values()):
             return ""
         return crowding((host, threads) for host, threads, _ in known)

@@ -150,3 +150,10 @@ def test_the_line_on_the_place_of_a_run_claims_no_other_threads_than_its_ranks_h
     assert placed(placement, told) == said
     several = [*told, ("b", wire.Threads(8, 1, 16.0))]
     assert crowding(several) == crowding(told)
+
+
+def test_ranks_with_cores_of_their_own_are_no_crowd():
+    """As a scheduler binds its tasks: each has as many threads as cores. Two on the same ones are a crowd."""
+    bound = [("a", wire.Threads(4, 1, 4.0, on=on)) for on in ("0-3", "4-7")]
+    assert crowding(bound) == ""
+    assert crowding([*bound, bound[0]]) == "4 threads a rank for 2 ranks on 4 cores"
