@@ -95,10 +95,8 @@ class Frame(RunFrame, frozen=True, kw_only=True, tag=False, gc=True):
     @property
     def held(self) -> str:
         """What the run is held for: `held: rank 0, counting its memory, 2 s`; empty where it is not."""
-        held = [rank for rank, state in enumerate(self.values("state")) if state == "held"]
-        if self.state != "held" or not held:
-            return ""
-        return f"held: {ranks_in_spans(self.ranks[rank].rank for rank in held)}, {self.ranks[held[0]].activity}"
+        held = [rank for rank in self.ranks if rank.state == "held"] if self.state == "held" else []
+        return f"held: {ranks_in_spans(rank.rank for rank in held)}, {held[0].activity}" if held else ""
 
     @property
     def collective_left_s(self) -> float | None:
