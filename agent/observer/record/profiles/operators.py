@@ -41,11 +41,6 @@ class Operator:
         self.shapes: Counter[str] = Counter()
         """Own nanoseconds by the shapes of the arguments."""
 
-    @property
-    def own_ns(self) -> int:
-        """Nanoseconds of all steps."""
-        return self.by_step.total()
-
 
 class _Segment(NamedTuple):
     begin: int

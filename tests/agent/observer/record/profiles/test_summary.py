@@ -29,7 +29,11 @@ def _summary(folder: Path) -> dict[str, Any]:
 def _own_ms(events: list[dict[str, Any]], phases: list[Any], folder: Path) -> dict[str, float]:
     traces.write(folder, {0: (rank(0, phases=phases), kineto(*events, base=0))})
     (part,) = parts.read(folder).ranks
-    return {name: each.own_ns / 1e6 for name, each in operators.of(trace.read(folder, part)).items() if each.own_ns}
+    return {
+        name: each.by_step.total() / 1e6
+        for name, each in operators.of(trace.read(folder, part)).items()
+        if each.by_step.total()
+    }
 
 
 def test_waits_are_no_work(tmp_path: Path) -> None:
@@ -82,7 +86,7 @@ def test_own_times_fill_the_steps(spans: list[tuple[int, int]], cuts: list[int])
     document = msgspec.json.decode(json.dumps(kineto(*events, base=0)), type=trace._Document)
     found = operators.of(trace.Trace(part, document))
     waits = sum(max(0, min(b, 40) - a) for a, b, name in phases if name == "wait")
-    assert sum(each.own_ns for each in found.values()) == 50 - waits
+    assert sum(each.by_step.total() for each in found.values()) == 50 - waits
     assert sum(each.calls for each in found.values()) == sum(
         1
         for begin, _ in spans
