@@ -160,7 +160,8 @@ class Host:
     def __init__(self) -> None:
         import pynvml
 
-        self._looked = False
+        self._looked: tuple[float, float] | None = None
+        """Seconds of all cores at the look before: idle, and in all."""
         self._gpus: list[pynvml.c_nvmlDevice_t] = []
         # No driver, no GPU.
         with contextlib.suppress(pynvml.NVMLError):
@@ -171,11 +172,16 @@ class Host:
         """Return its load since the look before."""
         import psutil
 
-        cpu, looked = psutil.cpu_percent(), self._looked
-        self._looked = True
+        # Not `cpu_percent`: it remembers the look before of each thread alone, and says 0 in a new one.
+        times = psutil.cpu_times()._asdict()
+        within = times.get("guest", 0.0) + times.get("guest_nice", 0.0)
+        idle, total = times["idle"] + times.get("iowait", 0.0), sum(times.values()) - within
+        was_idle, was_total = self._looked or (idle, total)
+        cpu = 100 * (1 - (idle - was_idle) / (total - was_total)) if total > was_total else None
+        self._looked = idle, total
         memory = psutil.virtual_memory()
         gpus = tuple(map(_load, self._gpus))
-        return HostLoad(machine.cores(), cpu if looked else None, memory.total - memory.available, memory.total, gpus)
+        return HostLoad(machine.cores(), cpu, memory.total - memory.available, memory.total, gpus)
 
 
 def _load(handle: pynvml.c_nvmlDevice_t) -> GpuLoad:

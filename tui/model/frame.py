@@ -94,7 +94,7 @@ class Frame(RunFrame, frozen=True, kw_only=True, tag=False, gc=True):
 
     @property
     def held(self) -> str:
-        """What the run is held for: `held: rank 0, counting its memory, 2 s`; empty where it is not."""
+        """What the run is held for: `held: rank 0, counting memory, 2 s`; empty where it is not."""
         held = [rank for rank in self.ranks if rank.state == "held"] if self.state == "held" else []
         return f"held: {ranks_in_spans(rank.rank for rank in held)}, {held[0].activity}" if held else ""
 

@@ -12,8 +12,9 @@ from typing import ClassVar, Final, Generic, TypeVar
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.controller import FARTHEST, PATIENCE_S
-from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.text import ranks_in_spans
 
 AHEAD: Final = (2, 16, 128, 1024)
 """Steps by which the chosen boundary is ahead of the furthest rank, at each attempt."""
@@ -98,6 +99,8 @@ class Ahead(ABC, Generic[_Found]):
             behind = {rank: min(reply.step or 0, last) for rank, reply in replies.items() if rank not in found}
             progress = sum(behind.values()) + last * len(found) + len(found)
             if wait.stuck_s(progress) > patience_s:
-                raise Refused(f"{named(behind)} made no step within {patience_s:.0f} s; `ddptop stacks` shows why")
+                raise Refused(
+                    f"{ranks_in_spans(behind)} made no step within {patience_s:.0f} s; `ddptop stacks` shows why"
+                )
             wait.tell(self.waiting(boundary, behind))
         return None

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from ddptop.agent import wire
 from ddptop.agent.observer.actions.ahead import Ahead
-from ddptop.agent.observer.actions.polled import named
 from ddptop.agent.observer.judge.comparison import comparable, compare, left_aside, name_of, not_compared, sentence
+from ddptop.agent.text import ranks_in_spans
 
 
 class Checksums(Ahead[wire.Checksums]):
@@ -27,7 +27,7 @@ class Checksums(Ahead[wire.Checksums]):
 
     def waiting(self, boundary: int, behind: Mapping[int, int]) -> str:
         """Return the line on ranks that have not made the step."""
-        return f"waiting for {named(behind)} to make step {boundary:,}"
+        return f"waiting for {ranks_in_spans(behind)} to make step {boundary:,}"
 
 
 def compared(found: Mapping[int, wire.Checksums]) -> wire.Parameters:

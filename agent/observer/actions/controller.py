@@ -16,9 +16,9 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused, Unheard, Unholdable, Unsavable
-from ddptop.agent.observer.actions.polled import INSIST_S, AllEnded, PolledRanks, awaited, named
+from ddptop.agent.observer.actions.polled import INSIST_S, AllEnded, PolledRanks, awaited
 from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.text import plural
+from ddptop.agent.text import plural, ranks_in_spans
 from ddptop.agent.wire import Reply, Saved
 
 PATIENCE_S: Final = 60.0
@@ -138,7 +138,7 @@ class Controller:
         while left := self._ranks.remaining():
             if self._wait.clock() > deadline:
                 raise Refused(
-                    f"{named(left)} did not end within {LEAVE_S:.0f} s at step {held.step:,} ({saved}); "
+                    f"{ranks_in_spans(left)} did not end within {LEAVE_S:.0f} s at step {held.step:,} ({saved}); "
                     f"`ddptop kill` ends what is left"
                 )
             self._wait.sleep(0.05)
@@ -164,10 +164,10 @@ class Controller:
         if kept and stopped_by:
             with contextlib.suppress(AllEnded):
                 self._ranks.insist(wire.End(0, stopped_by))
-            return f"a stop by {stopped_by} was left half done: {named(standing)} ended, too"
+            return f"a stop by {stopped_by} was left half done: {ranks_in_spans(standing)} ended, too"
         if kept and len(kept) < len(standing):
             self._ranks.insist(wire.Resume(0))
-            return f"an action was left half done, with only {named(kept)} held: all ranks go on"
+            return f"an action was left half done, with only {ranks_in_spans(kept)} held: all ranks go on"
         limits = {reply.limit for reply in kept.values() if reply.limit is not None}
         if len(limits) > 1:
             furthest = max(limits)
@@ -201,14 +201,16 @@ class Controller:
             if not waits or len(limits) > 1:
                 break
         kept = [rank for rank, reply in standing.items() if reply.kept]
-        goes = "the run goes on" if not kept else f"{named(kept)} alone held" if len(kept) < len(standing) else ""
+        goes = "the run goes on"
+        if kept:
+            goes = f"{ranks_in_spans(kept)} alone held" if len(kept) < len(standing) else ""
         if not goes:
             at = sorted({reply.step or 0 for reply in standing.values()})
             goes = f"all ranks are held at step {' and '.join(f'{step:,}' for step in at)}"
         saved = {rank: reply.saved for rank, reply in standing.items() if saves and reply.saved}
         if not saved:
             return goes
-        who = "" if len(saved) == len(standing) else f" by {named(saved)}"
+        who = "" if len(saved) == len(standing) else f" by {ranks_in_spans(saved)}"
         failed = _failures(saved)
         step = max(each.step for each in saved.values())
         return f"step {step:,} {f'not saved: {failed}' if failed else _saved(saved.values())}{who}; {goes}"
@@ -293,7 +295,7 @@ class Controller:
                 )
             if wait.waited_s > patience_s:
                 raise Unholdable(
-                    f"{named(behind)} did not finish step {step:,} within {patience_s:.0f} s, "
+                    f"{ranks_in_spans(behind)} did not finish step {step:,} within {patience_s:.0f} s, "
                     f"so the run goes on; does its loop call an optimizer step?"
                 )
             if wait.waited_s >= renew_at:
@@ -332,7 +334,7 @@ class Controller:
         """
         told = {rank: reply.checkpoints for rank, reply in self._ranks.standing().items()}
         if any(told.values()) and not all(told.values()):
-            without = named([rank for rank, can in told.items() if not can])
+            without = ranks_in_spans([rank for rank, can in told.items() if not can])
             raise Refused(f"no checkpoint function on {without}; every rank must register one")
         return all(told.values())
 
@@ -368,7 +370,7 @@ _DOING: Final = {"pause": "pausing", "stop": "stopping", "probe": "probing"}
 
 def _awaited(behind: Mapping[int, Reply]) -> str:
     """Return `rank 3`: the ranks that are waited for, of those that are not held."""
-    return named(awaited({rank: reply.outstanding for rank, reply in behind.items()}))
+    return ranks_in_spans(awaited({rank: reply.outstanding for rank, reply in behind.items()}))
 
 
 def _furthest(promises: Mapping[int, Reply]) -> int:

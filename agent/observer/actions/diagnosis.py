@@ -13,9 +13,9 @@ from typing import Final, NamedTuple, TypeVar
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.ahead import Ahead
-from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.record import numbered
-from ddptop.agent.text import size
+from ddptop.agent.text import ranks_in_spans, size
 
 MOST_RANKS: Final = 64
 """Ranks that are asked at most: nobody reads more at once."""
@@ -98,7 +98,7 @@ def chosen(ranks: PolledRanks, command: wire.Act, accused: Collection[int] | Non
     if not found:
         raise Refused("no rank is named; say which ranks: --ranks 0,1 or --ranks all")
     if missing := set(found) - set(ranks.ranks):
-        raise Refused(f"{named(missing)}: not in this run, or ended")
+        raise Refused(f"{ranks_in_spans(missing)}: not in this run, or ended")
     if len(found) > MOST_RANKS:
         raise Refused(f"{len(found)} ranks are too many at once; say up to {MOST_RANKS}")
     return found

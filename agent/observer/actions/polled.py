@@ -8,6 +8,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused, Unheard
+from ddptop.agent.text import ranks_in_spans
 from ddptop.agent.wire import Command, Reply
 
 ANSWER_S: Final = 2.0
@@ -121,7 +122,7 @@ class PolledRanks(ABC):
         if silent:
             if hosts := self.unheard(silent):
                 raise Unheard(f"{hosts}; an action is for all ranks or none: try again when it is heard")
-            said = f"{named(silent)} did not answer within {ANSWER_S:.0f} s"
+            said = f"{ranks_in_spans(silent)} did not answer within {ANSWER_S:.0f} s"
             raise Unheard(f"{said}; `ddptop status` shows the state of each rank")
 
 
@@ -134,13 +135,3 @@ def awaited(outstanding: Mapping[int, int]) -> list[int]:
         outstanding: by rank that is not held, its collectives in progress.
     """
     return sorted(rank for rank, calls in outstanding.items() if not calls) or sorted(outstanding)
-
-
-_MOST_NAMED: Final = 8
-
-
-def named(ranks: Iterable[int]) -> str:
-    """Return `rank 1`, `ranks 1, 2`, the same in whatever order they come; of many the first, and how many more."""
-    ranks = sorted(ranks)
-    more = f" and {len(ranks) - _MOST_NAMED:,} more" if len(ranks) > _MOST_NAMED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"

@@ -15,7 +15,7 @@ from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.controller import RENEW_S, Controller, Held
 from ddptop.agent.observer.actions.diagnosis import Diagnosed, check_room
-from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge import probe as judge
 from ddptop.agent.observer.judge.probe import Connection, Experiments, Probe, Rank
@@ -160,11 +160,11 @@ class _Parts:
         while True:
             replies = self.polled.gather(command, pending)
             if gone := self.of.keys() - set(self.polled.ranks):
-                raise Refused(f"{named(gone)} ended meanwhile")
+                raise Refused(f"{ranks_in_spans(gone)} ended meanwhile")
             if len(replies) == len(pending):
                 heard_at = self._wait.clock()
             elif self._wait.clock() - heard_at > _SILENT_S:
-                raise Refused(f"{named(set(pending) - set(replies))} did not answer within {_SILENT_S:.0f} s")
+                raise Refused(f"{ranks_in_spans(set(pending) - set(replies))} did not answer within {_SILENT_S:.0f} s")
             for rank, reply in replies.items():
                 if reply.done and reply.probed is not None:
                     found[rank] = reply.probed
@@ -229,7 +229,7 @@ def _own(parts: _Parts) -> None:
         missing = ranks_in_spans(itertools.chain(*turns[number:]))
         if not parts.has_time(3 * takes_s, f"{missing} alone"):
             break
-        said, began = f"{named(turn)} alone", parts.now
+        said, began = f"{ranks_in_spans(turn)} alone", parts.now
         done |= parts.do("own", said, turn, ms=ms, size=order, takes_s=takes_s)
         parts.stretch = max(parts.stretch, (parts.now - began) / takes_s)
     for rank, probed in done.items():
@@ -261,7 +261,7 @@ def _ranks_again(parts: _Parts) -> None:
             break
         # In the other order each time: what passes meanwhile meets not always the same.
         for turn in turns[:: -1 if time_ % 2 else 1]:
-            said = f"{named(turn)} once more"
+            said = f"{ranks_in_spans(turn)} once more"
             # All threads of the machine are read for it, once: that takes its time, too.
             closely = time_ == 0
             done = parts.do("own", said, turn, ms=ms, size=parts.order, closely=closely, files=files, takes_s=takes_s)
@@ -347,9 +347,9 @@ def _mute(ranks: PolledRanks) -> str | None:
     replies = ranks.gather(wire.Inspect(0, stacks=False))
     seen = {rank: reply.inspection for rank, reply in replies.items() if reply.inspection is not None}
     if len(seen) < len(ranks.ranks):
-        return f"{named(set(ranks.ranks) - set(seen))} did not say which calls are open"
+        return f"{ranks_in_spans(set(ranks.ranks) - set(seen))} did not say which calls are open"
     if waiting := [rank for rank, each in seen.items() if any(call.sure for call in each.open)]:
-        return f"{named(waiting)} waits for a call that is not complete"
+        return f"{ranks_in_spans(waiting)} waits for a call that is not complete"
     groups = {rank: next((each for each in told.groups if each.group == _DEFAULT), None) for rank, told in seen.items()}
     calls = {rank: 0 if each is None else each.calls for rank, each in groups.items()}
     if not any(calls.values()):

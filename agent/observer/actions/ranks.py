@@ -11,12 +11,12 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Refused, Unheard
-from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.run import hosts
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
-from ddptop.agent.text import clean_line
+from ddptop.agent.text import clean_line, ranks_in_spans
 
 _RECORDED_S: Final = 2.0
 """Seconds to wait for the record of a rank on a linked host: it is written once a second."""
@@ -76,7 +76,7 @@ class LiveRanks(PolledRanks):
         blamed = [host for host in silent if not set(host.ranks).isdisjoint(ranks)]
         if not set(ranks) <= {rank for host in blamed for rank in host.ranks}:
             return ""
-        return f"{', '.join(clean_line(host.host, 60) for host in blamed[:3])} is not heard ({named(ranks)})"
+        return f"{', '.join(clean_line(host.host, 60) for host in blamed[:3])} is not heard ({ranks_in_spans(ranks)})"
 
 
 def _departed(directory: RunDir, members: Mapping[int, Member], here: Collection[int]) -> set[int]:
@@ -116,8 +116,8 @@ def _records(directory: RunDir, run: Run) -> tuple[dict[int, Member], dict[int, 
 def _missing(run: Run, ranks: list[int], here: int) -> str:
     if run.local_world is not None and here >= run.local_world < run.world:
         return (
-            f"{named(ranks)}: on another host, of which nothing is heard here; an action is for all ranks or none; "
-            f"`ddptop status {run.run}` tells which hosts are linked"
+            f"{ranks_in_spans(ranks)}: on another host, of which nothing is heard here; an action is for all ranks or "
+            f"none; `ddptop status {run.run}` tells which hosts are linked"
         )
     return _starting(ranks[0])
 

@@ -422,7 +422,7 @@ def test_every_state_says_what_to_do_next() -> None:
     assert "1 of 2 ranks have reported, rank 1 has not" in said
     waiting = replace(waiting, ranks=(*waiting.ranks, rank_frame(2, "starting"), rank_frame(3, "starting")))
     said = " ".join(text_of(row) for row in header_rows(waiting, 118, INK, KEYS, roomy=True))
-    assert "1 of 4 ranks have reported, ranks 1, 2, 3 have not" in said
+    assert "1 of 4 ranks have reported, ranks 1-3 have not" in said
 
 
 def with_ranks_in_all_states() -> Frame:

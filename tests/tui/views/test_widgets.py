@@ -181,6 +181,25 @@ def test_the_line_of_code_is_not_cut(width: int, hint: str) -> None:
     assert any(hint in row for row in rows)
 
 
+@pytest.mark.parametrize("width", [78, 118])
+@pytest.mark.parametrize("done", ["held", "waiting", "pausing", "paused", "frozen"])
+def test_the_header_keeps_its_height_while_ranks_are_held(done: str, width: int) -> None:
+    """What ddptop or somebody holds them for comes first, and a verdict of two rows keeps one: nothing below moves."""
+    held = tuple(rank_frame(rank, state="held", activity="counting memory, 1 s") for rank in range(2))
+    ranks = held if done == "held" else tuple(rank_frame(rank) for rank in range(2))
+    running = frame(world=2, verdicts=(SLOW,))
+    acted = frame(
+        "running" if done == "waiting" else done, world=2, ranks=ranks, verdicts=(SLOW,),
+        waiting="pausing: waiting for rank 1" if done == "waiting" else None,
+    )  # fmt: skip
+    before, during = (
+        [text_of(row) for row in header_rows(each, width, INK, KEYS, roomy=True)] for each in (running, acted)
+    )
+    assert len(during) == len(before) == 5
+    assert during[3].startswith("rank 1 holds the group back by 24 ms a step") or (done, width) == ("frozen", 78)
+    assert all(len(row) <= width for row in during)
+
+
 def test_a_verdict_follows_how_long_a_run_stands() -> None:
     """What was slow before is no longer the first thing to know."""
     verdict = Verdict(1, "slow_rank", "rank 2 holds the group back by 31 ms a step", 1, rank=2)

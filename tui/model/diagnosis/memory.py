@@ -34,7 +34,7 @@ def lines(kept: Kept, world: int) -> list[ReportLine]:
     found = [ReportLine("", head, "bold value"), ReportLine("", "")]
     found += [ReportLine("found", f"{named}: {cause}") for named, cause in census.sentences]
     remarks = [(each.rank, remark) for each in census.ranks for remark in each.use.remarks]
-    found += [ReportLine("not counted", f"rank {rank}: {remark}") for rank, remark in remarks]
+    found += [ReportLine("remark", f"rank {rank}: {remark}") for rank, remark in remarks]
     if missing := left_out(ranks, world):
         found.append(ReportLine("left out", missing))
     shown = f"ddptop memory {census.run} --list --json"

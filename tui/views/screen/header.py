@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from ddptop.agent.observer.actions.polled import awaited, named
-from ddptop.agent.text import plural
+from ddptop.agent.observer.actions.polled import awaited
+from ddptop.agent.text import plural, ranks_in_spans
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge
 from ddptop.tui.drawing.keynames import keys_of
@@ -119,6 +119,9 @@ def header_rows(
     stuck = _stuck(frame)
     if stuck is not None and word == stuck.text:
         return rows + _hang(frame, stuck, width, ink, keys, hue)
+    if frame.verdict is not None and (frame.held or frame.waiting or frame.state in _ACTED_ON):
+        # What was done lasts for moments: a verdict of two rows keeps one, so that nothing below moves.
+        said += [[Segment(line, ink["rank-slow"])] for line in _said(frame.verdict.text, width, code)[: -len(said)]]
     rows += said
     if behind and not (hint and len(said) > 1):
         rows.append(behind)
@@ -297,10 +300,10 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
         }
         states = frame.values("state")
         if behind and all(states[rank] == "silent" for rank in behind):
-            lost = sorted({host.host for host in frame.hosts if host.is_unheard}) or [named(sorted(behind))]
+            lost = sorted({host.host for host in frame.hosts if host.is_unheard}) or [ranks_in_spans(sorted(behind))]
             until = f"{', '.join(lost[:3])}{', …' if len(lost) > 3 else ''}"
             return f"paused as far as is heard: ranks stay held until {until} is heard again", "state-pausing"
-        text = f"pausing: waiting for {named(awaited(behind))}" if behind else "pausing"
+        text = f"pausing: waiting for {ranks_in_spans(awaited(behind))}" if behind else "pausing"
         return f"{text} · {keys['run.cancel']} cancels · {keys['run.freeze']} freezes", "state-pausing"
     if frame.state == "paused":
         if typed.digits:
@@ -351,7 +354,7 @@ def _start(frame: Frame, logs: str) -> str:
     if len(silent) == len(frame.ranks):
         return f"no rank has reported yet: {logs} shows what they print meanwhile"
     if silent:
-        have, which = len(frame.ranks) - len(silent), named(silent)
+        have, which = len(frame.ranks) - len(silent), ranks_in_spans(silent)
         return f"{have} of {len(frame.ranks)} ranks have reported, {which} {'has' if len(silent) == 1 else 'have'} not"
     return f"all ranks are up, no optimizer step yet: {logs} shows what they print"
 

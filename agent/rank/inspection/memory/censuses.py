@@ -46,7 +46,7 @@ _OF_TIMEOUT: Final = 0.25
 """Part of the timeout of a process group that they may take: the other ranks wait in their collectives."""
 LEASE_S: Final = 4.0
 """Seconds after which a question ends that nobody repeats: its observer is gone."""
-DOING: Final = "counting its memory"
+DOING: Final = "counting memory"
 """The activity of a rank meanwhile."""
 
 

@@ -12,8 +12,9 @@ from ddptop.agent import wire
 from ddptop.agent.control.refusals import Hung, Refused
 from ddptop.agent.observer.actions.ahead import AHEAD
 from ddptop.agent.observer.actions.checksums import Checksums, compared
-from ddptop.agent.observer.actions.polled import PolledRanks, named
+from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.text import ranks_in_spans
 from ddptop.agent.wire import Compared
 
 
@@ -94,7 +95,7 @@ def test_what_is_waited_for_is_told_and_can_be_cancelled() -> None:
     with pytest.raises(Refused, match="rank 1 made no step within 60 s"):
         group.found()
     assert group.wait.line == f"waiting for rank 1 to make step {11 + AHEAD[0]}"
-    assert named([7, 3]) == named([3, 7]) == "ranks 3, 7"
+    assert ranks_in_spans([7, 3]) == ranks_in_spans([3, 7]) == "ranks 3, 7"
     with pytest.raises(Refused, match="cancelled; the run goes on"):
         Ranks(10, 10, of={1: 0}).found(cancelled=True)
 

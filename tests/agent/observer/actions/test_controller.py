@@ -277,7 +277,7 @@ def test_a_resume_that_has_reached_some_ranks_alone_is_completed(group_of):
     group = group_of(4, 4, 4)
     group.controller().pause()
     dies_after(group, wire.Resume, Controller.resume)
-    assert "only ranks 1, 2 held: all ranks go on" in group.controller().settle("")
+    assert "only ranks 1-2 held: all ranks go on" in group.controller().settle("")
     assert [gate.limit for gate in group.gates] == [None] * 3
 
 
@@ -299,7 +299,7 @@ def test_a_stop_that_has_ended_some_ranks_alone_is_completed(group_of):
     held = int(group.controller().pause().split()[3])
     dies_after(group, wire.End, Controller.stop)
     assert group.ranks == [1, 2]
-    assert group.controller().settle("ada") == "a stop by ada was left half done: ranks 1, 2 ended, too"
+    assert group.controller().settle("ada") == "a stop by ada was left half done: ranks 1-2 ended, too"
     assert [(gate.completed, gate.ended_by) for gate in group.gates] == [(held, "ada")] * 3
 
 
@@ -314,7 +314,7 @@ def test_a_group_that_is_paused_or_free_is_left_so(group_of):
 
 def test_a_pause_names_the_rank_that_the_others_wait_for(group_of):
     """Of the ranks that are not held it is those outside of a collective, and all of them where there is none such."""
-    for outstanding, named in (([1, 0, 1], "rank 1"), ([1, 1, 1], "ranks 0, 1, 2"), ([0, 0, 1], "ranks 0, 1")):
+    for outstanding, named in (([1, 0, 1], "rank 1"), ([1, 1, 1], "ranks 0-2"), ([0, 0, 1], "ranks 0-1")):
         group = group_of(4, 4, 4)
         wait = Watched(group.clock)
         for member, open_ones in zip(group.members, outstanding, strict=True):

@@ -147,14 +147,14 @@ def test_a_rank_that_is_held_for_some_work_is_no_stall_of_another():
         store.apply(wire.Steps(rank, (step(1),)), 1.0)
     for now in (20.0, 30.0):
         counting = beat(0, state="held", step_at_ns=10**9, held_at_ns=10**10)
-        store.apply(msgspec.structs.replace(counting, activity="counting its memory"), now)
+        store.apply(msgspec.structs.replace(counting, activity="counting memory"), now)
         store.apply(beat(1, step_at_ns=10**9), now)
         frame = frame_at(store, now)
         assert (frame.state, frame.stands, frame.held_since) == ("held", False, 10.0)
         held, waits = frame.ranks
-        assert (held.state, held.activity) == ("held", f"counting its memory, {now - 10:.0f} s")
+        assert (held.state, held.activity) == ("held", f"counting memory, {now - 10:.0f} s")
         assert (waits.state, waits.stands) == ("running", False)
-        assert frame.held == f"held: rank 0, counting its memory, {now - 10:.0f} s"
+        assert frame.held == f"held: rank 0, counting memory, {now - 10:.0f} s"
     store.apply(beat(0, step=2, step_at_ns=31 * 10**9, released_at_ns=31 * 10**9), 31.0)
     store.apply(beat(1, step=2, step_at_ns=31 * 10**9), 31.0)
     frame = frame_at(store, 31.0)

@@ -223,11 +223,11 @@ def test_a_hold_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(rank, "notify", lambda text, _: said.append(text), raising=False)
     monkeypatch.setattr(rank.diagnoses, "boundary", lambda *_: True)
-    rank.gate.was_held_up = "counting its memory", 2_000_000_000
+    rank.gate.was_held_up = "counting memory", 2_000_000_000
     for _ in range(2):
         rank.stamps.eventful = 0
         rank.step(optimizer)
-    assert said == ["held for 2 s: counting its memory"]
+    assert said == ["held for 2 s: counting memory"]
 
 
 def test_the_phase_inside_of_a_counted_step_is_known() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ddptop.agent.observer.record.memory import Censused, Kept, RankMemory
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind, Resident
 from ddptop.tui.drawing.units import COLUMNS
@@ -104,6 +106,14 @@ def test_all_that_is_known_is_in_the_json() -> None:
     }  # fmt: skip
     assert first["resident"]["heap_grown"] == 6 * MIB
     assert first["census_ms"] == 1400.0
+
+
+def test_each_label_is_followed_by_a_space() -> None:
+    """On the screen, too, whose column of labels is ten cells; also that of what there was no time to count."""
+    cut = replace(USE, remarks=("9 of 20 objects were counted in this time",))
+    lines = memory.lines(KEPT._replace(census=replace(KEPT.census, ranks=(RankMemory(1, "", CAUSE, cut),))), 4)
+    assert "remark:    rank 1: 9 of 20 objects were counted in this time" in map(plain, lines)
+    assert max(len(line.label) for line in lines) < 10
 
 
 def test_each_that_is_kept_has_a_line() -> None:

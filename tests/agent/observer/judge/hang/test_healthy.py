@@ -105,7 +105,7 @@ def is_paused(run: Run, seconds: float) -> None:
 
 def has_a_rank_counted(run: Run, seconds: float) -> None:
     """Rank 0 is held for some work of ours, and the others wait for it in a collective."""
-    held = Spot(state="held", activity="counting its memory", calls=run.calls)
+    held = Spot(state="held", activity="counting memory", calls=run.calls)
     run.spend(seconds, lambda rank, at: waits(run.calls + 1, seconds=at) if rank else held)
 
 

@@ -945,5 +945,5 @@ def test_a_rank_says_that_it_is_held_for_its_census_and_since_when(training: Tra
 
     training.gate.is_told = Said()
     training.over(lambda: None)
-    assert said == [("counting its memory", True)] * 2
+    assert said == [("counting memory", True)] * 2
     assert training.gate.purpose == ""
