@@ -78,6 +78,9 @@ async def settled(pilot: Pilot[None], *keys: str) -> None:
     while app.frame is None:
         assert time.monotonic() < deadline
         await pilot.pause(0.01)
+    while any(worker.group == "view" and not worker.is_finished for worker in app.workers):
+        assert time.monotonic() < deadline
+        await pilot.pause(0.01)
     await pilot.pause()
     for place in app.screen.query("#plots Plot"):
         has_losses = any(rank.loss is not None for rank in app.frame.ranks)
