@@ -125,7 +125,7 @@ def test_a_failed_device_leaves_the_state_of_a_rank_known() -> None:
 
     class OfFailedDevice(Session):
         state, checkpoints, timeout_s, follower = "paused", True, 30.0, None
-        held, is_paused, completed, untold = True, True, 7, None
+        held, is_paused, completed, doing, untold = True, True, 7, "", None
 
         @property
         def outstanding(self) -> int:
