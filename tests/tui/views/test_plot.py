@@ -98,14 +98,14 @@ async def test_keys_zoom_scroll_scale_and_smooth() -> None:
     """Each key changes the part of the run or the way it is drawn, the title says how, and all can be undone."""
     async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
         placeholder = await plotted(pilot)
-        usual = "loss over the last 500 steps · a: whole run [0] 1  2  3 "
+        usual = "loss over the last 500 steps · ranks [0] 1  2  3  · a: whole run"
         assert title(placeholder) == usual
         for key, said in (
-            ("a", "over the whole run · a: last 500 steps"), ("plus", "last 600 steps · a: whole run"),
-            ("plus", "last 300 steps"), ("left_square_bracket", "steps 750–1,049 · a: whole run"),
+            ("a", "over the whole run · "), ("plus", "last 600 steps · "),
+            ("plus", "last 300 steps"), ("left_square_bracket", "steps 750–1,049 · "),
             ("right_square_bracket", "last 300 steps"), ("minus", "last 600 steps"), ("y", "· log"),
             ("w", "· lightly smoothed"), ("w", "· strongly smoothed"),
-            ("minus", "over the whole run · a: last 500 steps"),
+            ("minus", "· a: last 500 steps"),
         ):  # fmt: skip
             before = seen(pilot.app)
             await pilot.press(key)
@@ -187,7 +187,7 @@ async def test_a_metric_is_found_by_typing() -> None:
         await pilot.press("m", "up", "escape")
         assert plot_of(placeholder).look.metric == CUSTOM + "val/accuracy [bold]"
         await pilot.press("m", "home", *"step time", "down", "enter")
-        await until(pilot, lambda: "step time, ms over the last 500 steps · a: whole run" in seen(pilot.app), "another")
+        await until(pilot, lambda: "step time, ms over the last 500 steps · ranks" in seen(pilot.app), "another")
 
 
 def replace_metrics(step: Step, metrics: dict[str, float]) -> Step:
@@ -213,7 +213,7 @@ async def test_the_full_plot_shares_its_look() -> None:
         assert pilot.app.screen.query_one(RankView).chosen == 2
         await pilot.resize_terminal(120, 40)
         placeholder = await plotted(pilot)
-        assert "loss over the last 600 steps · a: whole run" in title(placeholder)
+        assert "loss over the last 600 steps · " in title(placeholder)
         assert plot_of(placeholder).look.extent.smoothing == "light"
         await pilot.press("enter")
         assert isinstance(pilot.app.screen, RankScreen)

@@ -258,13 +258,16 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         if self.crosshair is not None:
             return self._reading(drawn, hues)
         keys = keys_of(self)
-        parts = [Content(f"{metric.title}{unit} over {extent_words(drawn, self.look, self._run, keys)}")]
+        # The colors of the lines before the key: a narrow plot cuts what comes last.
+        shown, *key = extent_words(drawn, self.look, self._run, keys).split(" · ")
+        parts = [Content(f"{metric.title}{unit} over {shown}")]
         if len(ranks) > 1:
-            parts.append(Content(" "))
-            for line in sorted(drawn.lines, key=lambda line: line.order):
+            lines = sorted(drawn.lines, key=lambda line: line.order)
+            parts.append(Content(" · ranks " if lines and lines[0].name.isdigit() else " "))
+            for line in lines:
                 name = f"[{line.name}]" if line.name == str(chosen) else f" {line.name} "
                 parts.append(Content.styled(name, _style(line, hues)))
-        parts.append(Content(" · ".join(("", *notes(drawn, self.look, frame, self._run, keys)))))
+        parts.append(Content(" · ".join(("", *key, *notes(drawn, self.look, frame, self._run, keys)))))
         return Content("").join(parts)
 
     def _reading(self, drawn: Contents, hues: Ink) -> Content:
