@@ -28,12 +28,12 @@ from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.diagnoses import Diagnoses
 from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
+from ddptop.agent.rank.inspection.warned import Warned
 from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, observing
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.output import Output
 from ddptop.agent.rank.process.position import Position
 from ddptop.agent.rank.process.rendezvous import Participant
-from ddptop.agent.rank.process.warned import Warned
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device import Gauges, Reading

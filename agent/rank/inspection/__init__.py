@@ -9,5 +9,6 @@ work        the floating-point operations of one step, counted once
 looks       the time that the training spends in each line, for a verdict
 stacks      the stacks of all threads, and the meaning of their frames
 locks       the locks for which threads wait, and their holders
+warned      what torch itself warns of, in the log of this rank
 frames      the innermost frames of the threads, taken without harm, and the last thread that ended by an exception
 """

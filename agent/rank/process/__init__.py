@@ -7,7 +7,6 @@ observing    the start of an observer for a run that something else launched
 ancestry     the difference between a rank and the processes that it starts
 spawned      ranks that the program has spawned itself
 output       the log, as long as the disk has room
-warned       what torch itself warns of, in the log
 crashes      the Python line of a crash in native code, in the log
 account      the record of the rank in the run directory
 scarcity     descriptors and threads, tried before there are sockets

@@ -103,8 +103,8 @@ def test_what_has_started_the_runner_is_no_exit_function(monkeypatch: pytest.Mon
             code = SimpleNamespace(co_filename=file, co_name=function)
             frame = SimpleNamespace(f_code=code, f_lineno=8, f_back=frame)
         monkeypatch.setattr(leaving, "current", lambda: {threading.main_thread().ident: frame})
-        return leaving.exit_function(Sources("/work/train.py", "/work"))
+        return leaving.exit_function(Sources("/home/me/train.py", "/home/me"))
 
     runner = (leaving._RUNNER, "_leave"), ("<frozen runpy>", "_run_code"), ("<frozen runpy>", "_run_module_as_main")
     assert standing((threading.__file__, "_shutdown"), *runner) == ""
-    assert standing(("/work/train.py", "leave_together"), *runner) == "its exit function leave_together (train.py:8)"
+    assert standing(("/home/me/train.py", "leave_together"), *runner) == "its exit function leave_together (train.py:8)"

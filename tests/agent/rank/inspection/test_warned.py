@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.rank.process.warned import Warned
+from ddptop.agent.rank.inspection.warned import Warned
 
 UNUSED = (
     "[rank0]:[W1128 15:53:31.412345678 reducer.cpp:1457] Warning: find_unused_parameters=True was specified in DDP "
     "constructor, but did not find any unused parameters in the forward pass. (function operator())\n"
 )
 KERNEL = (
-    "/work/train.py:31: UserWarning: c10d::allreduce_: an autograd kernel was not registered to the Autograd key(s). "
+    "/home/train.py:31: UserWarning: c10d::allreduce_: an autograd kernel was not registered to the Autograd key(s). "
     "(Triggered internally at /pytorch/torch/csrc/autograd/autograd_not_implemented_fallback.cpp:62.)\n"
     "  loss.backward()\n"
 )
 SCHEDULER = "/v/site-packages/torch/optim/lr_scheduler.py:209: UserWarning: Detected call of `lr_scheduler.step()`\n"
-OTHERS = "/work/data.py:3: DeprecationWarning: old\n[W] my own log\nWARNING: low disk\nepoch 1\n"
+OTHERS = "/home/data.py:3: DeprecationWarning: old\n[W] my own log\nWARNING: low disk\nepoch 1\n"
 
 
 def test_each_warning_of_torch_is_found_once_as_the_log_grows(tmp_path: Path) -> None:
