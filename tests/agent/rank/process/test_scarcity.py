@@ -38,16 +38,18 @@ def test_without_descriptors_the_script_runs(rank, descriptors):
 
 def test_without_threads_the_script_runs(rank):
     """No memory for another stack: nothing of ours ends the process."""
-    # The limit comes where the agent begins: the interpreter itself has to start.
+    # The limit comes where the agent begins: the interpreter itself has to start. A stack is larger than what is left,
+    # and what is left is enough for everything else.
     script = TRAIN
     prepare = """
-import resource, sys
-with open("/proc/self/statm") as file:
-    size = int(file.read().split()[0]) * resource.getpagesize()
+import resource, threading
 from ddptop.agent.rank.process import scarcity
 begin = scarcity.check_room
 def limited():
-    resource.setrlimit(resource.RLIMIT_AS, (size + (12 << 20), resource.RLIM_INFINITY))
+    with open("/proc/self/statm") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (128 << 20), resource.RLIM_INFINITY))
+    threading.stack_size(256 << 20)
     begin()
 """
     folder = rank.folder / "site"
