@@ -8,16 +8,17 @@ screens show.
 __main__  the runner of a rank: the script and, beside it, the agent
 observer  beside the ranks, one process a run: starts them, relays, records, judges, ends
 rank      inside a rank: hooks, records, sockets
+client    whoever looks on at runs, or acts on them
+end       the end of a run, and the processes that it leaves
+launcher  the start of runs
+record    what is kept of a run: its history over steps and time, its events and diagnoses
 control   the way to an observer, for whoever acts on a run
 run       what a run leaves on disk
 wire      the messages
-decoding  decoders of JSON
-sampling  the choice of the steps that are recorded or timed, the same on all ranks
 text      text of unknown origin, made fit for a terminal
-version   the version of this ddptop
 startup   how our processes start
 
-Each imports only entries below it in this list; `observer` and `rank` do not import each other.
+Each imports only entries below it in this list; `observer`, `rank` and `client` do not import each other.
 """
 
 # Before any other import, `__future__` included: `python -m ddptop.agent` has put the user's folder first.

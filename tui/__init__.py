@@ -9,7 +9,7 @@ remote    verbs that are carried out on other machines, by ssh or srun
 control   actions on runs: kill, signal, launch, and the rules by which they are offered
 model     a run for the screens: frames, diagnosis, history, logs
 drawing   lines, bars, colors, units
-settings  the user's settings; the thresholds among them are fields of `agent.observer.model.thresholds`
+settings  the user's settings; the thresholds among them are fields of `agent.run.switches.thresholds`
 
 Each imports only what stands below it here; `control` and `model` do not know each other.
 

@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
-from ddptop.agent.observer.model.thresholds import Profile
-from ddptop.agent.observer.model.thresholds import Thresholds as Thresholds
 from ddptop.agent.run.files.settings_file import VARIABLE as VARIABLE
 from ddptop.agent.run.files.settings_file import SettingsError as SettingsError
 from ddptop.agent.run.files.settings_file import path as path
 from ddptop.agent.run.records import ALL_BYTES, RUN_BYTES
+from ddptop.agent.run.switches.thresholds import Profile
+from ddptop.agent.run.switches.thresholds import Thresholds as Thresholds
 
 
 class Look(Struct, frozen=True, forbid_unknown_fields=True):

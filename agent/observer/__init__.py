@@ -2,7 +2,7 @@
 
 observer    the process, its start, its log and its exit
 one_run     the main thread of the observer: it starts a launched group, and looks after the run until its end
-launcher    the launchers that start the ranks, and the machine on which they start
+jobs        what the run is part of: a job that something else launched, a scheduler
 actions     what is asked of the observer: what all ranks do together, profiles, endings and signals
 model       what the run and its ranks are like: messages in, frames out
 relay       the messages of the ranks: received once, repeated, recorded and judged
@@ -10,7 +10,5 @@ service     the topics and answers of an observer, for onlookers and the observe
 inspection  the places at which ranks stand, by their agents or from outside
 hosts       the other hosts of a run, and the link between their observers
 judge       verdicts: the rank that holds the group back, and other faults
-record      the recording of the run, its history over steps and time, and its profiles
-end         the ending of a run, and the cause of its end
-status      the present state of a run, and the start of another observer where the run has none
+end         the ending of a run, and the ends of its ranks
 """

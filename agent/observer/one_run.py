@@ -15,17 +15,18 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.end import cause, escalation, processes
+from ddptop.agent.launcher.launcher import Torchrun
+from ddptop.agent.launcher.rendezvous import Awaited
 from ddptop.agent.observer.actions.orders import Orders
-from ddptop.agent.observer.end import cause, escalation, exits, processes
+from ddptop.agent.observer.end import exits
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.rank_ends import RankEnds
 from ddptop.agent.observer.hosts.ends import OtherEnds
-from ddptop.agent.observer.launcher import resizing
-from ddptop.agent.observer.launcher.attached import Attached
-from ddptop.agent.observer.launcher.launcher import Torchrun
-from ddptop.agent.observer.launcher.rendezvous import Awaited
-from ddptop.agent.observer.launcher.scheduler import Scheduler
-from ddptop.agent.observer.launcher.unseen import Unseen
+from ddptop.agent.observer.jobs import resizing
+from ddptop.agent.observer.jobs.attached import Attached
+from ddptop.agent.observer.jobs.scheduler import Scheduler
+from ddptop.agent.observer.jobs.unseen import Unseen
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import states
 from ddptop.agent.run.files import marks

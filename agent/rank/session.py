@@ -46,8 +46,8 @@ from ddptop.agent.run.rundir import RANK_VARIABLE, Member, Process, RunDir, iden
 from ddptop.agent.run.script.sources import Sources
 from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.startup import pythonpath
+from ddptop.agent.startup.version import VERSION
 from ddptop.agent.text import clean_line, shorten, span
-from ddptop.agent.version import VERSION
 from ddptop.agent.wire import HELD, PROTOCOL, Beat, Event, Hello, Inspection, Saved
 
 _EXIT: Final = os._exit

@@ -3,7 +3,7 @@
 rundir         the run directories of a user: members, addresses, ends, and the number of ended ones that stay
 base           the folder that holds them, and their names
 records        the record of a run and of each rank, and the bytes that a run may take
-states         when a rank or a run is lost, silent, stalled, paused; the seconds are in `observer.model.thresholds`
+states         when a rank or a run is lost, silent, stalled, paused; the seconds are in `switches.thresholds`
 generations    the present start of the group, among the claims of ranks
 ends           the end of each rank's process, as the observer saw it
 detached       the start of a run's observer, where ddptop did not launch the job

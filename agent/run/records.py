@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from ddptop.agent import decoding
+from ddptop.agent.run.files import decoding
 from ddptop.agent.run.identity import Process
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import MOST_RANKS as MOST_RANKS

@@ -1,6 +1,7 @@
 """Every message that crosses a ZeroMQ socket of ddptop. This package has all names that others use: `wire.Step`.
 
 codec       messages as bytes: `encode`, and `read_*` for each direction
+host_frames  the hosts of a run, found by their ranks
 frames      the run and its ranks at one moment, as the observer makes them
 commands    from onlookers and observers, DEALER -> ROUTER, one payload each
 answers     one `Reply` to each command, and the messages before it
@@ -10,6 +11,7 @@ inspection  the place at which a rank stands, in detail
 diagnoses   the traces of profiled steps, the census of a rank's memory, the experiments of a held rank
 hosts       between the observers of a run on several hosts, and of the hosts
 checksums   of a rank's parameters
+mesh        places on a device mesh, and who works on the same samples
 message     the base of all messages, the types of their numbers, the bounds on their bytes
 incoming    the cleaning of decoded messages
 

@@ -147,7 +147,7 @@ def read_recorded(payload: bytes) -> Recorded:
 def read_history(payload: bytes) -> HistoryAnswer:
     """Decode an answer to `History`: its tables have the size that they claim, its text is clean. Raises `Unreadable`.
 
-    The values in the tables are any that four bytes can be; see `agent.observer.record.history.columns`.
+    The values in the tables are any that four bytes can be; see `agent.record.history.columns`.
     """
     answer = _typed(_history, payload)
     if isinstance(answer, HistoryPart):

@@ -19,8 +19,8 @@ from support.values.hostile import announce, foreign, marks, texts_in, value_of
 from support.values.messages import replies_of
 
 from ddptop.agent import wire
+from ddptop.agent.end import escalation
 from ddptop.agent.observer.actions.orders import Orders
-from ddptop.agent.observer.end import escalation
 from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.service.requests import Requests

@@ -31,13 +31,13 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.record.recording import Row
-from ddptop.agent.observer.record.ring import Ring
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import observing
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.rank.records.history import History
+from ddptop.agent.record import recording
+from ddptop.agent.record.recording import Row
+from ddptop.agent.record.ring import Ring
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import ENDED_STATES, Ended, Member, Process, Run, RunDir, identify, is_alive

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import recording
+from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 
 PROGRAM: Final = Path(__file__).with_name("programs") / "whole_job.py"

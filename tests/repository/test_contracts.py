@@ -69,11 +69,11 @@ LATER: Final = {
                 "ctypes",
                 "importlib.metadata",
                 "ddptop.agent.observer.observer",
-                "ddptop.agent.observer.record.recorder",
+                "ddptop.agent.record.recorder",
                 "ddptop.tui.model.history",
             },
         ),
-        ("import ddptop.agent.version", {"importlib.metadata"}),
+        ("import ddptop.agent.startup.version", {"importlib.metadata"}),
         (
             "import ddptop.tui.app.program, ddptop.tui.cli.view, ddptop.tui.link.runs",
             {"torch", "numpy", "psutil", "pynvml", "ddptop.agent.observer.observer"},

@@ -9,13 +9,13 @@ import pytest
 import readme
 from support.screens.frames import hung_frame
 
-from ddptop.agent.observer.judge.probe import Connection, Probe, Rank
-from ddptop.agent.observer.record import memory as censuses
-from ddptop.agent.observer.record import probes
-from ddptop.agent.observer.record.memory import Censused, RankMemory
-from ddptop.agent.observer.record.profiles import kept as profiles
-from ddptop.agent.observer.record.profiles.summary import Difference, Summary
+from ddptop.agent.record import memory as censuses
+from ddptop.agent.record import probes
+from ddptop.agent.record.memory import Censused, RankMemory
+from ddptop.agent.record.profiles import kept as profiles
+from ddptop.agent.record.profiles.summary import Difference, Summary
 from ddptop.agent.wire import Board, DeviceMemory, Event, Facts, Inspection, MemoryUse, ObjectKind, Resident
+from ddptop.agent.wire.diagnoses.probed import Connection, Probe, Rank
 from ddptop.tui.cli.output import status
 from ddptop.tui.cli.output.stacks import as_json as stacks_json
 from ddptop.tui.model.diagnosis import memory, probe, profile

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.harness import carriers, ddptop, status, until, write_script
 
-from ddptop.agent.observer.record.recording import read_inspections, read_verdicts
+from ddptop.agent.record.recording import read_inspections, read_verdicts
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire import Verdict
 

@@ -10,7 +10,7 @@ import pytest
 from support.harness import DEADLINE_S, ddptop, status, write_script
 from support.processes.scripts import TRAIN
 
-from ddptop.agent.observer.record import recording
+from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 
 

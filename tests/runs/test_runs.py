@@ -17,7 +17,7 @@ from support.processes.ranks import plain
 from support.processes.scripts import TRAIN
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import recording as recorded
+from ddptop.agent.record import recording as recorded
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches import recording

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddptop.agent.observer.end import escalation
+from ddptop.agent.end import escalation
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks
 from support.harness import until

@@ -66,7 +66,7 @@ def _teach(parser: argparse.ArgumentParser) -> None:
 
 
 def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
-    from ddptop.agent.observer.status import survey
+    from ddptop.agent.end import survey
     from ddptop.agent.run.rundir import ENDED_STATES, RunDirError, digits_of, runs
 
     found = {}

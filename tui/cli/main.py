@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Final
 
 from ddptop.agent.startup.starter import quicken
+from ddptop.agent.startup.version import VERSION
 from ddptop.agent.text import Complaint
-from ddptop.agent.version import VERSION
 from ddptop.tui.cli.parsing import Parser, complain
 
 EPILOG = """\

@@ -16,13 +16,13 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.client import takeover
 from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.caller import connect, readable
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.end import processes
-from ddptop.agent.observer.end.escalation import NotOurs, Survived
-from ddptop.agent.observer.status import membership, survey, takeover
-from ddptop.agent.observer.status.membership import ProcessLine
+from ddptop.agent.end import membership, processes, survey
+from ddptop.agent.end.escalation import NotOurs, Survived
+from ddptop.agent.end.membership import ProcessLine
 from ddptop.agent.run import hosts, states
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live

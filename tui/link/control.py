@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from ddptop.agent import wire
+from ddptop.agent.client import takeover
 from ddptop.agent.control import caller, journal
 from ddptop.agent.control.waiting import Waiting
-from ddptop.agent.observer.end import freezer
-from ddptop.agent.observer.status import takeover
-from ddptop.agent.observer.status.membership import ProcessLine
+from ddptop.agent.end import freezer
+from ddptop.agent.end.membership import ProcessLine
 from ddptop.agent.run import hosts, states
 from ddptop.agent.run.identity import identify, is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError

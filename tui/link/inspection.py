@@ -15,7 +15,7 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control.caller import connect, of_rank
 from ddptop.agent.control.refusals import Unheard
-from ddptop.agent.observer.record import recording
+from ddptop.agent.record import recording
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir
 from ddptop.agent.run.states import lingers

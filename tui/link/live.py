@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.agent.observer.model.hearing import OBSERVED_S, Hearing
-from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
+from ddptop.agent.client import takeover
+from ddptop.agent.control.hearing import OBSERVED_S, Hearing
+from ddptop.agent.end import survey
 from ddptop.agent.observer.model.run_model import LOOK_S, RunModel
-from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir, states
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.agent.wire import HostFrame, RankFrame, RunFrame
+from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.inspection import RunInspector
 from ddptop.tui.link.source import DRAIN_S, Refused
@@ -33,7 +34,7 @@ from ddptop.tui.model.frame import Frame, whole
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.status.report import Report
+    from ddptop.agent.end.report import Report
     from ddptop.tui.link.logs.copies import CopiedLogs
     from ddptop.tui.model.diagnosis.report import ReportLine
     from ddptop.tui.model.history.history import History
@@ -120,7 +121,7 @@ class Link:
         self.model = self._new_model(database)
         if self._has_ended and self.history is not None:
             if database is not None:
-                from ddptop.agent.observer.record.history.recorded import Recorded
+                from ddptop.agent.record.history.recorded import Recorded
 
                 self.history.asked.end(Recorded(database, self._run.world))
             else:
@@ -129,7 +130,7 @@ class Link:
     def report(self) -> Report:
         """Return the report on the run; see `Source.report`."""
         # Here, because few runs fail while somebody looks.
-        from ddptop.agent.observer.status import report
+        from ddptop.agent.end import report
 
         return report.of(self.directory)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ddptop.agent.observer.record import retention
+from ddptop.agent.record import retention
 from ddptop.agent.run import rundir
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ddptop.agent.observer.launcher import machine
+from ddptop.agent.launcher import machine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.launch.options import Request
@@ -133,8 +133,8 @@ class Runs:
     def remove(self, line: RunLine) -> str:
         """Remove an ended run, as `ddptop clean` does; see `Fleet.remove`."""
         # Here, because they load the observer, and most dashboards remove nothing.
-        from ddptop.agent.observer.record import retention
-        from ddptop.agent.observer.status import takeover
+        from ddptop.agent.client import takeover
+        from ddptop.agent.record import retention
 
         try:
             directory = rundir.find(line.run)

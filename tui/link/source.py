@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ddptop.agent.control.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.agent.control.waiting import Waiting
-from ddptop.agent.observer.status.membership import ProcessLine
+from ddptop.agent.end.membership import ProcessLine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.kill import Aim, Consent
@@ -23,7 +23,7 @@ from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
 
 if TYPE_CHECKING:
-    from ddptop.agent.observer.status.report import Report
+    from ddptop.agent.end.report import Report
     from ddptop.tui.model.diagnosis.report import ReportLine
 
 __all__ = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ddptop.agent.observer.model.hosts import NO_HOSTS, HostFrames
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
 from ddptop.agent.text import in_ms, plural, ranks_in_spans, span
@@ -19,6 +18,7 @@ from ddptop.agent.wire.frames import EventLine as EventLine
 from ddptop.agent.wire.frames import RankFrame as RankFrame
 from ddptop.agent.wire.frames import Restart as Restart
 from ddptop.agent.wire.frames import RunFrame
+from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
 from ddptop.tui.drawing.units import duration
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import BinaryIO, Final
 
+from ddptop.agent.startup.version import VERSION
 from ddptop.agent.text import clean_line
-from ddptop.agent.version import VERSION
 from ddptop.tui.control import actor
 
 COMMAND_VARIABLE: Final = "DDPTOP_REMOTE"

@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
-from ddptop.agent.observer.model.ranks.mesh import place_of
+from ddptop.agent.wire.mesh import place_of
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import PhaseCells, gauge, phase_cells, phase_row, sparkline
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of

@@ -17,6 +17,8 @@ from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.control.events import Events
 from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
+from ddptop.agent.end import freezer
+from ddptop.agent.end.hung import ageless
 from ddptop.agent.observer.actions.checksums import Checksums, compared
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
 from ddptop.agent.observer.actions.diagnosis import Diagnosed
@@ -25,15 +27,13 @@ from ddptop.agent.observer.actions.probe import probe
 from ddptop.agent.observer.actions.profile import UNASKED, OnVerdict, profile
 from ddptop.agent.observer.actions.ranks import Ask, LiveRanks
 from ddptop.agent.observer.actions.wait import GOES_ON, Wait
-from ddptop.agent.observer.end import freezer
-from ddptop.agent.observer.end.hung import ageless
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.questions import HEAD, Answer, OtherHosts
-from ddptop.agent.observer.model import thresholds
 from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError
+from ddptop.agent.run.switches import thresholds
 from ddptop.agent.text import clean_line
 
 _log = logging.getLogger("ddptop.observer")

@@ -14,7 +14,7 @@ from ddptop.agent import wire
 from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.ahead import Ahead
 from ddptop.agent.observer.actions.polled import PolledRanks
-from ddptop.agent.observer.record import numbered
+from ddptop.agent.record import numbered
 from ddptop.agent.text import ranks_in_spans, size
 
 MOST_RANKS: Final = 64

@@ -14,8 +14,8 @@ from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge.growth import cause_of, sentence
-from ddptop.agent.observer.record import numbered
-from ddptop.agent.observer.record.memory import FILE, Censused, RankMemory
+from ddptop.agent.record import numbered
+from ddptop.agent.record.memory import FILE, Censused, RankMemory
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import ranks_in_spans

@@ -24,14 +24,14 @@ from ddptop.agent import wire
 from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.control.events import Events
+from ddptop.agent.end import escalation
 from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.actions.ranks import Ask
-from ddptop.agent.observer.end import escalation
 from ddptop.agent.observer.end.run_ending import LADDER_S, READ_S, RunEnding, who
 from ddptop.agent.observer.hosts import questions
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.ends import OtherEnds
-from ddptop.agent.observer.hosts.questions import Answer, OtherHosts, Spread, unheard
+from ddptop.agent.observer.hosts.questions import Answer, OtherHosts, Spread
 from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run import states
@@ -131,7 +131,7 @@ class Orders:
         if total is not None:
             survivors = total.survivors
         told = f"; {len(survivors)} left, see its events" if survivors else ""
-        return told + "".join(f"; {each}" for each in unheard(total.unknown if total is not None else {}))
+        return told + "".join(f"; {each}" for each in escalation.unheard(total.unknown if total is not None else {}))
 
     @property
     def countdown(self) -> str:
@@ -370,7 +370,7 @@ def _signalled(each: _Signalled) -> wire.Reply:
     told = [each.text] if each.text else []
     told += [reply.text for _, reply in sorted(each.spread.replies.items())]
     done = bool(each.text) or any(reply.done for reply in each.spread.replies.values())
-    return wire.Reply(each.number, done, "; ".join([*told, *unheard(each.spread.unknown)]))
+    return wire.Reply(each.number, done, "; ".join([*told, *escalation.unheard(each.spread.unknown)]))
 
 
 def _what(command: wire.Kill) -> str:

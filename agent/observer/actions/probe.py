@@ -18,10 +18,10 @@ from ddptop.agent.observer.actions.diagnosis import Diagnosed, check_room
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge import probe as judge
-from ddptop.agent.observer.judge.probe import Connection, Experiments, Probe, Rank
-from ddptop.agent.observer.record import probes
+from ddptop.agent.record import probes
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import plural, ranks_in_spans
+from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank, typical
 
 MOST_S: Final = 9.5
 """Seconds for which ranks are held at most; what goes on then ends soon, and ten are promised."""
@@ -415,4 +415,4 @@ def _made(probed: wire.Probed) -> Experiments:
 
 
 def _median(values: Sequence[float]) -> float:
-    return judge.typical(values) or 0.0
+    return typical(values) or 0.0

@@ -19,12 +19,12 @@ from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.observer.model.thresholds import Profile as Settings
-from ddptop.agent.observer.record import numbered
-from ddptop.agent.observer.record.profiles import kept
-from ddptop.agent.observer.record.profiles.parts import PARTS, TRACE
+from ddptop.agent.record import numbered
+from ddptop.agent.record.profiles import kept
+from ddptop.agent.record.profiles.parts import PARTS, TRACE
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.run.switches.thresholds import Profile as Settings
 from ddptop.agent.text import clean_line, ranks_in_spans
 
 STANDS_S: Final = 30.0
@@ -185,7 +185,7 @@ def _fetch(ranks: PolledRanks, rank: int, token: str, file: Path, size: int, wai
 
 
 def _join(folder: Path, wait: Wait) -> None:
-    command = [sys.executable, "-m", "ddptop.agent.observer.record.profiles", str(folder)]
+    command = [sys.executable, "-m", "ddptop.agent.record.profiles", str(folder)]
     give_up = wait.clock() + JOIN_S
     try:
         process = subprocess.Popen(

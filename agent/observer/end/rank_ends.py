@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from ddptop.agent.control.events import Events
+from ddptop.agent.end import cause
 from ddptop.agent.observer.actions.orders import Orders
-from ddptop.agent.observer.end import cause, kernel
+from ddptop.agent.observer.end import kernel
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.kernel import Found, MemoryKills
 from ddptop.agent.observer.hosts.ends import OtherEnds, ReportedEnds

@@ -20,11 +20,11 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.events import Events
-from ddptop.agent.observer.end import escalation, processes
+from ddptop.agent.end import escalation, processes
 from ddptop.agent.observer.hosts import questions
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.ends import OtherEnds
-from ddptop.agent.observer.hosts.questions import Answer, Spread, unheard
+from ddptop.agent.observer.hosts.questions import Answer, Spread
 from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.run import states
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
@@ -63,7 +63,7 @@ class Total:
         ended = escalation.counted(self.ranks, self.helpers)
         where = f" on {self.hosts[0]}" if len(self.hosts) == 1 else f" on {plural(len(self.hosts), 'host')}"
         left = f"{len(self.survivors)} left" + "".join(f"; {survivor}" for survivor in self.survivors)
-        return f"{ended}{where} ended, {left}" + "".join(f"; {each}" for each in unheard(self.unknown))
+        return f"{ended}{where} ended, {left}" + "".join(f"; {each}" for each in escalation.unheard(self.unknown))
 
     @property
     def done(self) -> bool:
@@ -92,7 +92,7 @@ def add_up(spread: Spread, here: str, outcome: escalation.Outcome, missing: int 
         helpers += reply.census.helpers
         left += [f"{clean_line(host, 60)}: {clean_line(each, 200)}" for each in reply.census.left]
     if missing > 0:
-        unknown[questions.ELSEWHERE] = missing
+        unknown[escalation.OTHER_HOSTS] = missing
     return Total(ranks, helpers, tuple(answered), tuple(left), unknown)
 
 

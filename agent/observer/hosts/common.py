@@ -16,7 +16,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere
-from ddptop.agent.observer.record.recorder import Recorder
+from ddptop.agent.record.recorder import Recorder
 
 MOST: Final = 500
 """Newest events, and verdicts, that another host is told again."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.end.cause import LostHost
 from ddptop.agent.observer.hosts import questions
 from ddptop.agent.observer.hosts.link.side import Said
 from ddptop.agent.observer.hosts.questions import HEAD, Answer, OtherHosts
@@ -35,15 +36,6 @@ _ANSWER_S: Final = 3.0
 _AGAIN_S: Final = 1.0
 _MOST_BYTES: Final = 400 << 10
 """Bytes of the records of ranks in one message; of larger ones the tracebacks are left out."""
-
-
-class LostHost(NamedTuple):
-    """A host that is not heard, with ranks of whose end nothing is known."""
-
-    host: str
-    ranks: tuple[int, ...]
-    heard_at_ns: int
-    """When it was heard last."""
 
 
 class ReportedEnds:

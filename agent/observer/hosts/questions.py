@@ -21,7 +21,6 @@ from ddptop.agent.control import deadline
 from ddptop.agent.control.wakeup import WakeUp
 from ddptop.agent.observer.hosts.link.frames import COMMAND
 from ddptop.agent.observer.hosts.link.side import Side
-from ddptop.agent.text import plural
 
 HEAD: Final = ""
 """Stands for the host of the head in `OtherHosts.ask`."""
@@ -29,8 +28,6 @@ LINKED: Final = "linked"
 SILENT: Final = "silent"
 GONE: Final = "gone"
 """States of a host; see `wire.HostState`."""
-ELSEWHERE: Final = "other hosts"
-"""Stands for hosts of which nothing was ever heard."""
 _OWN: Final = b"o"
 """Beginning of the requester of these questions, before the one who has asked here; their numbers tell them apart."""
 _LONGEST_NAME: Final = 31
@@ -38,7 +35,6 @@ _MOST: Final = 10_000
 """Questions that wait for their replies."""
 _LOST_S: Final = 3.0
 """Seconds without a link after which no answer of a host is waited for."""
-_MOST_NAMED: Final = 4
 
 Answer = Future[wire.Reply | None]
 """The reply of another observer, once it has come; None where none came in time."""
@@ -178,19 +174,6 @@ class Questions:
         with contextlib.suppress(KeyError):
             while True:
                 self._end(self._under_way.popitem()[1], None)
-
-
-def unheard(unknown: Mapping[str, int]) -> list[str]:
-    """Return `node2 did not answer: 4 ranks unknown` for each such host, of many hosts the first and their number."""
-    told = [
-        f"{host} {'are not linked' if host == ELSEWHERE else 'did not answer'}: {plural(ranks, 'rank')} unknown"
-        for host, ranks in unknown.items()
-    ]
-    if len(told) <= _MOST_NAMED:
-        return told
-    rest = list(unknown.values())[_MOST_NAMED:]
-    ranks = plural(sum(rest), "rank")
-    return [*told[:_MOST_NAMED], f"{plural(len(rest), 'further host')} did not answer: {ranks} unknown"]
 
 
 class Spread:

@@ -25,7 +25,7 @@ from ddptop.agent.observer.hosts.link.branch import Branch as BranchLink
 from ddptop.agent.observer.hosts.link.side import Arrived, Changed, Side
 from ddptop.agent.observer.hosts.questions import Answer, OtherHosts, Questions, unanswered
 from ddptop.agent.observer.hosts.sides import News, ThisHost
-from ddptop.agent.observer.record.recording import MOST_VERDICTS
+from ddptop.agent.record.recording import MOST_VERDICTS
 from ddptop.agent.run import hosts
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.hosts import FarRanks, Listen

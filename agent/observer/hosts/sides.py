@@ -21,8 +21,8 @@ from ddptop.agent.observer.hosts.questions import Questions
 from ddptop.agent.run import records
 from ddptop.agent.run.hosts import FarRanks, bare
 from ddptop.agent.run.rundir import Member, Run, RunDir
+from ddptop.agent.startup.version import VERSION
 from ddptop.agent.text import ranks_in_spans
-from ddptop.agent.version import VERSION
 from ddptop.agent.wire import HostState
 
 _PIECE: Final = 256

@@ -8,7 +8,5 @@ changes      the changes from one moment to the next, as events
 hosts        the hosts of a run on several, their order and their clocks
 collectives  waiting and transfer of all-reduces
 ranks        the ranks, each and together
-hearing      the time since the observer of the run was heard
-thresholds   the limits from which on something is said
 turns        the ranks whose processes are looked up next, where there are too many to look up all
 """

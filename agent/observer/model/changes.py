@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.end import hung
+from ddptop.agent.end import hung
 from ddptop.agent.observer.model.ranks.rank import RankModel
 from ddptop.agent.run.states import ENDED
 from ddptop.agent.text import span
@@ -26,7 +26,7 @@ EVENTS: Final = 500
 REMAINING_SHARE: Final = 0.7
 """A verdict once shown stays down to this part of the share from which it is shown."""
 _TIMES: Final = re.compile(r" \([\d,]+ times within a minute of each other\)$")
-"""The end of an event that the record has once for many; see `agent.observer.record.floods`."""
+"""The end of an event that the record has once for many; see `agent.record.floods`."""
 _ACTED: Final = frozenset({"running", "pausing", "paused", "held", "frozen"})
 """States that a run is moved between by actions, each of which is an event of its own."""
 

@@ -11,8 +11,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ddptop.agent.observer.model.hosts import Clock
 from ddptop.agent.wire import Collective, Step
+from ddptop.agent.wire.host_frames import Clock
 
 WINDOW: Final = 64
 """Steps that a mean is taken over."""

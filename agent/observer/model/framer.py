@@ -12,7 +12,6 @@ from operator import is_
 from typing import Final
 
 from ddptop.agent.observer.judge.crowding import placed
-from ddptop.agent.observer.model.hosts import NO_HOSTS, UNREPORTED, HostFrames
 from ddptop.agent.observer.model.ranks.group import WAIT
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
 from ddptop.agent.observer.model.situation import Situation
@@ -22,6 +21,7 @@ from ddptop.agent.run.states import ENDED
 from ddptop.agent.text import clean, span
 from ddptop.agent.wire import HELD, Beat, RunState
 from ddptop.agent.wire.frames import HostFrame, RankFrame, RunFrame
+from ddptop.agent.wire.host_frames import NO_HOSTS, UNREPORTED, HostFrames
 from ddptop.agent.wire.latencies import ALL_REDUCE
 
 _MOVING: Final = frozenset({"running", "pausing"})

@@ -18,17 +18,16 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control import journal
-from ddptop.agent.observer.end import freezer
+from ddptop.agent.end import freezer, survey
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.situation import Liveness
 from ddptop.agent.observer.model.store import Store
-from ddptop.agent.observer.model.thresholds import USUAL, Thresholds
 from ddptop.agent.observer.model.turns import Turns
-from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.status import survey
+from ddptop.agent.record import recording
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.hosts import far_file, read_rendezvous
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
+from ddptop.agent.run.switches.thresholds import USUAL, Thresholds
 from ddptop.agent.wire import EACH_RECORD
 
 LOOK_S: Final = 0.25

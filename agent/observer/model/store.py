@@ -12,18 +12,18 @@ from dataclasses import replace
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.control.hearing import Hearing
 from ddptop.agent.observer.judge.join import StepJoin
 from ddptop.agent.observer.model.changes import Changes
 from ddptop.agent.observer.model.collectives import Alignment
-from ddptop.agent.observer.model.hearing import Hearing
 from ddptop.agent.observer.model.hosts import Hosts
 from ddptop.agent.observer.model.ranks.generations import Generations
 from ddptop.agent.observer.model.ranks.group import Totals, add_up, step_of
 from ddptop.agent.observer.model.ranks.rank import DEFAULT, RankModel
 from ddptop.agent.observer.model.situation import Liveness, Situation, Sources
-from ddptop.agent.observer.model.thresholds import Thresholds
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import ENDED, has_other_hosts
+from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.wire.frames import EventLine
 
 RENEWED_S = 1.0

@@ -12,8 +12,8 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.run_model import RunModel
-from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.service.service import Service
+from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import EACH_RECORD
 

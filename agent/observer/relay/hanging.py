@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.end.freezer import frozen
-from ddptop.agent.observer.end.last_words import went_on
+from ddptop.agent.end.freezer import frozen
+from ddptop.agent.end.last_words import went_on
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.judge.hang.classes import ENDED_S, STANDS_AT_EXIT
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.hang.verdict import Conclusion, at_exit
 from ddptop.agent.observer.judge.hang.watch import Watch
 from ddptop.agent.observer.judge.intervals import Finding
-from ddptop.agent.observer.record.recorder import Recorder
+from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.run.states import ranks_here
 

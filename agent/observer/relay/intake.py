@@ -18,11 +18,11 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control.events import Events
 from ddptop.agent.control.listening import Listener
-from ddptop.agent.observer.record.recorder import Recorder
-from ddptop.agent.observer.record.recording import NOTHING
 from ddptop.agent.observer.relay.holds import Holds
 from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.service.fills import Fills
+from ddptop.agent.record.recorder import Recorder
+from ddptop.agent.record.recording import NOTHING
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import EACH_RECORD

@@ -28,12 +28,8 @@ from ddptop.agent.observer.hosts.link.side import Said
 from ddptop.agent.observer.hosts.role import LinkedHosts
 from ddptop.agent.observer.hosts.sides import News, ThisHost
 from ddptop.agent.observer.inspection.inspections import Inspections
-from ddptop.agent.observer.model import thresholds
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.model.situation import Circumstances
-from ddptop.agent.observer.record import retention
-from ddptop.agent.observer.record.budget import Budget
-from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.frames import Frames
@@ -49,8 +45,12 @@ from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding
 from ddptop.agent.observer.service.requests import Replies, Requests
 from ddptop.agent.observer.service.service import Service
+from ddptop.agent.record import retention
+from ddptop.agent.record.budget import Budget
+from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
+from ddptop.agent.run.switches import thresholds
 from ddptop.agent.wire import EACH_RECORD
 
 _log = logging.getLogger("ddptop.observer")

@@ -8,11 +8,11 @@ from ddptop.agent import wire
 from ddptop.agent.control.wakeup import WakeUp
 from ddptop.agent.observer.hosts.common import CommonRecord, Newest
 from ddptop.agent.observer.model.run_model import RunModel
-from ddptop.agent.observer.record.budget import Budget
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.verdicts import RunVerdicts
 from ddptop.agent.observer.service.service import Service
+from ddptop.agent.record.budget import Budget
 from ddptop.agent.wire import EACH_RECORD
 
 

@@ -17,11 +17,11 @@ from ddptop.agent.control.deadline import lateness
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.role import LinkedHosts
 from ddptop.agent.observer.inspection.inspections import Inspections
-from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding, silence
 from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.observer.service.service import Service
+from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.rundir import RunDir
 

@@ -34,8 +34,8 @@ from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import gradients
+from ddptop.agent.rank.records.sampling import next_sampled
 from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
-from ddptop.agent.sampling import next_sampled
 
 HOOKS: Final = "process-group hooks"
 """The mechanism that sees every call of a process group."""

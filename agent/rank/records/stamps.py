@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, TypeAlias
 
 from ddptop.agent.rank.records.cost import Cost
-from ddptop.agent.sampling import next_sampled
+from ddptop.agent.rank.records.sampling import next_sampled
 
 DATA: Final = 0
 FORWARD: Final = 1

@@ -9,5 +9,6 @@ masking   secrets, and the file that stores them
 sparse    log files whose middle is cut out
 logfile   a log that others write, read from any place on
 tail      the end of a log, as text, and what is added to it, in pieces for a copy
+decoding  decoders of JSON
 database  the exceptions of a damaged SQLite file
 """

@@ -14,8 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ddptop.agent import decoding
-from ddptop.agent.run.files import private
+from ddptop.agent.run.files import decoding, private
 
 NAME: Final = ".ddptop"
 BASE: Final = "ddptop base"

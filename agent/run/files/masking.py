@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import decoding
-from ddptop.agent.run.files import private
+from ddptop.agent.run.files import decoding, private
 from ddptop.agent.run.records import Run
 
 MASK: Final = "***"

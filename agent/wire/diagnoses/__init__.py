@@ -2,5 +2,6 @@
 
 profiles  the traces of profiled steps
 memory    the census of the memory of a rank
+probed    a probe and what it has found
 probes    the experiments of a rank that is held
 """

@@ -12,7 +12,7 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.control import journal
-from ddptop.agent.observer.record import recording
+from ddptop.agent.record import recording
 from ddptop.agent.run.rundir import Process, Run, create
 
 EVENT = wire.Event(5, "pause: held at step 7 · somebody", None, "info", "pause", "somebody")

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from support.harness import WAIT, started, until
 
-from ddptop.agent.observer.end import processes
-from ddptop.agent.observer.status import survey, takeover
+from ddptop.agent.client import takeover
+from ddptop.agent.end import processes, survey
 from ddptop.agent.run import identity, rundir
 from ddptop.agent.run.identity import ELSEWHERE, Process, identify, is_alive, is_elsewhere, is_stopped, may_live
 from ddptop.agent.run.rundir import Member, Run, RunDir

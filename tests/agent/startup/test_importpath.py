@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.harness import own_words
 
-from ddptop.agent.observer.launcher import launcher
+from ddptop.agent.launcher import launcher
 from ddptop.agent.run import rundir
 from ddptop.tui.control.launch import target
 from ddptop.tui.control.launch.options import Request

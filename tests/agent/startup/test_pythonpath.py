@@ -76,7 +76,7 @@ def test_a_search_path_that_the_user_gives_is_kept(tmp_path: Path, monkeypatch: 
     """`--env PYTHONPATH=…` counts with `--start spawn` too; our folder comes before it."""
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ddptop.agent.observer.observer.start", lambda directory: None)
+    monkeypatch.setattr("ddptop.agent.launcher.observers.start", lambda directory: None)
     request = Request("train.py", world=1, backend="gloo", start="spawn", environment=("PYTHONPATH=/mine",))
     directory = launch.launch(request)
     assert directory.read().environment["PYTHONPATH"].split(os.pathsep) == [str(FILE.parent), "/mine"]

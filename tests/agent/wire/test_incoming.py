@@ -11,7 +11,7 @@ from support.bases import marked
 from support.values.hostile import LONGEST, marks, structs, texts_in
 
 from ddptop.agent import wire
-from ddptop.agent.observer.end import freezer
+from ddptop.agent.end import freezer
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 from ddptop.agent.text import Complaint

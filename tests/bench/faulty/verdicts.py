@@ -218,7 +218,7 @@ def job(
 ) -> tuple[list[Segment], list[Record]]:
     """Run one job; return its plan and its records as (rank, Step) in the order of their end."""
     from ddptop.agent import wire
-    from ddptop.agent.observer.record import recording
+    from ddptop.agent.record import recording
     from ddptop.agent.run.rundir import ENDED_STATES
     from ddptop.tui.control.launch.launch import launch
     from ddptop.tui.control.launch.options import Request

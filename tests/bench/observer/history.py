@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record.history.answers import answer
-from ddptop.agent.observer.record.history.recorded import Recorded
-from ddptop.agent.observer.record.history.stored import Writer
+from ddptop.agent.record.history.answers import answer
+from ddptop.agent.record.history.recorded import Recorded
+from ddptop.agent.record.history.stored import Writer
 from ddptop.tui.model.history.asked import Asked
 
 START_S = 1_800_000_000

@@ -34,7 +34,7 @@ import load
 from observer.sockets import listening
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import recording
+from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, is_alive
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import load
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import recording
+from ddptop.agent.record import recording
 
 
 def kept(database: Path) -> int:

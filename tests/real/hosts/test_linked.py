@@ -234,7 +234,7 @@ def _empty(host: Host) -> bool:
 RECORDED = """
 import json, sys
 from pathlib import Path
-from ddptop.agent.observer.record.recording import read_steps
+from ddptop.agent.record.recording import read_steps
 found = {}
 for message in read_steps(Path(sys.argv[1])):
     found.setdefault(message.rank, []).extend(step.step for step in message.steps)

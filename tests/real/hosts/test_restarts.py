@@ -30,7 +30,7 @@ start, and fails to connect once or twice; each failure costs another start."""
 RECORDED: Final = """
 import json, sys
 from pathlib import Path
-from ddptop.agent.observer.record.recording import read_steps
+from ddptop.agent.record.recording import read_steps
 print(json.dumps(sorted({(message.generation, message.rank) for message in read_steps(Path(sys.argv[1]))})))
 """
 

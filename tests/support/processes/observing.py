@@ -16,7 +16,7 @@ from ddptop.agent.observer import observer
 
 
 def _observe(request: dict[str, Any]) -> int:
-    """Be the observer of a run as `observer.start` starts it."""
+    """Be the observer of a run as `observers.start` starts it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     os.chdir(request["directory"])

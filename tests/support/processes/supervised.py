@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record.recording import read_events
-from ddptop.agent.observer.status import survey
+from ddptop.agent.end import survey
+from ddptop.agent.record.recording import read_events
 from ddptop.agent.run.rundir import RunDir, is_alive
 from support.harness import until
 from support.processes.kept import Kept
@@ -17,7 +17,7 @@ _KEPT: Final = Kept(Path(__file__).with_name("observing.py"))
 
 
 def observe(directory: RunDir) -> int:
-    """Start the observer of a run, as `observer.start` does, by a fork, and return its pid."""
+    """Start the observer of a run, as `observers.start` does, by a fork, and return its pid."""
     directory.observer_log.touch()
     return _KEPT.start({"directory": str(directory.path), "env": dict(os.environ)})
 

@@ -17,10 +17,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from ddptop.agent.control.waiting import Waiting
+from ddptop.agent.end.membership import ProcessLine
+from ddptop.agent.end.report import Report
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.store import Store
-from ddptop.agent.observer.status.membership import ProcessLine
-from ddptop.agent.observer.status.report import Report
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record.recording import read_end, read_events, read_ranks, read_steps
+from ddptop.agent.record.recording import read_end, read_events, read_ranks, read_steps
 
 
 def read_history(database: Path) -> Iterator[wire.Telemetry]:

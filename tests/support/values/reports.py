@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddptop.agent import wire
-from ddptop.agent.observer.end import kinds
-from ddptop.agent.observer.status.report import RankEnd, Report
+from ddptop.agent.end import kinds
+from ddptop.agent.end.report import RankEnd, Report
 from ddptop.agent.run.records import Run
 
 RUN = Run(

@@ -36,7 +36,7 @@ def profile(folder: Path) -> dict[str, Any]:
 
 def merge(folder: Path) -> subprocess.CompletedProcess[str]:
     """Have the traces of a folder joined by the program that the observer starts for it, in this process."""
-    from ddptop.agent.observer.record.profiles import __main__ as program
+    from ddptop.agent.record.profiles import __main__ as program
 
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import pytest
 from support.harness import DDPTOP
 
-from ddptop.agent.observer import observer
-from ddptop.agent.observer.record import recording
+from ddptop.agent.launcher import observers
+from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui import settings
@@ -153,7 +153,7 @@ def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
     own_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where runs have to go for room, the repeated one stays though it is the oldest, and one line names the others."""
-    monkeypatch.setattr(observer, "start", lambda directory: None)
+    monkeypatch.setattr(observers, "start", lambda directory: None)
     monkeypatch.setattr(rundir, "KEEP_ENDED", 3)
     monkeypatch.setattr(settings, "load", lambda: settings.Settings(storage=settings.Storage(all_mib=8)))
     for days in range(1, 5):

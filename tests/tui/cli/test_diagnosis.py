@@ -14,12 +14,13 @@ import pytest
 from support.values import traces
 from support.values.traces import kineto, rank, spent, step
 
-from ddptop.agent.observer.judge.probe import NOTHING, Connection, Experiments, Probe, Rank
-from ddptop.agent.observer.record import probes
-from ddptop.agent.observer.record.memory import FILE, Censused, RankMemory
+from ddptop.agent.observer.judge.probe import NOTHING
+from ddptop.agent.record import probes
+from ddptop.agent.record.memory import FILE, Censused, RankMemory
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import CENSUS_MS, Facts, MemoryUse, ObjectKind
+from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank
 from ddptop.tui.cli.main import main
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.model.diagnosis import kinds

@@ -12,7 +12,7 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.run_model import RunModel
-from ddptop.agent.observer.record import recording
+from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui.cli.main import main

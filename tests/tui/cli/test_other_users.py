@@ -356,7 +356,7 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
     give(place)
     code = (
         "import os, sys, zmq, psutil, msgspec\n"
-        "from ddptop.agent.observer.status import takeover\n"
+        "from ddptop.agent.client import takeover\n"
         "from ddptop.tui import settings\n"
         "from ddptop.tui.cli import main, other_users, view\n"
         "from ddptop.tui.cli.output import status\n"

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptop.agent.observer import observer
-from ddptop.agent.observer.launcher import machine
+from ddptop.agent.launcher import machine, observers
 from ddptop.agent.run import rundir, states
 from ddptop.tui.control.launch import hosts, launch
 from ddptop.tui.control.launch.checks import problems, ranks, ranks_here
@@ -26,7 +25,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(machine, "gpus", lambda: 0)
     monkeypatch.setattr(machine, "cores", lambda: 64)
-    monkeypatch.setattr(observer, "start", lambda directory: None)
+    monkeypatch.setattr(observers, "start", lambda directory: None)
     (tmp_path / "train.py").write_text("")
 
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.observer import observer
-from ddptop.agent.observer.launcher import machine
+from ddptop.agent.launcher import machine, observers
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs.launch import requested
@@ -122,7 +121,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A script, on a machine with two GPUs, whose runs get no observer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(machine, "gpus", lambda: 2)
-    monkeypatch.setattr(observer, "start", lambda directory: None)
+    monkeypatch.setattr(observers, "start", lambda directory: None)
     (tmp_path / "train.py").write_text("")
     return tmp_path / "train.py"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.observer import observer
+from ddptop.agent.launcher import observers
 from ddptop.agent.run.files.masking import MASK
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch import form, launch, remembered
@@ -95,7 +95,7 @@ def test_completion_adds_what_all_share(typed: str, texts: list[str]) -> None:
 
 def test_a_launch_is_remembered_with_its_arguments(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By any launch, the last one first; a path is written from where one is; what is gone is left out."""
-    monkeypatch.setattr(observer, "start", lambda directory: None)
+    monkeypatch.setattr(observers, "start", lambda directory: None)
     for number, request in enumerate((
         Request("toy"),
         Request("pkg/train.py", arguments=("--lr", "0.1", "x y")),

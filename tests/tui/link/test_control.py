@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.screens.frames import StillSource, frame
 
-from ddptop.agent.observer.record import recording
+from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.link.control import RunControl

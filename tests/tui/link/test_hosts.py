@@ -13,8 +13,8 @@ from support.fakes.relays import Host, several
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.end import survey
 from ddptop.agent.observer.model.run_model import RunModel
-from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.tui.cli.output import logs
 from ddptop.tui.link.live import Link

@@ -21,7 +21,7 @@ from support.values.inspections import absent, inspection
 
 from ddptop.agent import wire
 from ddptop.agent.control.refusals import Unheard
-from ddptop.agent.observer.record import recording
+from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Run
 from ddptop.tui.link import inspection as asking

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from ddptop.agent import wire
+from ddptop.agent.end import survey
 from ddptop.agent.observer.model.run_model import RECENT_RECORDS
 from ddptop.agent.observer.model.store import Store
-from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.record.history.stored import Writer
-from ddptop.agent.observer.status import survey
+from ddptop.agent.record import recording
+from ddptop.agent.record.history.stored import Writer
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Member

@@ -17,8 +17,8 @@ from support.fakes.observers import Observer, connections, observed
 from support.harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.status import survey
+from ddptop.agent.end import survey
+from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui.link import look

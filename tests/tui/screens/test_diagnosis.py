@@ -12,10 +12,10 @@ from support.screens.dashboards import dashboard, seen, until
 from support.screens.frames import StillSource, frame
 from textual.screen import Screen
 
-from ddptop.agent.observer.record.memory import Censused, RankMemory
-from ddptop.agent.observer.record.memory import Kept as KeptMemory
-from ddptop.agent.observer.record.profiles.kept import Kept
-from ddptop.agent.observer.record.profiles.summary import Difference, Summary
+from ddptop.agent.record.memory import Censused, RankMemory
+from ddptop.agent.record.memory import Kept as KeptMemory
+from ddptop.agent.record.profiles.kept import Kept
+from ddptop.agent.record.profiles.summary import Difference, Summary
 from ddptop.agent.wire import MemoryUse, ObjectKind
 from ddptop.tui.model.diagnosis import memory, profile
 from ddptop.tui.model.diagnosis.report import ReportLine

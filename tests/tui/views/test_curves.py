@@ -14,7 +14,7 @@ from support.screens.frames import frame
 from support.values.histories import Kept
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record.history.columns import Columns
+from ddptop.agent.record.history.columns import Columns
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.contents import Look, contents_of, span_of
 from ddptop.tui.views.plot.extent import FEWEST, SMOOTHINGS, Extent

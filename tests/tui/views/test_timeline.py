@@ -9,8 +9,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ddptop.agent.observer.model.hosts import Clock
 from ddptop.agent.wire import Collective, Step
+from ddptop.agent.wire.host_frames import Clock
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, ink

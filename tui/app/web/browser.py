@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import psutil
 
-from ddptop.agent.observer.observer import DATA_ROOM_VARIABLE
+from ddptop.agent.launcher.observers import DATA_ROOM_VARIABLE
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui import settings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from ddptop.agent.observer.model.hosts import UNREPORTED
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
+from ddptop.agent.wire.host_frames import UNREPORTED
 from ddptop.tui.cli.output.plain import progress, throughput
 from ddptop.tui.cli.output.status import remark
 from ddptop.tui.drawing.units import DASH, collective, count, loss, milliseconds, size

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from ddptop.agent.observer.status import survey
+from ddptop.agent.end import survey
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir
 from ddptop.agent.text import ranks_in_spans
 from ddptop.tui.drawing import units

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ddptop.agent.observer.status.report import RankEnd, Report
+from ddptop.agent.end.report import RankEnd, Report
 from ddptop.agent.run.files.masking import masked
 from ddptop.tui.cli.output import status
 from ddptop.tui.model.diagnosis import report as lines

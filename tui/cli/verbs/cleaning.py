@@ -125,8 +125,8 @@ def _candidate(directory: RunDir) -> Candidate | None:
     """Return a run that has ended, None for any other."""
     import msgspec
 
-    from ddptop.agent.observer.record import retention
-    from ddptop.agent.observer.status import takeover
+    from ddptop.agent.client import takeover
+    from ddptop.agent.record import retention
     from ddptop.agent.run.rundir import RunDirError
 
     try:

@@ -309,8 +309,8 @@ def _kill(options: argparse.Namespace) -> int:
 
 def _end_unrecorded(options: argparse.Namespace) -> str | None:
     """End a whole run whose folder or record was lost while it lived; return the outcome, None where there is none."""
-    from ddptop.agent.observer.end.escalation import Survived
-    from ddptop.agent.observer.status import survey
+    from ddptop.agent.end import survey
+    from ddptop.agent.end.escalation import Survived
     from ddptop.agent.run import rundir
     from ddptop.agent.run.base import is_name
 

@@ -152,7 +152,7 @@ def requested(options: argparse.Namespace, who: str) -> Request:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ddptop.agent.observer.launcher import launcher
+    from ddptop.agent.launcher import launcher
     from ddptop.trainers import CATALOGUE
     from ddptop.tui.cli.verbs import slurm
     from ddptop.tui.control.actor import who
@@ -184,7 +184,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _holder(options: argparse.Namespace) -> Process | None:
     """Return this process where the run belongs to it: as the task of a scheduler, which wants nothing left of it."""
-    from ddptop.agent.observer.launcher.scheduler import is_task
+    from ddptop.agent.launcher.slurm import is_task
     from ddptop.agent.run.identity import identify
 
     watched = is_detached(options) or on_terminal(options) or sys.stdin.isatty()

@@ -146,7 +146,7 @@ def _others(thresholds: Thresholds) -> list[Frame]:
 def _ps(options: argparse.Namespace) -> int:
     import time
 
-    from ddptop.agent.observer.status import takeover
+    from ddptop.agent.client import takeover
     from ddptop.agent.run import rundir
     from ddptop.agent.text import clean_line
     from ddptop.tui.cli.output import status
@@ -195,7 +195,7 @@ def _say_removed(removed: int, runs: list[RunDir]) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from ddptop.agent.observer.record import recording
+    from ddptop.agent.record import recording
     from ddptop.tui.cli import parsing
     from ddptop.tui.cli.output import card, status
 
@@ -215,7 +215,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def _events(options: argparse.Namespace) -> int:
     from ddptop.agent import wire
-    from ddptop.agent.observer.record import recording
+    from ddptop.agent.record import recording
     from ddptop.tui.cli.output import status
 
     directory = chosen(options.run, last=True)
@@ -241,7 +241,7 @@ def _events(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from ddptop.agent.observer.status import report as reports
+    from ddptop.agent.end import report as reports
     from ddptop.tui.cli.output import report
 
     found = reports.of(chosen(options.run, last=True))

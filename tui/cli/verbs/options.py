@@ -219,7 +219,7 @@ def is_detached(options: argparse.Namespace) -> bool:
 
 def live_runs() -> list[RunDir]:
     """Return the runs that go on, newest first."""
-    from ddptop.agent.observer.status import takeover
+    from ddptop.agent.client import takeover
     from ddptop.agent.run import rundir
 
     return [run for run in rundir.runs() if takeover.meet(run).state not in rundir.ENDED_STATES]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ddptop.agent.observer.launcher import machine
+from ddptop.agent.launcher import machine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.switches import injection

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ddptop.agent.observer.launcher import machine
-from ddptop.agent.observer.launcher.launcher import Rendezvous
-from ddptop.agent.observer.launcher.rendezvous import port_of
+from ddptop.agent.launcher import machine
+from ddptop.agent.launcher.launcher import Rendezvous
+from ddptop.agent.launcher.rendezvous import port_of
 from ddptop.agent.run import rundir
 from ddptop.agent.text import plural
 from ddptop.agent.wire import MOST_RANKS

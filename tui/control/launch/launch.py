@@ -16,11 +16,10 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.client import takeover
 from ddptop.agent.control import journal
-from ddptop.agent.observer import observer
-from ddptop.agent.observer.launcher import launcher, machine
-from ddptop.agent.observer.record import retention
-from ddptop.agent.observer.status import takeover
+from ddptop.agent.launcher import launcher, machine, observers
+from ddptop.agent.record import retention
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Process, Run, RunDir
@@ -204,7 +203,7 @@ def _start(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunD
     text = journal.sentence("launched", f"{command}, world {run.world}", who)
     journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
     try:
-        observer.start(directory)
+        observers.start(directory)
     except OSError as problem:
         with contextlib.suppress(rundir.RunDirError):
             rundir.discard(directory)

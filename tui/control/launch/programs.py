@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ddptop.agent import decoding
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.launcher import launcher
+from ddptop.agent.launcher import launcher
+from ddptop.agent.run.files import decoding
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.trainers import CATALOGUE

@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import decoding
-from ddptop.agent.run.files import masking, private
+from ddptop.agent.run.files import decoding, masking, private
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import Verbatim, cleaned
 from ddptop.trainers import CATALOGUE

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, Final, NamedTuple
 
-from ddptop.agent.observer.launcher import launcher
-from ddptop.agent.observer.launcher.scheduler import JOB, is_task
+from ddptop.agent.launcher import launcher
+from ddptop.agent.launcher.slurm import JOB, is_task
 from ddptop.agent.run import rundir
 from ddptop.agent.text import clean_line, plural
 from ddptop.tui.control.launch import hosts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.agent.observer.end.hung import ageless as ageless
-from ddptop.agent.observer.end.hung import is_the_cause as is_the_cause
+from ddptop.agent.end.hung import ageless as ageless
+from ddptop.agent.end.hung import is_the_cause as is_the_cause
 from ddptop.tui.model.frame import ENDED, Frame
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ddptop.agent.observer.record import numbered
+from ddptop.agent.record import numbered
 from ddptop.tui.model.diagnosis.kinds import KINDS
 
 if TYPE_CHECKING:

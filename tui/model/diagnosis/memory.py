@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent.observer.judge.growth import name_of
-from ddptop.agent.observer.record import memory as record
-from ddptop.agent.observer.record.memory import Kept, RankMemory
+from ddptop.agent.record import memory as record
+from ddptop.agent.record.memory import Kept, RankMemory
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind
 from ddptop.tui.drawing.units import COLUMNS, aligned, date

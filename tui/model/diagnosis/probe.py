@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.observer.judge.probe import Experiments, Probe, Rank, speed, typical
-from ddptop.agent.observer.record import probes as record
-from ddptop.agent.observer.record.probes import Kept
+from ddptop.agent.record import probes as record
+from ddptop.agent.record.probes import Kept
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.agent.wire import Board, Facts
+from ddptop.agent.wire.diagnoses.probed import Experiments, Probe, Rank, speed, typical
 from ddptop.tui.drawing.units import COLUMNS, DASH, aligned, date
 from ddptop.tui.model.diagnosis.report import ReportLine, block
 

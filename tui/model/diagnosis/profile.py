@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.observer.record.profiles import kept as record
-from ddptop.agent.observer.record.profiles.kept import Kept
-from ddptop.agent.observer.record.profiles.summary import Difference
+from ddptop.agent.record.profiles import kept as record
+from ddptop.agent.record.profiles.kept import Kept
+from ddptop.agent.record.profiles.summary import Difference
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.tui.drawing.units import COLUMNS, aligned, date
 from ddptop.tui.model.diagnosis.kinds import left_out

@@ -14,7 +14,7 @@ from ddptop.tui.model.diagnosis import hang
 
 if TYPE_CHECKING:
     from ddptop.agent import wire
-    from ddptop.agent.observer.status.report import RankEnd, Report
+    from ddptop.agent.end.report import RankEnd, Report
 
 _FRAME: Final = re.compile(r'\s+File "([^"]+)", line ')
 _DIVERGED: Final = (

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record.history.columns import stride_of
-from ddptop.agent.observer.record.history.numbers import WIDTHS_S, columns_for
-from ddptop.agent.observer.record.history.recorded import Recorded
-from ddptop.agent.observer.record.history.series import Cells, Series, joined
+from ddptop.agent.record.history.columns import stride_of
+from ddptop.agent.record.history.numbers import WIDTHS_S, columns_for
+from ddptop.agent.record.history.recorded import Recorded
+from ddptop.agent.record.history.series import Cells, Series, joined
 from ddptop.tui.model.history.first import ALL_RANKS, COLUMNS, first_question
 from ddptop.tui.model.history.stretches import MOST_CELLS, Stretch, stretch_of
 

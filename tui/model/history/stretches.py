@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record.history.columns import table_of
-from ddptop.agent.observer.record.history.series import Series
+from ddptop.agent.record.history.columns import table_of
+from ddptop.agent.record.history.series import Series
 
 Cells = npt.NDArray[np.float32]
 

@@ -18,7 +18,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
-from ddptop.agent.observer.status.membership import ProcessLine
+from ddptop.agent.end.membership import ProcessLine
 from ddptop.tui.control import signals
 from ddptop.tui.control.kill import Aim, Consent, Killing
 from ddptop.tui.drawing.keynames import keys_of

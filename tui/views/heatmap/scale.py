@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ddptop.agent.observer.record.history.series import Cells
+from ddptop.agent.record.history.series import Cells
 from ddptop.tui.drawing.ticks import even_step
 
 Shades = npt.NDArray[np.uint8]

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ddptop.agent.observer.record.history.columns import Columns, fold, stride_of
-from ddptop.agent.observer.record.history.series import Floats, Series
+from ddptop.agent.record.history.columns import Columns, fold, stride_of
+from ddptop.agent.record.history.series import Floats, Series
 from ddptop.tui.drawing.theme import RANK_HUES
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import RECORDED, Metric, metric_named

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from ddptop.agent.observer.record.history.columns import Columns
-from ddptop.agent.observer.record.history.series import Floats
+from ddptop.agent.record.history.columns import Columns
+from ddptop.agent.record.history.series import Floats
 
 _PERCENTILE: Final = 2
 """Percent of a line's values at each end that do not make the range larger than the others need it."""

@@ -13,7 +13,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
 
-from ddptop.agent.observer.model.hosts import NO_HOSTS
+from ddptop.agent.wire.host_frames import NO_HOSTS
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.filtered import Filtered
 from ddptop.tui.drawing.keynames import keys_of

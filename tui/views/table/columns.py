@@ -15,7 +15,7 @@ from typing import Final
 from rich.segment import Segment
 from rich.style import Style
 
-from ddptop.agent.observer.model.ranks.mesh import order_of, place_of
+from ddptop.agent.wire.mesh import order_of, place_of
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import phase_bar
 from ddptop.tui.drawing.lines import Row, figure, fitted

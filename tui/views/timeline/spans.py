@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop.agent.observer.model.collectives import Clocks, Interval, Split, split, start_of
-from ddptop.agent.observer.model.hosts import Clock
 from ddptop.agent.wire import Collective, Step
+from ddptop.agent.wire.host_frames import Clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ddptop.agent.end.mismatch import DEFAULT_GROUP, Mismatch
 from ddptop.agent.observer.judge.hang import wording
 from ddptop.agent.observer.judge.hang.activity import Activity
 from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, SPINS, STARVED_S, STOPPED, SURE, Cause, cause_of
@@ -15,9 +16,7 @@ from ddptop.agent.observer.judge.hang.place import Place, place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.waits import (
     BARRIERS,
-    DEFAULT,
     NEW_GROUP,
-    Mismatch,
     Wait,
     is_usual,
     mismatch_of,
@@ -418,7 +417,7 @@ class _Reasoning:
             for wait in waits:
                 group, beat = _group(wait, self._last), self._progress.beats.get(wait.rank)
                 timeout_s = None if group is None else group.timeout_s
-                if timeout_s is None and wait.call.group == DEFAULT and beat is not None:
+                if timeout_s is None and wait.call.group == DEFAULT_GROUP and beat is not None:
                     timeout_s = beat.timeout_s
                 if timeout_s is not None:
                     # By the observer's clock: a rank may claim any time.

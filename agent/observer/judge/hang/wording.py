@@ -6,9 +6,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from ddptop.agent.end.mismatch import DEFAULT_GROUP, Mismatch
 from ddptop.agent.observer.judge.hang.classes import Cause
 from ddptop.agent.observer.judge.hang.place import Place
-from ddptop.agent.observer.judge.hang.waits import DEFAULT, NEW_GROUP, Mismatch, Wait
+from ddptop.agent.observer.judge.hang.waits import NEW_GROUP, Wait
 from ddptop.agent.text import plural, size
 from ddptop.agent.wire import Inspection, OpenCall, PastCall
 
@@ -41,7 +42,7 @@ def in_words(wait: Wait) -> str:
 
 def group_of(wait: Wait) -> str:
     """Return `group tp`; empty of the default group, and of one that is being made."""
-    return "" if wait.call.group in (DEFAULT, "") or wait.call.op == NEW_GROUP else f"group {wait.call.group}"
+    return "" if wait.call.group in (DEFAULT_GROUP, "") or wait.call.op == NEW_GROUP else f"group {wait.call.group}"
 
 
 def called(call: PastCall | OpenCall) -> str:
@@ -51,7 +52,7 @@ def called(call: PastCall | OpenCall) -> str:
 
 def waiting(wait: Wait, ranks: Collection[int], members: int, place: Place) -> str:
     """Return the whole of it: `all_reduce 4 MiB, default group, 3 of 4 ranks, train.py:40`."""
-    group = "default group" if wait.call.group == DEFAULT else group_of(wait)
+    group = "default group" if wait.call.group == DEFAULT_GROUP else group_of(wait)
     parts = (wait.function or called(wait.call), group, f"{len(ranks)} of {plural(members, 'rank')}", place.line)
     return ", ".join(part for part in parts if part)
 
@@ -126,7 +127,7 @@ def difference(mismatch: Mismatch, lines: Mapping[int, str], world: int) -> str:
     first = next(iter(by_call.values()))
     op = f" {mismatch.calls[first[0]].op}" if same else ""
     parts[0] = parts[0].replace(named(first, world), f"{named(first, world)} called{op}", 1)
-    of = "" if mismatch.group == DEFAULT else f" of group {mismatch.group}"
+    of = "" if mismatch.group == DEFAULT_GROUP else f" of group {mismatch.group}"
     text = f"{', '.join(parts[:_MOST_NAMED])} as call {mismatch.number:,}{of}"
     if not mismatch.is_ahead:
         return text

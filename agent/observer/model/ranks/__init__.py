@@ -4,5 +4,4 @@ group        the numbers of all ranks, added up
 rank         one rank: its identity, its records, its state
 recent       the means of its newest steps
 generations  the start of the group that the ranks belong to
-mesh         the places of ranks on a device mesh
 """

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from ddptop.agent.observer.model.ranks.mesh import replica_of
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES, Beat
 from ddptop.agent.wire.latencies import KINDS
+from ddptop.agent.wire.mesh import replica_of
 
 _Times = tuple[float | None, ...]
 """Of one rank, in ms: a step, and the phases of it in the order of `PHASES`."""

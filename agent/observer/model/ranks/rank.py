@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from ddptop.agent.observer.model.ranks.recent import Latencies, Means, RecentSteps
-from ddptop.agent.observer.model.thresholds import Thresholds
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
+from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.text import clean, plural
 from ddptop.agent.wire import HELD, PHASES, Beat, Hello, Step, Summary
 from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of

@@ -24,12 +24,12 @@ from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.profile import OnVerdict
 from ddptop.agent.observer.model.situation import Circumstances
-from ddptop.agent.observer.model.thresholds import Profile
 from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.rank.commands.gate import Gate, GateError
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import Ended, Member, Run
+from ddptop.agent.run.switches.thresholds import Profile
 
 HUNG = wire.Verdict(1, "hang", "rank 1 hangs: it is stopped by SIGSTOP \u00b7 1,012 s", 1, None, rank=1,
                     hang=wire.Hang("stopped", (1,)))  # fmt: skip

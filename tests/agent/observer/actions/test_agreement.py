@@ -14,8 +14,8 @@ import pytest
 from support.fakes.clocks import Clock
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record.budget import Budget
 from ddptop.agent.rank.records.own_rate import OwnRate
+from ddptop.agent.record.budget import Budget
 
 US, MS = 1_000, 1_000_000
 COSTS = {"recorded_ns": 110 * US, "counted_ns": 14 * US}

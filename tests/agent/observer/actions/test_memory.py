@@ -17,8 +17,8 @@ from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.memory import Censuses, memory
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.observer.record import memory as record
-from ddptop.agent.observer.record import numbered
+from ddptop.agent.record import memory as record
+from ddptop.agent.record import numbered
 from ddptop.agent.run.rundir import RunDir
 
 KIND = wire.ObjectKind("tensor", "Tensor", "float32", (8,), "cpu", 9, 1 << 20, 3, 1 << 20, "train.py:52")

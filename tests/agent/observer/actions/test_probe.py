@@ -17,9 +17,10 @@ from ddptop.agent.observer.actions.controller import Controller
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.probe import probe
 from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.observer.judge.probe import NOTHING, Probe
-from ddptop.agent.observer.record import numbered, probes
+from ddptop.agent.observer.judge.probe import NOTHING
+from ddptop.agent.record import numbered, probes
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.wire.diagnoses.probed import Probe
 
 RATES = {"compute": 100e9, "disk_write": 1e9, "disk_read": 1e9}
 FACTS = wire.Facts(0.5, cores=2, which="0-1", threads=1, resent=3)

@@ -23,10 +23,10 @@ from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.profile import OnVerdict, profile
 from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.observer.model.thresholds import Profile
-from ddptop.agent.observer.record.profiles.summary import Summary
+from ddptop.agent.record.profiles.summary import Summary
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.run.switches.thresholds import Profile
 
 TRACE = bytes(range(256)) * 3_000
 """Longer than two pieces."""

@@ -18,8 +18,8 @@ from support.harness import WAIT, carriers, ddptop, until
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline, journal
-from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.status import survey
+from ddptop.agent.end import survey
+from ddptop.agent.record import recording
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
 from ddptop.tui.control import ending
@@ -80,11 +80,11 @@ def test_an_observer_that_stays_silent_goes_last(launch: Launch, monkeypatch: py
     """Where it does not go on even then it is ended, too: what a kill leaves behind is nothing."""
     directory = launch(WAIT)
     observer = observer_of(directory)
-    monkeypatch.setattr("ddptop.agent.observer.status.survey._CONCLUDES_S", 0.2)
+    monkeypatch.setattr("ddptop.agent.end.survey._CONCLUDES_S", 0.2)
     # It cannot be seen that it stands still, as with one that hangs in a call.
     for module in (ending, journal):
         monkeypatch.setattr(module, "is_stopped", lambda process: False)
-    monkeypatch.setattr("ddptop.agent.observer.status.survey.is_stopped", lambda process: False)
+    monkeypatch.setattr("ddptop.agent.end.survey.is_stopped", lambda process: False)
     monkeypatch.setattr(ending, "_ANSWER_S", 0.3)
     lines: list[str] = []
     with stopped(observer):

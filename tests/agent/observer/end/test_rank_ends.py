@@ -10,11 +10,11 @@ import pytest
 from support.fakes.events import SaidEvents
 
 from ddptop.agent import wire
+from ddptop.agent.end import survey
 from ddptop.agent.observer.end.rank_ends import RankEnds
 from ddptop.agent.observer.hosts.ends import OtherEnds
 from ddptop.agent.observer.hosts.questions import OtherHosts
-from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.status import survey
+from ddptop.agent.record import recording
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 
 S = 1_000_000_000

@@ -21,9 +21,9 @@ from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.hosts import head as head_side
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
-from ddptop.agent.observer.record.recording import read_events, read_verdicts
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.relay.verdicts import judge_of
+from ddptop.agent.record.recording import read_events, read_verdicts
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Rendezvous
 from ddptop.agent.run.rundir import RunDir

@@ -9,7 +9,7 @@ from support.fakes.clocks import Clock
 from support.fakes.hosts import Net, Side
 
 from ddptop.agent import wire
-from ddptop.agent.observer.end.escalation import Outcome
+from ddptop.agent.end.escalation import Outcome
 from ddptop.agent.observer.end.run_ending import add_up
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.questions import Spread

@@ -9,7 +9,7 @@ import pytest
 from support.fakes.groups import Group, Slowness, healthy, slow
 
 from ddptop.agent.observer.judge.judge import Judge
-from ddptop.agent.sampling import next_sampled
+from ddptop.agent.rank.records.sampling import next_sampled
 from ddptop.agent.wire import Step, Verdict
 
 EVERY = 8

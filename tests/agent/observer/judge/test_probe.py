@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from ddptop.agent.observer.judge import probe as judge
-from ddptop.agent.observer.judge.probe import NOTHING, Connection, Experiments, Probe, Rank
+from ddptop.agent.observer.judge.probe import NOTHING
 from ddptop.agent.wire import Board, Facts
+from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank
 
 FACTS = Facts(0.9, cores=8, which="0-7", threads=1, nice=0, group="/job", load=1.0, steal_percent=0.0, mhz=2400.0)
 

@@ -12,7 +12,7 @@ from support.screens.frames import frame_at
 from ddptop.agent import wire
 from ddptop.agent.observer.model.changes import EVENTS, Changes
 from ddptop.agent.observer.model.store import Store
-from ddptop.agent.observer.record.floods import Flood
+from ddptop.agent.record.floods import Flood
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.model.frame import EventLine
 

@@ -12,11 +12,11 @@ from support.screens.frames import frame_at
 from ddptop.agent import wire
 from ddptop.agent.observer.model import framer
 from ddptop.agent.observer.model.framer import Framer
-from ddptop.agent.observer.model.hosts import HostFrames
 from ddptop.agent.observer.model.situation import Liveness
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import Member, Run
+from ddptop.agent.wire.host_frames import HostFrames
 from ddptop.tui.model.frame import not_linked, unheard_hosts, with_rank
 
 NOW = 1_800_000_000.0

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.fakes.observers import observed
 
 from ddptop.agent import wire
+from ddptop.agent.end import survey
 from ddptop.agent.observer.model.run_model import SURVEY_S, RunModel
 from ddptop.agent.observer.model.turns import LOOKED_UP, Turns
-from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import Member, Run, RunDir
 
 

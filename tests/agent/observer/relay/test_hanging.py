@@ -22,10 +22,10 @@ from ddptop.agent.observer.inspection import work
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.intervals import Finding
-from ddptop.agent.observer.record.recording import read_inspections, read_verdicts
 from ddptop.agent.observer.relay import hanging
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.hanging import Hanging
+from ddptop.agent.record.recording import read_inspections, read_verdicts
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 
 Then = Callable[[dict[int, wire.Inspection]], object]

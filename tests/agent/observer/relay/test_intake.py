@@ -17,12 +17,12 @@ from support.values.recordings import read_history
 
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere
-from ddptop.agent.observer.record import inbox, recorder
-from ddptop.agent.observer.record.recording import read_events
 from ddptop.agent.observer.relay import intake
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.service import fills
 from ddptop.agent.observer.service.fills import Fills
+from ddptop.agent.record import inbox, recorder
+from ddptop.agent.record.recording import read_events
 from ddptop.agent.run.rundir import RunDir
 
 

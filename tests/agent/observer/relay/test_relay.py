@@ -21,11 +21,11 @@ from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere
-from ddptop.agent.observer.record.recorder import Recorder
-from ddptop.agent.observer.record.recording import read_events
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.service import service
+from ddptop.agent.record.recorder import Recorder
+from ddptop.agent.record.recording import read_events
 from ddptop.agent.run.rundir import Member, Process, RunDir
 
 

@@ -16,9 +16,9 @@ from support.harness import until
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.intervals import Accusation, Finding, Reason
 from ddptop.agent.observer.judge.judge import Judge
-from ddptop.agent.observer.record.recording import read_verdicts
 from ddptop.agent.observer.relay import relay, suspects
 from ddptop.agent.observer.relay.verdicts import MOST_FAULTS, RunVerdicts
+from ddptop.agent.record.recording import read_verdicts
 from ddptop.agent.run.rundir import RunDir
 
 SLOW = wire.Verdict(1, "slow_rank", "rank 1 holds the group back", 100, rank=1, phase="data")

@@ -18,9 +18,9 @@ from support.harness import DEADLINE_S, until
 from support.locking import held
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.record.history.recorded import Recorded
-from ddptop.agent.observer.record.recording import last_recorded, read_steps
+from ddptop.agent.record import recording
+from ddptop.agent.record.history.recorded import Recorded
+from ddptop.agent.record.recording import last_recorded, read_steps
 from ddptop.agent.run.rundir import RunDir
 
 

@@ -24,8 +24,8 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.cost import FIRST, Cost
 from ddptop.agent.rank.records.device_time import Captures, EventClock
+from ddptop.agent.rank.records.sampling import next_sampled
 from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
-from ddptop.agent.sampling import next_sampled
 
 LATE_NS = 400_000_000
 """How late rank 1 comes, in the script, where rank 0 must be seen to wait; if it comes late itself, less."""

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from support.harness import WAITING, started
 
-from ddptop.agent.observer.launcher import launcher
+from ddptop.agent.launcher import launcher
 from ddptop.agent.rank.process import ancestry
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import identify

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.bases import marked
 
-from ddptop.agent.observer.end import traces
+from ddptop.agent.end import traces
 
 BEGIN = """
 import ctypes, faulthandler, os, sys

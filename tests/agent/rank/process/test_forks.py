@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddptop.agent.observer.end import cause
+from ddptop.agent.end import cause
 from ddptop.agent.run.rundir import Ended
 
 FORK = """

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from support.bases import marked
 from support.harness import WAIT, WAITING, ddptop, started, until
 
-from ddptop.agent.observer.end import freezer
-from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.status import survey, takeover
+from ddptop.agent.client import takeover
+from ddptop.agent.end import freezer, survey
+from ddptop.agent.record import recording
 from ddptop.agent.run import records, rundir
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.files.presence import EVERY_S, Presence

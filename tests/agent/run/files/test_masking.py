@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.harness import WAIT, started, until
 
-from ddptop.agent.observer import observer
-from ddptop.agent.observer.end import processes
-from ddptop.agent.observer.launcher import launcher
-from ddptop.agent.observer.status import membership
+from ddptop.agent.end import membership, processes
+from ddptop.agent.launcher import launcher, observers
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
@@ -70,7 +68,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MY_TOKEN", SECRET)
-    monkeypatch.setattr(observer, "start", lambda directory: None)
+    monkeypatch.setattr(observers, "start", lambda directory: None)
     return launch.launch(
         Request(
             "train.py",

@@ -18,16 +18,16 @@ from support.fakes.events import SaidEvents
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.control.refusals import Refused
-from ddptop.agent.observer.end import freezer
-from ddptop.agent.observer.record import numbered, recording
-from ddptop.agent.observer.record.logs import Logs
-from ddptop.agent.observer.record.profiles import kept
-from ddptop.agent.observer.record.ring import Ring
+from ddptop.agent.end import freezer
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.process import crashes
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.records.stamps import Stamps
+from ddptop.agent.record import numbered, recording
+from ddptop.agent.record.logs import Logs
+from ddptop.agent.record.profiles import kept
+from ddptop.agent.record.ring import Ring
 from ddptop.agent.run import detached, ends, hosts, rundir
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.files.database import DAMAGE

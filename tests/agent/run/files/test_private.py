@@ -121,11 +121,12 @@ def test_a_record_that_grows_while_it_is_read_is_read_whole(place: Path, monkeyp
         record.write_bytes(b"a longer one")
         return before
 
-    monkeypatch.setattr(os, "fstat", grows)
-    assert private.read(record) == b"a longer one"
-    with pytest.raises(OSError, match="larger than any record"):
-        private.read(record, 8)
-    assert private.read(record, 12) == b"a longer one"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", grows)
+        assert private.read(record) == b"a longer one"
+        with pytest.raises(OSError, match="larger than any record"):
+            private.read(record, 8)
+        assert private.read(record, 12) == b"a longer one"
 
 
 @needs_root

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.bases import marked
 from support.fakes.events import SaidEvents
 
-from ddptop.agent.observer.record import logs
-from ddptop.agent.observer.record.logs import Logs, level
+from ddptop.agent.record import logs
+from ddptop.agent.record.logs import Logs, level
 from ddptop.agent.run.files import sparse
 from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
 from ddptop.tui.link.logs.stream import LogStream

@@ -19,9 +19,9 @@ from support.processes.ranks import Ranks, observed, plain
 
 from ddptop.agent.control.refusals import Cancelled, Refused
 from ddptop.agent.control.waiting import Waiting
-from ddptop.agent.observer.judge.probe import Probe
-from ddptop.agent.observer.record import probes
+from ddptop.agent.record import probes
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.wire.diagnoses.probed import Probe
 from ddptop.tui.link.control import RunControl
 
 SCRIPT = """

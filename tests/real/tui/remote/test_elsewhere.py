@@ -24,7 +24,7 @@ from support.processes.sshd import Machine
 from support.screens.terminal import Terminal
 
 from ddptop.agent.run import rundir
-from ddptop.agent.version import VERSION
+from ddptop.agent.startup.version import VERSION
 from ddptop.tui.remote import errand
 
 pytestmark = pytest.mark.skipif(bool(sshd.missing()), reason=sshd.missing())

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from support.values.hostile import PIECES, marks
 
-from ddptop.agent.observer.status import survey
+from ddptop.agent.end import survey
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui.cli.main import main

@@ -9,7 +9,7 @@ import pytest
 from support.values.reports import REPORT
 
 from ddptop.agent import wire
-from ddptop.agent.observer.end import kinds
+from ddptop.agent.end import kinds
 from ddptop.tui.cli.output import pages, status
 from ddptop.tui.cli.output import report as told
 from ddptop.tui.model.diagnosis import report as lines

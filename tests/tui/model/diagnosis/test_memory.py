@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ddptop.agent.observer.record.memory import Censused, Kept, RankMemory
+from ddptop.agent.record.memory import Censused, Kept, RankMemory
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind, Resident
 from ddptop.tui.drawing.units import COLUMNS
 from ddptop.tui.model.diagnosis import memory

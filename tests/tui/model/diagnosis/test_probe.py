@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddptop.agent.observer.judge.probe import NOTHING, Connection, Experiments, Probe, Rank
-from ddptop.agent.observer.record.probes import Kept
+from ddptop.agent.observer.judge.probe import NOTHING
+from ddptop.agent.record.probes import Kept
 from ddptop.agent.wire import Board, Facts
+from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank
 from ddptop.tui.drawing.units import COLUMNS
 from ddptop.tui.model.diagnosis import probe
 

@@ -1,0 +1,80 @@
+"""The processes of a run with role, age, CPU and memory, for a list from which a person chooses.
+
+psutil is loaded where it is called: each look at a run imports this module.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddptop.agent.end.processes import Target, find
+from ddptop.agent.run.files.masking import masked_words
+from ddptop.agent.run.rundir import Member, Process, Run, is_alive
+from ddptop.agent.text import clean
+
+_DATA_WORKER = "pt_data_worker"
+"""The name that torch gives the main thread of a DataLoader's worker, from 2.6 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLine:
+    """One living process. Values that cannot be read are None; text in here is clean."""
+
+    process: Process
+    role: str
+    """`torchrun`, `rank`, `data worker` or `helper`."""
+    rank: int | None
+    """The rank that it is or works for."""
+    status: str
+    age_s: float | None = None
+    cpu_percent: float | None = None
+    """Mean since its start; 100 is one core."""
+    memory_bytes: int | None = None
+    command: str = ""
+    """Its command line, with secrets masked."""
+
+
+def processes(run: Run, members: Mapping[int, Member]) -> list[ProcessLine]:
+    """Return torchrun, then each rank with its helpers, then the helpers that have lost their rank."""
+    targets = find(run, members)
+    commands = {target.rank: _command(target.process) for target in targets if target.role == "rank"}
+    found = [_line(target, commands.get(target.rank, "")) for target in targets]
+    return sorted(found, key=_order)
+
+
+def _order(line: ProcessLine) -> tuple[bool, bool, int, bool, int]:
+    first = line.role == "torchrun"
+    return not first, line.rank is None, line.rank or 0, line.role != "rank", line.process.pid
+
+
+def _line(target: Target, rank_command: str) -> ProcessLine:
+    import psutil
+
+    role, status = target.role, clean(target.status, 20)
+    try:
+        process = psutil.Process(target.process.pid)
+        with process.oneshot():
+            name, command = process.name(), " ".join(masked_words(process.cmdline()))
+            age = max(0.0, time.time() - process.create_time())
+            times, memory = process.cpu_times(), process.memory_info().rss
+    except psutil.Error:
+        return ProcessLine(target.process, role, target.rank, status)
+    if not is_alive(target.process):
+        # It ended before the values were read: they are those of another process.
+        return ProcessLine(target.process, role, target.rank, "gone")
+    # A forked worker has the command line of its rank, by which alone it is recognized on an older torch.
+    if role == "helper" and (name == _DATA_WORKER or (command and command == rank_command)):
+        role = "data worker"
+    cpu = 100 * (times.user + times.system) / age if age > 0 else None
+    return ProcessLine(target.process, role, target.rank, status, age, cpu, memory, clean(command, 200))
+
+
+def _command(process: Process) -> str:
+    import psutil
+
+    try:
+        return " ".join(masked_words(psutil.Process(process.pid).cmdline()))
+    except psutil.Error:
+        return ""

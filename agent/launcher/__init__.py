@@ -1,0 +1,8 @@
+"""The start of runs.
+
+launcher    torchrun, or a program that spawns its own ranks: the command line, and the process
+observers   the observer that looks after a run
+machine     GPUs and cores of this machine, and the choice of device and backend
+rendezvous  the store at which the torchruns of several hosts meet
+slurm       the variables by which Slurm tells a process its job and its step
+"""

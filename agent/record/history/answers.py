@@ -1,0 +1,82 @@
+"""The answer to a question about the history, from the record of a run that goes on or has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from ddptop.agent import wire
+from ddptop.agent.record.history.columns import Columns, fold, parts_of_steps, parts_of_time, stride_of
+from ddptop.agent.record.history.numbers import OVER_TIME, WIDTHS_S, columns_for
+from ddptop.agent.record.history.stored import Stored
+
+MOST_CELLS: Final = 1 << 19
+"""Columns of all ranks together in one answer: 512 columns of 1,024 ranks, 10 MB."""
+_LEAST_COLUMNS: Final = 16
+_LAST_S: Final = 4_000_000_000
+"""The year 2096."""
+
+
+def answer(stored: Stored, query: wire.History) -> Iterator[wire.HistoryAnswer]:
+    """Yield the answer to a question: an `Extent`, parts below the bound on messages, and a `Reply`."""
+    world = range(stored.world)
+    ranks = list(world) if query.ranks is None else sorted({rank for rank in query.ranks if rank in world})
+    span = stored.span(ranks or world)
+    first, last = (0, 0) if span is None else span
+    names = tuple(stored.names)
+    yield wire.Extent(query.id, first, last, stored.last, names=names, refused=stored.progress.refused)
+    problem = None
+    if not query.metric or not ranks:
+        pass
+    elif query.by == "step":
+        if not stored.has(query.metric):
+            problem = f"no number over the steps is called {query.metric}"
+        elif span is not None:
+            yield from _over_steps(stored, query, ranks, *span)
+    elif query.by == "time":
+        if query.metric not in OVER_TIME:
+            problem = f"no number over time is called {query.metric}"
+        else:
+            yield from _over_time(stored, query, ranks)
+    else:
+        problem = "a history is by step or by time"
+    yield wire.Reply(query.id, problem is None, problem or "")
+
+
+def _over_steps(
+    stored: Stored, query: wire.History, ranks: Sequence[int], first: int, last: int
+) -> Iterator[wire.HistoryPart]:
+    first, last = max(query.first, first, 1), min(query.last, last)
+    if first > last:
+        return
+    most = min(query.most, max(_LEAST_COLUMNS, MOST_CELLS // len(ranks)))
+    stride = max(stride_of(first, last, most), 1 << (max(1, query.width) - 1).bit_length())
+    # Whole columns: what is cut off at an edge would be another number.
+    begin, end = (first - 1) // stride, (last - 1) // stride
+    first, last = begin * stride + 1, (end + 1) * stride
+    whose, series = stored.by_step(query.metric, first, last)
+    found = fold(ranks, whose, series, first, last, stride)
+    known = np.flatnonzero((found.known > 0).any(axis=1))
+    if len(known):
+        rows = (each[known] for each in found[1:])
+        yield from parts_of_steps(
+            query, [ranks[row] for row in known.tolist()], Columns(found.steps, *rows), begin, stride
+        )
+
+
+def _over_time(stored: Stored, query: wire.History, ranks: Sequence[int]) -> Iterator[wire.HistoryPart]:
+    first, last = query.first, min(query.last, _LAST_S)
+    if first > last:
+        return
+    least = max(query.width, -(-(last - first + 1) // query.most))
+    level = next((level for level, width in enumerate(WIDTHS_S) if width >= least), len(WIDTHS_S) - 1)
+    width = WIDTHS_S[level]
+    most = min(columns_for(stored.world), max(_LEAST_COLUMNS, 4 * MOST_CELLS // len(ranks)))
+    end = last // width + 1
+    begin = max(first // width, end - most)
+    values = stored.by_time(query.metric, begin, end, width, ranks)
+    known = np.flatnonzero(~np.isnan(values).all(axis=1))
+    if len(known):
+        yield from parts_of_time(query, [ranks[row] for row in known.tolist()], values[known], begin, width)

@@ -1,0 +1,172 @@
+"""What waits for the recorder's thread: a queue of bounded size between the network and the disk.
+
+While the disk is slow, steps are dropped and counted, and events stay up to a number of their own; the newest `Hello`
+and `Beat` of a rank and the newest of a verdict replace those before them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from ddptop.agent import wire
+from ddptop.agent.record.recording import MOST_VERDICTS
+from ddptop.agent.run.identity import Process
+
+MOST_BYTES: Final = 64 << 20
+"""Bytes of messages that wait."""
+MOST: Final = 100_000
+"""Messages that wait."""
+MOST_OWN: Final = 10_000
+"""Events of the observer itself that wait, among them what its commands tell."""
+MOST_EVENTS: Final = 50_000
+"""Events of ranks that wait, of which only the beginning of a flood is recorded anyway."""
+_EVENT_BYTES: Final = 600
+"""An event is stored without its payload; its text has at most 400 characters."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The process of a rank was found: the records that come from now on may be of its generation."""
+
+    rank: int
+    generation: int
+    process: Process | None = None
+    """Another one of the same generation counts its steps from one again."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """A message of the observer itself."""
+
+    message: wire.Event | wire.RunState | wire.Verdicts
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """An event that was recorded here gets the text that it has in the records of other hosts."""
+
+    before: wire.Event
+    after: wire.Event
+
+
+class Told(NamedTuple):
+    """A message of a rank."""
+
+    message: wire.Telemetry | wire.NumberedSteps
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, new or changed."""
+
+    verdict: wire.Verdict
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Where ranks stand at one moment."""
+
+    inspections: tuple[wire.Inspection, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question about the history."""
+
+    query: wire.History
+    answered: Callable[[wire.HistoryAnswer], None]
+    """Called with each part of the answer, in the recorder's thread."""
+
+
+Item = Begin | Own | Renamed | Told | Judged | Looked | Asked
+
+
+class Inbox:
+    """The queue; any thread may put, one thread takes."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        """Messages for which there was no room."""
+        self._lock = threading.Lock()
+        self._items: deque[Item] = deque()
+        self._latest: dict[tuple[Any, ...], Told] = {}
+        self._judged: dict[int, Judged] = {}
+        """By number."""
+        self._bytes = 0
+        self._events = 0
+        self._own = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the messages that wait."""
+        return self._bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Say whether records that are not urgent may be put."""
+        return self._bytes < MOST_BYTES // 2 and len(self._items) < MOST // 2
+
+    def put(self, item: Item) -> bool:
+        """Put an item; return False where it was dropped."""
+        with self._lock:
+            if isinstance(item, Told):
+                message = item.message
+                if type(message) is wire.Beat:
+                    self._latest[wire.Beat, message.rank, 0] = item
+                    return True
+                if type(message) is wire.Hello:
+                    self._latest[wire.Hello, message.rank, message.generation] = item
+                    return True
+                if type(message) is wire.Event:
+                    if self._events >= MOST_EVENTS:
+                        self.dropped += 1
+                        return False
+                    self._events += 1
+                    item = Told(message, b"")
+                elif self._bytes + len(item.payload) > MOST_BYTES or len(self._items) >= MOST:
+                    self.dropped += 1
+                    return False
+            elif isinstance(item, Judged):
+                self._judged[item.verdict.number] = item
+                if len(self._judged) > MOST_VERDICTS:
+                    del self._judged[next(iter(self._judged))]
+                return True
+            elif isinstance(item, Own) and isinstance(item.message, wire.Event):
+                if self._own >= MOST_OWN:
+                    self.dropped += 1
+                    return False
+                self._own += 1
+            elif isinstance(item, Asked) and len(self._items) >= MOST:
+                return False
+            self._bytes += _size(item)
+            self._items.append(item)
+            return True
+
+    def take(self, most: int) -> list[Item]:
+        """Return the oldest items, of about `most` bytes; none where none wait."""
+        with self._lock:
+            taken: list[Item] = [*self._latest.values(), *self._judged.values()]
+            self._latest, self._judged = {}, {}
+            size = 0
+            while self._items and size < most:
+                item = self._items.popleft()
+                size += _size(item)
+                if isinstance(item, Told):
+                    self._events -= type(item.message) is wire.Event
+                elif isinstance(item, Own):
+                    self._own -= isinstance(item.message, wire.Event)
+                taken.append(item)
+            self._bytes -= size
+            return taken
+
+    def __bool__(self) -> bool:
+        return bool(self._items or self._latest or self._judged)
+
+
+def _size(item: Item) -> int:
+    return len(item.payload) or _EVENT_BYTES if isinstance(item, Told) else _EVENT_BYTES
