@@ -16,7 +16,7 @@ import msgspec
 from ddptop.agent.run import records
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.records import Member
-from ddptop.agent.wire import HostState
+from ddptop.agent.wire import HostFrame
 from ddptop.agent.wire.incoming import Label, Line, Name, Verbatim
 
 LISTEN: Final = "listen.json"
@@ -91,7 +91,7 @@ class _Starts(msgspec.Struct, frozen=True):
 
 
 class _Hosts(msgspec.Struct, frozen=True):
-    hosts: tuple[HostState, ...] = ()
+    hosts: tuple[HostFrame, ...] = ()
 
 
 _Kind = TypeVar("_Kind")
@@ -169,13 +169,13 @@ class Starts:
         return self._counted
 
 
-def read_hosts(run: Path) -> tuple[HostState, ...]:
+def read_hosts(run: Path) -> tuple[HostFrame, ...]:
     """Return the hosts of a run as its observer has recorded them last; none of a run on one host."""
     found = _read(run, _HOSTS, _Hosts)
     return () if found is None else found.hosts
 
 
-def write_hosts(run: Path, hosts: tuple[HostState, ...]) -> None:
+def write_hosts(run: Path, hosts: tuple[HostFrame, ...]) -> None:
     """Record the hosts of a run; raises `OSError`."""
     _write(run, _HOSTS, _Hosts(hosts))
 
@@ -187,7 +187,7 @@ def forget(run: Path) -> None:
         write_far(run, FarRanks())
 
 
-def may_train(member: Member, known: tuple[HostState, ...]) -> bool:
+def may_train(member: Member, known: tuple[HostFrame, ...]) -> bool:
     """Say whether a rank on another host may still train, by its record and by what is known of the hosts."""
     if member.ended is not None:
         return False

@@ -5,11 +5,11 @@ Text is clean once it is read here: no control characters, no escape sequences. 
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
-import time
 from typing import Annotated, Final
 
 import msgspec
 
+from ddptop.agent.wire.hosts import MOST_HOSTS, HostFrame
 from ddptop.agent.wire.incoming import Label, Line, Name, Verbatim
 from ddptop.agent.wire.latencies import ALL_REDUCE
 from ddptop.agent.wire.message import MOST_RANKS, Count, Message, Pid, Rank, Whole
@@ -21,9 +21,6 @@ TOPIC_RANK: Final = b"rank"
 """`RankFrame` of one rank (`topic_of`), four times a second while anybody subscribes to it."""
 TOPIC_RANKS: Final = b"ranks"
 """`Rows`, once a second while anybody subscribes."""
-
-UNHEARD: Final = frozenset({"silent", "gone"})
-"""States of a host of which nothing is heard."""
 
 
 class EventLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -52,47 +49,6 @@ class Restart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Seconds since the epoch."""
     step: Count
     """The last step on the curve before it; the steps of the new generation follow."""
-
-
-class HostFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One host of a run at one moment."""
-
-    host: Label
-    """Its name; of several with one name, those after the first have a number behind it."""
-    state: Name = ""
-    """One of those of `wire.HostState`; empty where nobody has told."""
-    ranks: tuple[Rank, ...] = ()
-    """Its ranks as far as they are known, in order."""
-    heard_at: float | None = None
-    """When it was last heard, in seconds since the epoch."""
-    offset_ms: float | None = None
-    """Its clock less that of the head. None: not known."""
-    offset_error_ms: float | None = None
-    """The true offset is at most so far from that."""
-    rtt_ms: float | None = None
-    """Time to its observer and back."""
-    agent_version: Name = ""
-    node: Count | None = None
-    """Its number in the run, where the launcher has told it."""
-    step_ms: float | None = None
-    """Mean step time of its slowest rank."""
-    own_ms: float | None = None
-    """The same without waiting for others, of the rank with the longest such time."""
-    over: bool = False
-    """True where the processes of all its ranks are known to have ended: its silence is no news."""
-
-    @property
-    def is_unheard(self) -> bool:
-        """True where nothing is heard of it: its ranks are shown as they were."""
-        return self.state in UNHEARD and not self.over
-
-    @property
-    def told(self) -> str:
-        """One line on an unheard host: `node2 is not heard since 10:31:07`; empty of any other."""
-        if not self.is_unheard:
-            return ""
-        since = "" if self.heard_at is None else f" since {time.strftime('%H:%M:%S', time.localtime(self.heard_at))}"
-        return f"{self.host} is {'not heard' if self.state == 'silent' else 'gone'}{since}"
 
 
 class RankFrame(Message, frozen=True, tag="rank_frame"):
@@ -294,7 +250,7 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     """Ranks on other hosts of which nobody tells, because no link to those hosts could be made."""
     unlinked_why: Line = ""
     """Why, one line; empty where that is not known."""
-    on_hosts: Annotated[tuple[HostFrame, ...], msgspec.Meta(max_length=4096)] = ()
+    on_hosts: Annotated[tuple[HostFrame, ...], msgspec.Meta(max_length=MOST_HOSTS)] = ()
     """The hosts of a run on several, in the order of their ranks; none of a run on one."""
     tokens_per_s: float | None = None
     """Like `samples_per_s`."""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from ddptop.agent.wire.frames import HostFrame
+from ddptop.agent.wire.hosts import HostFrame
 
 UNREPORTED: Final = "not reported yet"
 """The name that stands for the host of a rank on another host, nobody knows which, that has not come."""

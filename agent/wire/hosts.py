@@ -4,6 +4,7 @@ The observer on the host of rank 0 is the *head*; every other one is a *branch*,
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
+import time
 from typing import Annotated, Final
 
 import msgspec
@@ -15,7 +16,12 @@ TOPIC_HOSTS: Final = b"hosts"
 MOST_HOSTS: Final = 4_096
 """Hosts of a run at most."""
 
+UNHEARD: Final = frozenset({"silent", "gone"})
+"""States of a host of which nothing is heard."""
+
 _Ranks = Annotated[tuple[Rank, ...], msgspec.Meta(max_length=4096)]
+_At = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
+"""Seconds since the epoch, to the year 2286."""
 
 
 class HostHello(Message, frozen=True, tag="host_hello"):
@@ -37,34 +43,58 @@ class HostHello(Message, frozen=True, tag="host_hello"):
     """Those of them whose process is gone."""
 
 
-class HostState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One host of a run, as the head knows it."""
+class HostFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One host of a run at one moment."""
 
     host: Label
-    state: Name
+    """Its name; of several with one name, those after the first have a number behind it."""
+    state: Name = ""
     """`linked`; `silent`: nothing is heard of it; `gone`: its connection has ended and did not come back, or its ranks
-    have ended; `alone`: its observer has no link, and shows its own ranks only."""
+    have ended; `alone`: its observer has no link, and shows its own ranks only; empty where that is not known."""
     ranks: _Ranks = ()
-    heard_at_ns: Moment | None = None
-    """Time of its last sign of life, by the head's clock."""
+    """Its ranks as far as they are known, in order."""
+    heard_at: _At | None = None
+    """Time of its last sign of life by the clock of the head, in seconds since the epoch."""
     offset_ms: float | None = None
-    """Its clock less the head's. None: not known yet."""
+    """Its clock less that of the head. None: not known."""
     offset_error_ms: Amount | None = None
     """The true offset is at most so far from that."""
     rtt_ms: Amount | None = None
     """Time to its observer and back."""
     agent_version: Name = ""
     node: Count | None = None
-    """Number of the host in its run, from 0, where the launcher has told it."""
+    """Its number in the run, where the launcher has told it."""
+    step_ms: float | None = None
+    """Mean step time of its slowest rank."""
+    own_ms: float | None = None
+    """The same without waiting for others, of the rank with the longest such time."""
     gone: _Ranks = ()
     """Those of its ranks whose process is gone."""
+
+    @property
+    def is_over(self) -> bool:
+        """True where the processes of all its ranks are known to have ended: its silence is no news."""
+        return bool(self.ranks and self.gone) and set(self.ranks) <= set(self.gone)
+
+    @property
+    def is_unheard(self) -> bool:
+        """True where nothing is heard of it: its ranks are shown as they were."""
+        return self.state in UNHEARD and not self.is_over
+
+    @property
+    def told(self) -> str:
+        """One line on an unheard host: `node2 is not heard since 10:31:07`; empty of any other."""
+        if not self.is_unheard:
+            return ""
+        since = "" if self.heard_at is None else f" since {time.strftime('%H:%M:%S', time.localtime(self.heard_at))}"
+        return f"{self.host} is {'not heard' if self.state == 'silent' else 'gone'}{since}"
 
 
 class Hosts(Message, frozen=True, tag="hosts"):
     """All hosts of a run on several, sent by its observer once a second, and at every change."""
 
     at_ns: Moment
-    hosts: Annotated[tuple[HostState, ...], msgspec.Meta(max_length=MOST_HOSTS)] = ()
+    hosts: Annotated[tuple[HostFrame, ...], msgspec.Meta(max_length=MOST_HOSTS)] = ()
 
 
 class Census(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -31,12 +31,12 @@ from ddptop.agent.observer.hosts.sides import (
     read_members,
 )
 from ddptop.agent.run.records import Member
-from ddptop.agent.wire import HostState
+from ddptop.agent.wire import HostFrame
 
 FIRST_S: Final = 10.0
 """Seconds after the start in which the link may be made before it is said that there is none."""
 ALONE: Final = "alone"
-"""The state of a host without a link; see `wire.HostState`."""
+"""The state of a host without a link; see `wire.HostFrame`."""
 _ALWAYS: Final = frozenset({wire.TOPIC_HOSTS, wire.TOPIC_STATE, wire.TOPIC_VERDICTS})
 """What is wanted of the head also where nobody looks on here."""
 _ONLOOKER: Final = b"a"
@@ -67,7 +67,7 @@ class Branch(OneSide):
         """The head, while linked."""
         self._session = -1
         self._members: dict[int, Member] = {}
-        self._hosts: tuple[HostState, ...] = ()
+        self._hosts: tuple[HostFrame, ...] = ()
         self._subscriptions: Subscriptions | None = None
         self._mirror: Mirror | None = None
         self._under_way: dict[tuple[bytes, int, int], None] = {}
@@ -194,7 +194,7 @@ class Branch(OneSide):
     def look_at(self, ranks: frozenset[int]) -> None:
         """The head subscribes to the records of ranks in sight by itself."""
 
-    def states(self) -> tuple[HostState, ...]:
+    def states(self) -> tuple[HostFrame, ...]:
         """Return what is known of all hosts: by the head, or by this one alone."""
         if self._head is not None:
             return self._hosts
@@ -230,5 +230,5 @@ def _to(rank: int) -> tuple[bytes, ...]:
     return () if rank < 0 else (b"%d" % rank,)
 
 
-def _silent(host: HostState) -> HostState:
+def _silent(host: HostFrame) -> HostFrame:
     return msgspec.structs.replace(host, state=SILENT) if host.state == LINKED else host

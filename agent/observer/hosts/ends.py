@@ -57,7 +57,7 @@ class ReportedEnds:
         self._since_ns = time.time_ns()
         self.deaths, self.members, self.over = {}, {}, set()
 
-    def take(self, told: wire.HostEnd, state: wire.HostState) -> None:
+    def take(self, told: wire.HostEnd, state: wire.HostFrame) -> None:
         """Take in what a branch tells of this generation.
 
         Args:
@@ -84,16 +84,16 @@ class ReportedEnds:
         """Say whether the end of a rank on another host is known."""
         return rank in self.deaths or rank in self.members
 
-    def lost(self, known: tuple[wire.HostState, ...]) -> list[LostHost]:
+    def lost(self, known: tuple[wire.HostFrame, ...]) -> list[LostHost]:
         """Return the hosts that are not heard, and have ranks of whose end nothing is known."""
         found = []
         for each in known:
             ranks = tuple(rank for rank in each.ranks if not self.ended(rank))
             if each.state in (questions.SILENT, questions.GONE) and ranks and each.host not in self.over:
-                found.append(LostHost(each.host, ranks, each.heard_at_ns or time.time_ns()))
+                found.append(LostHost(each.host, ranks, _heard_ns(each)))
         return found
 
-    def is_awaited(self, host: wire.HostState, seconds: float) -> bool:
+    def is_awaited(self, host: wire.HostFrame, seconds: float) -> bool:
         """Say whether a host is to be waited for, so many seconds after the end of this host's part."""
         if host.host in self.over or not host.ranks:
             return False
@@ -167,7 +167,7 @@ class HostWatch:
         """By host, its state."""
         self._lost_ns: dict[str, int] = {}
 
-    def turn(self, hosts: tuple[wire.HostState, ...], over: Collection[str]) -> list[Said]:
+    def turn(self, hosts: tuple[wire.HostFrame, ...], over: Collection[str]) -> list[Said]:
         """Return what is to be told; a host was lost where that is an error.
 
         Args:
@@ -186,14 +186,14 @@ class HostWatch:
                 found.append(said)
         return found
 
-    def _said_of(self, host: wire.HostState, before: str | None) -> Said | None:
+    def _said_of(self, host: wire.HostFrame, before: str | None) -> Said | None:
         name, ranks = clean_line(host.host, 60), ranks_in_spans(host.ranks)
         match host.state:
             case questions.SILENT if before is not None:
-                self._lost_ns[host.host] = host.heard_at_ns or time.time_ns()
+                self._lost_ns[host.host] = _heard_ns(host)
                 return Said(f"{name} is not heard since {time_of(self._lost_ns[host.host])}: {ranks}", "error")
             case questions.GONE if before is not None:
-                since = self._lost_ns.setdefault(host.host, host.heard_at_ns or time.time_ns())
+                since = self._lost_ns.setdefault(host.host, _heard_ns(host))
                 return Said(f"{name} is gone, last heard at {time_of(since)}: {ranks}", "error")
             case questions.LINKED if host.host in self._lost_ns:
                 seconds = max(0, time.time_ns() - self._lost_ns.pop(host.host)) / 1e9
@@ -201,6 +201,10 @@ class HostWatch:
             case questions.LINKED if before is None:
                 return Said(f"{name} is linked: {ranks}")
         return None
+
+
+def _heard_ns(host: wire.HostFrame) -> int:
+    return time.time_ns() if host.heard_at is None else round(host.heard_at * 1e9)
 
 
 def time_of(at_ns: int) -> str:

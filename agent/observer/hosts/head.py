@@ -32,7 +32,7 @@ from ddptop.agent.observer.hosts.sides import (
 )
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import Member
-from ddptop.agent.wire import EACH_RECORD, HostState
+from ddptop.agent.wire import EACH_RECORD, HostFrame
 
 _SMALL: Final = (
     wire.TOPIC_NEWEST, wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT,
@@ -324,15 +324,15 @@ class Head(OneSide):
         self._changes.setdefault(branch.peer.name, False)
         return all(member.rank in claimed for member in found)
 
-    def states(self) -> tuple[HostState, ...]:
+    def states(self) -> tuple[HostFrame, ...]:
         """Return what is known of all hosts, this one first."""
         here = msgspec.structs.replace(self._here.state(LINKED), offset_ms=0.0, offset_error_ms=0.0, rtt_ms=0.0)
         return here, *(self._state_of(branch) for branch in self._branches.values() if branch.ranks)
 
-    def _state_of(self, branch: Connected) -> HostState:
+    def _state_of(self, branch: Connected) -> HostFrame:
         peer = branch.peer
-        return HostState(
-            peer.host, branch.state, tuple(sorted(branch.ranks)), peer.heard_at_ns, _ms(peer.pings.offset_s),
+        return HostFrame(
+            peer.host, branch.state, tuple(sorted(branch.ranks)), peer.heard_at_ns / 1e9, _ms(peer.pings.offset_s),
             _ms(peer.pings.offset_error_s), _ms(peer.pings.rtt_s), peer.hello.agent_version,
             gone=tuple(sorted(branch.ranks & self._lost)),
         )  # fmt: skip

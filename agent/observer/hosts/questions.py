@@ -27,7 +27,7 @@ HEAD: Final = ""
 LINKED: Final = "linked"
 SILENT: Final = "silent"
 GONE: Final = "gone"
-"""States of a host; see `wire.HostState`."""
+"""States of a host; see `wire.HostFrame`."""
 _OWN: Final = b"o"
 """Beginning of the requester of these questions, before the one who has asked here; their numbers tell them apart."""
 _LONGEST_NAME: Final = 31
@@ -48,7 +48,7 @@ class OtherHosts:
         """`head`, `branch` where this host is linked to the head, or `alone`: one host, or no link now."""
         return "alone"
 
-    def hosts(self) -> tuple[wire.HostState, ...]:
+    def hosts(self) -> tuple[wire.HostFrame, ...]:
         """Return what is known of the other hosts."""
         return ()
 
@@ -214,7 +214,7 @@ class Spread:
                 self.unknown[host] = ranks
 
     @classmethod
-    def unasked(cls, known: tuple[wire.HostState, ...], spared: Collection[int] = ()) -> Spread:
+    def unasked(cls, known: tuple[wire.HostFrame, ...], spared: Collection[int] = ()) -> Spread:
         """Return one of which no host was asked, and so none has answered."""
         made = cls(OtherHosts(), wire.Kill(0, 0.0), 0.0)
         made.unknown = {host: ranks for host, ranks, _ in _left(known, spared) if ranks}
@@ -239,7 +239,7 @@ class Spread:
         return bool(self._waiting)
 
 
-def _left(known: tuple[wire.HostState, ...], spared: Collection[int]) -> list[tuple[str, int, str]]:
+def _left(known: tuple[wire.HostFrame, ...], spared: Collection[int]) -> list[tuple[str, int, str]]:
     """Return each host with the number of its ranks that somebody has to end, and its state."""
     return [
         (each.host, sum(rank not in spared and rank not in each.gone for rank in each.ranks), each.state)

@@ -32,7 +32,7 @@ from ddptop.agent.run.hosts import FarRanks, Listen
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.run.states import ranks_here
 from ddptop.agent.text import Complaint, clean_line
-from ddptop.agent.wire import HostState
+from ddptop.agent.wire import HostFrame
 
 _log = logging.getLogger("ddptop.observer")
 
@@ -73,7 +73,7 @@ class LinkedHosts(OtherHosts):
         """Where this branch connects, or has tried to."""
         self._problem = ""
         self._told_alone = False
-        self._states: tuple[HostState, ...] = ()
+        self._states: tuple[HostFrame, ...] = ()
         self._recorded: dict[int, Member] = {}
         """The records of the ranks on other hosts, as they are in the run directory."""
         self._written: tuple[Any, float] = ((), 0.0)
@@ -88,7 +88,7 @@ class LinkedHosts(OtherHosts):
         side = self._side
         return "head" if isinstance(side, Head) else "branch" if side is not None and side.is_linked else "alone"
 
-    def hosts(self) -> tuple[HostState, ...]:
+    def hosts(self) -> tuple[HostFrame, ...]:
         """Return what is known of the other hosts."""
         here = set(self._here.members)
         return tuple(each for each in self._states if here.isdisjoint(each.ranks))
@@ -337,7 +337,7 @@ class LinkedHosts(OtherHosts):
             _log.error("record of the hosts: %s", error)
 
     @property
-    def states(self) -> tuple[HostState, ...]:
+    def states(self) -> tuple[HostFrame, ...]:
         """What is known of all hosts; nothing where onlookers here get it from the head, or there is no link."""
         side = self._side
         return side.states() if side is not None and not self._here.elsewhere.shows_head else ()

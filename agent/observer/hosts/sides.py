@@ -23,7 +23,7 @@ from ddptop.agent.run.hosts import FarRanks, bare
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.startup.version import VERSION
 from ddptop.agent.text import ranks_in_spans
-from ddptop.agent.wire import HostState
+from ddptop.agent.wire import HostFrame
 
 _PIECE: Final = 256
 """Records of ranks in one message, of a few hundred bytes each."""
@@ -194,10 +194,10 @@ class ThisHost:
         """The view that this host has without a link."""
         return f"this is the view of {self.host} alone, {ranks_in_spans(self.members)}"
 
-    def state(self, state: str) -> HostState:
+    def state(self, state: str) -> HostFrame:
         """Return what is known of this host."""
-        return HostState(
-            self.host, state, tuple(self.members), time.time_ns(), agent_version=VERSION, node=self.run.node,
+        return HostFrame(
+            self.host, state, tuple(self.members), time.time(), agent_version=VERSION, node=self.run.node,
             gone=tuple(sorted(self.gone)),
         )  # fmt: skip
 

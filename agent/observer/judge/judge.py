@@ -132,7 +132,7 @@ class Judge:
                 # Records are filled in from before those that had been heard.
                 self._last.clear()
 
-    def hosts(self, states: Sequence[wire.HostState]) -> None:
+    def hosts(self, states: Sequence[wire.HostFrame]) -> None:
         """Take in what is known of the hosts of the run, and which ranks each has."""
         for state in states:
             for rank in state.ranks:

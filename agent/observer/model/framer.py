@@ -20,8 +20,9 @@ from ddptop.agent.run import states
 from ddptop.agent.run.states import ENDED
 from ddptop.agent.text import clean, span
 from ddptop.agent.wire import HELD, Beat, RunState
-from ddptop.agent.wire.frames import HostFrame, RankFrame, RunFrame
+from ddptop.agent.wire.frames import RankFrame, RunFrame
 from ddptop.agent.wire.host_frames import NO_HOSTS, UNREPORTED, HostFrames
+from ddptop.agent.wire.hosts import HostFrame
 from ddptop.agent.wire.latencies import ALL_REDUCE
 
 _MOVING: Final = frozenset({"running", "pausing"})

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from ddptop.agent.run.states import has_other_hosts
-from ddptop.agent.wire.frames import HostFrame
 from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.hosts import HostFrame
 
 if TYPE_CHECKING:
     from ddptop.agent import wire
@@ -32,7 +32,7 @@ class Hosts:
     def __init__(self, world: int) -> None:
         """Know nothing yet of a run of so many ranks."""
         self._world = world
-        self._told: tuple[wire.HostState, ...] = ()
+        self._told: tuple[wire.HostFrame, ...] = ()
         self._recorded: dict[int, str] = {}
         """By rank, its host by its record."""
         self._local: frozenset[int] = frozenset()
@@ -119,48 +119,30 @@ class Hosts:
 
     def _hosts(self) -> list[HostFrame]:
         taken: set[int] = set()
-        entries: list[tuple[wire.HostState | None, str, list[int]]] = []
-        for state in self._told:
+        entries: list[tuple[HostFrame, list[int]]] = []
+        for host in self._told:
             # The first that names a rank has it.
-            ranks = [rank for rank in dict.fromkeys(state.ranks) if rank < self._world and rank not in taken]
+            ranks = [rank for rank in dict.fromkeys(host.ranks) if rank < self._world and rank not in taken]
             taken.update(ranks)
-            entries.append((state, state.host, ranks))
-        by_name = {name: ranks for _, name, ranks in reversed(entries)}
+            entries.append((host, ranks))
+        by_name = {host.host: ranks for host, ranks in reversed(entries)}
         for rank, name in self._recorded.items():
             if rank in taken:
                 continue
             if name not in by_name:
                 by_name[name] = []
-                entries.append((None, name, by_name[name]))
+                entries.append((HostFrame(name), by_name[name]))
             by_name[name].append(rank)
-        entries.sort(key=lambda each: (min(each[2], default=self._world), _node_of(each[0])))
+        entries.sort(key=lambda each: (min(each[1], default=self._world), each[0].node or 0))
         hosts: list[HostFrame] = []
         named: dict[str, int] = {}
-        for known, name, ranks in entries:
-            named[name] = named.get(name, 0) + 1
-            shown = name if named[name] == 1 else f"{name} ({named[name]})"
-            host = HostFrame(shown, ranks=tuple(sorted(ranks)))
-            hosts.append(host if known is None else _told(host, known))
+        for known, ranks in entries:
+            number = named[known.host] = named.get(known.host, 0) + 1
+            changes: dict[str, object] = {"ranks": tuple(sorted(ranks))}
+            if number > 1:
+                changes["host"] = f"{known.host} ({number})"
+            if 0 in ranks and known.state:
+                # The head is where rank 0 is, and its clock is the measure of the others.
+                changes |= {"offset_ms": known.offset_ms or 0.0, "offset_error_ms": known.offset_error_ms or 0.0}
+            hosts.append(replace(known, **changes))
         return hosts
-
-
-def _node_of(state: wire.HostState | None) -> int:
-    return 0 if state is None or state.node is None else state.node
-
-
-def _told(host: HostFrame, state: wire.HostState) -> HostFrame:
-    offset, error = state.offset_ms, state.offset_error_ms
-    if 0 in host.ranks:
-        # The head is where rank 0 is, and its clock is the measure of the others.
-        offset, error = offset or 0.0, error or 0.0
-    return replace(
-        host,
-        state=state.state,
-        heard_at=None if state.heard_at_ns is None else state.heard_at_ns / 1e9,
-        offset_ms=offset,
-        offset_error_ms=error,
-        rtt_ms=state.rtt_ms,
-        agent_version=state.agent_version,
-        node=state.node,
-        over=bool(host.ranks) and set(host.ranks) <= set(state.gone),
-    )

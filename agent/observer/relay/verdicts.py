@@ -74,7 +74,7 @@ class RunVerdicts:
         """The ranks of a large group whose records would decide now."""
         self.hang: wire.Verdict | None = None
         """The newest hang of the present processes, or wait for a rank that works, also when it is over."""
-        self.hosts: Sequence[wire.HostState] = ()
+        self.hosts: Sequence[wire.HostFrame] = ()
         """The hosts of the run, as they are known for the next turn."""
         self.standstill: tuple[Finding | None, int | None] = None, None
         """The finding of a run that makes no steps, for the next turn, and the time at which the last one ceased."""

@@ -226,7 +226,7 @@ def test_of_a_host_that_did_not_answer_the_kill_nothing_is_claimed(new_run: Call
     for rank in (0, 1):
         directory.write_member(Member(rank, rank, 2, Process(1, 1.0), f"node{rank}", 0, "", "", None))
     hosts.write_hosts(
-        directory.path, (wire.HostState("node0", "linked", (0,)), wire.HostState("node1", "silent", (1,)))
+        directory.path, (wire.HostFrame("node0", "linked", (0,)), wire.HostFrame("node1", "silent", (1,)))
     )
     directory.update(state="killed", ended_at_ns=directory.read().created_at_ns + 1, exit_code=143)
     assert report.of(directory).collateral == "rank 0: ended by the kill; rank 1: left no word"

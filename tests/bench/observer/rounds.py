@@ -42,7 +42,7 @@ def measure(world: int, rounds: int, *, memory: bool) -> None:
         tracemalloc.start()
     judge, chance, begins_ns, took = Judge(world), random.Random(1), time.time_ns(), []
     ranks = [tuple(range(first, min(world, first + RANKS_A_HOST))) for first in range(0, world, RANKS_A_HOST)]
-    judge.hosts([wire.HostState(f"node{number}", "linked", each) for number, each in enumerate(ranks)])
+    judge.hosts([wire.HostFrame(f"node{number}", "linked", each) for number, each in enumerate(ranks)])
     found: tuple[wire.Verdict, ...] = ()
     for number in range(1, rounds + 1):
         told = summaries(world, number, begins_ns, chance)

@@ -23,7 +23,7 @@ class Net:
 
     def side(self, name: str, ranks: tuple[int, ...], *, linked: bool = True) -> Side:
         """Add a host."""
-        made = self.hosts[name] = Side(self, wire.HostState(name, "linked", ranks), linked=linked)
+        made = self.hosts[name] = Side(self, wire.HostFrame(name, "linked", ranks), linked=linked)
         return made
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class Side(OtherHosts):
     """What one host knows of the others."""
 
     net: Net
-    state: wire.HostState
+    state: wire.HostFrame
     linked: bool = True
     """Of a branch: it has its link."""
     requests: Requests = field(default_factory=Requests)
@@ -60,7 +60,7 @@ class Side(OtherHosts):
             return "head" if len(self.net.hosts) > 1 else "alone"
         return "branch" if self.linked else "alone"
 
-    def hosts(self) -> tuple[wire.HostState, ...]:
+    def hosts(self) -> tuple[wire.HostFrame, ...]:
         """Return the states of the others."""
         return tuple(each.state for each in self.net.hosts.values() if each is not self)
 

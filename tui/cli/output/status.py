@@ -16,7 +16,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.model.changes import level_of
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
-from ddptop.agent.wire.frames import HostFrame
+from ddptop.agent.wire.hosts import HostFrame
 from ddptop.tui.drawing.units import DASH, aligned, count, date, duration, moment, significant, size
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame, RankFrame, not_linked, unheard_hosts, unobserved, with_rank

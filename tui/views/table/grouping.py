@@ -13,8 +13,8 @@ from typing import Final
 from rich.segment import Segment
 
 from ddptop.agent.text import plural
-from ddptop.agent.wire.frames import HostFrame
 from ddptop.agent.wire.host_frames import HostFrames
+from ddptop.agent.wire.hosts import HostFrame
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, figure, packed
 from ddptop.tui.drawing.theme import MARKS, Ink

@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from ddptop.agent.text import clean, plural
-from ddptop.agent.wire.frames import HostFrame
+from ddptop.agent.wire.hosts import HostFrame
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.filtered import Filtered
 from ddptop.tui.drawing.keynames import keys_of

@@ -17,7 +17,7 @@ from ddptop.agent.observer.judge.blocks import Block, Evidence, Span
 from ddptop.agent.observer.judge.intervals import Finding, place
 from ddptop.agent.observer.judge.kinds.slow import CLEARLY, SlowRank, sees_backward
 from ddptop.agent.text import in_ms
-from ddptop.agent.wire import MOST_HOSTS, HostState
+from ddptop.agent.wire import MOST_HOSTS, HostFrame
 
 KIND: Final = "slow_host"
 _FEWEST: Final = 2
@@ -141,7 +141,7 @@ class Links:
         self._rtt: dict[str, float] = {}
         self._least: dict[str, float] = {}
 
-    def take(self, hosts: Iterable[HostState]) -> None:
+    def take(self, hosts: Iterable[HostFrame]) -> None:
         """Take in what is known of the hosts now."""
         self._rtt = {
             each.host: each.rtt_ms

@@ -17,7 +17,7 @@ from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import Run
-from ddptop.agent.wire import HostState
+from ddptop.agent.wire import HostFrame
 
 
 def run_of(name: str, world: int) -> Run:
@@ -55,10 +55,10 @@ def test_the_record_of_a_rank_on_a_linked_host_is_waited_for() -> None:
         there = observer.directory.members()[1]
         (folder / "ranks" / "1.json").unlink()
         for state in ("silent", "gone", "alone"):
-            hosts.write_hosts(folder, (HostState("node2", state, (1,)),))
+            hosts.write_hosts(folder, (HostFrame("node2", state, (1,)),))
             with pytest.raises(Refused, match="rank 1: on another host, of which nothing is heard here"):
                 LiveRanks(observer.directory, nothing)
-        hosts.write_hosts(folder, (HostState("node2", "linked", (1,)),))
+        hosts.write_hosts(folder, (HostFrame("node2", "linked", (1,)),))
         with pytest.raises(Refused, match="still starting: rank 1 has not reported yet; try again in a moment"):
             LiveRanks(observer.directory, nothing)
         writing = threading.Timer(0.3, hosts.write_far, (folder, FarRanks((there,))))

@@ -75,7 +75,7 @@ def test_the_head_waits_as_long_as_a_branch_is_heard_and_its_ranks_live(net: Net
 def test_a_silent_branch_is_given_up_ten_seconds_after_the_end_here(net: Net, time: Time) -> None:
     """Then the ranks of that host are unknown, and the record says so."""
     head = OtherEnds("node1", net.hosts["node1"], time.clock)
-    net.hosts["node2"].is_("silent", heard_at_ns=HEARD_NS)
+    net.hosts["node2"].is_("silent", heard_at=HEARD_NS / 1e9)
     assert head.are_awaited(over=True)
     time.now += 9.9
     assert head.are_awaited(over=True)
@@ -155,7 +155,7 @@ def test_lost_hosts_are_told_once_with_their_ranks_and_the_time(net: Net, time: 
     head, other = OtherEnds("node1", net.hosts["node1"], time.clock), net.hosts["node2"]
     said: list[str] = []
     for state in ("linked", "silent", "silent", "gone", "linked"):
-        other.is_(state, heard_at_ns=HEARD_NS)
+        other.is_(state, heard_at=HEARD_NS / 1e9)
         said += [each.text for each in head.turn(0, {}, {})]
     since = at(HEARD_NS)
     assert said[:3] == [

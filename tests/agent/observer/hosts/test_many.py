@@ -90,7 +90,7 @@ class Told(NoJudge):
     def __init__(self) -> None:
         self.states: list[dict[str, tuple[tuple[int, ...], str]]] = []
 
-    def hosts(self, states: Sequence[wire.HostState]) -> None:
+    def hosts(self, states: Sequence[wire.HostFrame]) -> None:
         """Remember it."""
         self.states.append({each.host: (each.ranks, each.state) for each in states})
 

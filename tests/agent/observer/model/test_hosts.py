@@ -41,7 +41,7 @@ def met(world: int = 4, each: int = 2, *, run: Run | None = None) -> Store:
     return store
 
 
-def told(*hosts: wire.HostState, at: float = NOW) -> wire.Hosts:
+def told(*hosts: wire.HostFrame, at: float = NOW) -> wire.Hosts:
     return wire.Hosts(round(at * 1e9), hosts)
 
 
@@ -52,8 +52,8 @@ def beat(rank: int, at: float, step: int = 5) -> wire.Beat:
 
 def two(state: str = "linked", **changes: Any) -> wire.Hosts:
     """Return two hosts of two ranks each, the second of which is in that state, heard 12 s ago."""
-    far = wire.HostState("node1", state, (2, 3), round((NOW - 12) * 1e9))
-    return told(wire.HostState("node0", "linked", (0, 1)), msgspec.structs.replace(far, **changes))
+    far = wire.HostFrame("node1", state, (2, 3), NOW - 12)
+    return told(wire.HostFrame("node0", "linked", (0, 1)), msgspec.structs.replace(far, **changes))
 
 
 def test_ranks_of_a_silent_host_are_silent_and_say_since_when() -> None:
@@ -118,7 +118,7 @@ def test_ranks_on_hosts_that_are_not_linked_are_not_starting_for_ever() -> None:
     shown = frame_at(store, NOW)
     assert [(rank.state, rank.activity) for rank in shown.ranks[2:]] == [("starting", "not reported yet")] * 2
     assert not_linked(shown) == "", "they are on their way"
-    store.apply(told(wire.HostState("node0", "alone", (0, 1))), NOW)
+    store.apply(told(wire.HostFrame("node0", "alone", (0, 1))), NOW)
     for rank in (0, 1):
         store.apply(beat(rank, NOW), NOW)
     shown = frame_at(store, NOW)
@@ -134,7 +134,7 @@ def test_a_rank_that_has_not_come_is_told_with_its_host_where_that_is_known() ->
     """Its host has found it, and nothing was heard of it yet."""
     store = Store(a_run())
     store.know_members({rank: member(rank, "node0") for rank in (0, 1)})
-    store.apply(told(wire.HostState("node0", "linked", (0, 1)), wire.HostState("node1", "linked", (3,))), NOW)
+    store.apply(told(wire.HostFrame("node0", "linked", (0, 1)), wire.HostFrame("node1", "linked", (3,))), NOW)
     shown = frame_at(store, NOW)
     assert [rank.activity for rank in shown.ranks[2:]] == ["not reported yet", "starting on node1"]
     assert [rank.host for rank in shown.ranks] == ["node0", "node0", None, "node1"]
@@ -161,7 +161,7 @@ def test_hosts_are_known_from_the_records_before_anybody_tells() -> None:
 def test_what_an_observer_says_of_hosts_is_not_believed_beyond_the_run() -> None:
     """Ranks that the run does not have, and a rank on two hosts; two hosts of one name are told apart."""
     store = Store(a_run())
-    states = wire.HostState("node", "linked", (0, 1, 99, 1)), wire.HostState("node", "linked", (1, 2, 3))
+    states = wire.HostFrame("node", "linked", (0, 1, 99, 1)), wire.HostFrame("node", "linked", (1, 2, 3))
     store.apply(told(*states), NOW)
     shown = frame_at(store, NOW)
     assert [(host.host, host.ranks) for host in shown.hosts] == [("node", (0, 1)), ("node (2)", (2, 3))]
@@ -185,8 +185,8 @@ def test_the_head_tells_by_its_own_clock() -> None:
     """Seen from the other host, which is two seconds ahead, it was heard at a time of the clock there."""
     store = Store(a_run())
     store.know_members({rank: member(rank, f"node{rank // 2}") for rank in range(4)}, (0, 1))
-    silent = wire.HostState("node0", "silent", (0, 1), round((NOW - 12) * 1e9))
-    here = wire.HostState("node1", "linked", (2, 3), round(NOW * 1e9), 2000.0, 0.4)
+    silent = wire.HostFrame("node0", "silent", (0, 1), NOW - 12)
+    here = wire.HostFrame("node1", "linked", (2, 3), NOW, 2000.0, 0.4)
     store.apply(told(silent, here), NOW + 2)
     assert frame_at(store, NOW + 2).hosts[0].heard_at == NOW - 10
 
@@ -197,8 +197,8 @@ def test_splits_over_hosts_need_the_offsets_of_their_clocks() -> None:
     for offset_ms in (None, 5.0):
         store = met(2, 1, run=a_run(2, 1))
         error = None if offset_ms is None else 0.1
-        far = wire.HostState("node1", "linked", (1,), None, offset_ms, error)
-        store.apply(told(wire.HostState("node0", "linked", (0,)), far), NOW)
+        far = wire.HostFrame("node1", "linked", (1,), None, offset_ms, error)
+        store.apply(told(wire.HostFrame("node0", "linked", (0,)), far), NOW)
         for rank, late_ms in ((0, 0), (1, 3)):
             end = round((NOW + 0.02) * 1e9) + (5_000_000 if rank else 0)
             call = wire.Collective("all_reduce", (10 + late_ms) * 1_000_000, (8 - late_ms) * 1_000_000, 8, 1)
@@ -230,7 +230,7 @@ def test_a_thousand_ranks_on_many_hosts_are_no_more_work_than_on_one(monkeypatch
         members = {rank: member(rank, f"node{rank // each}", 1024) for rank in range(1024)}
         store.know_members(members, range(each, 1024))
         states = [
-            wire.HostState(f"node{n}", "linked", tuple(range(n * each, (n + 1) * each)), None, 0.1 * n, 0.4)
+            wire.HostFrame(f"node{n}", "linked", tuple(range(n * each, (n + 1) * each)), None, 0.1 * n, 0.4)
             for n in range(hosts)
         ]
         store.apply(told(*states), NOW)
@@ -261,6 +261,6 @@ def test_the_host_of_a_rank_is_named_once() -> None:
 def test_a_host_whose_ranks_have_all_ended_may_be_silent(gone: tuple[int, ...], unheard: bool) -> None:
     """Its connection ends after its ranks: that is no fault of it."""
     store = Store(a_run())
-    states = wire.HostState("node0", "linked", (0, 1)), wire.HostState("node1", "gone", (2, 3), gone=gone)
+    states = wire.HostFrame("node0", "linked", (0, 1)), wire.HostFrame("node1", "gone", (2, 3), gone=gone)
     store.apply(told(*states), NOW)
     assert frame_at(store, NOW).hosts[1].is_unheard is unheard

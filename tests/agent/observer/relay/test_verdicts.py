@@ -91,7 +91,7 @@ class Told(Judge):
         open_, self.finds = self.finds, ()
         return [msgspec.structs.replace(each, until_at_ns=at_ns) for each in open_]
 
-    def hosts(self, states: Sequence[wire.HostState]) -> None:
+    def hosts(self, states: Sequence[wire.HostFrame]) -> None:
         """Take in what is known of the hosts."""
 
     def _hear(self, something: object) -> None:

@@ -14,11 +14,11 @@ from ddptop.agent.observer.judge.judge import Judge
 MUCH_LATER = 10**18
 
 
-def states(*sizes: int, rtt_ms: tuple[float, ...] = ()) -> list[wire.HostState]:
+def states(*sizes: int, rtt_ms: tuple[float, ...] = ()) -> list[wire.HostFrame]:
     """Return hosts of so many ranks each."""
     firsts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [
-        wire.HostState(
+        wire.HostFrame(
             f"node{number}", "linked", tuple(range(first, first + size)), rtt_ms=rtt_ms[number] if rtt_ms else 0.3
         )
         for number, (first, size) in enumerate(zip(firsts, sizes, strict=True))
@@ -32,7 +32,7 @@ def slow_host(ranks: range, phase: str, ms: float) -> Slowness:
     return more
 
 
-def judged(world: int, hosts: list[wire.HostState], *more: Slowness, transfer: float = 8.0) -> list[wire.Verdict]:
+def judged(world: int, hosts: list[wire.HostFrame], *more: Slowness, transfer: float = 8.0) -> list[wire.Verdict]:
     """Return all that is told after 300 steps."""
     group, judge = Group(world, seed=3), Judge(world)
     group.transfer = transfer
@@ -97,7 +97,7 @@ def test_of_a_host_with_one_rank_the_rank_is_named() -> None:
 def test_ranks_without_a_host_are_judged_as_on_one() -> None:
     """As long as one rank has not said where it runs, no host is named."""
     hosts = states(2, 2)
-    hosts[1] = wire.HostState("node1", "linked", (2,))
+    hosts[1] = wire.HostFrame("node1", "linked", (2,))
     told = judged(4, hosts, slow_host(range(2, 4), "forward", 31))
     assert not [each for each in told if each.host or "node" in each.text]
 
@@ -124,7 +124,7 @@ def test_of_two_hosts_the_network_is_compared_with_itself_before() -> None:
     group, judge = Group(2, seed=5), Judge(2)
     group.transfer = 400.0
     judge.hosts(states(1, 1, rtt_ms=(0.0, 0.4)))
-    judge.hosts([states(1, 1)[0], wire.HostState("node1", "linked", (1,), rtt_ms=18.0)][1:])
+    judge.hosts([states(1, 1)[0], wire.HostFrame("node1", "linked", (1,), rtt_ms=18.0)][1:])
     for rank, record in group.steps(300):
         judge.steps(rank, (record,), 0)
     (told,) = judge.verdicts(MUCH_LATER)
@@ -165,7 +165,7 @@ def test_restarted_ranks_may_be_on_other_hosts() -> None:
     group, judge = Group(4, seed=9), Judge(4)
     judge.hosts(states(2, 2))
     judge.restart(1)
-    judge.hosts([wire.HostState("nodeA", "linked", (0, 2)), wire.HostState("nodeB", "linked", (1, 3))])
+    judge.hosts([wire.HostFrame("nodeA", "linked", (0, 2)), wire.HostFrame("nodeB", "linked", (1, 3))])
     for rank, record in group.steps(300, slow_host(range(1, 4, 2), "forward", 31)):
         judge.steps(rank, (record,), 1)
     (told,) = judge.verdicts(MUCH_LATER)
