@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import msgspec
 import zmq
 
 from ddptop.agent import wire
@@ -27,6 +26,7 @@ from ddptop.agent.observer.jobs import resizing
 from ddptop.agent.observer.jobs.attached import Attached
 from ddptop.agent.observer.jobs.scheduler import Scheduler
 from ddptop.agent.observer.jobs.unseen import Unseen
+from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import states
 from ddptop.agent.run.files import marks
@@ -137,14 +137,14 @@ class Observer:
             self._presence.tick()
             if self._orders.ending:
                 self._state = "killing"
-            self._relay.publish(self._run_state())
+            self._relay.supervise(self._supervision)
             self._wait()
         self._conclude(problem)
         self._close()
 
     def _abandon(self) -> None:
         _log.info("another observer takes over" if self._resized else "told to leave: the training goes on without me")
-        self._relay.finish(None, over=False)
+        self._relay.finish(over=False)
         for kind in ("pub", "cmd"):
             marks.owned(self._directory.path / f"observer.{kind}").unlink(missing_ok=True)
         self._close()
@@ -418,10 +418,8 @@ class Observer:
         text, level = states.describe_end(judgement.state, judgement.cause)
         publish(wire.Event(at_ns, text, None, level))
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
-        # Of the time at which its verdicts end: what goes on until then was wrong at the end.
-        state = msgspec.structs.replace(self._run_state(), at_ns=at_ns)
-        self._relay.publish(state)
-        self._relay.finish(state, at_ns=at_ns)
+        self._relay.supervise(self._supervision)
+        self._relay.finish(at_ns=at_ns)
         # Once the record says that the run is over, another run may take its name and directory: all work in
         # the directory comes before that.
         self._directory.remove_sockets()
@@ -435,7 +433,7 @@ class Observer:
             cause_kind=judgement.kind,
         )
         self._claim.release()
-        self._relay.publish(self._run_state())
+        self._relay.supervise(self._supervision)
 
     def _end_ns(self) -> int:
         now = time.time_ns()
@@ -480,18 +478,17 @@ class Observer:
         except (OSError, RunDirError) as error:
             _log.error("run record: %s", error)
 
-    def _run_state(self) -> wire.RunState:
+    @property
+    def _supervision(self) -> Supervision:
         leader = None if self._launcher is None or self._launcher.is_over() else self._launcher.process
-        return wire.RunState(
-            at_ns=time.time_ns(),
+        ends_at_ns, actions = self._scheduler.ends_at_ns, self._orders.actions
+        return Supervision(
             state=self._state,
-            torchrun_pid=None if leader is None else leader.pid,
-            exit_code=self._exit_code,
             cause=self._cause,
             refused=self._relay.refused,
             ending=self._orders.countdown,
-            ends_at_ns=self._scheduler.ends_at_ns,
+            ends_at=None if ends_at_ns is None else ends_at_ns / 1e9,
             awaits=self._awaited.text(leader, self._members.values(), lives=bool(self._exits.alive())),
-            action=self._orders.actions.under_way,
-            waiting=self._orders.actions.waiting,
+            action=actions.under_way,
+            waiting=actions.waiting,
         )

@@ -42,7 +42,7 @@ class Begin:
 class Own:
     """A message of the observer itself."""
 
-    message: wire.Event | wire.RunState | wire.Verdicts
+    message: wire.Event | wire.Verdicts
 
 
 @dataclass(frozen=True)

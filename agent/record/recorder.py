@@ -139,7 +139,7 @@ class Recorder:
             self._wake.set()
         return taken
 
-    def add(self, message: wire.Event | wire.RunState | wire.Verdicts) -> None:
+    def add(self, message: wire.Event | wire.Verdicts) -> None:
         """Record a message of the observer at once: the author of an action may read the record next."""
         self.inbox.put(Own(message))
         self._wake.set()

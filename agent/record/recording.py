@@ -107,9 +107,8 @@ def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdi
 
 
 def read_end(database: Path) -> Iterator[wire.Telemetry]:
-    """Yield the last `Beat` of each rank, and of a run that is over its last state and what was wrong with it then."""
+    """Yield the last `Beat` of each rank, and of a run that is over what was wrong with it then."""
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank")
-    yield from _read(database, "SELECT payload FROM latest WHERE kind = 'run'")
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'verdicts'")
 
 
@@ -209,8 +208,6 @@ def row(message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> Row:
             return INSERT_EVENT, (message.at_ns, payload)
         case wire.Hello():
             latest = "hello", message.rank, message.generation
-        case wire.RunState():
-            latest = "run", _OBSERVER, 0
         case wire.Verdicts():
             latest = "verdicts", _OBSERVER, 0
         case wire.Summary() | wire.Checksums():

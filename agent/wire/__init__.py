@@ -105,6 +105,7 @@ from ddptop.agent.wire.diagnoses.profiles import PhaseSpan as PhaseSpan
 from ddptop.agent.wire.diagnoses.profiles import Profiled as Profiled
 from ddptop.agent.wire.diagnoses.profiles import ProfiledStep as ProfiledStep
 from ddptop.agent.wire.diagnoses.profiles import ProfilePiece as ProfilePiece
+from ddptop.agent.wire.frames import TOPIC_OUTLINE as TOPIC_OUTLINE
 from ddptop.agent.wire.frames import TOPIC_RANK as TOPIC_RANK
 from ddptop.agent.wire.frames import TOPIC_RANKS as TOPIC_RANKS
 from ddptop.agent.wire.frames import TOPIC_RUN as TOPIC_RUN
@@ -115,14 +116,12 @@ from ddptop.agent.wire.frames import Restart as Restart
 from ddptop.agent.wire.frames import Rows as Rows
 from ddptop.agent.wire.frames import RunFrame as RunFrame
 from ddptop.agent.wire.hosts import MOST_HOSTS as MOST_HOSTS
-from ddptop.agent.wire.hosts import TOPIC_HOSTS as TOPIC_HOSTS
 from ddptop.agent.wire.hosts import UNHEARD as UNHEARD
 from ddptop.agent.wire.hosts import Census as Census
 from ddptop.agent.wire.hosts import Conclude as Conclude
 from ddptop.agent.wire.hosts import HostEnd as HostEnd
 from ddptop.agent.wire.hosts import HostFrame as HostFrame
 from ddptop.agent.wire.hosts import HostHello as HostHello
-from ddptop.agent.wire.hosts import Hosts as Hosts
 from ddptop.agent.wire.inspection import MOST_FRAMES as MOST_FRAMES
 from ddptop.agent.wire.inspection import MOST_PLACES as MOST_PLACES
 from ddptop.agent.wire.inspection import MOST_STACKS as MOST_STACKS
@@ -155,10 +154,8 @@ from ddptop.agent.wire.telemetry import TOPIC_EVENT as TOPIC_EVENT
 from ddptop.agent.wire.telemetry import TOPIC_HELLO as TOPIC_HELLO
 from ddptop.agent.wire.telemetry import TOPIC_NEWEST as TOPIC_NEWEST
 from ddptop.agent.wire.telemetry import TOPIC_RECORD as TOPIC_RECORD
-from ddptop.agent.wire.telemetry import TOPIC_STATE as TOPIC_STATE
 from ddptop.agent.wire.telemetry import TOPIC_STEPS as TOPIC_STEPS
 from ddptop.agent.wire.telemetry import TOPIC_SUMMARY as TOPIC_SUMMARY
-from ddptop.agent.wire.telemetry import TOPIC_VERDICTS as TOPIC_VERDICTS
 from ddptop.agent.wire.telemetry import Beat as Beat
 from ddptop.agent.wire.telemetry import Collective as Collective
 from ddptop.agent.wire.telemetry import EncodedSteps as EncodedSteps
@@ -168,7 +165,6 @@ from ddptop.agent.wire.telemetry import Hello as Hello
 from ddptop.agent.wire.telemetry import Newest as Newest
 from ddptop.agent.wire.telemetry import NumberedSteps as NumberedSteps
 from ddptop.agent.wire.telemetry import Recorded as Recorded
-from ddptop.agent.wire.telemetry import RunState as RunState
 from ddptop.agent.wire.telemetry import Step as Step
 from ddptop.agent.wire.telemetry import Steps as Steps
 from ddptop.agent.wire.telemetry import Summary as Summary

@@ -17,6 +17,8 @@ from ddptop.agent.wire.telemetry import Verdict
 
 TOPIC_RUN: Final = b"run"
 """`RunFrame`, four times a second while anybody subscribes, and at every change of state."""
+TOPIC_OUTLINE: Final = b"outline"
+"""`RunFrame` without its events, once a second: for the observers of other hosts, where nobody may be looking on."""
 TOPIC_RANK: Final = b"rank"
 """`RankFrame` of one rank (`topic_of`), four times a second while anybody subscribes to it."""
 TOPIC_RANKS: Final = b"ranks"
@@ -229,7 +231,7 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     awaits: Line = ""
     """While no rank of a host lives: what their start waits for."""
     action: Line = ""
-    """The action on all ranks that is under way, and its author; likewise as in `RunState`."""
+    """The action on all ranks that is under way, and its author; such as `pause by ada (dashboard, pts/3)`."""
     waiting: Line = ""
     """The ranks that this action waits for."""
     restarts: tuple[Restart, ...] = ()

@@ -12,7 +12,6 @@ import msgspec
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.message import Amount, Count, Message, Moment, Rank, Whole
 
-TOPIC_HOSTS: Final = b"hosts"
 MOST_HOSTS: Final = 4_096
 """Hosts of a run at most."""
 
@@ -88,13 +87,6 @@ class HostFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
             return ""
         since = "" if self.heard_at is None else f" since {time.strftime('%H:%M:%S', time.localtime(self.heard_at))}"
         return f"{self.host} is {'not heard' if self.state == 'silent' else 'gone'}{since}"
-
-
-class Hosts(Message, frozen=True, tag="hosts"):
-    """All hosts of a run on several, sent by its observer once a second, and at every change."""
-
-    at_ns: Moment
-    hosts: Annotated[tuple[HostFrame, ...], msgspec.Meta(max_length=MOST_HOSTS)] = ()
 
 
 class Census(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -10,7 +10,6 @@ from typing import Annotated, Final
 import msgspec
 
 from ddptop.agent.wire.checksums import Checksums
-from ddptop.agent.wire.hosts import Hosts
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.message import Amount, Called, Count, Message, Moment, Pid, Rank, Size, Span, Whole
 
@@ -33,8 +32,6 @@ TOPIC_BATCH: Final = b"batch"
 TOPIC_SUMMARY: Final = b"summary"
 TOPIC_EVENT: Final = b"event"
 TOPIC_CHECKSUMS: Final = b"checksums"
-TOPIC_STATE: Final = b"state"
-TOPIC_VERDICTS: Final = b"verdicts"
 TOPIC_NEWEST: Final = b"newest"
 TOPIC_RECORD: Final = b"record"
 """Between the observers of a run on several hosts only; see `Recorded`."""
@@ -333,30 +330,6 @@ class Event(Message, frozen=True, tag="event"):
     """The author of the action: `ada (dashboard, pts/3)`."""
 
 
-class RunState(Message, frozen=True, tag="run"):
-    """State of the whole run, sent by the observer once a second and at every change."""
-
-    at_ns: Moment
-    state: Name
-    """`starting`, `running`, `killing`, `finished`, `stopped`, `failed` or `killed`."""
-    torchrun_pid: Pid | None = None
-    exit_code: Whole | None = None
-    cause: Line | None = None
-    """First cause of a failure, one line."""
-    refused: Count = 0
-    """Messages that the observer could not read."""
-    ending: Line = ""
-    """While processes are being ended: those that are left, and the time of the escalation's next stage."""
-    ends_at_ns: Moment | None = None
-    """When the scheduler takes the machine back. None: no scheduler, no limit, or not known."""
-    awaits: Line = ""
-    """While no rank of this host lives: what their start waits for, such as the other hosts."""
-    action: Line = ""
-    """The action on all ranks that is under way, and its author: `pause by ada (dashboard, pts/3)`."""
-    waiting: Line = ""
-    """The ranks that this action waits for, where that takes longer than a moment: `pausing: waiting for rank 1`."""
-
-
 class Hang(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is known of a run that makes no steps."""
 
@@ -464,4 +437,4 @@ class Newest(Message, frozen=True, tag="newest"):
     """Each is to be read by `read_telemetry`."""
 
 
-Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Checksums | Hosts
+Telemetry = Hello | Beat | Steps | Summary | Event | Verdicts | Checksums

@@ -150,7 +150,7 @@ def relaying(directory: RunDir) -> Iterator[Relay]:
         try:
             yield relay
         finally:
-            relay.finish(None)
+            relay.finish()
             relay.close()
 
 

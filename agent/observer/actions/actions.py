@@ -142,12 +142,12 @@ class Actions:
 
     @property
     def under_way(self) -> str:
-        """The action that is under way and its author, for `RunState.action`; empty where there is none."""
+        """The action that is under way and its author, for `Supervision.action`; empty where there is none."""
         return "" if self._shown is None else self._shown.said
 
     @property
     def waiting(self) -> str:
-        """What that action waits for, for `RunState.waiting`."""
+        """What that action waits for, for `Supervision.waiting`."""
         return "" if self._shown is None else self._shown.wait.line
 
     @property

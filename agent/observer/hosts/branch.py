@@ -37,8 +37,6 @@ FIRST_S: Final = 10.0
 """Seconds after the start in which the link may be made before it is said that there is none."""
 ALONE: Final = "alone"
 """The state of a host without a link; see `wire.HostFrame`."""
-_ALWAYS: Final = frozenset({wire.TOPIC_HOSTS, wire.TOPIC_STATE, wire.TOPIC_VERDICTS})
-"""What is wanted of the head also where nobody looks on here."""
 _ONLOOKER: Final = b"a"
 """Beginning of the requester of a command of an onlooker here, before the onlooker's name."""
 _LONGEST_NAME: Final = 31
@@ -148,7 +146,9 @@ class Branch(OneSide):
         if self._subscriptions is not None:
             subscribed = self._here.subscribed
             record = {wire.TOPIC_RECORD} if self._here.common.is_ready else set()
-            self._subscriptions.want({*subscribed, *_ALWAYS, *record, *({WATCHED} if subscribed else ())}, again=new)
+            self._subscriptions.want(
+                {*subscribed, wire.TOPIC_OUTLINE, *record, *({WATCHED} if subscribed else ())}, again=new
+            )
 
     def pass_up(self, requester: bytes, rank: int | None, command: wire.Command) -> bool:
         """Hand a question of an onlooker here to the head; return False where it is to be answered here."""
@@ -205,15 +205,12 @@ class Branch(OneSide):
         if topic == wire.TOPIC_RECORD:
             self._here.common.take(wire.read_recorded(payload), self._here.host)
             return
-        if topic in _ALWAYS:
-            match wire.read_telemetry(payload):
-                case wire.Hosts(hosts=hosts):
-                    self._hosts = hosts
-                case wire.Verdicts() as verdicts:
-                    self.verdicts = verdicts.verdicts
-                case wire.RunState() as state:
-                    self.cause = state.cause
-        self._here.news.append(Shown(topic, payload))
+        if topic == wire.TOPIC_OUTLINE:
+            frame = wire.read_frame(payload)
+            if isinstance(frame, wire.RunFrame):
+                self._hosts, self.verdicts, self.cause = frame.on_hosts, frame.verdicts, frame.cause
+        else:
+            self._here.news.append(Shown(topic, payload))
 
     def _take_answer(self, requester: bytes, frames: list[bytes]) -> bool:
         """Take in the answer to an onlooker here, perhaps the last part of it."""

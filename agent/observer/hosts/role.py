@@ -24,7 +24,7 @@ from ddptop.agent.observer.hosts.link import opening
 from ddptop.agent.observer.hosts.link.branch import Branch as BranchLink
 from ddptop.agent.observer.hosts.link.side import Arrived, Changed, Side
 from ddptop.agent.observer.hosts.questions import Answer, OtherHosts, Questions, unanswered
-from ddptop.agent.observer.hosts.sides import News, ThisHost
+from ddptop.agent.observer.hosts.sides import Known, News, ThisHost
 from ddptop.agent.record.recording import MOST_VERDICTS
 from ddptop.agent.run import hosts
 from ddptop.agent.run.files import marks
@@ -321,7 +321,7 @@ class LinkedHosts(OtherHosts):
         if side is None:
             return
         self._states = side.states()
-        self._here.news.append(wire.Hosts(time.time_ns(), self._states))
+        self._here.news.append(Known(self._states))
         plain = [(each.host, each.state, each.ranks, each.gone, each.agent_version) for each in self._states]
         before, at = self._written
         now = time.monotonic()
@@ -335,12 +335,6 @@ class LinkedHosts(OtherHosts):
                 self._recorded = members
         except OSError as error:
             _log.error("record of the hosts: %s", error)
-
-    @property
-    def states(self) -> tuple[HostFrame, ...]:
-        """What is known of all hosts; nothing where onlookers here get it from the head, or there is no link."""
-        side = self._side
-        return side.states() if side is not None and not self._here.elsewhere.shows_head else ()
 
     def _tell_alone(self) -> None:
         """Say once that there is no link, where the head is known and does not answer."""

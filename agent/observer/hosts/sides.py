@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -78,13 +78,19 @@ class Shown(NamedTuple):
     payload: bytes
 
 
+class Known(NamedTuple):
+    """What is known of the hosts by now."""
+
+    hosts: Sequence[HostFrame]
+
+
 class Greeted(NamedTuple):
     """Somebody subscribes anew to these topics, None: to all, and is to be sent what is known by now."""
 
     topics: Set[bytes] | None
 
 
-News = Heard | Come | Left | Missed | Asked | Answered | Shown | Greeted | Said | wire.Hosts
+News = Heard | Come | Left | Missed | Asked | Answered | Shown | Known | Greeted | Said
 """What has come from other hosts, in order."""
 
 

@@ -14,12 +14,12 @@ from typing import Final
 from ddptop.agent.observer.judge.crowding import placed
 from ddptop.agent.observer.model.ranks.group import WAIT
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
-from ddptop.agent.observer.model.situation import Situation
+from ddptop.agent.observer.model.situation import Situation, Supervision
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import states
 from ddptop.agent.run.states import ENDED
 from ddptop.agent.text import clean, span
-from ddptop.agent.wire import HELD, Beat, RunState
+from ddptop.agent.wire import HELD, Beat
 from ddptop.agent.wire.frames import RankFrame, RunFrame
 from ddptop.agent.wire.host_frames import NO_HOSTS, UNREPORTED, HostFrames
 from ddptop.agent.wire.hosts import HostFrame
@@ -35,6 +35,8 @@ AXES: Final = 8
 """Names of coordinates that are shown."""
 _NO_BEAT: Final = Beat(0, 0, "", "", 0, None, 0)
 """Of a rank that was not heard: nothing is known."""
+_UNSEEN: Final = Supervision("starting")
+"""Of a run that nobody has looked after yet."""
 
 
 class Framer:
@@ -54,7 +56,8 @@ class Framer:
         store, situation = self._store, self._store.situation
         state, totals = situation.state, situation.totals
         self.hosts = self._timed_hosts(situation)
-        run, live, group, changes, models = store.run, store.liveness, store.group, store.changes, store.ranks
+        run, live, changes, models = store.run, store.liveness, store.changes, store.ranks
+        supervision = store.supervision or _UNSEEN
         step, total, step_ms = totals.step, totals.total_steps, totals.step_ms
         beats = [model.beat for model in models.values() if model.beat is not None]
         stands = state in _STANDING or (state in _MOVING and _all_stand(models.values(), situation.at, step_ms))
@@ -104,7 +107,7 @@ class Framer:
             missing_steps=changes.missing_steps,
             named_from_ms=changes.named_from_ms(step_ms) if moving else None,
             logged=tuple(sorted({name for model in models.values() for name in model.metrics})),
-            refused=store.refused + totals.refused + (group.refused if group is not None else 0),
+            refused=store.refused + totals.refused + supervision.refused,
             outstanding=sum(
                 model.beat.outstanding
                 for rank, model in models.items()
@@ -112,11 +115,11 @@ class Framer:
             ),
             checkpoints=any(beat.checkpoints for beat in beats),
             timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
-            ending=group.ending if group is not None else "",
-            ends_at=_ends_at(group) if state not in ENDED else None,
-            awaits=group.awaits if group is not None and state not in ENDED else "",
-            action=group.action if group is not None and state not in ENDED else "",
-            waiting=group.waiting if group is not None and state not in ENDED else "",
+            ending=supervision.ending,
+            ends_at=supervision.ends_at if state not in ENDED else None,
+            awaits=supervision.awaits if state not in ENDED else "",
+            action=supervision.action if state not in ENDED else "",
+            waiting=supervision.waiting if state not in ENDED else "",
             restarts=store.generations.restarts,
             generation=store.generations.newest,
             max_restarts=run.max_restarts,
@@ -194,10 +197,6 @@ class Framer:
         told = [beat.held_at_ns for beat in beats if beat.held_at_ns is not None]
         last = max if state == "paused" else min
         return last(told) / 1e9 if told else self._store.changes.held_since
-
-
-def _ends_at(group: RunState | None) -> float | None:
-    return None if group is None or group.ends_at_ns is None else group.ends_at_ns / 1e9
 
 
 def _only(values: Set[str | None]) -> str | None:

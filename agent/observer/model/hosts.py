@@ -5,7 +5,7 @@ The head of the run tells of them once a second; before that, and of a run that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -15,7 +15,6 @@ from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
 from ddptop.agent.wire.hosts import HostFrame
 
 if TYPE_CHECKING:
-    from ddptop.agent import wire
     from ddptop.agent.observer.model.ranks.rank import RankModel
     from ddptop.agent.observer.model.situation import Situation
     from ddptop.agent.run.records import Member, Run
@@ -32,7 +31,7 @@ class Hosts:
     def __init__(self, world: int) -> None:
         """Know nothing yet of a run of so many ranks."""
         self._world = world
-        self._told: tuple[wire.HostFrame, ...] = ()
+        self._told: Sequence[HostFrame] = ()
         self._recorded: dict[int, str] = {}
         """By rank, its host by its record."""
         self._local: frozenset[int] = frozenset()
@@ -51,9 +50,9 @@ class Hosts:
             self._recorded, self._local = recorded, local
             self._arrange()
 
-    def take(self, message: wire.Hosts) -> None:
-        """Take in the word of the run's observer."""
-        self._told = message.hosts
+    def take(self, hosts: Sequence[HostFrame]) -> None:
+        """Take in the hosts as this one's observer knows them, or that of the head."""
+        self._told = hosts
         self._arrange()
 
     def lag_s(self, host: HostFrame) -> float | None:

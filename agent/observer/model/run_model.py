@@ -202,12 +202,9 @@ class RunModel:
 
     def _verdicts(self, database: Path) -> Iterator[wire.Verdict]:
         """Yield the recorded verdicts; one that went on when the run ended goes on."""
-        state = self.store.group if self._has_ended else None
+        at_end = {verdict.number for verdict in self.store.changes.verdicts} if self._has_ended else set()
         for verdict in recording.read_verdicts(database):
-            until = verdict.until_at_ns
-            # The observer ends those that still go on after it has told its last state of the run.
-            at_end = state is not None and state.state in ENDED_STATES and until is not None and until >= state.at_ns
-            yield msgspec.structs.replace(verdict, until_at_ns=None) if at_end else verdict
+            yield msgspec.structs.replace(verdict, until_at_ns=None) if verdict.number in at_end else verdict
 
     def _starts(self, database: Path) -> Iterator[wire.Telemetry]:
         """Yield who the ranks were, one generation after the other, and how far they came in each but the newest."""

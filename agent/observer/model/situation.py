@@ -35,6 +35,29 @@ class Liveness:
 
 
 @dataclass(frozen=True, slots=True)
+class Supervision:
+    """A run as the observer's main thread sees it, which looks after its launcher and carries out actions."""
+
+    state: str
+    """`starting`, `running`, `killing`, `finished`, `stopped`, `failed` or `killed`."""
+    cause: str | None = None
+    """First cause of a failure, one line."""
+    refused: int = 0
+    """Messages that the observer could not read."""
+    ending: str = ""
+    """While processes are being ended: those that are left, and the time of the escalation's next stage."""
+    ends_at: float | None = None
+    """When the scheduler takes the machine back, in seconds since the epoch. None: no scheduler, no limit, or not
+    known."""
+    awaits: str = ""
+    """While no rank of this host lives: what their start waits for, such as the other hosts."""
+    action: str = ""
+    """The action on all ranks that is under way, and its author: `pause by ada (dashboard, pts/3)`."""
+    waiting: str = ""
+    """The ranks that this action waits for, where that takes longer than a moment: `pausing: waiting for rank 1`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """A run at one moment."""
 
@@ -68,8 +91,8 @@ class Sources:
 
     run: Run
     """Its record."""
-    group: wire.RunState | None
-    """The word of its observer."""
+    supervision: Supervision | None
+    """The word of its observer's main thread."""
     liveness: Liveness | None
     """The process table."""
 
@@ -80,12 +103,12 @@ class Sources:
             return self.run.cause, self.run.cause_rank
         if self.liveness is not None and self.liveness.cause is not None:
             return self.liveness.cause, self.liveness.cause_rank
-        return (None if self.group is None else self.group.cause), None
+        return (None if self.supervision is None else self.supervision.cause), None
 
     @property
     def ended(self) -> bool:
         """True once any of them says that the run is over."""
-        told = self.run.state, self.group and self.group.state, self.liveness and self.liveness.state
+        told = self.run.state, self.supervision and self.supervision.state, self.liveness and self.liveness.state
         return not states.ENDED.isdisjoint(told)
 
     def situation(
@@ -127,7 +150,7 @@ class Sources:
             ranks,
             ran=ran,
             record=self.run.state,
-            told=None if self.group is None else self.group.state,
+            told=None if self.supervision is None else self.supervision.state,
             found=None if live is None else live.state,
             killed=self.run.killed_by is not None,
             frozen=live is not None and live.frozen_at is not None,

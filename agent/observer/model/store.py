@@ -6,7 +6,7 @@ Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours wri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -20,11 +20,12 @@ from ddptop.agent.observer.model.hosts import Hosts
 from ddptop.agent.observer.model.ranks.generations import Generations
 from ddptop.agent.observer.model.ranks.group import Totals, add_up, step_of
 from ddptop.agent.observer.model.ranks.rank import DEFAULT, RankModel
-from ddptop.agent.observer.model.situation import Liveness, Situation, Sources
+from ddptop.agent.observer.model.situation import Liveness, Situation, Sources, Supervision
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import ENDED, has_other_hosts
 from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.wire.frames import EventLine
+from ddptop.agent.wire.hosts import HostFrame
 
 RENEWED_S = 1.0
 """The numbers of a large group are added up no more often than this."""
@@ -54,7 +55,7 @@ class Store:
         self._totals: tuple[float, Totals] | None = None
         """Of the group, and when they were added up."""
         self.changes = Changes(thresholds.verdict_share)
-        self.group: wire.RunState | None = None
+        self.supervision: Supervision | None = None
         self.hearing = Hearing(thresholds.silent_s)
         """The times at which the observer of the run was heard."""
         self.liveness: Liveness | None = None
@@ -86,17 +87,19 @@ class Store:
                 self._greet(message, now, heard=True)
             case wire.Event(at_ns, text, rank, level):
                 self.changes.add(EventLine(at_ns / 1e9, text, rank, level))
-            case wire.RunState():
-                self._observe(now)
-                self.group = message
             case wire.Verdicts():
-                self._observe(now)
                 self.changes.note_verdicts(message)
-            case wire.Hosts():
-                self._observe(now)
-                self.hosts.take(message)
-                self.hosts.set_alive(self.ranks)
-                self._know_clocks()
+
+    def supervise(self, supervision: Supervision, now: float) -> None:
+        """Take in what the observer's main thread says of the run, once a second at least."""
+        self._observe(now)
+        self.supervision = supervision
+
+    def know_hosts(self, hosts: Sequence[HostFrame]) -> None:
+        """Take in what is known of the hosts."""
+        self.hosts.take(hosts)
+        self.hosts.set_alive(self.ranks)
+        self._know_clocks()
 
     def _know_clocks(self) -> None:
         shown = self.hosts.shown
@@ -362,7 +365,7 @@ class Store:
 
     @property
     def _sources(self) -> Sources:
-        return Sources(self.run, self.group, self.liveness)
+        return Sources(self.run, self.supervision, self.liveness)
 
     @property
     def cause(self) -> tuple[str | None, int | None]:

@@ -20,7 +20,7 @@ from ddptop.agent.wire import EACH_RECORD
 EVERY_S: Final = 0.25
 """Seconds between two frames."""
 UNWATCHED_S: Final = 1.0
-"""Seconds between two moments of the model while nobody looks on."""
+"""Seconds between two moments of the model, and two frames for other hosts, while nobody looks on."""
 _PARTS: Final = 4
 """Each rank of a large group is in one of so many frames' rows: a pause for all of them would be long."""
 _MOST: Final = wire.MAX_MESSAGE_BYTES - (4 << 10)
@@ -42,15 +42,15 @@ class Frames:
         """Until then nothing is said that an earlier observer may have recorded otherwise."""
         self._world = world
         self._service = service
-        self._due = 0.0
+        self._due = self._outline_due = 0.0
         self._part = 0
         """The part of the ranks that the next rows are of."""
         self._newcomers: set[bytes] = set()
 
     @property
     def due(self) -> float:
-        """The time of the next frame by the monotonic clock; infinite while nobody looks on."""
-        return self._due if self._is_watched else math.inf
+        """The time of the next frame by the monotonic clock; infinite while nobody wants one."""
+        return self._due if self._is_watched or self._service.wants(wire.TOPIC_OUTLINE) else math.inf
 
     @property
     def _is_watched(self) -> bool:
@@ -65,13 +65,14 @@ class Frames:
 
     def hurry(self) -> None:
         """Publish the next frame at once."""
-        self._due = 0.0
+        self._due = self._outline_due = 0.0
 
     def turn(self, *, at_once: bool = False) -> None:
         """Publish what is due; `at_once` a frame of this moment in any case."""
         now, is_watched = time.monotonic(), self._is_watched
         if now < self._due and not at_once:
             return
+        outlines = self._service.wants(wire.TOPIC_OUTLINE)
         is_readable = self.recall(now + _RECALL_S)
         is_late = not is_readable and now > self.known_by
         if not (self._model.is_recalled or is_late or at_once):
@@ -83,12 +84,15 @@ class Frames:
         # Removed under our eyes, what the ranks say is all there is.
         with contextlib.suppress(RunDirError):
             self._model.look()
-            if is_watched:
+            if is_watched or outlines:
                 self._model.survey()
         self._model.store.advance(time.time())
-        if not is_watched:
+        if not (is_watched or outlines):
             return
         run = self._model.framer.frame()
+        if outlines and (now >= self._outline_due or at_once):
+            self._outline_due = now + UNWATCHED_S - EVERY_S / 2
+            self._service.publish(wire.TOPIC_OUTLINE, wire.encode(msgspec.structs.replace(run, events=())))
         # The ranks first: who has the frame of the run has those of its ranks.
         self._publish_ranks()
         self._publish_rows()

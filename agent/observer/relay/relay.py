@@ -29,7 +29,7 @@ from ddptop.agent.observer.hosts.role import LinkedHosts
 from ddptop.agent.observer.hosts.sides import News, ThisHost
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.model.run_model import RunModel
-from ddptop.agent.observer.model.situation import Circumstances
+from ddptop.agent.observer.model.situation import Circumstances, Supervision
 from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.frames import Frames
@@ -65,7 +65,7 @@ _FINISH_S: Final = 5.0
 """Seconds that the last messages of the ranks may take."""
 _CLOSE_S: Final = 3.0
 _NEWS: Final = ("state", "ending", "cause", "action", "waiting")
-"""Fields of the state of which a change is published at once."""
+"""Fields of the main thread's word of which a change is published at once."""
 _REQUESTER: Final = b"actions"
 _BUDGET: Final = b"budget"
 """Stand for the observer itself among those who ask ranks."""
@@ -92,9 +92,9 @@ class Relay:
         self._asked: queue.SimpleQueue[tuple[wire.Command, Collection[int], Replies]] = queue.SimpleQueue()
         self._held: list[bool] = []
         """For each rank that was heard, true where it is held; looked at once a second."""
-        self._state: wire.RunState | None = None
+        self._supervision: Supervision | None = None
         self._is_news = False
-        """True where the state has changed since it was sent."""
+        """True where that has changed in what is to be published at once."""
         self._recorder = Recorder(
             directory.database,
             run.world,
@@ -193,15 +193,15 @@ class Relay:
         self._asked.put((command, ranks, replies))
         self._wake.set()
 
-    def publish(self, state: wire.RunState) -> None:
-        """Tell the state of the run, which is sent once a second and at every change."""
-        before, self._state = self._state, state
-        if before is None or any(getattr(before, name) != getattr(state, name) for name in _NEWS):
+    def supervise(self, supervision: Supervision) -> None:
+        """Take in the run as the main thread sees it; a change of its state is published at once."""
+        before, self._supervision = self._supervision, supervision
+        if before is None or any(getattr(before, name) != getattr(supervision, name) for name in _NEWS):
             self._is_news = True
             self._wake.set()
 
-    def finish(self, state: wire.RunState | None, *, over: bool = True, at_ns: int | None = None) -> None:
-        """Record the last messages of the ranks and the last state of the run, and end the record.
+    def finish(self, *, over: bool = True, at_ns: int | None = None) -> None:
+        """Record the last messages of the ranks, and end the record.
 
         Verdicts that go on end with it, unless the run is not over: at `at_ns`, where that is given.
         """
@@ -213,8 +213,6 @@ class Relay:
         if not self._finished.is_set():
             for event in self.events.take():
                 self._recorder.add(event)
-        if state is not None:
-            self._recorder.add(state)
         self._close_recorder()
 
     def close(self) -> None:
@@ -374,14 +372,9 @@ class Relay:
                 self._newcomers |= self._service.subscribed if news.topics is None else news.topics
             case Said():
                 self.events.say(*news)
-            case wire.Hosts():
+            case sides.Known():
                 self._verdicts.hosts = news.hosts
-                self._model.store.apply(news, time.time())
-                self._send_hosts()
-
-    def _send_hosts(self) -> None:
-        if states := self.hosts.states:
-            self._service.publish(wire.TOPIC_HOSTS, wire.encode(wire.Hosts(time.time_ns(), states)))
+                self._model.store.know_hosts(news.hosts)
 
     def _send_replies(self) -> None:
         """Send what the observer's main thread and the recorder have answered."""
@@ -439,12 +432,6 @@ class Relay:
         if wire.TOPIC_NEWEST in new:
             for payload in self._newest.all():
                 self._service.publish(wire.TOPIC_NEWEST, payload)
-        if wire.TOPIC_STATE in new:
-            self._send_state()
-        if wire.TOPIC_HOSTS in new:
-            self._send_hosts()
-        if wire.TOPIC_VERDICTS in new and not self._send_verdicts():
-            self._newcomers.add(wire.TOPIC_VERDICTS)
 
     def _send_events(self) -> None:
         for event in self.events.take():
@@ -454,16 +441,15 @@ class Relay:
             self._service.publish(wire.TOPIC_EVENT, wire.encode(event))
         self._common.tell()
         if self._is_news:
-            self._send_state()
+            self._take_supervision()
 
-    def _send_state(self) -> None:
-        if self._state is not None:
-            # Before the state is read: another thread may change it meanwhile.
+    def _take_supervision(self) -> None:
+        if self._supervision is not None:
+            # Before it is read: another thread may change it meanwhile.
             if self._is_news:
                 self._is_news = False
                 self._frames.hurry()
-            self._model.store.apply(self._state, time.time())
-            self._service.publish(wire.TOPIC_STATE, wire.encode(self._state))
+            self._model.store.supervise(self._supervision, time.time())
 
     def _take_in(self) -> None:
         """Take in what has arrived before an answer: it may be newer than what is known."""
@@ -510,9 +496,9 @@ class Relay:
     def _look_for_hang(self) -> None:
         # In a kill the ranks may save what they have, or stand; where one has failed, the others wait for their end,
         # but for the time for which its process does not end.
-        state = self._state
-        has_failed = state is not None and state.cause is not None and not self._hanging.lingers
-        ending = has_failed or (state is not None and state.state == "killing")
+        now = self._supervision
+        has_failed = now is not None and now.cause is not None and not self._hanging.lingers
+        ending = has_failed or (now is not None and now.state == "killing")
         if self._judges and self.hosts.judges and not ending and self._hanging.turn():
             # What is told of a hang is not to wait for the next second.
             self._second_at = 0.0
@@ -521,14 +507,14 @@ class Relay:
         # An error of one part does not keep the others from their turn.
         self._guarded("connections to ranks", self._intake.mend)
         self._guarded("ranks not listened to", self._listen_again)
-        self._send_state()
+        self._take_supervision()
         self._held = self._model.store.held
         if self.hosts.judges:
             self._verdicts.standstill = self._hanging.finding()
             self._verdicts.turn(time.time_ns())
             self._guarded("reasons for verdicts", self._look_for_reasons)
             self._guarded("the budget", self._order_records)
-        self._send_verdicts()
+        self._show_verdicts()
         if self._world > EACH_RECORD:
             if self._service.wants(wire.TOPIC_NEWEST):
                 for payload in self._newest.changes():
@@ -556,18 +542,15 @@ class Relay:
             self._verdicts.begin(self._intake.generation, known, time.time_ns())
             self._verdicts.turn(time.time_ns())
 
-    def _send_verdicts(self) -> bool:
-        """Publish the verdicts of this moment; return False where they are not known yet."""
+    def _show_verdicts(self) -> None:
         present = self._verdicts.now
         if not self._judges:
             if self._recorder.recorded_before is None and time.monotonic() < self._frames.known_by:
-                return False
+                return
             # Those of the observer before this one go on until they are judged anew.
             present = tuple(verdict for verdict in self._recorder.verdicts_before if verdict.until_at_ns is None)
         told = wire.Verdicts(time.time_ns(), present, self._verdicts.missing_steps, self._verdicts.named_from_ms)
         self._model.store.apply(told, time.time())
-        self._service.publish(wire.TOPIC_VERDICTS, wire.encode(told))
-        return True
 
     def _finish(self) -> None:
         self._intake.finish()
@@ -580,7 +563,7 @@ class Relay:
             self._common.tell()
             # Who looks on, and who reads the record, is told what was wrong at the end, the same first.
             self._recorder.add(wire.Verdicts(at_ns, self._verdicts.now if told is None else told))
-            self._send_verdicts()
+            self._show_verdicts()
         # Before the record ends: what was said last, of these verdicts too.
         self._send_events()
 

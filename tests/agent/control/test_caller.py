@@ -20,6 +20,7 @@ from ddptop.agent import wire
 from ddptop.agent.control import caller
 from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard, Unholdable, Unsavable
 from ddptop.agent.control.waiting import Waiting
+from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 
@@ -98,7 +99,7 @@ def test_what_the_action_waits_for_comes_from_the_frames_of_the_run(observer: Ob
     request.asked()
     until(lambda: observer.turn() and wire.TOPIC_RUN in observer.topics, "the subscription")
     for line in ("pausing: waiting for rank 1", "pausing: waiting for rank 1", "pausing: waiting for rank 0"):
-        observer.tell(wire.RunState(time.time_ns(), "running", action="pause by ada", waiting=line))
+        observer.tell(Supervision("running", action="pause by ada", waiting=line))
     until(lambda: len(request.lines) == 2, "two lines")
     request.reply(wire.Reply(7, True, "held"))
     assert request.lines == ["pausing: waiting for rank 1", "pausing: waiting for rank 0", ""]

@@ -144,10 +144,10 @@ def test_kill_leaves_nothing(launch: Launch, context: zmq.Context[Any]) -> None:
     until(lambda: all((Path(run.cwd) / f"up-{rank}").exists() for rank in (0, 1)), "the helpers are up")
     news = context.socket(zmq.SUB)
     news.linger = 0
-    news.subscribe(wire.TOPIC_STATE)
+    news.subscribe(wire.TOPIC_RUN)
     news.connect(directory.address("observer", "pub"))
     controller = Controller(context, directory)
-    assert news.poll(1000 * DEADLINE_S), "the state is on the air"
+    assert news.poll(1000 * DEADLINE_S), "a frame is on the air"
     reply = controller.ask(wire.Kill(7, 0.3, who="a\x1b[31mda"))
     assert reply == wire.Reply(7, True, "2 ranks and 2 helpers ended, 0 left")
     assert carriers(run.run_id) == []
@@ -157,8 +157,8 @@ def test_kill_leaves_nothing(launch: Launch, context: zmq.Context[Any]) -> None:
     states: list[str] = []
     while "killed" not in states:
         assert news.poll(1000 * DEADLINE_S)
-        message = wire.read_telemetry(news.recv_multipart()[1])
-        assert isinstance(message, wire.RunState)
+        message = wire.read_frame(news.recv_multipart()[1])
+        assert isinstance(message, wire.RunFrame)
         states.append(message.state)
     assert "killing" in states
     controller.socket.close()
@@ -192,12 +192,15 @@ def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, conte
         assert (reply.id, reply.done) == (command.id, False)
     news = context.socket(zmq.SUB)
     news.linger = 0
-    news.subscribe(wire.TOPIC_STATE)
+    news.subscribe(wire.TOPIC_RUN)
     news.connect(directory.address("observer", "pub"))
-    assert news.poll(1000 * DEADLINE_S)
-    state = wire.read_telemetry(news.recv_multipart()[1])
-    assert isinstance(state, wire.RunState)
-    assert (state.refused, state.state) == (1001, "running")
+    refused = 0
+    while refused < 1001:
+        assert news.poll(1000 * DEADLINE_S)
+        frame = wire.read_frame(news.recv_multipart()[1])
+        assert isinstance(frame, wire.RunFrame)
+        refused = frame.refused
+    assert refused == 1001
     assert survey.look(directory).alive == (0, 1)
     controller.socket.close()
     news.close()

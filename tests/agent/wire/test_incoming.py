@@ -18,7 +18,7 @@ from ddptop.agent.text import Complaint
 from ddptop.agent.wire.incoming import cleaned
 
 TELEMETRY = (
-    wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState, wire.Verdicts,
+    wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.Verdicts,
     wire.Checksums,
 )  # fmt: skip
 COMMANDS = (
@@ -100,7 +100,7 @@ def test_clean_structs_are_not_made_anew() -> None:
         wire.Beat(0, 1, "", "", -1, None, 1), wire.Beat(0, 1, "", "", 1, 2**63, 1),
         wire.Summary(0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, None, 1, samples=float("inf")),
         wire.Summary(0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, None, 1, samples=float("nan")),
-        wire.Beat(0, 1, "", "", 1, None, 1, cpu_percent=float("nan")), wire.RunState(2**63, "running"),
+        wire.Beat(0, 1, "", "", 1, None, 1, cpu_percent=float("nan")), wire.Event(2**63, "late"),
     ],
 )  # fmt: skip
 def test_a_number_beyond_its_range_is_no_message(message) -> None:

@@ -72,7 +72,6 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "optimizer_ns wait_ns other_ns loss samples starved_ns p50_ns p99_ns metrics generation copy_ns"
     ),
     wire.Event: "event: at_ns text rank level action who",
-    wire.RunState: "run: at_ns state torchrun_pid exit_code cause refused ending",
     wire.Verdicts: "verdicts: at_ns verdicts missing_steps named_from_ms",
     wire.Newest: "newest: messages",
     wire.EventLine: "at text rank level verdict",
@@ -97,7 +96,6 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "grace_s generation placed stands unlinked unlinked_why on_hosts"
     ),
     wire.Rows: "rows: at ranks",
-    wire.Hosts: "hosts: at_ns hosts",
     wire.HostHello: "host_hello: protocol agent_version run run_id host world generation ranks at_ns",
     wire.Compared: "group number ranks tensors differing_ranks differing_tensors first text",
     wire.Parameters: "step modules reasons",

@@ -1,4 +1,4 @@
-"""What the observer of a run says about verdicts, heard at its socket by nobody's code but ZeroMQ's and the wire's."""
+"""The verdicts of the observer of a run, heard at its socket by nobody's code but ZeroMQ's and the wire's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ddptop.agent.run.rundir import RunDir
 
 
 class Word(NamedTuple):
-    """One message with verdicts."""
+    """One frame of the run."""
 
     at: float
     """When it came, in seconds since the epoch."""
-    message: wire.Verdicts
+    message: wire.RunFrame
 
     @property
     def first(self) -> wire.Verdict | None:
@@ -34,7 +34,7 @@ class Heard:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.linger = 0
-        self._socket.subscribe(wire.TOPIC_VERDICTS)
+        self._socket.subscribe(wire.TOPIC_RUN)
         self._socket.connect(directory.address("observer", "pub"))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -44,8 +44,8 @@ class Heard:
         while not self._over.is_set():
             if self._socket.poll(100):
                 _, payload = self._socket.recv_multipart()
-                message = wire.read_telemetry(payload)
-                if isinstance(message, wire.Verdicts):
+                message = wire.read_frame(payload)
+                if isinstance(message, wire.RunFrame):
                     self.words.append(Word(time.time(), message))
 
     def wait(self, wanted: Callable[[Word], bool], seconds: float) -> Word | None:

@@ -72,7 +72,7 @@ _FAR_TURN_S: Final = 0.05
 _BRANCH_TURN_S: Final = 0.25
 _MOST_A_TURN: Final = 4
 """Steps that a rank makes at once to catch up."""
-_BRIEFLY: Final = (wire.TOPIC_NEWEST, wire.TOPIC_EVENT, wire.TOPIC_STATE, wire.TOPIC_VERDICTS, wire.TOPIC_HOSTS)
+_BRIEFLY: Final = (wire.TOPIC_RUN, wire.TOPIC_RANKS)
 """Topics of a dashboard of a large group."""
 _GO: Final = "go"
 _DELAYED: Final = "delayed"

@@ -66,7 +66,6 @@ def main() -> None:
             )
             before, spent = come, mine
         run.finish()
-        refused = [state.refused for state in recording.read_end(database) if isinstance(state, wire.RunState)]
         steps = [
             step.step
             for message in recording.read_steps(database)
@@ -74,7 +73,6 @@ def main() -> None:
             for step in message.steps
         ]
     print(f"rank 0: {len(steps)} of {steps[-1] if steps else 0} steps left, from step {steps[0] if steps else 0} on")
-    print(f"messages refused: {refused[-1] if refused else 'not told'}")
 
 
 if __name__ == "__main__":

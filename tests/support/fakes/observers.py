@@ -16,6 +16,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.framer import Framer
+from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
@@ -69,13 +70,16 @@ class Observer:
             self.asked.append((sender, frames))
         return True
 
-    def tell(self, *heard: wire.Telemetry) -> None:
-        """Take in what ranks and judge say, and publish the frames of this moment, as `relay.frames` orders them."""
+    def tell(self, *heard: wire.Telemetry | Supervision) -> None:
+        """Take in what is said of the run, and publish the frames of this moment, as `relay.frames` orders them."""
         now = time.time()
         self.store.know_run(self.directory.read())
         self.store.know_members(self.directory.members())
         for message in heard:
-            self.store.apply(message, now)
+            if isinstance(message, Supervision):
+                self.store.supervise(message, now)
+            else:
+                self.store.apply(message, now)
         self.store.advance(now)
         run, ranks = self.framer.frame(), self.framer.ranks()
         for rank in ranks:

@@ -32,6 +32,13 @@ class Onlooker:
                 self.heard.append((topic, payload))
         return self.heard
 
+    def run_frame(self) -> wire.RunFrame:
+        """Return the newest frame of the run, once there is one."""
+        until(lambda: wire.TOPIC_RUN in dict(self.listen()), "a frame of the run")
+        frame = wire.read_frame(dict(self.heard)[wire.TOPIC_RUN])
+        assert isinstance(frame, wire.RunFrame)
+        return frame
+
     def await_all(self, *expected: tuple[bytes, bytes]) -> None:
         """Wait until these were heard."""
         until(lambda: set(expected) <= set(self.listen()), "what was published")

@@ -45,7 +45,7 @@ def relayed(
             stop.set()
             looking.join()
             if finish:
-                relay.finish(None)
+                relay.finish()
             relay.close()
 
 

@@ -223,8 +223,7 @@ def test_an_ended_run_shows_what_was_wrong_at_its_end() -> None:
     going_on = tuple(msgspec.structs.replace(ended[place], until_at_ns=None) for place in (2, 1))
     connection = recording.open_file(directory.database)
     with connection:
-        for message in (wire.RunState(end, "finished"), wire.Verdicts(end + 5, going_on)):
-            connection.execute(*recording.row(message, wire.encode(message)))
+        connection.execute(*recording.row(at_end := wire.Verdicts(end + 5, going_on), wire.encode(at_end)))
         for verdict in ended:
             for row in recording.verdict_rows(verdict):
                 connection.execute(*row)

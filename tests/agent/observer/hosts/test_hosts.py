@@ -41,9 +41,9 @@ def look() -> Iterator[Look]:
             looker = Onlooker(context, host.directory, *topics)
             made.append(looker)
             if topics and b"" not in topics:
-                # The greeting says that the observer knows what is subscribed to.
-                looker.sub.subscribe(wire.TOPIC_VERDICTS)
-                until(lambda: wire.TOPIC_VERDICTS in dict(looker.listen()), "the greeting")
+                # The first frame says that the observer knows what is subscribed to.
+                looker.sub.subscribe(wire.TOPIC_RUN)
+                looker.run_frame()
             return looker
 
         yield make
@@ -79,7 +79,7 @@ def test_both_observers_show_all_ranks(runtime: Path, look: Look) -> None:
         _met(one, two)
         lookers = [look(each, b"") for each in (one, two)]
         for looker in lookers:
-            until(lambda looker=looker: b"hosts" in {topic for topic, _ in looker.listen()}, "an observer")  # type: ignore[misc]
+            until(lambda looker=looker: b"run" in {topic for topic, _ in looker.listen()}, "an observer")  # type: ignore[misc]
         _until_wanted(b"", head)
         _until_wanted(wire.TOPIC_BEAT, branch)
         expected = []
@@ -213,7 +213,7 @@ def test_verdicts_are_the_head_s_at_both_hosts(runtime: Path, look: Look) -> Non
         two.find(one)
         _linked(branch)
         _met(one, two)
-        lookers = [look(each, wire.TOPIC_VERDICTS) for each in (one, two)]
+        lookers = [look(each, wire.TOPIC_RUN) for each in (one, two)]
         for host in (one, two):
             host.ranks[0].publish(wire.TOPIC_STEPS, steps(host.ranks[0].rank, 0))
         until(lambda: judged.get("one") == {0, 1}, "the judge of the head to hear all")
@@ -344,7 +344,7 @@ def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
             foe.publish(wire.TOPIC_BEAT, beat(0, 666))
             foe.publish(wire.TOPIC_BEAT, beat(1, 666))
             foe.publish(wire.TOPIC_NEWEST, wire.encode(wire.Newest((msgspec.Raw(wire.encode(beat(1, 666))),))))
-            foe.publish(wire.TOPIC_STATE, wire.RunState(1, "killed"))
+            foe.publish(wire.TOPIC_RUN, wire.Verdicts(1))
             foe.publish(wire.TOPIC_EVENT, b"noise")
             foe.send(b"M", b'{"members": [{"rank": 1}]}')
             foe.send(b"K", b"-1", b"")
@@ -353,7 +353,11 @@ def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
             mine = wire.topic_of(wire.TOPIC_BEAT, 2), wire.encode(beat(2, 1))
             until(lambda: mine in looker.listen(), "its own rank")
             assert head.refused >= 7
-            assert not any(getattr(wire.read_telemetry(payload), "step", 0) == 666 for _, payload in looker.heard)
+            assert not any(
+                getattr(wire.read_telemetry(payload), "step", 0) == 666
+                for topic, payload in looker.heard
+                if topic != wire.TOPIC_RUN
+            )
             other = wire.topic_of(wire.TOPIC_BEAT, 1), wire.encode(beat(1, 5))
             two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 5))
             until(lambda: other in looker.listen(), "the other branch")

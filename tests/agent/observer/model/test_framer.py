@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ddptop.agent import wire
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.ranks.recent import Latencies, RecentSteps
-from ddptop.agent.observer.model.situation import Liveness
+from ddptop.agent.observer.model.situation import Liveness, Supervision
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.agent.wire.frames import RankFrame, RunFrame
@@ -79,7 +79,7 @@ def test_a_frame_is_made_without_changing_the_store(world: int, brief: bool, sai
             case "lose":
                 store.know_liveness(Liveness("running", True, False, frozenset(range(world)) - {rank}))
             case "pause":
-                store.apply(wire.RunState(0, "paused"), now)
+                store.supervise(Supervision("paused"), now)
             case _:
                 store.advance(now)
         before = known(store)
@@ -110,7 +110,7 @@ def test_a_frame_says_which_action_waits_for_whom_until_the_run_is_over() -> Non
     said = "pause by ada (dashboard, pts/3)", "pausing: waiting for rank 1"
     for state, shown in (("running", said), ("killed", ("", ""))):
         store = Store(replace(run_of(2), state=state))
-        store.apply(wire.RunState(10**9, "running", action=said[0], waiting=said[1]), 1.0)
+        store.supervise(Supervision("running", action=said[0], waiting=said[1]), 1.0)
         frame = Framer(store).frame()
         assert (frame.state == "killed", frame.action, frame.waiting) == (state == "killed", *shown)
 

@@ -40,7 +40,7 @@ from ddptop.tui.screens.run import VIEWS
 
 WORLD = 3
 NOW = 1_800_000_000.0
-KINDS = (wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState)
+KINDS = (wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event)
 SIZE = (80, 24)
 FAST = settings(
     deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate], database=None

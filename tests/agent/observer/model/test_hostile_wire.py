@@ -17,7 +17,7 @@ from support.values.histories import RecordedHistory
 from support.values.wiretypes import of_type
 
 from ddptop.agent import wire
-from ddptop.agent.observer.model.situation import Liveness
+from ddptop.agent.observer.model.situation import Liveness, Supervision
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Process, Run
@@ -35,7 +35,6 @@ MESSAGES = st.one_of(
     of_type(wire.Steps, rank=RANKS, generation=GENERATIONS),
     of_type(wire.Summary, rank=RANKS, generation=GENERATIONS),
     of_type(wire.Event),
-    of_type(wire.RunState, state=st.sampled_from(["running", "killing", "failed", "hibernating", ""])),
 )
 PROCESS = Process(7, 1.0)
 LIVENESS = st.builds(
@@ -118,7 +117,7 @@ def absurd_frame(value: float, state: str) -> Frame:
         samples = wire.Summary(rank, 1, number, number, 2, 1, 10**6, 0, 0, 0, 0, 0, 0, value, value)
         store.apply(samples, 2.0)
     store.apply(wire.Event(number, "something new", 0, "catastrophe"), 2.0)
-    store.apply(wire.RunState(1, state), 2.0)
+    store.supervise(Supervision(state), 2.0)
     return replace(frame_at(store, 2.5), history=RecordedHistory(2))
 
 

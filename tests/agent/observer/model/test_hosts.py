@@ -41,19 +41,15 @@ def met(world: int = 4, each: int = 2, *, run: Run | None = None) -> Store:
     return store
 
 
-def told(*hosts: wire.HostFrame, at: float = NOW) -> wire.Hosts:
-    return wire.Hosts(round(at * 1e9), hosts)
-
-
 def beat(rank: int, at: float, step: int = 5) -> wire.Beat:
     at_ns = round(at * 1e9)
     return wire.Beat(rank, at_ns, "running", "forward", step, at_ns, step)
 
 
-def two(state: str = "linked", **changes: Any) -> wire.Hosts:
+def two(state: str = "linked", **changes: Any) -> tuple[wire.HostFrame, ...]:
     """Return two hosts of two ranks each, the second of which is in that state, heard 12 s ago."""
     far = wire.HostFrame("node1", state, (2, 3), NOW - 12)
-    return told(wire.HostFrame("node0", "linked", (0, 1)), msgspec.structs.replace(far, **changes))
+    return wire.HostFrame("node0", "linked", (0, 1)), msgspec.structs.replace(far, **changes)
 
 
 def test_ranks_of_a_silent_host_are_silent_and_say_since_when() -> None:
@@ -61,14 +57,14 @@ def test_ranks_of_a_silent_host_are_silent_and_say_since_when() -> None:
     store = met()
     for rank in range(4):
         store.apply(beat(rank, NOW), NOW)
-    store.apply(two("silent"), NOW)
+    store.know_hosts(two("silent"))
     shown = frame_at(store, NOW)
     assert [rank.state for rank in shown.ranks] == ["running", "running", "silent", "silent"]
     since = time.strftime("%H:%M:%S", time.localtime(NOW - 12))
     assert shown.ranks[2].activity == f"node1 is not heard since {since}" == unheard_hosts(shown)
     assert shown.state == "running"
     assert not any("silent" in event.text for event in shown.events), "the observer tells of the host, once"
-    store.apply(two("linked"), NOW + 1)
+    store.know_hosts(two("linked"))
     assert [rank.state for rank in frame_at(store, NOW + 1).ranks] == ["running"] * 4
     assert unheard_hosts(frame_at(store, NOW + 1)) == ""
 
@@ -76,12 +72,12 @@ def test_ranks_of_a_silent_host_are_silent_and_say_since_when() -> None:
 def test_a_silent_rank_of_a_host_that_is_heard_is_an_event() -> None:
     """What the host does not explain is told, a moment later than of a rank of this host."""
     store = met()
-    store.apply(two(), NOW)
+    store.know_hosts(two())
     for rank in range(4):
         store.apply(beat(rank, NOW), NOW)
     frame_at(store, NOW)
     for later in range(1, 15):
-        store.apply(two(), NOW + later)
+        store.know_hosts(two())
         for rank in (0, 1, 2):
             store.apply(beat(rank, NOW + later), NOW + later)
         shown = frame_at(store, NOW + later)
@@ -105,9 +101,9 @@ def test_the_observer_there_says_which_processes_are_gone() -> None:
     store = met()
     for rank in range(4):
         store.apply(beat(rank, NOW), NOW)
-    store.apply(two(gone=(3,)), NOW)
+    store.know_hosts(two(gone=(3,)))
     assert [rank.state for rank in frame_at(store, NOW).ranks] == ["running"] * 3 + ["lost"]
-    store.apply(two(), NOW)
+    store.know_hosts(two())
     assert [rank.state for rank in frame_at(store, NOW).ranks] == ["running"] * 4
 
 
@@ -118,7 +114,7 @@ def test_ranks_on_hosts_that_are_not_linked_are_not_starting_for_ever() -> None:
     shown = frame_at(store, NOW)
     assert [(rank.state, rank.activity) for rank in shown.ranks[2:]] == [("starting", "not reported yet")] * 2
     assert not_linked(shown) == "", "they are on their way"
-    store.apply(told(wire.HostFrame("node0", "alone", (0, 1))), NOW)
+    store.know_hosts([wire.HostFrame("node0", "alone", (0, 1))])
     for rank in (0, 1):
         store.apply(beat(rank, NOW), NOW)
     shown = frame_at(store, NOW)
@@ -134,7 +130,7 @@ def test_a_rank_that_has_not_come_is_told_with_its_host_where_that_is_known() ->
     """Its host has found it, and nothing was heard of it yet."""
     store = Store(a_run())
     store.know_members({rank: member(rank, "node0") for rank in (0, 1)})
-    store.apply(told(wire.HostFrame("node0", "linked", (0, 1)), wire.HostFrame("node1", "linked", (3,))), NOW)
+    store.know_hosts([wire.HostFrame("node0", "linked", (0, 1)), wire.HostFrame("node1", "linked", (3,))])
     shown = frame_at(store, NOW)
     assert [rank.activity for rank in shown.ranks[2:]] == ["not reported yet", "starting on node1"]
     assert [rank.host for rank in shown.ranks] == ["node0", "node0", None, "node1"]
@@ -162,7 +158,7 @@ def test_what_an_observer_says_of_hosts_is_not_believed_beyond_the_run() -> None
     """Ranks that the run does not have, and a rank on two hosts; two hosts of one name are told apart."""
     store = Store(a_run())
     states = wire.HostFrame("node", "linked", (0, 1, 99, 1)), wire.HostFrame("node", "linked", (1, 2, 3))
-    store.apply(told(*states), NOW)
+    store.know_hosts(states)
     shown = frame_at(store, NOW)
     assert [(host.host, host.ranks) for host in shown.hosts] == [("node", (0, 1)), ("node (2)", (2, 3))]
     assert [rank.host for rank in shown.ranks] == ["node", "node", "node (2)", "node (2)"]
@@ -172,7 +168,7 @@ def test_times_of_another_clock_are_set_right() -> None:
     """A host an hour ahead, or behind: the age of a step is what it is, and nobody is stalled for it."""
     for hours in (1, -1):
         store = met()
-        store.apply(two(offset_ms=hours * 3.6e6, offset_error_ms=0.4), NOW)
+        store.know_hosts(two(offset_ms=hours * 3.6e6, offset_error_ms=0.4))
         for rank in range(4):
             there = NOW + (hours * 3600 if rank > 1 else 0)
             store.apply(beat(rank, there - 0.5), NOW)
@@ -187,7 +183,7 @@ def test_the_head_tells_by_its_own_clock() -> None:
     store.know_members({rank: member(rank, f"node{rank // 2}") for rank in range(4)}, (0, 1))
     silent = wire.HostFrame("node0", "silent", (0, 1), NOW - 12)
     here = wire.HostFrame("node1", "linked", (2, 3), NOW, 2000.0, 0.4)
-    store.apply(told(silent, here), NOW + 2)
+    store.know_hosts([silent, here])
     assert frame_at(store, NOW + 2).hosts[0].heard_at == NOW - 10
 
 
@@ -198,7 +194,7 @@ def test_splits_over_hosts_need_the_offsets_of_their_clocks() -> None:
         store = met(2, 1, run=a_run(2, 1))
         error = None if offset_ms is None else 0.1
         far = wire.HostFrame("node1", "linked", (1,), None, offset_ms, error)
-        store.apply(told(wire.HostFrame("node0", "linked", (0,)), far), NOW)
+        store.know_hosts([wire.HostFrame("node0", "linked", (0,)), far])
         for rank, late_ms in ((0, 0), (1, 3)):
             end = round((NOW + 0.02) * 1e9) + (5_000_000 if rank else 0)
             call = wire.Collective("all_reduce", (10 + late_ms) * 1_000_000, (8 - late_ms) * 1_000_000, 8, 1)
@@ -233,7 +229,7 @@ def test_a_thousand_ranks_on_many_hosts_are_no_more_work_than_on_one(monkeypatch
             wire.HostFrame(f"node{n}", "linked", tuple(range(n * each, (n + 1) * each)), None, 0.1 * n, 0.4)
             for n in range(hosts)
         ]
-        store.apply(told(*states), NOW)
+        store.know_hosts(states)
         for rank in range(1024):
             store.apply(beat(rank, NOW), NOW)
         drawing = Framer(store)
@@ -262,5 +258,5 @@ def test_a_host_whose_ranks_have_all_ended_may_be_silent(gone: tuple[int, ...], 
     """Its connection ends after its ranks: that is no fault of it."""
     store = Store(a_run())
     states = wire.HostFrame("node0", "linked", (0, 1)), wire.HostFrame("node1", "gone", (2, 3), gone=gone)
-    store.apply(told(*states), NOW)
+    store.know_hosts(states)
     assert frame_at(store, NOW).hosts[1].is_unheard is unheard

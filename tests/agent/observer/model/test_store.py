@@ -10,7 +10,7 @@ import pytest
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
-from ddptop.agent.observer.model.situation import Liveness
+from ddptop.agent.observer.model.situation import Liveness, Supervision
 from ddptop.agent.observer.model.store import ADDED_UP, Store
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.run.identity import Row
@@ -295,7 +295,7 @@ def test_how_a_rank_ended():
     timeout = "RuntimeError: [/__w/pytorch/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 60000ms"
     store.know_members({0: member(0, Ended(5, 1, timeout)), 1: member(1)})
     assert frame_at(store, 2.0).ranks[0].ended == "exit code 1: RuntimeError: Timed out waiting 60000ms"
-    store.apply(wire.RunState(1, "killing"), 2.0)
+    store.supervise(Supervision("killing"), 2.0)
     assert frame_at(store, 2.0).ranks[1].state == "killed"
 
 
@@ -447,16 +447,15 @@ def test_the_next_observer_has_time_to_hear_the_ranks() -> None:
         store.know_members({0: member(0), 1: member(1)})
         store.listen(rank, 1.0)
         store.apply(beat(rank, step=5), 2.0)
-    store.apply(wire.RunState(2 * 10**9, "running"), 2.0)
+    store.supervise(Supervision("running"), 2.0)
     assert frame_at(store, 9.0).unobserved_s == 7.0
-    for message in (wire.RunState(9 * 10**9, "running"), wire.Verdicts(9 * 10**9)):
-        store.apply(message, 9.0)
-        frame = frame_at(store, 9.1)
-        assert frame.unobserved_s is None
-        assert [rank.state for rank in frame.ranks] == ["running", "running"]
+    store.supervise(Supervision("running"), 9.0)
+    frame = frame_at(store, 9.1)
+    assert frame.unobserved_s is None
+    assert [rank.state for rank in frame.ranks] == ["running", "running"]
     assert not any("silent" in event.text for event in frame.events)
     for at in range(10, 15):
-        store.apply(wire.RunState(at * 10**9, "running"), at)
+        store.supervise(Supervision("running"), at)
     assert {rank.state for rank in frame_at(store, 14.0).ranks} == {"silent"}
 
 
@@ -474,7 +473,7 @@ def test_an_observer_that_never_answers_leaves_the_ranks_as_they_were_recorded()
     assert [rank.state for rank in frame.ranks] == ["running", "running"]
     for rank in (0, 1):
         store.apply(beat(rank, 64 * 10**9, step=9), 64.0)
-    store.apply(wire.RunState(64 * 10**9, "running"), 64.0)
+    store.supervise(Supervision("running"), 64.0)
     assert frame_at(store, 64.0).unobserved_s is None
 
 

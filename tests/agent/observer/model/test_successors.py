@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
-from ddptop.agent.observer.model.situation import Liveness
+from ddptop.agent.observer.model.situation import Liveness, Supervision
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Process, Row
 from ddptop.agent.run.rundir import Ended, Member, Run
@@ -48,7 +48,7 @@ class World:
     now: float = 100.0
     generation: int = 0
     ranks: list[Rank] = field(default_factory=lambda: [Rank() for _ in range(WORLD)])
-    told: wire.RunState | None = None
+    told: Supervision | None = None
     old: Store = field(default_factory=lambda: Store(RUN))
 
     def do(self, act: str, rank: int) -> None:
@@ -82,7 +82,7 @@ class World:
                 self.ranks[rank].up = self.ranks[rank].alive = True
                 self.look()
             case "over" if all(each.up and not each.alive for each in self.ranks):
-                self.told = wire.RunState(1, "failed" if rank else "finished")
+                self.told = Supervision("failed" if rank else "finished")
         self.speak()
 
     def is_well(self, one: Rank) -> bool:
@@ -100,7 +100,7 @@ class World:
                 )  # fmt: skip
                 self.old.apply(one.beat, self.now)
         if self.told is not None:
-            self.old.apply(self.told, self.now)
+            self.old.supervise(self.told, self.now)
 
     def members(self) -> dict[int, Member]:
         """Return the ranks' records."""
@@ -134,7 +134,7 @@ class World:
                 fresh.recall(one.beat, self.now)
         self.look(fresh)
         if self.told is not None:
-            fresh.apply(self.told, self.now)
+            fresh.supervise(self.told, self.now)
         for one in self.ranks:
             if one.beat is not None and one.alive and not one.stopped and not one.deaf:
                 fresh.apply(one.beat, self.now)

@@ -13,6 +13,7 @@ from support.fakes.observers import observed
 from ddptop.agent import wire
 from ddptop.agent.end import survey
 from ddptop.agent.observer.model.run_model import SURVEY_S, RunModel
+from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.observer.model.turns import LOOKED_UP, Turns
 from ddptop.agent.run.rundir import Member, Run, RunDir
 
@@ -64,7 +65,7 @@ def test_of_a_large_group_that_is_not_heard_some_are_looked_up_at_a_time() -> No
             return looked_up
 
         def hear() -> None:
-            model.store.apply(wire.RunState(1, "running"), time.time())
+            model.store.supervise(Supervision("running"), time.time())
 
         assert surveys(1) == [world]
         hear()

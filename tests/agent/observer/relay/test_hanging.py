@@ -22,6 +22,7 @@ from ddptop.agent.observer.inspection import work
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.intervals import Finding
+from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.observer.relay import hanging
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.hanging import Hanging
@@ -260,7 +261,7 @@ def test_a_run_of_which_a_rank_has_failed_is_not_looked_at(
         monkeypatch.setattr(relay._hanging, "turn", look)
         monkeypatch.setattr(relay._verdicts, "turn", turn)
         until(lambda: looks, "a look")
-        relay.publish(wire.RunState(time.time_ns(), "running", cause="rank 0: ValueError"))
+        relay.supervise(Supervision("running", cause="rank 0: ValueError"))
         before = len(seconds)
         until(lambda: len(seconds) >= before + 4, "three turns more")
     assert seconds[before + 1] == seconds[before + 3]

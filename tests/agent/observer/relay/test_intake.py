@@ -63,7 +63,7 @@ def test_garbage_is_counted_and_left_out(new_run: Callable[..., RunDir]) -> None
         rank.fill()
         rank.publish(wire.TOPIC_STEPS, *(bytes([n % 256]) * (n % 50) for n in range(200)))
         rank.publish(wire.TOPIC_STEPS, steps(0, 2**64 - 2), steps(9, 1), wire.Steps(0, ()))
-        rank.publish(wire.TOPIC_EVENT, wire.RunState(0, "failed"), wire.Event(2**64 - 1, "late"))
+        rank.publish(wire.TOPIC_EVENT, wire.Verdicts(0), wire.Event(2**64 - 1, "late"))
         rank.publish(wire.TOPIC_EVENT, wire.Verdicts(1), wire.encode(wire.Newest(())))
         rank.publish(wire.TOPIC_BEAT, wire.Beat(0, 1, "running", "x" * 2**19, 1, None, 1))
         rank.publish(wire.TOPIC_HELLO, msgspec.structs.replace(hello(0), generation=2**60))

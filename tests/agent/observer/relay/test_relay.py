@@ -21,6 +21,8 @@ from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere
+from ddptop.agent.observer.model.situation import Supervision
+from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.service import service
@@ -63,12 +65,7 @@ def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlo
             rank.fill()
         looker = onlooker(directory, b"")
         expected = []
-
-        def is_subscribed() -> bool:
-            relay.publish(wire.RunState(1, "running"))
-            return bool(looker.listen())
-
-        until(is_subscribed, "the subscription")
+        until(looker.listen, "the subscription")
         for rank in group:
             number = rank.rank
             for topic, message in (
@@ -78,7 +75,7 @@ def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlo
                 (wire.TOPIC_SUMMARY, summary(number, 1)),
             ):
                 expected.append((wire.topic_of(topic, number), rank.publish(topic, message)[0]))
-            rank.publish(wire.TOPIC_BEAT, beat(7, 7), b"noise", wire.RunState(9, "failed"))
+            rank.publish(wire.TOPIC_BEAT, beat(7, 7), b"noise", wire.Verdicts(9))
             expected.append((wire.TOPIC_EVENT, rank.publish(wire.TOPIC_EVENT, wire.Event(number, "text", number))[0]))
         relay.events.say("its own word")
         looker.await_all(*expected)
@@ -92,16 +89,14 @@ def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlo
 def test_a_cause_is_told_when_it_is_known(
     new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once, and not with the state of the run that is sent every second, which is never due here."""
-    monkeypatch.setattr(relay_module, "EVERY_S", 1e6)
+    """At once, and not with the next frame, which is never due here."""
+    monkeypatch.setattr(frames, "EVERY_S", 1e6)
     directory = new_run(world=1)
     with relayed(directory) as relay:
-        relay.publish(wire.RunState(1, "running"))
-        looker = onlooker(directory, wire.TOPIC_STATE)
-        until(looker.listen, "the greeting")
-        told = wire.RunState(2, "running", cause="rank 0: ValueError: no")
-        relay.publish(told)
-        looker.await_all((wire.TOPIC_STATE, wire.encode(told)))
+        looker = onlooker(directory, wire.TOPIC_RUN)
+        until(looker.listen, "the first frame")
+        relay.supervise(Supervision("running", cause="rank 0: ValueError: no"))
+        until(lambda: looker.run_frame().cause == "rank 0: ValueError: no", "a frame with the cause")
 
 
 def test_the_end_of_a_script_wakes_who_looks_after_the_run(
@@ -124,11 +119,10 @@ def test_the_end_of_a_script_wakes_who_looks_after_the_run(
 
 
 def test_a_newcomer_knows_all_at_once(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
-    """The newest of each rank, the state and the verdicts come without another word of the ranks."""
+    """The newest of each rank and the run come without another word of the ranks."""
     directory = new_run(world=2, nodes=2)
-    with ranks(directory, 2) as group, relayed(directory) as relay:
-        first = onlooker(directory, b"beat/", wire.TOPIC_NEWEST, wire.TOPIC_STATE, wire.TOPIC_VERDICTS)
-        relay.publish(wire.RunState(1, "running"))
+    with ranks(directory, 2) as group, relayed(directory):
+        first = onlooker(directory, b"beat/", wire.TOPIC_NEWEST)
         for rank in group:
             rank.meet()
             rank.publish(wire.TOPIC_HELLO, hello(rank.rank))
@@ -141,8 +135,8 @@ def test_a_newcomer_knows_all_at_once(new_run: Callable[..., RunDir], onlooker: 
                 return (topic, payload) in first.listen()
 
             until(is_heard, "the beat")
-        late = onlooker(directory, wire.TOPIC_NEWEST, wire.TOPIC_STATE, wire.TOPIC_VERDICTS)
-        until(lambda: {b"newest", b"state", b"verdicts"} <= {topic for topic, _ in late.listen()}, "the greeting")
+        late = onlooker(directory, wire.TOPIC_NEWEST, wire.TOPIC_RUN)
+        until(lambda: {b"newest", b"run"} <= {topic for topic, _ in late.listen()}, "the greeting")
         (together,) = (payload for topic, payload in late.heard if topic == b"newest")
         assert newest(together) == [hello(0), summary(0, 5), hello(1), beat(1, 2), summary(1, 5)]
 

@@ -240,7 +240,7 @@ def test_verdicts_are_published_and_recorded_over_a_takeover(
         for finish in (False, True):
             with relayed(directory, finish=finish), zmq.Context() as context, context.socket(zmq.SUB) as looking:
                 looking.linger = 0
-                looking.subscribe(wire.TOPIC_VERDICTS)
+                looking.subscribe(wire.TOPIC_RUN)
                 looking.connect(directory.address("observer", "pub"))
                 for rank in group:
                     rank.meet()
@@ -251,8 +251,8 @@ def test_verdicts_are_published_and_recorded_over_a_takeover(
                 def is_told() -> bool:
                     group[1].publish(wire.TOPIC_BEAT, sick)
                     while looking.poll(100):  # used at once
-                        message = wire.read_telemetry(looking.recv_multipart()[1])  # likewise
-                        assert isinstance(message, wire.Verdicts)
+                        message = wire.read_frame(looking.recv_multipart()[1])  # likewise
+                        assert isinstance(message, wire.RunFrame)
                         told[:] = message.verdicts  # noqa: B023 # likewise
                         words.append(len(told))  # noqa: B023 # likewise
                         if told:  # noqa: B023 # likewise
