@@ -357,7 +357,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thing that is wrong with the run, from its beginning to its end, as the observer judges it."""
 
     number: Count
-    """Consecutive number of the verdict in its run, from 1: the same as long as the same is told."""
+    """Consecutive number of the verdict in its run, from 1: the same as long as the same is told. 0: none yet."""
     kind: Name
     """`slow_rank`, `slow_host`, `taking_turns`, `unequal_work`, `input_bound`, `no_core`, `communication_bound`,
     `memory_creep`, `no_communication`, `diverged`, `hang`, `standing` or `health`. `standing` accuses nobody: the run
@@ -398,6 +398,8 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`memory_creep`: what grew and what holds it, one line. Empty: not known."""
     said_at_ns: Moment | None = None
     """When it was first told, some time after its beginning. None: of an observer that does not say it."""
+    urgent: bool = False
+    """True for what ends the training, or makes it useless, if nobody acts."""
 
     @property
     def told_at_ns(self) -> int:

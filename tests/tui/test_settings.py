@@ -258,5 +258,5 @@ def test_thresholds_decide_what_is_told() -> None:
     assert [state(5.0), state(5.0, stalled_s=4.0)] == ["running", "stalled"]
     changes = Changes(verdict_share=0.2)
     for share, told in ((0.15, None), (0.25, 0.25), (0.15, 0.15), (0.1, None)):
-        changes.note_verdicts(wire.Verdicts(1, (wire.Verdict(1, "slow_rank", "…", 1, rank=0, share=share),)))
+        changes.note_verdicts(1, (wire.Verdict(1, "slow_rank", "…", 1, rank=0, share=share),))
         assert (changes.verdicts[0].share if changes.verdicts else None) == told, "once shown it does not come and go"

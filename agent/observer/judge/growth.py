@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
-from ddptop.agent.observer.judge.intervals import Finding, Reason
+import msgspec
+
+from ddptop.agent.observer.judge.intervals import Reason
 from ddptop.agent.text import plural, size
-from ddptop.agent.wire import LEAST, LEAST_OBJECTS, MemoryUse, ObjectKind, Resident
+from ddptop.agent.wire import LEAST, LEAST_OBJECTS, MemoryUse, ObjectKind, Resident, Verdict
 
 NOISE: Final = 8 << 20
 """Bytes by which resident memory may grow and nobody is to blame, besides those that were freed and that the C library
@@ -28,9 +30,9 @@ class Cause(Reason):
     grew: int = field(default=0, compare=False)
     """Bytes by which that memory grew; a verdict does not have them."""
 
-    def added_to(self, finding: Finding) -> Finding:
+    def added_to(self, finding: Verdict) -> Verdict:
         """Return the finding with its cause."""
-        return replace(finding, text=f"{finding.text} · {self.text}", line=self.line, cause=self.text)
+        return msgspec.structs.replace(finding, text=f"{finding.text} · {self.text}", line=self.line, cause=self.text)
 
 
 def cause_of(use: MemoryUse) -> Cause | None:

@@ -1,21 +1,26 @@
-"""Verdicts with a beginning, an end and a number, made of what is found from moment to moment. Pure and bounded."""
+"""Verdicts with a beginning, an end and a number, made of what is found from moment to moment. Pure and bounded.
+
+What is found is a `Verdict` without a number; here it gets one, which it keeps until it ends.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from ddptop.agent.wire import Hang, Verdict
+from ddptop.agent.wire import Verdict
 
 RENEWED_NS: Final = 1_000_000_000
 """The figures of a verdict that goes on change no more often than this, so that its line can be read."""
 RESUMED_NS: Final = 90_000_000_000
 """Nanoseconds that a verdict of a former observer goes on without being found again: the slowest takes a minute."""
+RECORDED_NS: Final = 10_000_000_000
+"""Nanoseconds between two records of a verdict of which only the figures change."""
 MOST: Final = 4096
-"""Accusations whose last end is remembered."""
+"""Accusations whose last end is remembered, and changes that wait."""
 
 _FIRST: Final = ("hang", "health")
 """Kinds that come before all others: a run that hangs does nothing else."""
@@ -30,7 +35,9 @@ _OF_THE_GROUP: Final = frozenset({"health", "hang", "standing"})
 class _Open:
     verdict: Verdict
     renewed_ns: int
-    urgent: bool
+    recorded: Verdict
+    """Its last form among the changes."""
+    recorded_ns: int
     resumed_ns: int | None = None
     """For one of a former observer that was not found again yet: the time from which it goes on here."""
 
@@ -43,22 +50,25 @@ class Intervals:
         self._next = first
         self.generation = generation
         self._open: dict[Accusation, _Open] = {}
-        self._ended: list[Verdict] = []
+        self._changes: list[Verdict] = []
         self._until: dict[Accusation, int] = {}
         """When each was over last."""
 
-    def resume(self, verdicts: Iterable[Verdict]) -> None:
+    def resume(self, verdicts: Iterable[Verdict], now_ns: int) -> None:
         """Go on with the last verdicts of another observer; one that is not found again within `RESUMED_NS` is over."""
         for verdict in verdicts:
             self._next = max(self._next, verdict.number + 1)
-            if verdict.until_at_ns is None and verdict.generation == self.generation:
-                self._open[accusation_of(verdict)] = _Open(
-                    verdict, 0, verdict.kind in ("health", "hang"), resumed_ns=-1
-                )
+            if verdict.until_at_ns is not None:
+                continue
+            if verdict.generation == self.generation:
+                self._open[accusation_of(verdict)] = _Open(verdict, 0, verdict, 0, resumed_ns=-1)
+            else:
+                # Its ranks had gone before this observer came.
+                self._note(msgspec.structs.replace(verdict, until_at_ns=max(now_ns, verdict.since_at_ns)))
 
-    def update(self, findings: Iterable[Finding], ceased: Mapping[str, int | None], now_ns: int) -> None:
+    def update(self, findings: Iterable[Verdict], ceased: Mapping[str, int | None], now_ns: int) -> None:
         """Take in what is found at this moment, and by kind when what was found before ceased."""
-        found: dict[Accusation, Finding] = {}
+        found: dict[Accusation, Verdict] = {}
         for finding in findings:
             found.setdefault(accusation_of(finding), finding)
         for accusation, each in list(self._open.items()):
@@ -75,81 +85,78 @@ class Intervals:
             else:
                 self._close(accusation, until if has_ceased else now_ns, now_ns)
         for accusation, finding in found.items():
-            self._tell(accusation, finding, now_ns)
+            if (known := self._open.get(accusation)) is None:
+                self._begin(accusation, finding, now_ns)
+            else:
+                self._renew(known, finding, now_ns)
 
     def close(self, at_ns: int) -> None:
         """End all that go on, at this time or when they were looked at last."""
         for accusation, each in list(self._open.items()):
             self._close(accusation, at_ns, max(at_ns, each.renewed_ns))
 
-    def ended(self) -> list[Verdict]:
-        """Return those that have ended since this was last asked."""
-        ended, self._ended = self._ended, []
-        return ended
+    def changes(self) -> list[Verdict]:
+        """Return those that have begun or ended since this was last asked, or that have other figures for a while."""
+        changes, self._changes = self._changes, []
+        return changes
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """Those that go on, the one that matters most first: what ends the training, then what costs most of it."""
-        order = sorted(self._open.values(), key=_weight)
-        return tuple(each.verdict for each in order)
+        return tuple(sorted((each.verdict for each in self._open.values()), key=_weight))
 
-    def _tell(self, accusation: Accusation, finding: Finding, now_ns: int) -> None:
-        known = self._open.get(accusation)
-        if known is not None:
-            known.resumed_ns = None
-            known.urgent = finding.urgent
-            if 0 <= now_ns - known.renewed_ns < RENEWED_NS:
-                return
-            number, since, said = known.verdict.number, known.verdict.since_at_ns, known.verdict.said_at_ns
-        else:
-            number, self._next = self._next, self._next + 1
-            since = min(max(finding.since_at_ns, self._until.get(accusation, 0)), now_ns)
-            said = max(0, now_ns)
-        verdict = Verdict(
-            number=number,
-            kind=finding.kind,
-            text=finding.text,
+    def _begin(self, accusation: Accusation, finding: Verdict, now_ns: int) -> None:
+        since = min(max(finding.since_at_ns, self._until.get(accusation, 0)), now_ns)
+        verdict = msgspec.structs.replace(
+            finding,
+            number=self._next,
             since_at_ns=max(0, since),
-            rank=finding.rank,
-            phase=finding.phase,
-            cost_ms=finding.cost_ms,
-            share=finding.share,
-            since_step=finding.since_step,
-            confidence=finding.confidence,
-            every=finding.every,
+            said_at_ns=max(0, now_ns),
             generation=self.generation,
-            hang=finding.hang,
-            host=finding.host,
-            line=finding.line,
-            line_ms=finding.line_ms,
-            line_share=finding.line_share,
-            cause=finding.cause,
-            said_at_ns=said,
         )
-        self._open[accusation] = _Open(verdict, now_ns, finding.urgent)
+        self._next += 1
+        self._open[accusation] = _Open(verdict, now_ns, verdict, now_ns)
+        self._note(verdict)
+
+    def _renew(self, known: _Open, finding: Verdict, now_ns: int) -> None:
+        known.resumed_ns, before = None, known.verdict
+        if not 0 <= now_ns - known.renewed_ns < RENEWED_NS:
+            known.renewed_ns = now_ns
+            known.verdict = msgspec.structs.replace(
+                finding,
+                number=before.number,
+                since_at_ns=before.since_at_ns,
+                said_at_ns=before.said_at_ns,
+                generation=self.generation,
+            )
+        if known.verdict != known.recorded and not 0 <= now_ns - known.recorded_ns < RECORDED_NS:
+            known.recorded, known.recorded_ns = known.verdict, now_ns
+            self._note(known.verdict)
 
     def _close(self, accusation: Accusation, until_ns: int, now_ns: int) -> None:
         verdict = self._open.pop(accusation).verdict
         until = max(verdict.since_at_ns, min(until_ns, max(now_ns, 0)))
-        self._ended.append(msgspec.structs.replace(verdict, until_at_ns=until))
-        del self._ended[:-MOST]
+        self._note(msgspec.structs.replace(verdict, until_at_ns=until))
         self._until.pop(accusation, None)
         self._until[accusation] = until
         if len(self._until) > MOST:
             del self._until[next(iter(self._until))]
 
+    def _note(self, verdict: Verdict) -> None:
+        self._changes.append(verdict)
+        del self._changes[:-MOST]
 
-def accusation_of(told: Finding | Verdict) -> Accusation:
+
+def accusation_of(told: Verdict) -> Accusation:
     """Return what is the same in a fault from moment to moment."""
     if told.kind in _OF_THE_GROUP:
         return told.kind, None, None
     return told.kind, (told.host or None) if told.rank is None else told.rank, told.phase
 
 
-def _weight(each: _Open) -> tuple[int, bool, float, int]:
-    verdict = each.verdict
-    first = _FIRST.index(verdict.kind) if each.urgent and verdict.kind in _FIRST else len(_FIRST)
-    return first, not each.urgent, -(verdict.cost_ms or 0.0), verdict.number
+def _weight(verdict: Verdict) -> tuple[int, bool, float, int]:
+    first = _FIRST.index(verdict.kind) if verdict.urgent and verdict.kind in _FIRST else len(_FIRST)
+    return first, not verdict.urgent, -(verdict.cost_ms or 0.0), verdict.number
 
 
 IN_WORDS: Final = {
@@ -169,39 +176,15 @@ MOST_SHARE: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong; the fields are those of `wire.Verdict`."""
-
-    kind: str
-    text: str
-    rank: int | None = None
-    phase: str | None = None
-    cost_ms: float | None = None
-    share: float | None = None
-    since_step: int | None = None
-    confidence: float | None = None
-    every: int | None = None
-    since_at_ns: int = 0
-    urgent: bool = False
-    """True for what ends the training, or makes it useless, if nobody acts."""
-    hang: Hang | None = None
-    host: str = ""
-    line: str = ""
-    line_ms: float | None = None
-    line_share: float | None = None
-    cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Reason:
     """The reason for a fault, which is looked for once the fault is told."""
 
     text: str
     """One line for its end."""
 
-    def added_to(self, finding: Finding) -> Finding:
+    def added_to(self, finding: Verdict) -> Verdict:
         """Return the finding with its reason."""
-        return replace(finding, text=f"{finding.text}: {self.text}")
+        return msgspec.structs.replace(finding, text=f"{finding.text}: {self.text}")
 
 
 def place(phase: str | None, *, backward_seen: bool) -> str:

@@ -1,4 +1,4 @@
-"""The judge of a run: the messages of its ranks go in, verdicts come out. Pure, and without a clock.
+"""The judge of a run: whole steps and the signs of life of its ranks go in, verdicts come out. Pure, without a clock.
 
 Whatever is given is taken or left out; nothing raises, and nothing grows with the length of the run.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.blocks import ROUNDS, STEPS
-from ddptop.agent.observer.judge.intervals import NO_CORE, Accusation, Finding, Intervals, Reason, accusation_of
-from ddptop.agent.observer.judge.join import StepJoin
+from ddptop.agent.observer.judge.intervals import NO_CORE, Accusation, Intervals, Reason, accusation_of
 from ddptop.agent.observer.judge.kinds.divergence import Divergence
 from ddptop.agent.observer.judge.kinds.health import Health
 from ddptop.agent.observer.judge.kinds.hosts import KIND as SLOW_HOST
@@ -30,19 +30,16 @@ _OF_STEPS: Final = ("slow_rank", "unequal_work", "input_bound", "communication_b
 class Judge:
     """Finds the faults of one run."""
 
-    def __init__(self, world: int, *, generation: int = 0, first: int = 1, known: Iterable[wire.Verdict] = ()) -> None:
+    def __init__(self, world: int, *, generation: int = 0, first: int = 1) -> None:
         """Know nothing of the ranks yet.
 
         Args:
             world: Number of ranks.
             generation: The restart count of the group that is judged; see `restart`.
             first: Number of the first new verdict.
-            known: Verdicts of the observer before this one. Those of them that go on are returned until they are found
-                again, with their numbers, or are over after a while; new ones are counted on from the last.
         """
         self._world = world
         self._intervals = Intervals(first, generation)
-        self._intervals.resume(known)
         self._heard_ns = self._now_ns = 0
         self._links = Links()
         self._begin()
@@ -55,54 +52,46 @@ class Judge:
         self._slow_host = SlowHost(self._hosts, ROUNDS if self._large else STEPS)
         self._no_core = NoCore(self._hosts, ROUNDS if self._large else STEPS)
         self._reasons: Mapping[Accusation, Reason] = {}
-        self._join = StepJoin(self._world)
         self._rounds = Rounds(self._world)
         self._memory = GroupMemory(self._world)
         self._health = Health(self._world)
         self._communication = Communication(self._world)
         self._divergence = Divergence(self._world)
         self._last: dict[int, int] = {}
-        """By rank, its newest record that was taken in."""
-        self._standing: Finding | None = None
+        """Of a large group, by rank, its newest record that was taken in."""
+        self._standing: wire.Verdict | None = None
         self._stood_until_ns: int | None = None
+
+    def resume(self, known: Iterable[wire.Verdict], now_ns: int) -> None:
+        """Go on with the verdicts of the observer before this one.
+
+        Those that go on are returned until they are found again, with their numbers, or are over after a while; those
+        of other processes are over.  New ones are counted on from the last.
+        """
+        self._intervals.resume(known, now_ns)
 
     @property
     def generation(self) -> int:
         """The restart count of the group that is judged."""
         return self._intervals.generation
 
-    def take(self, message: wire.Telemetry) -> None:
-        """Take in a message of a rank; those that say nothing of what is wrong are left out."""
-        if type(message) is wire.Steps:
-            self.steps(message.rank, message.steps, message.generation)
-        elif type(message) is wire.Summary:
-            self.summary(message)
-        elif type(message) is wire.Beat:
-            self.beat(message)
-        elif type(message) is wire.Checksums:
-            self.checksums(message)
+    def step(self, together: dict[int, wire.Step]) -> None:
+        """Take in the records that all ranks of a small group made of one step, in the order of the steps."""
+        self._heard_ns = max(self._heard_ns, *(record.end_at_ns for record in together.values()))
+        if self._judge.take(together):
+            self._follow()
 
-    def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
-        """Take in records of a rank, in order; one that comes again or too late is left out.
-
-        Of a large group only the records of `suspects` are used.
-        """
-        if generation != self.generation or not 0 <= rank < self._world:
+    def records(self, message: wire.Steps) -> None:
+        """Take in records of one of the `suspects` of a large group, in order; one that comes again is left out."""
+        if message.generation != self.generation or message.rank not in self._detail.places:
             return
-        if self._large and rank not in self._detail.places:
-            return
-        last = self._last.get(rank, -1)
-        for record in records:
-            if record.seq <= last:
-                continue
-            last = record.seq
-            self._heard_ns = max(self._heard_ns, record.end_at_ns)
-            if self._large:
-                self._detail.take(rank, record)
-            elif (together := self._join.take(rank, record)) is not None:
-                self._judge.take(together)
-                self._follow()
-        self._last[rank] = last
+        last = self._last.get(message.rank, -1)
+        for record in message.steps:
+            if record.seq > last:
+                last = record.seq
+                self._heard_ns = max(self._heard_ns, record.end_at_ns)
+                self._detail.take(message.rank, record)
+        self._last[message.rank] = last
 
     def _follow(self) -> None:
         self._slow_host.follow(self._judge.evidence)
@@ -148,7 +137,7 @@ class Judge:
             self._communication.take(message)
             self._no_core.take(message)
 
-    def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
+    def stand(self, finding: wire.Verdict | None, ceased_at_ns: int | None) -> None:
         """Take in what is known of a run that makes no steps, None where it makes some, and when it last began to."""
         self._standing, self._stood_until_ns = finding, ceased_at_ns
 
@@ -198,8 +187,11 @@ class Judge:
         """
         self._now_ns = now_ns
         health = self._health.finding(now_ns, self._judge.evidence.time_of)
-        candidates = (self._slow_host.finding, self._judge.finding, self._no_core.finding, self._judge.turns)
-        held_back = [each for each in candidates if each is not None and not self._slow_host.explains(each)]
+        host = self._slow_host.finding
+        candidates = (host, self._judge.finding, self._no_core.finding, self._judge.turns)
+        held_back = [
+            each for each in candidates if each is not None and not (host and self._slow_host.explains(host, each))
+        ]
         if self._communication.is_absent:
             held_back = [each for each in held_back if each.kind == "input_bound" and each.rank is None]
         if self._standing is not None and self._standing.kind == "hang":
@@ -222,29 +214,28 @@ class Judge:
         self._intervals.update(findings, ceased, now_ns)
         return self._intervals.verdicts
 
-    def _with_reason(self, finding: Finding) -> Finding:
+    def _with_reason(self, finding: wire.Verdict) -> wire.Verdict:
         reason = self._reasons.get(accusation_of(finding))
         return finding if reason is None else reason.added_to(finding)
 
-    def _on_hosts(self, finding: Finding) -> Finding:
+    def _on_hosts(self, finding: wire.Verdict) -> wire.Verdict:
         """Add what is known of the hosts, where the ranks are on several."""
         if finding.rank is not None and (host := self._hosts.of(finding.rank)):
             named = f"rank {finding.rank} ({host})"
             text = re.sub(rf"\brank {finding.rank}\b", lambda _: named, finding.text, count=1)
-            return replace(finding, text=text, host=host)
+            return msgspec.structs.replace(finding, text=text, host=host)
         if finding.kind == "communication_bound" and (remark := self._links.remark):
-            return replace(finding, text=f"{finding.text}; {remark}")
+            return msgspec.structs.replace(finding, text=f"{finding.text}; {remark}")
         return finding
 
-    def ended(self) -> list[wire.Verdict]:
-        """Return the verdicts that are over and were not returned before; asked after `verdicts`, each comes once."""
-        return self._intervals.ended()
+    def changes(self) -> list[wire.Verdict]:
+        """Return the verdicts that are to be recorded since this was last asked: new, over, or with other figures."""
+        return self._intervals.changes()
 
     def conclude(self) -> None:
         """Wait for nobody any more with what was noticed, because the ranks have ended."""
         self._health.is_over = True
 
-    def close(self, at_ns: int) -> list[wire.Verdict]:
-        """End what goes on, because the run has ended, and return it with what is over."""
+    def close(self, at_ns: int) -> None:
+        """End what goes on, because the run has ended."""
         self._intervals.close(at_ns)
-        return self._intervals.ended()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from ddptop.agent.observer.judge.intervals import Finding, Reason
+import msgspec
+
+from ddptop.agent.observer.judge.intervals import Reason
 from ddptop.agent.text import in_ms
-from ddptop.agent.wire import Frame, Looks
+from ddptop.agent.wire import Frame, Looks, Verdict
 
 MOST: Final = 0.6
 """Part of the difference that a function has which is named for it."""
@@ -49,14 +51,14 @@ class Line(Reason):
             return f"no line of its code stands out: {slower}"
         return f"{self.text} ({in_ms(self.share * cost_ms).removesuffix(' ms')} of {in_ms(cost_ms)})"
 
-    def added_to(self, finding: Finding) -> Finding:
+    def added_to(self, finding: Verdict) -> Verdict:
         """Return the finding with its line, and the part of its cost that this has at the moment."""
         cost_ms = finding.cost_ms or 0.0
         text = f"{finding.text} · {self.remark(cost_ms)}"
         if not self.text:
-            return replace(finding, text=text)
+            return msgspec.structs.replace(finding, text=text)
         line_ms, share = round(self.share * cost_ms, 3), round(self.share, 4)
-        return replace(finding, text=text, line=self.text, line_ms=line_ms, line_share=share)
+        return msgspec.structs.replace(finding, text=text, line=self.text, line_ms=line_ms, line_share=share)
 
 
 def line_of(culprit: Sequence[Looks], peer: Sequence[Looks], phase: str | None, cost_ms: float) -> Line | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -42,12 +42,13 @@ class Changes:
         self.verdicts: tuple[wire.Verdict, ...] = ()
         """Those that go on and are not hidden, the one that matters most first."""
         self.missing_steps = 0
+        """Steps until a rank can be said to be slow, about; 0 where one can."""
         self._named_from_ms: float | None = None
-        """Both as in `wire.Verdicts`."""
+        """Milliseconds a step from which a delay of any one rank would be found; None where none would, or one is."""
         self._going_on: dict[int, wire.Verdict] = {}
         """Verdicts that have begun and not ended, by number, the one that matters most first."""
         self._heard = False
-        """True once the observer has said which of them matters most; the record does not tell."""
+        """True once the judge has said which of them matters most; the record does not tell."""
         self._begun: dict[int, wire.Verdict] = {}
         """Verdicts as they were first shown, by number."""
         self._ended: dict[int, EventLine | None] = {}
@@ -111,9 +112,11 @@ class Changes:
                 self.add(EventLine(now, text, rank, _level(each)))
         self._ranks = ranks
 
-    def note_verdicts(self, now: wire.Verdicts) -> None:
+    def note_verdicts(
+        self, at_ns: int, verdicts: Sequence[wire.Verdict], missing_steps: int = 0, named_from_ms: float | None = None
+    ) -> None:
         """Take in all verdicts of a moment: what went on before and is none of them has ended by then."""
-        present = {verdict.number: verdict for verdict in now.verdicts}
+        present = {verdict.number: verdict for verdict in verdicts}
         for number in present.keys() & self._ended.keys():
             # The observer has been replaced meanwhile, and the new one has found again what the first one told.
             line = self._ended.pop(number)
@@ -122,15 +125,15 @@ class Changes:
         for number, verdict in self._going_on.items():
             if number in present:
                 continue
-            if verdict.since_at_ns > now.at_ns:
-                # It was read from the record, which was ahead of this message.
+            if verdict.since_at_ns > at_ns:
+                # It was read from the record of an observer whose clock was ahead.
                 present[number] = verdict
             else:
-                self._tell_end(number, now.at_ns)
-        for verdict in now.verdicts:
-            self._tell_line(verdict, now.at_ns)
+                self._tell_end(number, at_ns)
+        for verdict in verdicts:
+            self._tell_line(verdict, at_ns)
         self._going_on, self._heard = present, True
-        self.missing_steps, self._named_from_ms = now.missing_steps, now.named_from_ms
+        self.missing_steps, self._named_from_ms = missing_steps, named_from_ms
         self._show()
 
     def named_from_ms(self, step_ms: float | None) -> float | None:

@@ -1,13 +1,15 @@
 """What is known of one run.
 
-Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours write what is told, and
-`advance` what follows from the time that goes by; `framer` makes frames of it, and changes nothing.
+Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours take in what comes from the ranks, which
+the judge of the run has from here, and `advance` what follows from the time that goes by; `framer` makes frames of it,
+and changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,6 +28,9 @@ from ddptop.agent.run.states import ENDED, has_other_hosts
 from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.wire.frames import EventLine
 from ddptop.agent.wire.hosts import HostFrame
+
+if TYPE_CHECKING:
+    from ddptop.agent.observer.judge.judge import Judge
 
 RENEWED_S = 1.0
 """The numbers of a large group are added up no more often than this."""
@@ -48,6 +53,8 @@ class Store:
         self._thresholds = thresholds
         self.is_brief = brief
         """True where only the ranks that are watched send their records."""
+        self.judge: Judge | None = None
+        """The judge of the run; None where another host judges it, and of a run that has ended."""
         self._join = StepJoin(run.world)
         self.alignment = Alignment(run.world)
         self.ranks = {rank: self._new_rank(rank) for rank in range(run.world)}
@@ -74,7 +81,7 @@ class Store:
         """Take in one message from a rank or the observer."""
         # Nearly all are these, and a class pattern asks the metaclass of their classes.
         if type(message) is wire.Steps:
-            self._take_steps(message, now)
+            self.take_steps(message, now)
             return
         if type(message) is wire.Beat:
             self._take_beat(message, now)
@@ -88,7 +95,11 @@ class Store:
             case wire.Event(at_ns, text, rank, level):
                 self.changes.add(EventLine(at_ns / 1e9, text, rank, level))
             case wire.Verdicts():
-                self.changes.note_verdicts(message)
+                # As they were recorded at the end of a run.
+                self.changes.note_verdicts(message.at_ns, message.verdicts)
+            case wire.Checksums():
+                if self.judge is not None:
+                    self.judge.checksums(message)
 
     def supervise(self, supervision: Supervision, now: float) -> None:
         """Take in what the observer's main thread says of the run, once a second at least."""
@@ -106,14 +117,25 @@ class Store:
         self.alignment.clocks = shown.clock if shown.several else None
         self.hosts.set_clocks(self.ranks)
 
-    def _take_steps(self, message: wire.Steps, now: float) -> None:
+    def take_steps(self, message: wire.Steps, now: float, *, recorded: bool = False) -> None:
+        """Take in records of a rank, in order; of a small group whole steps go to the alignment and to the judge."""
         self._follow(message.generation, now)
         model = self.ranks.get(message.rank)
         if model is None:
             self.refused += 1
-        elif message.generation == self.generations.shown:
-            self._join_steps(message.rank, model.take(message.steps))
+            return
+        if message.generation != self.generations.shown:
+            return
+        if not recorded:
             model.heard_at = now
+        new, judge = model.take(message.steps, recorded=recorded), self.judge
+        if judge is not None and (recorded or judge.generation != message.generation):
+            judge = None
+        for step in () if self.is_brief else new:
+            if (together := self._join.take(message.rank, step)) is not None:
+                self.alignment.take(together)
+                if judge is not None:
+                    judge.step(together)
 
     def _take_beat(self, beat: wire.Beat, now: float) -> None:
         if beat.generation is not None:
@@ -126,8 +148,10 @@ class Store:
             return
         else:
             model.beat, model.heard_at, model.met = beat, now, True
+            if self.judge is not None:
+                self.judge.beat(beat)
 
-    def _take_summary(self, summary: wire.Summary, now: float) -> None:
+    def _take_summary(self, summary: wire.Summary, now: float, *, recorded: bool = False) -> None:
         self._follow(summary.generation, now)
         model = self.ranks.get(summary.rank)
         if model is None:
@@ -135,6 +159,8 @@ class Store:
         elif summary.generation == self.generations.shown:
             model.take_summary(summary)
             model.heard_at = now
+            if self.judge is not None and not recorded:
+                self.judge.summary(summary)
 
     def recall(self, recorded: wire.Telemetry, now: float) -> None:
         """Take in what is recorded: steps, of which earlier ones may have been left out, events, and of each rank who
@@ -145,10 +171,9 @@ class Store:
             return
         match recorded:
             case wire.Steps():
-                self._follow(recorded.generation, now)
-                if recorded.generation == self.generations.shown:
-                    new = self.ranks[recorded.rank].take(recorded.steps, recorded=True)
-                    self._join_steps(recorded.rank, new)
+                self.take_steps(recorded, now, recorded=True)
+            case wire.Summary():
+                self._take_summary(recorded, now, recorded=True)
             case wire.Hello():
                 model = self.ranks.get(recorded.rank)
                 if model is None or model.hello is None or recorded.generation > self.generations.shown:
@@ -215,7 +240,7 @@ class Store:
             return
         if not self.generations.is_begun(generation, self.run.world):
             return
-        self._expect(generation)
+        self.expect(generation)
         # Every rank's curve goes on from the same step, however far each had come.
         last = max(model.last_step for model in self.ranks.values())
         self.ranks = {rank: model.successor(last) for rank, model in self.ranks.items()}
@@ -233,12 +258,6 @@ class Store:
         model = RankModel(rank, self._thresholds)
         model.brief = self.is_brief
         return model
-
-    def _join_steps(self, rank: int, steps: list[wire.Step]) -> None:
-        for step in () if self.is_brief else steps:
-            together = self._join.take(rank, step)
-            if together is not None:
-                self.alignment.take(together)
 
     def _observe(self, now: float) -> None:
         """Take note that the observer is heard: that it was not tells nothing of the ranks."""
@@ -282,7 +301,7 @@ class Store:
         if members and self.generations.fall_back(newest):
             self.ranks = {rank: model.successor(model.last_step) for rank, model in self.ranks.items()}
             self._begin_anew()
-        self._expect(newest)
+        self.expect(newest)
         for rank, member in members.items():
             if rank in self.ranks and member.generation == self.generations.newest:
                 self.ranks[rank].member = member
@@ -297,7 +316,7 @@ class Store:
         )
         self._know_clocks()
 
-    def _expect(self, generation: int) -> None:
+    def expect(self, generation: int) -> None:
         """Await the ranks of a generation, where it is a new one: what those before said last tells nothing of them."""
         if generation > self.generations.newest:
             self.generations.newest = generation

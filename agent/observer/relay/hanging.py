@@ -19,7 +19,6 @@ from ddptop.agent.observer.judge.hang.classes import ENDED_S, STANDS_AT_EXIT
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.hang.verdict import Conclusion, at_exit
 from ddptop.agent.observer.judge.hang.watch import Watch
-from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.run.states import ranks_here
@@ -134,7 +133,7 @@ class Hanging:
         if found:
             self._watch.accept(at_exit({rank: ended.awaits for rank, ended in found.items()}), now_ns)
 
-    def finding(self) -> tuple[Finding | None, int | None]:
+    def finding(self) -> tuple[wire.Verdict | None, int | None]:
         """Return the fault of this moment, None where there is none, and the time at which the run went on last."""
         return self._watch.finding(self._clock()), self._watch.ceased_at_ns
 

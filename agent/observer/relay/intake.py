@@ -1,8 +1,9 @@
-"""What the ranks of this host publish: received once, checked, and handed on.
+"""What the ranks of this host publish: received once, checked, recorded, and taken into the model.
 
 Steps go to the recorder in the order of their numbers and without gaps: earlier records are asked for when a rank is
 found, and again whenever some are missing, and records that come meanwhile wait behind them.  The records of a large
-group come once a second, and at once only from those ranks that somebody looks at.
+group come once a second, and at once only from those ranks that somebody looks at.  All others that want a message, as
+the watch for hangs, find it in `heard`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control.events import Events
 from ddptop.agent.control.listening import Listener
+from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.relay.holds import Holds
-from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.record.recording import NOTHING
@@ -89,7 +90,7 @@ class Intake:
         owner: int,
         recorder: Recorder,
         fills: Fills,
-        repeating: Repeating,
+        store: Store,
         events: Events,
     ) -> None:
         _allow_files(world)
@@ -101,9 +102,12 @@ class Intake:
         self._world = world
         self._owner = owner
         self._fills = fills
-        self._repeating = repeating
+        self._store = store
         self._events = events
+        self.heard: deque[tuple[wire.Telemetry, bytes]] = deque()
+        """What has come, for others than the recorder and the model; steps where somebody `wants_steps`."""
         self._is_large = world > EACH_RECORD
+        self.wants_steps = self._is_large
         self._all = Listener(context, _LARGE if self._is_large else _SMALL, _UNREAD)
         self._near = Listener(context, (wire.TOPIC_STEPS,), _UNREAD)
         """Of a large group, for those ranks whose records are wanted at once."""
@@ -231,55 +235,54 @@ class Intake:
                     self.refused += 1
                     topic, frame = frame.bytes, receive(at_once, copy=False)
                 payload = frame.bytes
-                self._guarded(topic, payload)
                 size += len(payload)
+                try:
+                    if topic == wire.TOPIC_BATCH:
+                        self._take_batch(payload)
+                    else:
+                        self.take(wire.read_telemetry(payload), payload)
+                except wire.Unreadable:
+                    self.refused += 1
+                except Exception as error:  # a wall: no message may end the thread
+                    self._leave_out(error)
                 if size >= _MOST_TURN_BYTES:
                     break
         except zmq.Again:
             return False
         return True
 
-    def _guarded(self, topic: bytes, payload: bytes) -> None:
-        """Take in one message; an error costs only that message."""
-        try:
-            self._take(topic, payload)
-        except wire.Unreadable:
-            self.refused += 1
-        except Exception as error:  # a wall: no message may end the thread
-            self.refused += 1
-            if (kind := type(error).__name__) not in self._reported:
-                self._reported.add(kind)
-                self._events.say(f"a message was left out: {error!r:.200}", "warning")
+    def _leave_out(self, error: Exception) -> None:
+        self.refused += 1
+        if (kind := type(error).__name__) not in self._reported:
+            self._reported.add(kind)
+            self._events.say(f"a message was left out: {error!r:.200}", "warning")
 
-    def _take(self, topic: bytes, payload: bytes) -> None:
-        if topic == wire.TOPIC_BATCH:
-            batch = wire.read_numbers(payload)
-            if self._holds and (taken := self._holds.take(steps := wire.read_telemetry(payload))) is not steps:
-                payload = wire.encode(taken)
-            if self._is_sound(batch, payload):
-                self._take_steps(batch, payload)
+    def _take_batch(self, payload: bytes) -> None:
+        """Have the records of a second recorded; of a large group nobody else needs all of them."""
+        batch = wire.read_numbers(payload)
+        if self._holds and (taken := self._holds.take(steps := wire.read_telemetry(payload))) is not steps:
+            payload = wire.encode(taken)
+        if self._is_sound(batch, payload):
+            self._take_in_order(batch, payload)
+
+    def take(self, message: wire.Telemetry, payload: bytes) -> None:
+        """Take in one message of a rank, also as the observer of another host repeats it."""
+        if not self._is_sound(message, payload):
             return
-        message = wire.read_telemetry(payload)
-        if self._is_sound(message, payload):
-            self._hand_on(message, payload)
-
-    def take_from_elsewhere(self, message: wire.Telemetry, payload: bytes) -> None:
-        """Take in what the observer of another host repeats of one of its ranks."""
-        if self._is_sound(message, payload):
-            self._hand_on(message, payload)
-
-    def _hand_on(self, message: wire.Telemetry, payload: bytes) -> None:
         if (taken := self._holds.take(message)) is not message:
             message, payload = taken, wire.encode(taken)
-        self._repeating.take(message, payload)
-        if type(message) is wire.Checksums or (type(message) is wire.Summary and not self._is_large):
-            return
         if type(message) is not wire.Steps:
-            self.recorder.put(message, payload)
-        elif self._is_large:
-            self._repeating.take_in_order(message)
-        else:
-            self._take_steps(message, payload)
+            self.heard.append((message, payload))
+            if type(message) is not wire.Checksums and (type(message) is not wire.Summary or self._is_large):
+                self.recorder.put(message, payload)
+            self._store.apply(message, time.time())
+            return
+        if self.wants_steps:
+            self.heard.append((message, payload))
+        if not self._is_large:
+            self._take_in_order(message, payload)
+        elif message.generation <= self.generation:
+            self._store.take_steps(message, time.time())
 
     def _is_sound(self, message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> bool:
         if is_sound(message, len(payload), self._world, self.generation):
@@ -287,7 +290,7 @@ class Intake:
         self.refused += 1
         return False
 
-    def _take_steps(self, steps: Steps, payload: bytes) -> None:
+    def _take_in_order(self, steps: Steps, payload: bytes) -> None:
         refill = self._refills.get(steps.rank)
         if refill is None and self._misses(steps):
             refill = self._refills[steps.rank] = _Refill(self, steps.rank)
@@ -320,8 +323,12 @@ class Intake:
         if steps.generation == self.generation:
             newest = max([step.seq for step in steps.steps])
             self._next[steps.rank] = max(newest + 1, self._next.get(steps.rank, 0))
-        if not self._is_large and isinstance(steps, wire.Steps):
-            self._repeating.take_in_order(steps)
+        # One rank may claim that the next generation has begun.
+        if type(steps) is wire.Steps and not self._is_large and steps.generation <= self.generation:
+            try:
+                self._store.take_steps(steps, time.time())
+            except Exception as error:  # a wall: it costs a verdict, and never the record of those that follow
+                self._leave_out(error)
 
     def _ask(self) -> None:
         """Ask for the records before those that wait, once it is known which ones the file has."""

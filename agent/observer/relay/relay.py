@@ -13,9 +13,8 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Collection
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
@@ -28,6 +27,7 @@ from ddptop.agent.observer.hosts.link.side import Said
 from ddptop.agent.observer.hosts.role import LinkedHosts
 from ddptop.agent.observer.hosts.sides import News, ThisHost
 from ddptop.agent.observer.inspection.inspections import Inspections
+from ddptop.agent.observer.judge.kinds.memory_growth import KIND as MEMORY_GROWTH
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.model.situation import Circumstances, Supervision
 from ddptop.agent.observer.relay import frames
@@ -36,9 +36,7 @@ from ddptop.agent.observer.relay.frames import Frames
 from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.reasons import Reasons
-from ddptop.agent.observer.relay.repeating import Repeating
 from ddptop.agent.observer.relay.suspects import Suspects
-from ddptop.agent.observer.relay.verdicts import Make, RunVerdicts, judge_of
 from ddptop.agent.observer.service import service
 from ddptop.agent.observer.service.commands import Commands
 from ddptop.agent.observer.service.fills import Fills
@@ -52,6 +50,9 @@ from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 from ddptop.agent.run.switches import thresholds
 from ddptop.agent.wire import EACH_RECORD
+
+if TYPE_CHECKING:
+    from ddptop.agent.observer.judge.judge import Judge
 
 _log = logging.getLogger("ddptop.observer")
 
@@ -69,6 +70,19 @@ _NEWS: Final = ("state", "ending", "cause", "action", "waiting")
 _REQUESTER: Final = b"actions"
 _BUDGET: Final = b"budget"
 """Stand for the observer itself among those who ask ranks."""
+_OF_A_RANK: Final = ("slow_rank", "unequal_work", "no_core")
+"""Kinds of verdicts that accuse one rank of being slow."""
+
+MakeJudge = Callable[[int, int], "Judge"]
+"""Makes the judge of a number of ranks and a generation."""
+
+
+def judge_of(world: int, generation: int) -> Judge:
+    """Return the usual judge."""
+    # It needs NumPy, which takes a tenth of a second to load; the observer starts the ranks meanwhile.
+    from ddptop.agent.observer.judge.judge import Judge
+
+    return Judge(world, generation=generation)
 
 
 class Relay:
@@ -79,7 +93,7 @@ class Relay:
         context: zmq.Context[Any],
         directory: RunDir,
         run: Run,
-        judge: Make = judge_of,
+        judge: MakeJudge = judge_of,
     ) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self.requests = Requests()
@@ -90,8 +104,8 @@ class Relay:
         self._world = run.world
         self._following = Following()
         self._asked: queue.SimpleQueue[tuple[wire.Command, Collection[int], Replies]] = queue.SimpleQueue()
-        self._held: list[bool] = []
-        """For each rank that was heard, true where it is held; looked at once a second."""
+        self.circumstances = Circumstances()
+        """The circumstances of an action, as they are once a second; may be read from any thread."""
         self._supervision: Supervision | None = None
         self._is_news = False
         """True where that has changed in what is to be published at once."""
@@ -117,10 +131,21 @@ class Relay:
         database = directory.database if is_plain(directory.database) else None
         self._model = RunModel(directory, run, thresholds.of_user().thresholds, database)
         self._frames = Frames(self._model, run.world, self._service, self._recorder)
-        self._verdicts = RunVerdicts(run.world, self._common, self.events, judge)
-        self._reasons = Reasons(self._forwarding)
+        self._make_judge = judge
+        self._judge: Judge | None = None
+        self._has_judge = False
+        """True once it was made, or could not be."""
         self._judges = False
-        self._suspects = Suspects(directory, self._verdicts, self._fills, self._forwarding)
+        """True once it is known what earlier observers have found, so that verdicts can be told."""
+        self._verdicts: tuple[wire.Verdict, ...] = ()
+        """The verdicts of this moment."""
+        self._states: Sequence[wire.HostFrame] = ()
+        """The hosts of the run, as they are known."""
+        self._hang: wire.Verdict | None = None
+        """The newest hang of the present processes, or wait for a rank that works, also when it is over."""
+        self._reasons = Reasons(self._forwarding)
+        self._suspects = Suspects(directory, self._fills, self._forwarding)
+        self._budget = Budget(run.world)
         self._commands = Commands(
             directory, self._service, self.requests, self._forwarding, self._inspections, self._fills,
             self._recorder, self.hosts,
@@ -129,12 +154,8 @@ class Relay:
         self._newcomers: set[bytes] = set()
         """Topics to which somebody subscribes anew, and has not been sent what is known by now."""
         self._greeted_at = 0.0
-        self._repeating = Repeating(
-            run.world, self._service, self._newest, self._verdicts, self._hanging, self._suspects,
-            Budget(run.world), self._model, self._common, self.requests.arrived,
-        )  # fmt: skip
         self._intake = Intake(
-            context, run.world, directory.owner, self._recorder, self._fills, self._repeating, self.events
+            context, run.world, directory.owner, self._recorder, self._fills, self._model.store, self.events
         )
         self._looked_at = self._second_at = 0.0
         self._has_more = False
@@ -153,13 +174,6 @@ class Relay:
         """Messages of anybody that could not be read, or cannot be true."""
         parts = (self._service, self._forwarding, self._intake, self._recorder, self.hosts)
         return sum(part.refused for part in parts)
-
-    @property
-    def circumstances(self) -> Circumstances:
-        """The circumstances of an action; may be read from any thread."""
-        held, verdicts = self._held, self._verdicts
-        is_uneven = any(held) and not all(held)
-        return Circumstances(any(held), is_uneven, verdicts.hang, verdicts.blamed, verdicts.growing)
 
     @property
     def skipped(self) -> int:
@@ -241,12 +255,14 @@ class Relay:
 
     def _work(self) -> None:
         # What an earlier observer has recorded comes before what the ranks say now, as far as that can wait.
-        self._guarded("the recording", self._recall)
+        with self._wall("the recording"):
+            self._recall()
         poller = zmq.Poller()
         for each in (self._service.pub, self._service.cmd, self._forwarding.socket, self._wake):
             poller.register(each, zmq.POLLIN)
         while not self._closing.is_set():
-            self._guarded("waiting", self._wait, poller)
+            with self._wall("waiting"):
+                self._wait(poller)
             self._turn()
         self._turn()
         self._close()
@@ -288,22 +304,31 @@ class Relay:
             ("records of ranks", self._fills.take),
             ("newcomers", self._greet),
         ):
-            self._guarded(name, part)
+            with self._wall(name):
+                part()
         now = time.monotonic()
         if now >= self._due():
             self._looked_at, self._has_more = now, False
-            self._guarded("receiving", self._look)
-        self._guarded("silent ranks", self._forwarding.expire)
-        self._guarded("looks at ranks", self._inspections.turn)
-        self._guarded("waiting answers", self._service.send_more)
+            with self._wall("receiving"):
+                self._look()
+        for name, part in (
+            ("silent ranks", self._forwarding.expire),
+            ("looks at ranks", self._inspections.turn),
+            ("waiting answers", self._service.send_more),
+        ):
+            with self._wall(name):
+                part()
         if self._finishing.is_set() and not self._finished.is_set():
-            self._guarded("the end", self._finish)
+            with self._wall("the end"):
+                self._finish()
             self._finished.set()
-        self._guarded("publishing frames", self._frames.turn)
+        with self._wall("publishing frames"):
+            self._frames.turn()
 
-    def _guarded(self, name: str, part: Any, *given: object) -> None:
+    @contextlib.contextmanager
+    def _wall(self, name: str) -> Iterator[None]:
         try:
-            part(*given)
+            yield
         except Exception as error:  # a wall: an error costs one turn of one part
             self.faults += 1
             _log.exception("relay: %s", name)
@@ -342,20 +367,27 @@ class Relay:
     def _hear_hosts(self) -> None:
         """Take in what other hosts have sent, and find out what that makes of this one."""
         for news in self.hosts.turn(self._intake.generation, self._service.subscribed):
-            self._guarded("news of other hosts", self._take_news, news)
+            with self._wall("news of other hosts"):
+                self._take_news(news)
+        self._intake.wants_steps = self._world > EACH_RECORD or self._service.repeats(wire.Steps)
         self._hanging.unheard = self.hosts.unheard
-        self._repeating.repeats_newest = self.hosts.may_be_several
-        judged, self._repeating.judges = self._repeating.judges, self.hosts.judges
-        if judged and not self._repeating.judges:
+        judge = self._judge if self.hosts.judges else None
+        before, self._model.store.judge = self._model.store.judge, judge
+        if before is not None and judge is None:
             # The head does.
-            self._verdicts.pause(self._intake.generation, time.time_ns())
+            before.restart(self._intake.generation)
+            self._record_verdicts(before)
+            self._verdicts = ()
 
     def _take_news(self, news: News) -> None:
         match news:
             case sides.Heard():
-                # An event that was told without a link comes again with it.
-                if type(news.message) is not wire.Event or self._common.is_new(news.message):
-                    self._intake.take_from_elsewhere(news.message, news.payload)
+                if type(news.message) is not wire.Event:
+                    self._intake.take(news.message, news.payload)
+                elif self._common.is_new(news.message):
+                    # One that was told without a link comes again with it, perhaps at once.
+                    self._intake.take(news.message, news.payload)
+                    self._pass_on()
             case sides.Shown():
                 self._service.show(news.topic, news.payload)
             case sides.Answered():
@@ -373,7 +405,7 @@ class Relay:
             case Said():
                 self.events.say(*news)
             case sides.Known():
-                self._verdicts.hosts = news.hosts
+                self._states = news.hosts
                 self._model.store.know_hosts(news.hosts)
 
     def _send_replies(self) -> None:
@@ -394,9 +426,12 @@ class Relay:
         if self._intake.follow_elsewhere(member) if elsewhere else self._intake.follow(member):
             self._newest.begin(member.generation)
             self._suspects.restart()
-            self._verdicts.restart(member.generation)
+            if self._judge is not None:
+                self._judge.restart(member.generation)
+            if self._hang is not None and self._hang.generation != member.generation:
+                self._hang = None
             self._hanging.restart(member.generation)
-            self._repeating.generation = self._intake.generation
+        self._model.store.expect(member.generation)
         self._model.store.listen(member.rank, time.time())
         self._hanging.meet(member.rank, member.world)
         self._inspections.meet(member, elsewhere=elsewhere)
@@ -418,6 +453,7 @@ class Relay:
 
     def _greet(self) -> None:
         new = self._service.read_subscriptions()
+        self._intake.wants_steps = self._world > EACH_RECORD or self._service.repeats(wire.Steps)
         if not self.hosts.subscribe_up(new):
             self._newcomers |= new
         now = time.monotonic()
@@ -455,6 +491,36 @@ class Relay:
         """Take in what has arrived before an answer: it may be newer than what is known."""
         if not self._finished.is_set():
             self._has_more |= self._intake.drain()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Hand what has come from ranks to all that want it beside the model."""
+        heard, service = self._intake.heard, self._service
+        judges, are_several = self.hosts.judges, self.hosts.may_be_several
+        while heard:
+            message, payload = heard.popleft()
+            # By comparison: `isinstance` asks the metaclass of these classes, which takes ten times as long.
+            if type(message) is wire.Steps:
+                self._suspects.steps(message)
+            elif type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
+                if are_several:
+                    self._newest.note(message, payload)
+                self._hanging.note(message)
+                if type(message) is wire.Beat:
+                    if judges:
+                        self._budget.note(message)
+                    if message.state == "ended":
+                        # Its record then says why, and its process may take seconds to end.
+                        self.requests.arrived.set()
+            elif type(message) is wire.Event:
+                self._common.note(message)
+                service.publish(wire.TOPIC_EVENT, payload)
+                continue
+            else:
+                service.publish(wire.TOPIC_CHECKSUMS, payload)
+                continue
+            if service.repeats(type(message)):
+                service.repeat(message, payload)
 
     def _due(self) -> float:
         """Return the time of the next look at what the ranks have published.
@@ -479,15 +545,19 @@ class Relay:
     def _look(self) -> None:
         if self._finished.is_set():
             return
-        self._begin_to_judge()
+        with self._wall("judging"):
+            self._begin_to_judge()
         # Under overload there is no end of it, and commands must not wait.
         self._has_more = self._intake.drain()
+        with self._wall("what ranks have said"):
+            self._pass_on()
         now = time.monotonic()
         # Judged is all that has come, but under overload no later than half a second after it was due: who looks on
         # takes an observer for gone that says nothing for two.
         late_s = EVERY_S / 2 if self._has_more else 0.0
         if self._hanging.is_looking or now >= self._second_at + late_s:
-            self._guarded("looking for a hang", self._look_for_hang)
+            with self._wall("looking for a hang"):
+                self._look_for_hang()
         if now >= self._second_at + late_s:
             # A little less than a second, so that the look a second from now finds it due.
             self._second_at = now + EVERY_S - PERIOD_S / 2
@@ -505,73 +575,108 @@ class Relay:
 
     def _each_second(self) -> None:
         # An error of one part does not keep the others from their turn.
-        self._guarded("connections to ranks", self._intake.mend)
-        self._guarded("ranks not listened to", self._listen_again)
+        with self._wall("connections to ranks"):
+            self._intake.mend()
+        with self._wall("ranks not listened to"):
+            self._listen_again()
         self._take_supervision()
-        self._held = self._model.store.held
-        if self.hosts.judges:
-            self._verdicts.standstill = self._hanging.finding()
-            self._verdicts.turn(time.time_ns())
-            self._guarded("reasons for verdicts", self._look_for_reasons)
-            self._guarded("the budget", self._order_records)
-        self._show_verdicts()
+        if self._judges and self.hosts.judges:
+            self._judge_run(time.time_ns())
+            with self._wall("the budget"):
+                for rank, every in self._budget.turn():
+                    # Its signs of life say whether it obeys.
+                    self._forwarding.forward(_BUDGET, rank, wire.RecordEvery(0, every), lambda *_: None)
+        self._note_circumstances()
         if self._world > EACH_RECORD:
             if self._service.wants(wire.TOPIC_NEWEST):
                 for payload in self._newest.changes():
                     self._service.publish(wire.TOPIC_NEWEST, payload)
-            wanted = self._service.ranks_wanted() | (self._suspects.ask() if self.hosts.judges else frozenset())
+            wanted = self._service.ranks_wanted() | self._suspects.ask(self._model.store.judge)
             self.hosts.look_at(wanted)
             self._model.store.watch(wanted)
-            self._guarded("ranks in sight", self._intake.look_at, wanted)
-
-    def _look_for_reasons(self) -> None:
-        self._verdicts.reasons = self._reasons.turn(self._verdicts.now, self._verdicts.ordinary)
-
-    def _order_records(self) -> None:
-        for rank, every in self._repeating.budget.turn():
-            # Its signs of life say whether it obeys.
-            self._forwarding.forward(_BUDGET, rank, wire.RecordEvery(0, every), lambda *_: None)
+            with self._wall("ranks in sight"):
+                self._intake.look_at(wanted)
 
     def _begin_to_judge(self) -> None:
-        """Begin once a rank was found, or the run is over, and the verdicts of earlier observers can be read."""
-        found = self._intake.found or self._finishing.is_set()
-        judges = self.hosts.judges or self._finishing.is_set()
-        if not self._judges and found and judges and self._recorder.recorded_before is not None:
+        """Begin once a rank was found, or the run is over; tell once the verdicts of earlier observers can be read."""
+        is_over = self._finishing.is_set()
+        if self._judges or not (is_over or (self._intake.found and self.hosts.judges)):
+            return
+        if not self._has_judge:
+            self._has_judge = True
+            self._judge = self._model.store.judge = self._make_judge(self._world, self._intake.generation)
+        if self._recorder.recorded_before is not None:
             self._judges = True
-            known = [*self._recorder.verdicts_before, *self.hosts.reserved]
-            self._verdicts.begin(self._intake.generation, known, time.time_ns())
-            self._verdicts.turn(time.time_ns())
+            self._second_at = 0.0
+            if self._judge is not None:
+                self._judge.resume([*self._recorder.verdicts_before, *self.hosts.reserved], time.time_ns())
 
-    def _show_verdicts(self) -> None:
-        present = self._verdicts.now
-        if not self._judges:
-            if self._recorder.recorded_before is None and time.monotonic() < self._frames.known_by:
-                return
-            # Those of the observer before this one go on until they are judged anew.
-            present = tuple(verdict for verdict in self._recorder.verdicts_before if verdict.until_at_ns is None)
-        told = wire.Verdicts(time.time_ns(), present, self._verdicts.missing_steps, self._verdicts.named_from_ms)
-        self._model.store.apply(told, time.time())
+    def _judge_run(self, now_ns: int) -> None:
+        """Find what is wrong at this moment, for the model and the record, and look for the reasons."""
+        judge, self._verdicts = self._judge, ()
+        if judge is None:
+            return
+        with self._wall("judging"):
+            judge.hosts(self._states)
+            judge.stand(*self._hanging.finding())
+            self._verdicts = judge.verdicts(now_ns)
+        with self._wall("reasons for verdicts"):
+            judge.reasons(self._reasons.turn(self._verdicts, judge.ordinary() if self._verdicts else ()))
+        for line in judge.notes():
+            self.events.say(line)
+        self._record_verdicts(judge)
+        self._model.store.changes.note_verdicts(now_ns, self._verdicts, judge.missing_steps, judge.named_from_ms)
+
+    def _record_verdicts(self, judge: Judge) -> None:
+        changes = judge.changes()
+        for verdict in changes:
+            self._common.judge(verdict)
+        for verdict in (*changes, *self._verdicts):
+            if verdict.hang is not None and (verdict.kind == "hang" or verdict.hang.kind == "working"):
+                self._hang = verdict
+
+    def _note_circumstances(self) -> None:
+        held, verdicts = self._model.store.held, self._verdicts
+        slow = next((each.rank for each in verdicts if each.kind in _OF_A_RANK and each.rank is not None), None)
+        ordinary = () if slow is None or self._judge is None else self._judge.ordinary()
+        peer = next((rank for rank in ordinary if rank != slow), None)
+        self.circumstances = Circumstances(
+            any(held),
+            any(held) and not all(held),
+            self._hang,
+            None if slow is None or peer is None else (slow, peer),
+            next((each.rank for each in verdicts if each.kind == MEMORY_GROWTH), None),
+        )
 
     def _finish(self) -> None:
         self._intake.finish()
+        self._pass_on()
         told, at_ns = self.hosts.last_verdicts, self._over_at_ns or time.time_ns()
         if told is None:
-            self._begin_to_judge()
+            with self._wall("judging"):
+                self._begin_to_judge()
         if self._over:
-            self._verdicts.finish(at_ns)
+            with self._wall("judging"):
+                self._end_judging(at_ns)
             self._common.finish(at_ns)
             self._common.tell()
             # Who looks on, and who reads the record, is told what was wrong at the end, the same first.
-            self._recorder.add(wire.Verdicts(at_ns, self._verdicts.now if told is None else told))
-            self._show_verdicts()
+            self._recorder.add(wire.Verdicts(at_ns, self._verdicts if told is None else told))
         # Before the record ends: what was said last, of these verdicts too.
         self._send_events()
 
+    def _end_judging(self, at_ns: int) -> None:
+        if self._judge is not None and self._judges:
+            self._judge.conclude()
+            self._judge_run(at_ns)
+            self._judge.close(at_ns)
+            self._record_verdicts(self._judge)
+
     def _close(self) -> None:
         # The other hosts after the last replies, which may be for requesters there.
-        frame = partial(self._frames.turn, at_once=True)
         replies = self._send_replies, self._service.send_more
-        last = (self._send_events, frame, *replies, self.hosts.close)
+        last = (self._send_events, lambda: self._frames.turn(at_once=True), *replies, self.hosts.close)
         sockets = self._intake.close, self._forwarding.close, self._service.close
         for part in (self._fills.close, *last, *sockets):
-            self._guarded("closing", part)
+            with self._wall("closing"):
+                part()

@@ -6,13 +6,15 @@ A large group is judged from its summaries; the records of a rank are taken only
 from __future__ import annotations
 
 import contextlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.relay.verdicts import RunVerdicts
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding
 from ddptop.agent.run.rundir import RunDir
+
+if TYPE_CHECKING:
+    from ddptop.agent.observer.judge.judge import Judge
 
 DETAIL: Final = 300
 """Last records that a suspect is asked for."""
@@ -23,8 +25,8 @@ _DETAIL_BYTES: Final = 8 << 20
 class _Detail:
     """The last records of a suspect, for the judge; those that it publishes meanwhile wait behind them."""
 
-    def __init__(self, verdicts: RunVerdicts, rank: int) -> None:
-        self._verdicts = verdicts
+    def __init__(self, judge: Judge, rank: int) -> None:
+        self._judge = judge
         self._rank = rank
         self._waiting: list[wire.Steps] | None = []
         self._room = _DETAIL_BYTES
@@ -36,18 +38,18 @@ class _Detail:
         with contextlib.suppress(wire.Unreadable):
             answer = wire.read_answer(payload)
             if isinstance(answer, wire.Steps) and answer.rank == self._rank:
-                self._verdicts.take(answer)
+                self._judge.records(answer)
         return True
 
     def end(self, _: bytes | None) -> None:
         waiting, self._waiting = self._waiting or [], None
         for message in waiting:
-            self._verdicts.take(message)
+            self._judge.records(message)
 
     def add(self, message: wire.Steps) -> None:
         """Take in records that were published just now."""
         if self._waiting is None:
-            self._verdicts.take(message)
+            self._judge.records(message)
         elif len(self._waiting) < DETAIL and self._room > 0:
             self._waiting.append(message)
             self._room -= len(wire.encode(message))
@@ -56,9 +58,8 @@ class _Detail:
 class Suspects:
     """The ranks of a large group whose records the judge wants now; for use from one thread."""
 
-    def __init__(self, directory: RunDir, verdicts: RunVerdicts, fills: Fills, forwarding: Forwarding) -> None:
+    def __init__(self, directory: RunDir, fills: Fills, forwarding: Forwarding) -> None:
         self._directory = directory
-        self._verdicts = verdicts
         self._fills = fills
         self._forwarding = forwarding
         self._details: dict[int, _Detail] = {}
@@ -68,13 +69,16 @@ class Suspects:
         """Forget all: the ranks are other processes now."""
         self._details.clear()
 
-    def ask(self) -> frozenset[int]:
-        """Ask the ranks that have become suspects for their last records; return all suspects."""
-        suspects = self._verdicts.suspects
+    def ask(self, judge: Judge | None) -> frozenset[int]:
+        """Ask the ranks that have become suspects of the judge for their last records; return all suspects."""
+        if judge is None:
+            self._details.clear()
+            return frozenset()
+        suspects = judge.suspects()
         for rank in self._details.keys() - suspects:
             del self._details[rank]
         for rank in suspects - self._details.keys():
-            detail = self._details[rank] = _Detail(self._verdicts, rank)
+            detail = self._details[rank] = _Detail(judge, rank)
             fill = wire.encode(wire.Fill(1, 0, DETAIL))
             if not (
                 self._forwarding.is_there(rank)

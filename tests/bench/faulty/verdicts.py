@@ -260,14 +260,16 @@ def judge(
 
     And each verdict as it was last, with the step and the time at which it was first told.
     """
+    from ddptop.agent.observer.judge.join import StepJoin
     from ddptop.agent.observer.judge.judge import Judge
 
-    judgement = Judge(world)
+    join, judgement = StepJoin(world), Judge(world)
     told: Said | None = None
     changes: list[tuple[int, int, Said | None]] = []
     by_number: dict[int, tuple[int, int, Verdict]] = {}
     for rank, step in records:
-        judgement.steps(rank, (step,), 0)
+        if (together := join.take(rank, step)) is not None:
+            judgement.step(together)
         verdicts = judgement.verdicts(step.end_at_ns)
         for verdict in verdicts:
             at_step, at_ns, _ = by_number.get(verdict.number, (step.step, step.end_at_ns, verdict))

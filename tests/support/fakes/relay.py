@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import zmq
 
-from ddptop.agent.observer.relay.relay import Relay
-from ddptop.agent.observer.relay.verdicts import Make, judge_of
+from ddptop.agent.observer.relay.relay import MakeJudge, Relay, judge_of
 from ddptop.agent.run.rundir import Member, Run, RunDir
 
 _LOOK_S = 0.05
@@ -19,7 +18,7 @@ _LOOK_S = 0.05
 def relayed(
     directory: RunDir,
     run: Run | None = None,
-    judge: Make = judge_of,
+    judge: MakeJudge = judge_of,
     *,
     finish: bool = True,
 ) -> Iterator[Relay]:

@@ -19,8 +19,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.hosts.link import branch
 from ddptop.agent.observer.hosts.link.branch import HEAD, Branch
 from ddptop.agent.observer.judge.judge import Judge
-from ddptop.agent.observer.relay.relay import Relay
-from ddptop.agent.observer.relay.verdicts import Make, judge_of
+from ddptop.agent.observer.relay.relay import MakeJudge, Relay, judge_of
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.base import BASE_VARIABLE
 from ddptop.agent.run.hosts import Listen, Rendezvous
@@ -40,7 +39,7 @@ class Host:
     ranks: list[Rank]
 
     @contextlib.contextmanager
-    def observed(self, judge: Make = judge_of, *, finish: bool = False) -> Iterator[Relay]:
+    def observed(self, judge: MakeJudge = judge_of, *, finish: bool = False) -> Iterator[Relay]:
         """Have an observer's relay here."""
         with relayed(self.directory, judge=judge, finish=finish) as relay:
             yield relay

@@ -12,8 +12,7 @@ import msgspec
 
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.hang.watch import Watch
-from ddptop.agent.observer.judge.intervals import Finding
-from ddptop.agent.wire import Beat, Frame, GroupCalls, Inspection, OpenCall, PastCall, Summary, Thread, Work
+from ddptop.agent.wire import Beat, Frame, GroupCalls, Inspection, OpenCall, PastCall, Summary, Thread, Verdict, Work
 
 BEGIN = 1_000 * ONE
 TICK_S = 0.1
@@ -132,7 +131,7 @@ class Run:
     step: int = 0
     calls: int = 0
     asked: list[tuple[int, ...]] = field(default_factory=list)
-    told: list[tuple[float, Finding]] = field(default_factory=list)
+    told: list[tuple[float, Verdict]] = field(default_factory=list)
     """Each finding that differs from the one before, with its time in seconds."""
     answer_s: float = 0.2
 
@@ -146,7 +145,7 @@ class Run:
             self.watch.progress.meet(rank, self.now_ns)
 
     @property
-    def hangs(self) -> list[Finding]:
+    def hangs(self) -> list[Verdict]:
         """The findings that say that the run hangs."""
         return [finding for _, finding in self.told if finding.kind == "hang"]
 
@@ -176,7 +175,7 @@ class Run:
             self.now_ns += int(min(TICK_S, seconds - done) * ONE)
             self._tick(where, done)
 
-    def until_told(self, seconds: float, where: Where) -> Finding:
+    def until_told(self, seconds: float, where: Where) -> Verdict:
         """Let time pass until something is told; return it, and fail after so many seconds."""
         before = len(self.told)
         for done in _ticks(seconds):
@@ -231,7 +230,7 @@ class Run:
         )
 
 
-def _essence(finding: Finding) -> Sequence[object]:
+def _essence(finding: Verdict) -> Sequence[object]:
     hang = finding.hang
     assert hang is not None
     return finding.kind, hang.kind, hang.ranks

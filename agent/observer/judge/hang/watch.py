@@ -22,7 +22,6 @@ from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.verdict import Case, Conclusion
 from ddptop.agent.observer.judge.hang.waits import BARRIERS, is_usual, waits_of
-from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.text import clean_line, span
 from ddptop.agent.wire import EACH_RECORD, GroupCalls, Inspection, OpenCall
 
@@ -221,19 +220,20 @@ class Watch:
         self._pause_s = AGAIN_S if self.conclusion is not None else min(AGAIN_S, 1.5 * self._pause_s)
         self._wait(now_ns, self._pause_s)
 
-    def finding(self, now_ns: int) -> Finding | None:
+    def finding(self, now_ns: int) -> wire.Verdict | None:
         """Return what is wrong at this moment, with the time that the run has stood."""
         if self.conclusion is None:
             return None
         conclusion, since_ns = self.conclusion, self.progress.since_ns or now_ns
         if self._apart is not None:
             since_ns = self._apart.since_ns
-        return Finding(
-            kind=conclusion.kind,
+        return wire.Verdict(
+            0,
+            conclusion.kind,
             # Names of the user's files and functions may be of any length.
-            text=f"{clean_line(conclusion.text)} · {span(max(0, now_ns - since_ns) / ONE)}",
+            f"{clean_line(conclusion.text)} · {span(max(0, now_ns - since_ns) / ONE)}",
+            since_ns,
             rank=conclusion.hang.ranks[0] if conclusion.hang.ranks else None,
-            since_at_ns=since_ns,
             urgent=conclusion.kind == "hang",
             hang=conclusion.hang,
         )

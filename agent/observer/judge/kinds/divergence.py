@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ddptop.agent.observer.judge.comparison import Difference, comparable, compare, left_aside, not_compared, sentence
-from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.text import plural
-from ddptop.agent.wire import MOST_MODULES, Checksums, ModuleSums
+from ddptop.agent.wire import MOST_MODULES, Checksums, ModuleSums, Verdict
 
 SETTLED_NS: Final = 3_000_000_000
 """Nanoseconds after which the checksums of a rank will not come any more: ranks send them ten times a second."""
@@ -107,7 +106,7 @@ class Divergence:
         notes, self._notes = self._notes, []
         return notes
 
-    def finding(self, now_ns: int) -> Finding | None:
+    def finding(self, now_ns: int) -> Verdict | None:
         """Return which ranks differ, where some do."""
         differed = any(module.differs for module in self._modules.values())
         ended_ns = 0
@@ -122,12 +121,13 @@ class Divergence:
             return None
         first = min(found, key=lambda each: each.step)
         ranks = first.difference.ranks
-        return Finding(
-            kind="diverged",
-            text=first.text,
+        return Verdict(
+            0,
+            "diverged",
+            first.text,
+            first.at_ns,
             rank=ranks[0] if len(ranks) == 1 else None,
             since_step=first.step,
-            since_at_ns=first.at_ns,
             urgent=True,
         )
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ddptop.agent.observer.judge.intervals import Finding
-from ddptop.agent.wire import Beat
+from ddptop.agent.wire import Beat, Verdict
 
 SETTLED_NS: Final = 1_500_000_000
 """Ranks tell once a second: whether it is one of them or all is known after this time."""
@@ -55,7 +54,7 @@ class Health:
         else:
             self._told.clear()
 
-    def finding(self, now_ns: int, time_of: Callable[[int], int | None]) -> Finding | None:
+    def finding(self, now_ns: int, time_of: Callable[[int], int | None]) -> Verdict | None:
         """Return what is wrong, once it is clear on which ranks; `time_of` gives the time of a step."""
         if not self._troubles:
             self._noticed_ns = None
@@ -70,12 +69,13 @@ class Health:
         trouble = self._troubles[began[0]]
         since = "" if first is None else f" since step {first:,}"
         at_ns = None if first is None else time_of(first)
-        return Finding(
-            kind="health",
-            text=f"{trouble.text}{since}{self._whose(began)}",
+        return Verdict(
+            0,
+            "health",
+            f"{trouble.text}{since}{self._whose(began)}",
+            min(self._troubles[rank].at_ns for rank in began) if at_ns is None else at_ns,
             rank=began[0] if len(began) == 1 else None,
             since_step=first,
-            since_at_ns=min(self._troubles[rank].at_ns for rank in began) if at_ns is None else at_ns,
             urgent=True,
         )
 

@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from ddptop.agent.observer.judge.blocks import Block, Evidence, Span
-from ddptop.agent.observer.judge.intervals import Finding, place
+from ddptop.agent.observer.judge.intervals import place
 from ddptop.agent.observer.judge.kinds.slow import CLEARLY, SlowRank, sees_backward
 from ddptop.agent.text import in_ms
-from ddptop.agent.wire import MOST_HOSTS, HostFrame
+from ddptop.agent.wire import MOST_HOSTS, HostFrame, Verdict
 
 KIND: Final = "slow_host"
 _FEWEST: Final = 2
@@ -101,7 +102,7 @@ class SlowHost:
         return None if self._judge is None else self._judge.ceased_at_ns
 
     @property
-    def finding(self) -> Finding | None:
+    def finding(self) -> Verdict | None:
         """The host that holds the group back at this moment."""
         if self._judge is None or (found := self._judge.finding) is None:
             return None
@@ -118,14 +119,13 @@ class SlowHost:
             f"{host}: {who} hold the group back by {in_ms(found.cost_ms)} a step{share}: "
             f"most in {where}, since step {found.since_step or 0:,}"
         )
-        return replace(found, kind=KIND, text=text, rank=None, host=host)
+        return msgspec.structs.replace(found, kind=KIND, text=text, rank=None, host=host)
 
-    def explains(self, rank: Finding) -> bool:
+    def explains(self, host: Verdict, rank: Verdict) -> bool:
         """Say whether a slow rank is slow because its host is, and not more so than the others there."""
-        found = self.finding
-        if found is None or rank.kind != "slow_rank" or rank.rank is None:
+        if rank.kind != "slow_rank" or rank.rank is None:
             return False
-        return self._hosts.of(rank.rank) == found.host and (rank.cost_ms or 0.0) <= CLEARLY * (found.cost_ms or 0.0)
+        return self._hosts.of(rank.rank) == host.host and (rank.cost_ms or 0.0) <= CLEARLY * (host.cost_ms or 0.0)
 
 
 FAR: Final = 4.0

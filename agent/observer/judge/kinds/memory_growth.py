@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.text import plural, size, span
-from ddptop.agent.wire import Beat
+from ddptop.agent.wire import Beat, Verdict
 
 KIND: Final = "memory_creep"
 CELL_S: Final = 5.0
@@ -104,7 +103,7 @@ class GroupMemory:
         """The growth with which that began: the stretch that is looked at moves on."""
         self._urgent = False
         self._heard_at_ns = 0
-        self.finding: Finding | None = None
+        self.finding: Verdict | None = None
         self.ceased_at_ns: int | None = None
         """When what was found before ceased."""
 
@@ -121,7 +120,7 @@ class GroupMemory:
         self._heard_at_ns = beat.at_ns
         self.finding = self._find()
 
-    def _find(self) -> Finding | None:
+    def _find(self) -> Verdict | None:
         """Tell of everybody, or of one rank; what is told stays the same as long as it can."""
         growths, world = self._growths, len(self._memory)
         before = (self._told_of_all, self._told)
@@ -147,11 +146,12 @@ class GroupMemory:
         whose = f"the memory of {of if named is None else f'rank {named}'}"
         left = "" if growth.left_s is None else f", full in about {span(growth.left_s)}"
         rate = f"{size(int(growth.bytes_per_s * 60))} a minute"
-        return Finding(
-            kind=KIND,
-            text=f"{whose} grows by {rate}, now {size(growth.bytes)}{left}, since step {since_step:,}",
+        return Verdict(
+            0,
+            KIND,
+            f"{whose} grows by {rate}, now {size(growth.bytes)}{left}, since step {since_step:,}",
+            self._first.since_at_ns,
             rank=named,
             since_step=since_step,
-            since_at_ns=self._first.since_at_ns,
             urgent=self._urgent,
         )

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddptop.agent.observer.judge.intervals import Finding
-from ddptop.agent.wire import Beat
+from ddptop.agent.wire import Beat, Verdict
 
 LEAST_STEPS: Final = 20
 LEAST_NS: Final = 5_000_000_000
@@ -62,7 +61,7 @@ class Communication:
         return self._world > 1 and not self._communicates and len(self._silent) == self._world
 
     @property
-    def finding(self) -> Finding | None:
+    def finding(self) -> Verdict | None:
         """The finding, once every rank has trained for long enough; None for a group of one."""
         if not self.is_absent or len(self._trained) < self._world:
             return None
@@ -71,9 +70,10 @@ class Communication:
             if self._has_group
             else "wrap the model in DistributedDataParallel, or check the script that started them"
         )
-        return Finding(
-            kind="no_communication",
-            text=f"these ranks do not communicate: {self._world:,} trainings of their own? · {advice}",
-            since_at_ns=min(self._begun_ns.values()),
+        return Verdict(
+            0,
+            "no_communication",
+            f"these ranks do not communicate: {self._world:,} trainings of their own? · {advice}",
+            min(self._begun_ns.values()),
             urgent=True,
         )

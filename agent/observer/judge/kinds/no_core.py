@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ddptop.agent.observer.judge.blocks import Block, Evidence, Span
 from ddptop.agent.observer.judge.crowding import crowding
-from ddptop.agent.observer.judge.intervals import NO_CORE, Finding
+from ddptop.agent.observer.judge.intervals import NO_CORE
 from ddptop.agent.observer.judge.kinds.hosts import HostsOfRanks
-from ddptop.agent.wire import Beat
+from ddptop.agent.wire import Beat, Verdict
 
 BEGINS: Final = 0.2
 """Part of a step without a core, beyond what is usual of the others, from which on it is told."""
@@ -33,7 +33,7 @@ class NoCore:
         self._rank: int | None = None
         self._since = 0, 0
         """The step it began with, and when."""
-        self.finding: Finding | None = None
+        self.finding: Verdict | None = None
         self.ceased_at_ns: int | None = None
 
     def take(self, beat: Beat) -> None:
@@ -63,14 +63,15 @@ class NoCore:
             self.ceased_at_ns = int(view[-lately].ends[0])
             return
         share = float(shares[-lately:, rank].mean())
-        self.finding = Finding(
-            kind=NO_CORE,
-            text=f"rank {rank} waits for a core ({share:.0%} of its step)",
+        self.finding = Verdict(
+            0,
+            NO_CORE,
+            f"rank {rank} waits for a core ({share:.0%} of its step)",
+            self._since[1],
             rank=rank,
             cost_ms=float((leads * step_ms).mean()),
             share=float(leads.mean()),
             since_step=self._since[0],
-            since_at_ns=self._since[1],
         )
 
     def _has_crowd(self, shares: NDArray[np.floating[Any]], evidence: Evidence, view: Sequence[Block]) -> bool:
@@ -86,14 +87,14 @@ class NoCore:
             self.ceased_at_ns = int(view[-lately].ends[0])
             return False
         share = float(shares[-lately:].mean())
-        self.finding = Finding(
-            kind=NO_CORE,
-            text=f"ranks wait for cores that they take from each other ({share:.0%} of a step): {self._crowd}",
-            rank=None,
+        self.finding = Verdict(
+            0,
+            NO_CORE,
+            f"ranks wait for cores that they take from each other ({share:.0%} of a step): {self._crowd}",
+            self._since[1],
             cost_ms=share * view[-1].step_ms,
             share=share,
             since_step=self._since[0],
-            since_at_ns=self._since[1],
         )
         return True
 

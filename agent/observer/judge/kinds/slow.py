@@ -26,7 +26,7 @@ from ddptop.agent.observer.judge.blocks import (
     median,
     middle,
 )
-from ddptop.agent.observer.judge.intervals import MOST_SHARE, Finding, place
+from ddptop.agent.observer.judge.intervals import MOST_SHARE, place
 from ddptop.agent.observer.judge.kinds.suspects import (
     Suspicion,
     first_step,
@@ -41,7 +41,7 @@ from ddptop.agent.observer.judge.kinds.suspects import (
 from ddptop.agent.observer.judge.kinds.turns import Turns
 from ddptop.agent.observer.judge.large import Detail
 from ddptop.agent.text import in_ms
-from ddptop.agent.wire import Step
+from ddptop.agent.wire import Step, Verdict
 
 CLEARLY: Final = 1.25
 """A suspicion replaces the present blame where its cost is so many times as high."""
@@ -77,13 +77,30 @@ class SlowRank:
         self._blame: _Blame | None = None
         self._blameless: dict[int, Block] = {}
         """By scale, the newest window up to which nothing was found; a long window stays the newest for many blocks."""
+        self._found: Suspicion | None = None
+        """The present blame, where it is not new, as it was found last."""
         self._turns = Turns()
-        self.finding: Finding | None = None
-        """The rank or phase that holds the group back at this moment; None where there is none, or none is known."""
-        self.turns: Finding | None = None
-        """The same of ranks that take turns at it."""
         self.ceased_at_ns: int | None = None
         """When what was found before ceased."""
+
+    @property
+    def finding(self) -> Verdict | None:
+        """The rank or phase that holds the group back at this moment; None where there is none, or none is known."""
+        blame = self._blame
+        if blame is None:
+            return None
+        view = list(self.evidence.windows[blame.scale])
+        found = self._found or suspect(blame.kind, blame.rank, view, self._span)
+        assert found is not None
+        rhythm, since = self._rhythm(blame)
+        return _in_words(replace(blame, since_step=since), found, view[-self._span.windows :], rhythm)
+
+    @property
+    def turns(self) -> Verdict | None:
+        """The same of ranks that take turns at it; a rank that is to blame, or batches that vary, say more."""
+        blame = self._blame
+        says_more = blame is not None and (blame.rank is not None or blame.kind == "unequal_work")
+        return None if says_more else self._turns.finding
 
     @property
     def turns_ceased_at_ns(self) -> int | None:
@@ -97,14 +114,13 @@ class SlowRank:
         enough = len(view) >= self._span.windows
         return named_from(list(view), self._span) if enough and self._blame is None else None
 
-    def take(self, together: dict[int, Step]) -> None:
-        """Take in the records that all ranks made of one step; in the order of the steps."""
-        if self.evidence.take(together):
-            self._turns.take(self.evidence.rows[-1])
-            self._deliberate()
-            # A rank that is to blame, or batches that vary, say more.
-            blamed = self._blame is not None and (self._blame.rank is not None or self._blame.kind == "unequal_work")
-            self.turns = None if blamed else self._turns.finding
+    def take(self, together: dict[int, Step]) -> bool:
+        """Take in the records that all ranks made of one step, in order; return whether there is a new block."""
+        if not self.evidence.take(together):
+            return False
+        self._turns.take(self.evidence.rows[-1])
+        self._deliberate()
+        return True
 
     def take_round(self, block: Block) -> None:
         """Take in what the ranks of a large group tell of one second."""
@@ -133,23 +149,19 @@ class SlowRank:
             views = self._views()
         before = self._blame
         if suspicion is None:
-            self._accuse(views)
+            for scale, view in views.items():
+                if self._blameless.get(scale) is view[-1]:
+                    continue
+                if (found := worst(view, scale, self._span)) is not None:
+                    self._blame = self._blamed(found, view, scale)
+                    break
+                self._blameless[scale] = view[-1]
         else:
             self._replace_if_worse(suspicion, views[1])
             self._follow_phase(views)
         if before is not None and self._blame is not before and self._blame is not None:
             self.ceased_at_ns = self._blame.since_at_ns
-        self.finding = self._told(suspicion if self._blame is before else None, views)
-
-    def _told(self, suspicion: Suspicion | None, views: dict[int, Sequence[Block]]) -> Finding | None:
-        blame = self._blame
-        if blame is None:
-            return None
-        view = views[blame.scale]
-        found = suspicion or suspect(blame.kind, blame.rank, view, self._span)
-        assert found is not None
-        rhythm, since = self._rhythm(blame)
-        return _in_words(replace(blame, since_step=since), found, view[-self._span.windows :], rhythm)
+        self._found = suspicion if self._blame is before else None
 
     def _rhythm(self, blame: _Blame) -> tuple[Rhythm | None, int]:
         """Return how often the delay comes, and the step it began with, as far as single records tell more."""
@@ -195,17 +207,6 @@ class SlowRank:
                 self._blame = replace(self._blamed(whole, view, scale), since_step=since, since_at_ns=at_ns)
                 return
 
-    def _accuse(self, views: dict[int, Sequence[Block]]) -> None:
-        for scale, view in views.items():
-            if self._blameless.get(scale) is view[-1]:
-                continue
-            found = worst(view, scale, self._span)
-            if found is None:
-                self._blameless[scale] = view[-1]
-            else:
-                self._blame = self._blamed(found, view, scale)
-                return
-
     def _time_of(self, step: int) -> int:
         at_ns = self.evidence.time_of(step)
         return int(self.evidence.windows[1][-1].ends[-1]) if at_ns is None else at_ns
@@ -245,7 +246,7 @@ def sees_backward(view: Sequence[Block]) -> bool:
     return any(block.phases[:, BACKWARD].any() for block in view)
 
 
-def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm: Rhythm | None) -> Finding:
+def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm: Rhythm | None) -> Verdict:
     kind, cost = blame.kind, suspicion.cost
     share = cost / max(_pace(blame, suspicion, view), 1e-9)
     amount = f"{in_ms(cost)} a step ({share:.0%})"
@@ -265,9 +266,11 @@ def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm
         text = f"all ranks wait for data: {amount}, {since}"
     else:
         text = f"communication bound: all ranks spend {amount} in collectives, {since}"
-    return Finding(
-        kind=kind,
-        text=text,
+    return Verdict(
+        0,
+        kind,
+        text,
+        blame.since_at_ns,
         rank=blame.rank,
         phase=blame.phase,
         cost_ms=round(max(0.0, cost), 3),
@@ -275,7 +278,6 @@ def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm
         since_step=blame.since_step,
         confidence=round(suspicion.confidence, 3),
         every=None if rhythm is None else rhythm.every,
-        since_at_ns=blame.since_at_ns,
     )
 
 

@@ -28,8 +28,9 @@ from ddptop.agent.observer.judge.blocks import (
     median,
     middle,
 )
-from ddptop.agent.observer.judge.intervals import MOST_SHARE, Finding, place
+from ddptop.agent.observer.judge.intervals import MOST_SHARE, place
 from ddptop.agent.text import in_ms
+from ddptop.agent.wire import Verdict
 
 KIND: Final = "taking_turns"
 BLOCKS: Final = 32
@@ -101,7 +102,7 @@ class Turns:
     def __init__(self) -> None:
         self._blocks: deque[_Lateness] = deque(maxlen=BLOCKS)
         self._told: _Told | None = None
-        self.finding: Finding | None = None
+        self.finding: Verdict | None = None
         self.ceased_at_ns: int | None = None
         """When what was found before ceased."""
 
@@ -156,23 +157,24 @@ class Turns:
         self.ceased_at_ns = int(known.ends[late[-1]]) if known is not None and len(late) else self._told.since_at_ns
         self._told = None
 
-    def _in_words(self, told: _Told, recent: _Lateness) -> Finding:
+    def _in_words(self, told: _Told, recent: _Lateness) -> Verdict:
         cost = max(0.0, _cost(recent))
         # Where not each step waits for all, the pace of the group is that of the ranks that are late.
         pace = max(recent.step_ms, middle(recent.others + recent.distance))
         share = min(cost / max(pace, 1e-9), MOST_SHARE)
         where = "" if told.phase is None else f", {place(told.phase, backward_seen=recent.backward_seen)}"
         agreeing = int((recent.lead > told.cost / 2).sum())
-        return Finding(
-            kind=KIND,
-            text=f"the ranks take turns being late: {in_ms(cost)} a step ({share:.0%}){where},"
+        return Verdict(
+            0,
+            KIND,
+            f"the ranks take turns being late: {in_ms(cost)} a step ({share:.0%}){where},"
             f" since step {told.since_step:,}",
+            told.since_at_ns,
             phase=told.phase,
             cost_ms=round(cost, 3),
             share=round(share, 4),
             since_step=told.since_step,
             confidence=round((agreeing + 1) / (len(recent.lead) + 2), 3),
-            since_at_ns=told.since_at_ns,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,8 +21,7 @@ from ddptop.agent.control import deadline
 from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.hosts import head as head_side
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
-from ddptop.agent.observer.relay.relay import Relay
-from ddptop.agent.observer.relay.verdicts import judge_of
+from ddptop.agent.observer.relay.relay import Relay, judge_of
 from ddptop.agent.record.recording import read_events, read_verdicts
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Rendezvous
@@ -199,8 +198,8 @@ def test_verdicts_are_the_head_s_at_both_hosts(runtime: Path, look: Look) -> Non
             super().__init__()
             self.heard = judged.setdefault(name, set())
 
-        def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
-            self.heard.add(rank)
+        def step(self, together: dict[int, wire.Step]) -> None:
+            self.heard.update(together)
 
         def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
             return (wire.Verdict(1, "slow_rank", f"by {len(self.heard)}", 1, rank=1),) if self.heard else ()
@@ -215,7 +214,7 @@ def test_verdicts_are_the_head_s_at_both_hosts(runtime: Path, look: Look) -> Non
         _met(one, two)
         lookers = [look(each, wire.TOPIC_RUN) for each in (one, two)]
         for host in (one, two):
-            host.ranks[0].publish(wire.TOPIC_STEPS, steps(host.ranks[0].rank, 0))
+            host.ranks[0].publish(wire.TOPIC_STEPS, steps(host.ranks[0].rank, 1))
         until(lambda: judged.get("one") == {0, 1}, "the judge of the head to hear all")
 
         def last(looker: Onlooker) -> bytes | None:
@@ -425,13 +424,15 @@ def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Pa
     class Judge(NoJudge):
         def __init__(self) -> None:
             super().__init__()
-            self.steps_of: set[int] = set()
+            self.heard: set[int] = set()
 
-        def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
-            self.steps_of.add(rank)
+        def beat(self, message: wire.Beat) -> None:
+            self.heard.add(message.rank)
 
         def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
-            return (wire.Verdict(1, "slow_rank", "rank 1 is slow", 1, rank=1),) if self.steps_of else ()
+            found = [wire.Verdict(0, "slow_rank", "rank 1 is slow", 1, rank=1)] if 1 in self.heard else []
+            self._intervals.update(found, {}, now_ns)
+            return self._intervals.verdicts
 
     with several(runtime, 1, 1) as (one, two), one.observed(judge=lambda *_: Judge(), finish=True) as head:
         head.events.say("said before the link by the head", rank=0)
@@ -442,7 +443,7 @@ def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Pa
             head.events.say("said by the head")
             branch.events.say("said by the branch", rank=1)
             two.ranks[0].publish(wire.TOPIC_EVENT, wire.Event(5, "of a rank", 1))
-            two.ranks[0].publish(wire.TOPIC_STEPS, steps(1, 0))
+            two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 1))
             until(lambda: [each.text for each in read_verdicts(two.directory.database)], "the verdict of the head")
             cable.cut()
             until(lambda: branch.hosts.role == "alone", "the branch to notice")

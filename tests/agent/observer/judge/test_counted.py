@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from support.fakes.groups import Group, Slowness, healthy, slow
+from support.fakes.judges import Judge
 
-from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.rank.records.sampling import next_sampled
 from ddptop.agent.wire import Step, Verdict
 

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes.groups import Group, slow
+from support.fakes.judges import Judge
 from support.values.hostile import structs
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.blocks import MOST_ROWS
-from ddptop.agent.observer.judge.intervals import Finding
-from ddptop.agent.observer.judge.judge import Judge
 
 LARGE = wire.EACH_RECORD + 2
 
@@ -103,7 +102,7 @@ def test_a_long_run_takes_no_more_than_a_short_one(ms):
         evidence = judge._judge.evidence
         assert sum(rows.table.size for rows in evidence.rows) <= 9 * (MOST_ROWS + 2 * 1024)
         assert all(len(windows) <= 128 for windows in evidence.windows.values())
-        assert len(judge._join._steps) <= 1
+        assert len(judge.join._steps) <= 1
 
 
 def test_records_that_come_again_or_late_count_once():
@@ -146,10 +145,10 @@ def test_nothing_holds_a_run_back_that_hangs():
         judge.steps(rank, (record,), 0)
     now = group.at_ns
     assert [each.kind for each in judge.verdicts(now)] == ["slow_rank"]
-    judge.stand(Finding("standing", "no step", since_at_ns=now, hang=wire.Hang("all_outside")), None)
+    judge.stand(wire.Verdict(0, "standing", "no step", now, hang=wire.Hang("all_outside")), None)
     assert [each.kind for each in judge.verdicts(now + 10**9)] == ["slow_rank", "standing"]
     hang = wire.Hang("stopped", (0,), where="train.py:3 main")
-    judge.stand(Finding("hang", "rank 0 hangs", rank=0, since_at_ns=now, urgent=True, hang=hang), None)
+    judge.stand(wire.Verdict(0, "hang", "rank 0 hangs", now, rank=0, urgent=True, hang=hang), None)
     (verdict,) = judge.verdicts(now + 2 * 10**9)
     assert (verdict.kind, verdict.rank, verdict.hang) == ("hang", 0, hang)
     judge.stand(None, now + 3 * 10**9)
@@ -170,10 +169,12 @@ def test_the_beginning_is_the_time_of_its_step():
     assert verdict.since_step is not None
     assert abs(verdict.since_step - 101) <= 2
     assert verdict.since_at_ns == ends[verdict.since_step]
-    (ended,) = judge.close(group.at_ns)
+    judge.close(group.at_ns)
+    (ended,) = judge.ended()
     assert ended.until_at_ns == group.at_ns
     assert msgspec.structs.replace(ended, until_at_ns=None) == verdict
-    assert judge.close(group.at_ns) == []
+    judge.close(group.at_ns)
+    assert judge.ended() == []
 
 
 def test_an_importer_of_the_agent_loads_no_numpy():

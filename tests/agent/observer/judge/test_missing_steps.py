@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.fakes.groups import Group, slow
-
-from ddptop.agent.observer.judge.judge import Judge
+from support.fakes.judges import Judge
 
 
 @pytest.mark.parametrize("usual", [0.1, 1.0, 10.0])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.fakes.groups import Group, Slowness, slow
-
-from ddptop.agent.observer.judge.judge import Judge
+from support.fakes.judges import Judge
 
 
 def named(judge: Judge, group: Group, steps: int, *more: Slowness) -> bool:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 from support.fakes.groups import Group, slow
+from support.fakes.judges import Judge
 
-from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.wire import Verdict
 
 

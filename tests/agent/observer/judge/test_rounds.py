@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from support.fakes.groups import Group, slow
+from support.fakes.judges import Judge
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.observer.judge.large import Rounds
 from ddptop.agent.wire import Verdict
 

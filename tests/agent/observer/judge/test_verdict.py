@@ -10,9 +10,9 @@ from functools import partial
 import msgspec
 import pytest
 from support.fakes.groups import Group, healthy, slow
+from support.fakes.judges import Judge
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.wire import Verdict
 
 MUCH_LATER = 10**18

@@ -32,12 +32,12 @@ def told(changes: Changes) -> list[tuple[float, str]]:
 def test_a_verdict_is_told_at_its_beginning_and_at_its_end_each_once():
     """However often it is repeated and its figures change; the lines have the times of the interval."""
     changes = Changes(0.0)
-    changes.note_verdicts(wire.Verdicts(5 * S, (verdict(1, 3),)))
-    changes.note_verdicts(wire.Verdicts(6 * S, (wire.Verdict(1, "slow_rank", "rank 1 is slower", 3 * S),)))
+    changes.note_verdicts(5 * S, (verdict(1, 3),))
+    changes.note_verdicts(6 * S, (wire.Verdict(1, "slow_rank", "rank 1 is slower", 3 * S),))
     assert changes.verdicts
     assert (changes.verdicts[0].text, changes.verdicts[0].since_at_ns) == ("rank 1 is slower", 3 * S)
     for at in (8, 9):
-        changes.note_verdicts(wire.Verdicts(at * S))
+        changes.note_verdicts(at * S, ())
     assert not changes.verdicts
     assert told(changes) == [(3, "rank 1 is slow"), (8, "no longer: rank 1 is slow")]
 
@@ -48,7 +48,7 @@ def test_the_line_of_code_behind_a_verdict_is_told_when_it_is_found():
     found = msgspec.structs.replace(verdict(1, 3), line="train.py:88 load", line_share=0.86)
     with_it = msgspec.structs.replace(verdict(2, 4), text="rank 2 is slow \u00b7 train.py:9 f", line="train.py:9 f")
     for at, present in ((5, (verdict(1, 3),)), (9, (found, with_it)), (10, (found, with_it))):
-        changes.note_verdicts(wire.Verdicts(at * S, present))
+        changes.note_verdicts(at * S, present)
     assert told(changes) == [
         (3, "rank 1 is slow"),
         (4, "rank 2 is slow \u00b7 train.py:9 f"),
@@ -63,8 +63,8 @@ def test_a_hang_is_told_with_how_long_it_lasted():
     changes = Changes(0.0)
     for at, age in ((12, 9), (13, 10)):
         verdict = wire.Verdict(1, "hang", f"{text} · {age} s", 3 * S, rank=1, hang=hang)
-        changes.note_verdicts(wire.Verdicts(at * S, (verdict,)))
-    changes.note_verdicts(wire.Verdicts(45 * S))
+        changes.note_verdicts(at * S, (verdict,))
+    changes.note_verdicts(45 * S, ())
     assert told(changes) == [(3.0, text), (45.0, f"over after 42 s: {text}")]
     assert [event.level for event in changes.events] == ["error", "info"]
 
@@ -92,10 +92,10 @@ def test_an_event_that_the_record_counts_is_one_line() -> None:
 def test_the_first_of_several_verdicts_is_shown_and_all_are_listed():
     """The observer's order is the order; what it leaves out has ended."""
     changes = Changes(0.0)
-    changes.note_verdicts(wire.Verdicts(5 * S, (verdict(2, 4), verdict(1, 3, share=None))))
+    changes.note_verdicts(5 * S, (verdict(2, 4), verdict(1, 3, share=None)))
     assert changes.verdicts
     assert changes.verdicts[0].rank == 2
-    changes.note_verdicts(wire.Verdicts(6 * S, (verdict(1, 3, share=None),)))
+    changes.note_verdicts(6 * S, (verdict(1, 3, share=None),))
     assert changes.verdicts[0].rank == 1
     assert told(changes) == [(3, "rank 1 is slow"), (4, "rank 2 is slow"), (6, "no longer: rank 2 is slow")]
 
@@ -105,7 +105,7 @@ def test_what_was_before_the_attach_stands_among_the_other_events():
     changes = Changes(0.0)
     for at in (1.0, 5.0, 9.0):
         changes.add(EventLine(at, f"event {at:.0f}", None, "info"))
-    changes.note_verdicts(wire.Verdicts(20 * S, (verdict(2, 7),)))
+    changes.note_verdicts(20 * S, (verdict(2, 7),))
     for recorded in (verdict(1, 2, 6), verdict(2, 7), verdict(1, 2, 6)):
         changes.recall_verdict(recorded)
     assert told(changes) == [
@@ -119,11 +119,11 @@ def test_what_was_before_the_attach_stands_among_the_other_events():
 def test_a_record_that_is_behind_or_ahead_of_the_observer():
     """A verdict ended meanwhile, or begun after the last message: each line once, whoever told first."""
     changes = Changes(0.0)
-    changes.note_verdicts(wire.Verdicts(10 * S))
+    changes.note_verdicts(10 * S, ())
     changes.recall_verdict(verdict(1, 12))
-    changes.note_verdicts(wire.Verdicts(11 * S))
+    changes.note_verdicts(11 * S, ())
     assert changes.verdicts, "it began after that message"
-    changes.note_verdicts(wire.Verdicts(13 * S))
+    changes.note_verdicts(13 * S, ())
     changes.recall_verdict(verdict(1, 12))
     assert not changes.verdicts, "the record was read too early to know of the end"
     assert told(changes) == [(12, "rank 1 is slow"), (13, "no longer: rank 1 is slow")]
@@ -133,17 +133,17 @@ def test_a_verdict_that_another_observer_finds_again_goes_on():
     """An observer that takes over needs a while to judge; what it finds under the same number had not ended."""
     changes = Changes(0.0)
     for at, present in ((5, (verdict(1, 3),)), (6, ()), (9, (verdict(1, 3),)), (12, ())):
-        changes.note_verdicts(wire.Verdicts(at * S, present))
+        changes.note_verdicts(at * S, present)
     assert told(changes) == [(3, "rank 1 is slow"), (12, "no longer: rank 1 is slow")]
 
 
 def test_a_share_that_is_hidden_is_in_no_line():
     """A verdict below the setting has neither beginning nor end; the next one is shown instead."""
     changes = Changes(0.5)
-    changes.note_verdicts(wire.Verdicts(5 * S, (verdict(1, 3, share=0.4), verdict(2, 4, share=0.6))))
+    changes.note_verdicts(5 * S, (verdict(1, 3, share=0.4), verdict(2, 4, share=0.6)))
     assert changes.verdicts
     assert changes.verdicts[0].rank == 2
-    changes.note_verdicts(wire.Verdicts(6 * S))
+    changes.note_verdicts(6 * S, ())
     changes.recall_verdict(verdict(3, 1, 2, share=0.4))
     assert told(changes) == [(4, "rank 2 is slow"), (6, "no longer: rank 2 is slow")]
 
@@ -173,17 +173,17 @@ def test_all_onlookers_come_to_the_same_verdict_and_lines(data: st.DataObject) -
                 recorded[number] = verdict(number, going_on.pop(number).since_at_ns // S, at)
             elif number not in recorded:
                 recorded[number] = going_on[number] = verdict(number, at)
-        message = wire.Verdicts(at * S, tuple(going_on.values()))
-        first.note_verdicts(message)
+        present = tuple(going_on.values())
+        first.note_verdicts(at * S, present)
         if at > attach:
             if later is None:
                 later = Changes(0.0)
                 early = data.draw(st.booleans())
                 if early:
-                    later.note_verdicts(message)
+                    later.note_verdicts(at * S, present)
                 for each in recorded.values():
                     later.recall_verdict(each)
-            later.note_verdicts(message)
+            later.note_verdicts(at * S, present)
             assert later.verdicts[:1] == first.verdicts[:1]
             # What begins and what ends at the same moment may be in either order.
             assert sorted(told(later)) == sorted(told(first))
@@ -193,7 +193,7 @@ def test_events_and_verdicts_are_bounded():
     """However many verdicts an observer tells of, only so many are held; the newest lines remain."""
     changes = Changes(0.0)
     for number in range(3 * EVENTS):
-        changes.note_verdicts(wire.Verdicts(number * S + 1, (verdict(number, number),)))
+        changes.note_verdicts(number * S + 1, (verdict(number, number),))
     assert len(changes.events) == EVENTS
     assert f"rank {3 * EVENTS - 1} is slow" in [event.text for event in changes.events]
     assert max(len(changes._begun), len(changes._ended)) <= EVENTS

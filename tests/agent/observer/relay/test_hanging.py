@@ -21,7 +21,6 @@ from ddptop.agent import wire
 from ddptop.agent.observer.inspection import work
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.judge.hang.progress import ONE
-from ddptop.agent.observer.judge.intervals import Finding
 from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.observer.relay import hanging
 from ddptop.agent.observer.relay import relay as relay_module
@@ -39,7 +38,7 @@ class Asked(Inspections):
         self.now_ns = 1_000 * ONE
         self.questions: list[tuple[tuple[int, ...], Then]] = []
         self.recorded: list[list[wire.Inspection]] = []
-        self.findings: list[tuple[Finding | None, int | None]] = []
+        self.findings: list[tuple[wire.Verdict | None, int | None]] = []
         recorder: Any = SimpleNamespace(inspect=self.recorded.append)
         self.hanging = Hanging(
             directory,
@@ -248,7 +247,7 @@ def test_a_run_of_which_a_rank_has_failed_is_not_looked_at(
     looks: list[int] = []
     seconds: list[int] = []
     with ranks(directory, 2), relayed(directory) as relay:
-        judge = relay._verdicts.turn
+        judge = relay._judge_run
 
         def look() -> bool:
             looks.append(1)
@@ -259,7 +258,7 @@ def test_a_run_of_which_a_rank_has_failed_is_not_looked_at(
             judge(now_ns)
 
         monkeypatch.setattr(relay._hanging, "turn", look)
-        monkeypatch.setattr(relay._verdicts, "turn", turn)
+        monkeypatch.setattr(relay, "_judge_run", turn)
         until(lambda: looks, "a look")
         relay.supervise(Supervision("running", cause="rank 0: ValueError"))
         before = len(seconds)

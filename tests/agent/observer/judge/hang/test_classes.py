@@ -24,8 +24,7 @@ from support.processes.standing import (
 from ddptop.agent.observer.inspection import dumps
 from ddptop.agent.observer.judge.hang.classes import ENDED_S
 from ddptop.agent.observer.judge.hang.progress import ONE
-from ddptop.agent.observer.judge.intervals import Finding
-from ddptop.agent.wire import Frame, GroupCalls, Hang, OpenCall, PastCall
+from ddptop.agent.wire import Frame, GroupCalls, Hang, OpenCall, PastCall, Verdict
 
 STEP_S = 0.2
 SOON_S = 3 * STEP_S + 5
@@ -39,14 +38,14 @@ def trained(world: int = 4, **more: object) -> Run:
     return run
 
 
-def hang_of(finding: Finding) -> Hang:
+def hang_of(finding: Verdict) -> Hang:
     """Return what is known of a hang."""
     assert finding.kind == "hang", finding
     assert finding.hang is not None
     return finding.hang
 
 
-def told_now(run: Run) -> Finding:
+def told_now(run: Run) -> Verdict:
     """Return what is told at this moment."""
     finding = run.watch.finding(run.now_ns)
     assert finding is not None

@@ -7,9 +7,9 @@ import struct
 from collections.abc import Mapping, Sequence
 
 import pytest
+from support.fakes.judges import Judge
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.observer.judge.kinds import divergence
 from ddptop.agent.wire import Verdict
 

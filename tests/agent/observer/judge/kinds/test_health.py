@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.fakes.judges import Judge
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.wire import Verdict
 
 SECOND = 10**9

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 from support.fakes.groups import Group, Slowness, slow
+from support.fakes.judges import Judge
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judge import Judge
 
 MUCH_LATER = 10**18
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 from support.fakes.groups import Group, slow
+from support.fakes.judges import Judge
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.wire import Verdict
 
 SECOND = 10**9
@@ -118,7 +118,8 @@ def test_another_observer_ends_what_has_ceased() -> None:
     """A rank that has communicated ends at once what the observer before this one had told."""
     told = hear(Judge(2), [False, False])
     assert told is not None
-    judge = Judge(2, known=[told])
+    judge = Judge(2)
+    judge.resume([told], 0)
     assert [each.kind for each in judge.verdicts(107 * SECOND)] == ["no_communication"]
     judge.beat(beat(1, 108, 40, True))
     assert judge.verdicts(109 * SECOND) == ()

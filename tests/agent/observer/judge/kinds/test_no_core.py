@@ -6,11 +6,11 @@ import re
 
 import pytest
 from support.fakes.groups import MS, Group, slow
+from support.fakes.judges import Judge
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.crowding import crowding, placed
 from ddptop.agent.observer.judge.intervals import Reason
-from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.wire import EACH_RECORD, Verdict
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.fakes.groups import Group, Slowness, slow
+from support.fakes.judges import Judge
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.blocks import Evidence
-from ddptop.agent.observer.judge.intervals import Finding
-from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.observer.judge.kinds.turns import Turns
 from ddptop.agent.wire import Verdict
 
@@ -60,7 +59,7 @@ def told(judge: Judge, group: Group, count: int, *more: Slowness) -> list[tuple[
     return new
 
 
-def found(group: Group, count: int, *more: Slowness) -> Finding | None:
+def found(group: Group, count: int, *more: Slowness) -> Verdict | None:
     """Return what is found where turns alone are looked for, and nobody else can be blamed."""
     evidence, turns, together = Evidence(group.world), Turns(), dict[int, wire.Step]()
     for rank, record in group.steps(count, *more):
