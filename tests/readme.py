@@ -20,10 +20,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ddptop.agent.client.settings import Settings, as_toml
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys.keymap import help_tables
 from ddptop.tui.cli.main import _parser
-from ddptop.tui.settings import Settings, as_toml
 
 ROOT = Path(__file__).resolve().parent.parent
 MANUAL = ROOT / "tui" / "cli" / "manual"

@@ -1,4 +1,15 @@
 """Whoever looks on at runs, or acts on them.
 
-takeover  the start of another observer, where a run has none
+watch         a run, alive or ended, as frames
+frame         all that is known of a run at one moment
+subscription  the frames that an observer publishes, and questions to it
+look          one look at some runs
+history       the numbers of a run, by step and by time
+logs          the output of the ranks, line by line
+stacks        where the ranks stand
+diagnoses     the diagnoses that are kept with a run
+acting        what is done with a run
+start         the start of a run, again or for the first time
+takeover      the start of another observer, where a run has none
+settings      the settings of this user
 """

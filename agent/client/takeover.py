@@ -16,7 +16,8 @@ from ddptop.agent.end import processes, survey
 from ddptop.agent.record import retention
 from ddptop.agent.run import detached, rundir
 from ddptop.agent.run.identity import ELSEWHERE
-from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, is_alive
+from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError, is_alive
+from ddptop.agent.wire.frames import ENDED
 
 _START_S: Final = 5.0
 """Seconds that the first observer of a run may take to record itself."""
@@ -32,7 +33,7 @@ def meet(
     """
     now = survey.look(directory, members, heard)
     run = now.run
-    if run.state in ENDED_STATES or now.supervised:
+    if run.state in ENDED or now.supervised:
         return now
     if now.ended and not (run.launched and processes.find(run, now.local)):
         return survey.settle(directory, members, heard)
@@ -67,6 +68,6 @@ def tidy(spared: RunDir | None = None) -> dict[str, int]:
         with contextlib.suppress(RunDirError):
             run = directory.read()
             # Of a run that has ended or is looked after nothing is to be done, and its ranks need not be looked up.
-            if run.state not in ENDED_STATES and not is_alive(run.observer):
+            if run.state not in ENDED and not is_alive(run.observer):
                 meet(directory)
     return rundir.prune(spared, retention.size_of)

@@ -23,6 +23,7 @@ from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 from ddptop.agent.text import clean_line
+from ddptop.agent.wire.frames import ENDED
 
 _ANSWER_S: Final = 1.0
 _BUSY_S: Final = 2.0
@@ -64,7 +65,7 @@ def note(directory: RunDir, event: wire.Event) -> None:
 
 def with_end(events: Iterable[wire.Event], run: Run) -> Iterator[wire.Event]:
     """Yield the events of a run, and its end by its record: on a full disk there was room for that alone."""
-    is_told = run.ended_at_ns is None or run.state not in states.ENDED
+    is_told = run.ended_at_ns is None or run.state not in ENDED
     for event in events:
         is_told = is_told or event.text.startswith(f"run {run.state}")
         yield event

@@ -24,7 +24,8 @@ from ddptop.agent.end.processes import Target
 from ddptop.agent.run import records
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.identity import STOPPED, is_stopped
-from ddptop.agent.run.rundir import ENDED_STATES, RunDir
+from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.incoming import Label
 
 _SETTLE_S: Final = 2.0
@@ -47,7 +48,7 @@ def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
     """
     if (since := frozen(directory)) is not None:
         raise Refused(f"already frozen by {since.who}")
-    if directory.read().state in ENDED_STATES or not (targets := _targets(directory)):
+    if directory.read().state in ENDED or not (targets := _targets(directory)):
         raise Refused("no process of the run is alive")
     # Written first, so that the reason for a stopped rank can always be found.
     try:

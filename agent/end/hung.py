@@ -28,6 +28,11 @@ def is_the_cause(verdict: wire.Verdict, cause: str | None) -> bool:
     return cause is not None and (cause == text or cause.startswith(f"{text}; "))
 
 
+def is_urgent(verdict: wire.Verdict) -> bool:
+    """Say whether it is a hang, not only a fact such as a long evaluation."""
+    return verdict.hang is not None and verdict.kind == "hang"
+
+
 def at_exit(verdicts: Sequence[wire.Verdict]) -> wire.Verdict | None:
     """Return the verdict on scripts that had finished while their processes went on; None where there was none."""
     told = (each for each in reversed(verdicts) if each.hang is not None and each.hang.kind == "at_exit")

@@ -27,8 +27,9 @@ from ddptop.agent.run import ends, hosts, identity, states
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
-from ddptop.agent.run.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunDirError, is_alive
+from ddptop.agent.run.rundir import Member, Process, Run, RunDir, RunDirError, is_alive
 from ddptop.agent.text import clean_line
+from ddptop.agent.wire.frames import ENDED
 
 _START_PATIENCE_S: Final = 30.0
 """Seconds after its creation from which on a run without any process counts as lost."""
@@ -78,7 +79,7 @@ class Survey:
     @property
     def ended(self) -> bool:
         """True once the run is over."""
-        return self.state in ENDED_STATES
+        return self.state in ENDED
 
 
 def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:
@@ -94,7 +95,7 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     """
     run = directory.read()
     unseen = _Unseen(directory)
-    supervised = run.state not in ENDED_STATES and unseen.may_live(run.observer)
+    supervised = run.state not in ENDED and unseen.may_live(run.observer)
     for _ in range(_LOOKS):
         if supervised:
             break
@@ -102,7 +103,7 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
         before, run = run, directory.read()
         if run == before:
             break
-        supervised = run.state not in ENDED_STATES and unseen.may_live(run.observer)
+        supervised = run.state not in ENDED and unseen.may_live(run.observer)
     known = directory.members() if members is None else members
     rows = {rank: identity.look(member.process) for rank, member in known.items() if rank not in heard}
     seen = {rank: row for rank, row in rows.items() if row is not None}
@@ -110,14 +111,14 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     alive = tuple(rank for rank in known if rank in living)
     dead = tuple(rank for rank in known if rank not in living)
     unobserved = run.launched and not supervised and run.observer is not None
-    if unobserved and run.torchrun is None and run.state not in ENDED_STATES:
+    if unobserved and run.torchrun is None and run.state not in ENDED:
         # The observer may have been killed between the start of torchrun and the record of it.
         run = msgspec.structs.replace(run, torchrun=processes.find_torchrun(run))
     torchrun = unseen.may_live(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
     far = {rank: each for rank, each in directory.far_members().items() if rank not in known}
     states_of_hosts = hosts.read_hosts(directory.path) if far else ()
-    over = run.state in ENDED_STATES
+    over = run.state in ENDED
     training = tuple(rank for rank, each in far.items() if not over and hosts.may_train(each, states_of_hosts))
 
     def found(
@@ -140,7 +141,7 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
             frozenset(far),
         )
 
-    if run.state in ENDED_STATES:
+    if run.state in ENDED:
         return found(run.state, run.exit_code, run.cause, run.cause_rank, run.cause_kind)
     where = ELSEWHERE if unseen.holds_all(run, known) else None
     if supervised:
@@ -206,7 +207,7 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
     The end is recorded as an event as well, at the time when it came.
     """
     found = look(directory, members, heard)
-    if not found.ended or found.run.state in ENDED_STATES:
+    if not found.ended or found.run.state in ENDED:
         return found
     run = msgspec.structs.replace(
         found.run,
@@ -225,7 +226,7 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         with claim:
             # Another run may have the name by now.
             now = directory.read()
-            if now.run_id == run.run_id and now.state not in ENDED_STATES:
+            if now.run_id == run.run_id and now.state not in ENDED:
                 text, level = states.describe_end(found.state, found.cause)
                 # Before the record says that the run is over: after that another run may take its name.
                 journal.note(directory, wire.Event(run.ended_at_ns or time.time_ns(), text, found.cause_rank, level))
@@ -396,7 +397,7 @@ def _await_end(process: Process, seconds: float) -> None:
 def _write_end(directory: RunDir, why: str) -> None:
     with contextlib.suppress(RunDirError):
         # An observer that was continued has recorded the end, after which another run may have the name.
-        if directory.read().state not in ENDED_STATES:
+        if directory.read().state not in ENDED:
             with contextlib.suppress(OSError):
                 directory.update(state="killed", ended_at_ns=time.time_ns(), cause=why)
             directory.remove_sockets()

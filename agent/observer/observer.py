@@ -19,8 +19,9 @@ import zmq
 from ddptop.agent.observer.one_run import Observer
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.files.private import Claim
-from ddptop.agent.run.rundir import ENDED_STATES, RunDir, RunDirError, identify
+from ddptop.agent.run.rundir import RunDir, RunDirError, identify
 from ddptop.agent.text import clean
+from ddptop.agent.wire.frames import ENDED
 
 _log = logging.getLogger("ddptop.observer")
 
@@ -35,7 +36,7 @@ def main() -> int:
             _log.info("run %s has an observer already", directory.name)
             return 0
         before = directory.read()
-        if before.state in ENDED_STATES:
+        if before.state in ENDED:
             _log.info("run %s is over", directory.name)
             claim.release()
             return 0

@@ -7,6 +7,7 @@ path in them is one of this host.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -205,3 +206,8 @@ def _write(run: Path, name: str, record: object) -> None:
     file = marks.owned(run / _FOLDER / name)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     private.replace(file, msgspec.json.encode(record))
+
+
+def next_id(run_id: str) -> str:
+    """Return the id of a run that repeats another one, which is the same on all hosts."""
+    return hashlib.sha256(f"{run_id} again".encode()).hexdigest()[:32]

@@ -168,6 +168,8 @@ class Run(msgspec.Struct, frozen=True):
     """The process whose end ends the run on this host, such as the task of a scheduler; None for most runs."""
     removed: _Count = 0
     """Ended runs that its launch removed to make room."""
+    resumes: bool = False
+    """True where its program goes on from a checkpoint with `--resume`, by the catalogue of programs."""
 
     @property
     def spans_hosts(self) -> bool:

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.run import generations, hosts, records, states
+from ddptop.agent.run import generations, hosts, records
 from ddptop.agent.run.base import BASE_VARIABLE as BASE_VARIABLE
 from ddptop.agent.run.base import LONGEST_NAME as LONGEST_NAME
 from ddptop.agent.run.base import base as base
@@ -45,6 +45,7 @@ from ddptop.agent.run.records import Ended as Ended
 from ddptop.agent.run.records import Member as Member
 from ddptop.agent.run.records import Run as Run
 from ddptop.agent.run.records import without_end_by_others
+from ddptop.agent.wire.frames import ENDED
 
 MARKER: Final = "DDPTOP_RUN_ID"
 """Environment variable that marks every process of a run with the run's id."""
@@ -53,7 +54,6 @@ DIRECTORY_VARIABLE: Final = "DDPTOP_RUN_DIR"
 RANK_VARIABLE: Final = "DDPTOP_RANK_PID"
 """Environment variable that names the process of a rank to the processes that it starts."""
 
-ENDED_STATES: Final = states.ENDED
 KEEP_ENDED: Final = 20
 """Ended runs retained for `ps`, `logs` and `attach`; the next launch removes older ones."""
 
@@ -326,7 +326,7 @@ def _check_room(folder: Path) -> None:
 def _make_way(target: RunDir) -> None:
     try:
         old = target.read_own()
-        if old.state in ENDED_STATES:
+        if old.state in ENDED:
             # The observer still holds the directory for a moment after it has written the record.
             # Files that cannot be removed are in a folder of another name, and the next launch tries again.
             with contextlib.suppress(Remained):
@@ -351,7 +351,7 @@ def remove(directory: RunDir, run_id: str | None = None, *, over: bool = False) 
     run = directory.read_own()
     if run_id is not None and run.run_id != run_id:
         raise RunDirError(f"run {directory.name}: another run has taken this name meanwhile; `ddptop ps` lists it")
-    if run.state not in ENDED_STATES and not over:
+    if run.state not in ENDED and not over:
         raise RunDirError(f"run {directory.name}: not over ({run.state}); `ddptop kill {directory.name}` ends it")
     _remove(directory, run.run_id)
 
@@ -514,7 +514,7 @@ def prune(spared: RunDir | None = None, measure: Callable[[Path], int] = lambda 
 def is_over(run: RunDir) -> bool:
     """Say whether a run has ended, by its record; False where it has none any more."""
     try:
-        return run.read().state in ENDED_STATES
+        return run.read().state in ENDED
     except RunDirError:
         # Another process has removed it since it was listed.
         return False

@@ -12,23 +12,11 @@ from typing import Final, NamedTuple
 
 from ddptop.agent.run.records import Ended, Run
 from ddptop.agent.text import clean, span
-
-STATES: Final = (
-    "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing", "ending",
-    "finished", "ended", "stopped", "failed", "killed", "lost", "held",
-)  # fmt: skip
-"""The states of a run or a rank that this version knows; a newer agent may send others. `held`: for some work of ours,
-as a probe; `frozen`: its processes are stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`:
-no sign of life; `ending`: all ranks have ended, and their launcher has not; `ended`: by itself, with an unknown exit
-code; `lost`: gone without a record of its end."""
+from ddptop.agent.wire.frames import ENDED, LONGEST, STATES
 
 _KILL_S: Final = 3.0
 """Seconds that a kill takes beside its grace period."""
-ENDED: Final = frozenset({"finished", "ended", "stopped", "failed", "killed", "lost"})
 _IN_ORDER: Final = frozenset({"finished", "ended", "stopped"})
-
-LONGEST: Final = 12
-"""Letters of an unknown state at most."""
 
 _STOPPED: Final = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
 """Descriptions of a stopped process, by its status in psutil's spelling."""

@@ -24,6 +24,19 @@ TOPIC_RANK: Final = b"rank"
 TOPIC_RANKS: Final = b"ranks"
 """`Rows`, once a second while anybody subscribes."""
 
+STATES: Final = (
+    "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing", "ending",
+    "finished", "ended", "stopped", "failed", "killed", "lost", "held",
+)  # fmt: skip
+"""The states of a run or a rank that this version knows; a newer agent may send others. `held`: for some work of ours,
+as a probe; `frozen`: its processes are stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`:
+no sign of life; `ending`: all ranks have ended, and their launcher has not; `ended`: by itself, with an unknown exit
+code; `lost`: gone without a record of its end."""
+ENDED: Final = frozenset({"finished", "ended", "stopped", "failed", "killed", "lost"})
+"""Those of them in which a run or a rank is over."""
+LONGEST: Final = 12
+"""Letters of an unknown state at most."""
+
 
 class EventLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One line of the run's event list."""

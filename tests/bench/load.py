@@ -40,7 +40,8 @@ from ddptop.agent.record.recording import Row
 from ddptop.agent.record.ring import Ring
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
-from ddptop.agent.run.rundir import ENDED_STATES, Ended, Member, Process, Run, RunDir, identify, is_alive
+from ddptop.agent.run.rundir import Ended, Member, Process, Run, RunDir, identify, is_alive
+from ddptop.agent.wire.frames import ENDED
 
 SLOW: Final = 17
 """The rank whose data loading takes longer, in groups that are large enough to have it."""
@@ -450,7 +451,7 @@ class Load:
         self.leader.send_signal(signal.SIGTERM)
         self.leader.wait(END_S)
         deadline = time.monotonic() + END_S
-        while (state := self.directory.read().state) not in ENDED_STATES:
+        while (state := self.directory.read().state) not in ENDED:
             if time.monotonic() > deadline:
                 raise SystemExit(f"{self.name}: its end was not recorded within {END_S:.0f} s")
             time.sleep(0.1)

@@ -27,7 +27,7 @@ def loaded_by(statement: str) -> set[str]:
 LATER: Final = {
     "numpy",
     "ddptop.tui.app.keys.sections",
-    "ddptop.tui.control.launch",
+    "ddptop.tui.launch",
     "ddptop.tui.screens.dialogs.kill",
     "ddptop.tui.screens.dialogs.launch",
     "ddptop.tui.screens.dialogs.pickers",
@@ -53,12 +53,12 @@ LATER: Final = {
         ("import ddptop.trainers", {"torch", "textual"}),
         ("import ddptop.tui.cli.main", {"torch", "textual", "zmq", "msgspec", "psutil"}),
         (
-            "import ddptop.tui.link.live, ddptop.tui.control.launch.launch, ddptop.tui.cli.output.status",
+            "import ddptop.agent.client.watch, ddptop.tui.launch.launch, ddptop.tui.cli.output.status",
             {"torch", "textual"},
         ),
         # A look at a run has to be quick.
         (
-            "import ddptop.tui.link.look, ddptop.tui.cli.output.status",
+            "import ddptop.agent.client.look, ddptop.tui.cli.output.status",
             {
                 "numpy",
                 "psutil",
@@ -70,7 +70,7 @@ LATER: Final = {
                 "importlib.metadata",
                 "ddptop.agent.observer.observer",
                 "ddptop.agent.record.recorder",
-                "ddptop.tui.model.history",
+                "ddptop.agent.client.history",
             },
         ),
         ("import ddptop.agent.startup.version", {"importlib.metadata"}),
@@ -79,7 +79,7 @@ LATER: Final = {
             {"torch", "numpy", "psutil", "pynvml", "ddptop.agent.observer.observer"},
         ),
         # The first screen does not wait for those that a key opens.
-        ("import ddptop.tui.app.program, ddptop.tui.model.history.history", LATER),
+        ("import ddptop.tui.app.program, ddptop.agent.client.history.history", LATER),
     ],
 )
 def test_a_room_loads_only_what_it_may(statement, forbidden):

@@ -9,6 +9,7 @@ import pytest
 import readme
 from support.screens.frames import hung_frame
 
+from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.record import memory as censuses
 from ddptop.agent.record import probes
 from ddptop.agent.record.memory import Censused, RankMemory
@@ -19,7 +20,6 @@ from ddptop.agent.wire.diagnoses.probed import Connection, Probe, Rank
 from ddptop.tui.cli.output import status
 from ddptop.tui.cli.output.stacks import as_json as stacks_json
 from ddptop.tui.model.diagnosis import memory, probe, profile
-from ddptop.tui.model.diagnosis.stacks import Stacks
 
 
 @pytest.mark.parametrize("part", readme.TEXT, ids=lambda part: part.mark)

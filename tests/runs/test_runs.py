@@ -17,11 +17,11 @@ from support.processes.ranks import plain
 from support.processes.scripts import TRAIN
 
 from ddptop.agent import wire
+from ddptop.agent.client.watch import Link
 from ddptop.agent.record import recording as recorded
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches import recording
-from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from ddptop.agent.client.look import frames
+from ddptop.agent.client.settings import Thresholds
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.output.status import as_json
-from ddptop.tui.link.look import frames
-from ddptop.tui.settings import Thresholds
 from support.processes.asking import WARM, Warm
 
 DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")

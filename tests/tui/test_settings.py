@@ -19,17 +19,16 @@ from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 
 from ddptop.agent import wire
+from ddptop.agent.client import settings, start
+from ddptop.agent.client.settings import Look, Settings, SettingsError, Thresholds
 from ddptop.agent.observer.model.changes import Changes
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.tui import settings
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys import keymap
 from ddptop.tui.cli.main import main
-from ddptop.tui.control.launch import launch
 from ddptop.tui.drawing.theme import DARK, LIGHT
-from ddptop.tui.settings import Look, Settings, SettingsError, Thresholds
 
 
 @pytest.fixture
@@ -75,14 +74,14 @@ def test_a_run_is_given_the_room_that_the_settings_say(file: Path, runtime: Path
     run = Run("r", "id", "x.py", (), 2, None, None, 10**9, True)
 
     def given() -> tuple[int, int]:
-        with_room, _ = launch._with_room(run, None)
+        with_room, _ = start._with_room(run, None)
         return with_room.run_bytes, with_room.all_bytes
 
     assert given() == (512 << 20, 4 << 30)
     file.write_text("[storage]\nrun_mib = 16\nall_mib = 100_000\n")
     assert given() == (16 << 20, 100_000 << 20)
     file.write_text("[storage]\nrun_mib = 'all'\n")
-    with pytest.raises(launch.RequestError, match=r"storage\.run_mib"):
+    with pytest.raises(start.RequestError, match=r"storage\.run_mib"):
         given()
 
 

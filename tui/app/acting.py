@@ -16,14 +16,14 @@ from textual.app import App
 from textual.message import Message
 from textual.notifications import SeverityLevel
 
+from ddptop.agent.client.diagnoses import KINDS, first_ranks
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.control.waiting import Waiting
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import is_offered, remedy, to_save, why_not
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine, line_of
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
-from ddptop.tui.model.diagnosis.kinds import KINDS, first_ranks
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.question import (
     ANEW,
     FREEZE,
@@ -40,7 +40,7 @@ from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.views.screen.events import EventList
 
 if TYPE_CHECKING:
-    from ddptop.tui.control.kill import Killing
+    from ddptop.agent.client.acting.kill import Killing
     from ddptop.tui.screens.dialogs.kill import KillDialog
 
 _READ_S: Final = 4.0

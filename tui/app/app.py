@@ -29,6 +29,10 @@ from textual.reactive import var
 from textual.timer import Timer
 from textual.worker import WorkerFailed
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.settings import Settings, path
+from ddptop.agent.client.watch import LONG_POLL_S
+from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.app.acting import Acted, Acting, Prepared
 from ddptop.tui.app.keys import counting, keymap
 from ddptop.tui.app.keys.hint import HELP, FirstHint
@@ -39,16 +43,16 @@ from ddptop.tui.control.actions import RULES, is_offered
 from ddptop.tui.drawing.lines import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet, RunLine
-from ddptop.tui.link.source import LONG_POLL_S, ReadOnly, Source
-from ddptop.tui.model.frame import ENDED, Frame, can_be_reported
+from ddptop.tui.link.source import ReadOnly, Source
+from ddptop.tui.model.sentences import can_be_reported
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.screens.run import RunScreen, RunsScreen
-from ddptop.tui.settings import Settings, path
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
 
 if TYPE_CHECKING:
+    from ddptop.tui.model.diagnosis.report import ReportLine
     from ddptop.tui.screens.dialogs.kill import KillDialog
     from ddptop.tui.screens.lists import ListScreen
 
@@ -442,11 +446,16 @@ class DdptopApp(App[None]):
         self.acting.begin(kind, self.source.control, self.shown.newest(), then=show)
 
     def _show_diagnosis(self, kind: str) -> None:
+        from ddptop.tui.model.diagnosis import kept
         from ddptop.tui.screens.diagnosis import DiagnosisScreen
 
         if (live := self._live) is not None:
-            make = partial(self.source.diagnosis, kind)
-            self._show_list(DiagnosisScreen(self.shown.frame(), live.rank, kind, make))
+            source, frame = self.source, self.shown.frame()
+
+            def make() -> list[ReportLine]:
+                return kept.newest(kind, source.diagnoses(kind), frame.world)
+
+            self._show_list(DiagnosisScreen(frame, live.rank, kind, make))
 
     def action_plot(self) -> None:
         """Show the plot on the whole screen."""

@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
+from ddptop.agent.client.settings import Settings
 from ddptop.agent.text import clean_line
 from ddptop.tui.app.app import DEFAULT, DdptopApp
 from ddptop.tui.app.keys.hint import FirstHint
 from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Source
-from ddptop.tui.settings import Settings
 
 GARBAGE: Final = 10_000
 """Objects between two looks for unreachable ones: a frame makes and drops thousands, none of them in a cycle."""

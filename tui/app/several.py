@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from textual.app import App
 
+from ddptop.agent.client.acting.actor import who
 from ddptop.tui.app.acting import Acting
 from ddptop.tui.app.shown import ShownRun
-from ddptop.tui.control.actor import who
 from ddptop.tui.link.fleet import Fleet, Listing
 from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.run import RunScreen, RunsScreen
 from ddptop.tui.views.runs import RunList
 
 if TYPE_CHECKING:
-    from ddptop.tui.control.launch.form import Draft
+    from ddptop.tui.launch.form import Draft
 
 SIDE: Final = 120
 """Columns from which on there is room for the list beside a run."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from ddptop.agent.client.frame import Frame
 from ddptop.tui.link.source import Source
-from ddptop.tui.model.frame import Frame
 
 
 class ShownRun:

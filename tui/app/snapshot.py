@@ -9,13 +9,13 @@ from typing import Final
 import msgspec
 from textual.pilot import Pilot
 
+from ddptop.agent.client import look
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.settings import Settings
+from ddptop.agent.client.watch import Link
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.program import report
-from ddptop.tui.link import look
-from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Control, Inspector, Refused, frame_now
-from ddptop.tui.model.frame import Frame
-from ddptop.tui.settings import Settings
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 
 QUIET_S: Final = 0.4
@@ -32,7 +32,7 @@ class Still:
         self._frame = frame
         self._link = link
         self.report = link.report
-        self.diagnosis = link.diagnosis
+        self.diagnoses = link.diagnoses
 
     def poll(self) -> None:
         """Take in the numbers that plots look back at: they ask for them when they are drawn."""

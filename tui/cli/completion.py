@@ -67,7 +67,8 @@ def _teach(parser: argparse.ArgumentParser) -> None:
 
 def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
     from ddptop.agent.end import survey
-    from ddptop.agent.run.rundir import ENDED_STATES, RunDirError, digits_of, runs
+    from ddptop.agent.run.rundir import RunDirError, digits_of, runs
+    from ddptop.agent.wire.frames import ENDED
 
     found = {}
     for directory in runs():
@@ -75,7 +76,7 @@ def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, s
             look = survey.look(directory)
         except RunDirError:
             continue
-        ended = look.state in ENDED_STATES
+        ended = look.state in ENDED
         if parsed_args.verb in (_LIVE_VERBS if ended else _ENDED_VERBS):
             continue
         told = f"{look.state}, {look.run.program}, {plural(look.run.world, 'rank')}"
@@ -89,7 +90,7 @@ def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, s
 
 def _programs(prefix: str, **_: Any) -> dict[str, str]:
     from ddptop.trainers import CATALOGUE
-    from ddptop.tui.control.launch.programs import paths
+    from ddptop.tui.launch.programs import paths
 
     # A shell matches beginnings alone.
     files = {path: "folder" if path.endswith("/") else "script" for path in paths(prefix) if path.startswith(prefix)}
@@ -97,7 +98,7 @@ def _programs(prefix: str, **_: Any) -> dict[str, str]:
 
 
 def _modules(prefix: str, **_: Any) -> list[str]:
-    from ddptop.tui.control.launch.programs import modules
+    from ddptop.tui.launch.programs import modules
 
     return modules(prefix)
 

@@ -140,9 +140,9 @@ def _run(options: argparse.Namespace) -> int:
     try:
         return _carried_out(options)
     except Complaint as problem:
+        from ddptop.agent.client.settings import SettingsError
         from ddptop.agent.run.rundir import RunDirError
         from ddptop.tui.remote.target import Unreachable
-        from ddptop.tui.settings import SettingsError
 
         if not isinstance(problem, RunDirError | SettingsError | Unreachable):
             raise

@@ -26,14 +26,13 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from ddptop.agent.client import look
+from ddptop.agent.client.frame import Frame, whole
+from ddptop.agent.client.settings import Thresholds
 from ddptop.agent.run import base, rundir
-from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean_line
-from ddptop.agent.wire.frames import RunFrame
+from ddptop.agent.wire.frames import LONGEST, RunFrame
 from ddptop.agent.wire.incoming import cleaned
-from ddptop.tui.link import look
-from ddptop.tui.model.frame import Frame, whole
-from ddptop.tui.settings import Thresholds
 
 CHILD_S: Final = 20.0
 """How long a user's runs may take to be read."""

@@ -162,8 +162,8 @@ class Parser(argparse.ArgumentParser):
 
 def complain(problem: object, code: int) -> int:
     """Print a problem in one line, on another machine for its user with the name of this one; return the exit code."""
+    from ddptop.agent.client.acting import actor
     from ddptop.agent.text import clean
-    from ddptop.tui.control import actor
 
     here = f"{actor.named}: " if actor.named else ""
     print(f"ddptop: {here}{as_called(clean(str(problem)))}", file=sys.stderr)
@@ -179,7 +179,7 @@ _ADVISED: Final = re.compile(
 
 def as_called(text: str) -> str:
     """Return a text whose command lines begin as the user has called this program: `.venv/bin/ddptop attach`."""
-    from ddptop.tui.control import actor
+    from ddptop.agent.client.acting import actor
 
     if actor.named or "ddptop" not in text:
         return text

@@ -13,17 +13,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from ddptop.agent.client import look
+from ddptop.agent.client.acting.actor import reached, who
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.settings import Settings
+from ddptop.agent.client.watch import Link
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean
+from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.cli.output import plain, status
 from ddptop.tui.cli.parsing import as_called, complain
-from ddptop.tui.control.actor import reached, who
-from ddptop.tui.link import look
-from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Home, Refused, Source, frame_now
-from ddptop.tui.model.frame import ENDED, Frame, lasting, waits_for
-from ddptop.tui.settings import Settings
+from ddptop.tui.model.sentences import lasting, waits_for
 
 OTHERS_S: Final = 10.0
 """Seconds from the first step of one rank that others have for theirs: a server of parameters makes none."""

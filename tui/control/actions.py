@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent.control.refusals import REGISTRATION
-from ddptop.agent.run.states import ENDED
+from ddptop.agent.wire.frames import ENDED
 from ddptop.trainers import CATALOGUE
 
 

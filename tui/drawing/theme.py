@@ -43,7 +43,7 @@ MARKS: Final[Mapping[str, str]] = _Marks(
         "lost": "◇",
     }
 )
-"""One sign for each of `states.STATES`, and one for any other word."""
+"""One sign for each of `wire.frames.STATES`, and one for any other word."""
 
 LETTERS: Final[Mapping[str, str]] = {
     "data": "d",

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire import Verdict
+from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units
 from ddptop.tui.link.source import Control
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import ENDED, Frame
 
 if TYPE_CHECKING:
-    from ddptop.tui.control.launch.options import Request
-    from ddptop.tui.control.launch.programs import Option
+    from ddptop.tui.launch.options import Request
+    from ddptop.tui.launch.programs import Option
 
 _HELD_BACK_BY: Final = {
     "input_bound": "data", "communication_bound": "all-reduce", "unequal_work": "shares", "memory_creep": "memory",

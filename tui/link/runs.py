@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ddptop.agent.client.acting.control import RunControl
+from ddptop.agent.client.watch import Link
 from ddptop.agent.launcher import machine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui.control.launch.options import Request
 from ddptop.tui.drawing import units
-from ddptop.tui.link.control import RunControl
+from ddptop.tui.launch.options import Request
 from ddptop.tui.link.fleet import GpuLoad, HostLoad, Listing, RunLine, line_of
-from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused, frame_now
 
 if TYPE_CHECKING:
     import pynvml
 
-    from ddptop.tui.control.launch.programs import Option
+    from ddptop.tui.launch.programs import Option
 
 BUDGET_S: Final = 0.15
 """Longest work of one look: what is recorded of ended runs is read bit by bit."""
@@ -114,7 +114,7 @@ class Runs:
 
     def options(self, program: str) -> tuple[Option, ...]:
         """Return a program's options, asked once; see `Fleet.options`."""
-        from ddptop.tui.control.launch import programs
+        from ddptop.tui.launch import programs
 
         if program not in self._options:
             self._options[program] = programs.ask(program)
@@ -123,7 +123,8 @@ class Runs:
     def launch(self, request: Request) -> str:
         """Start a run; see `Fleet.launch`."""
         # Here, because it loads the observer, and most dashboards launch nothing.
-        from ddptop.tui.control.launch.launch import RequestError, launch
+        from ddptop.agent.client.start import RequestError
+        from ddptop.tui.launch.launch import launch
 
         try:
             return launch(request).name

@@ -9,33 +9,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from msgspec.structs import replace
 
+from ddptop.agent.client.acting.kill import Aim, Consent
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.control.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.end.membership import ProcessLine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui.control.kill import Aim, Consent
-from ddptop.tui.model.diagnosis.stacks import Stacks
-from ddptop.tui.model.frame import Frame
 
 if TYPE_CHECKING:
+    from ddptop.agent.client.diagnoses import Diagnosis
     from ddptop.agent.end.report import Report
-    from ddptop.tui.model.diagnosis.report import ReportLine
 
 __all__ = [
     "Busy", "Cancelled", "Control", "Home", "Hung", "Inspector", "ReadOnly", "Refused", "Source", "Unholdable",
     "Unsavable", "frame_now",
 ]  # fmt: skip
-
-
-DRAIN_S: Final = 0.016
-"""How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
-LONG_POLL_S: Final = 0.9 * DRAIN_S
-"""Where a `poll` took longer, it may have stopped at its limit, and more messages may be there."""
 
 
 class Control(Protocol):
@@ -238,8 +232,8 @@ class Source(Protocol):
         """
         ...
 
-    def diagnosis(self, kind: str) -> list[ReportLine]:
-        """Return the newest diagnosis of a kind that is kept with the run; in any thread."""
+    def diagnoses(self, kind: str) -> list[Diagnosis]:
+        """Return the diagnoses of a kind that are kept with the run, the newest first; in any thread."""
         ...
 
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
@@ -253,7 +247,7 @@ class Source(Protocol):
 
 
 def frame_now(source: Source) -> Frame:
-    """Move a source on to this moment, and return the frame of it."""
+    """Move a run on to this moment, and return the frame of it."""
     source.advance(time.time())
     return source.frame()
 
@@ -267,7 +261,7 @@ class ReadOnly:
         self.frame = source.frame
         self.watch = source.watch
         self.report = source.report
-        self.diagnosis = source.diagnosis
+        self.diagnoses = source.diagnoses
         self.close = source.close
         self.control: Control = _Refusal()
         self._source = source
@@ -347,9 +341,9 @@ class Home:
             raise RunDirError("no run is shown")
         return self._source.report()
 
-    def diagnosis(self, kind: str) -> list[ReportLine]:
-        """Return the newest diagnosis of the run that is shown."""
-        return [] if self._source is None else self._source.diagnosis(kind)
+    def diagnoses(self, kind: str) -> list[Diagnosis]:
+        """Return the diagnoses of the run that is shown."""
+        return [] if self._source is None else self._source.diagnoses(kind)
 
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
         """Say which ranks' steps are looked at, and whose logs."""

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import BinaryIO, Final
 
+from ddptop.agent.client.acting import actor
 from ddptop.agent.startup.version import VERSION
 from ddptop.agent.text import clean_line
-from ddptop.tui.control import actor
 
 COMMAND_VARIABLE: Final = "DDPTOP_REMOTE"
 """Environment variable with the command that is ddptop on other machines."""

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from ddptop.agent.client.acting import actor
 from ddptop.agent.text import clean_line
-from ddptop.tui.control import actor
 from ddptop.tui.remote import errand
 from ddptop.tui.remote.target import Unreachable
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent.client.settings import load_or_default
 from ddptop.agent.run.base import temporary_folder
 from ddptop.agent.text import clean_line
 from ddptop.tui.remote import errand
 from ddptop.tui.remote.target import Target, Unreachable
-from ddptop.tui.settings import load_or_default
 
 _OPTIONS: Final = (
     "ConnectTimeout=15", "ServerAliveInterval=5", "ServerAliveCountMax=3", "ClearAllForwardings=yes", "ForwardAgent=no",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ddptop.agent.client.frame import Frame
 from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.model.diagnosis.report import ReportLine
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.report import ReportScreen
 
 

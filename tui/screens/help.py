@@ -18,10 +18,10 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input
 
+from ddptop.agent.wire.frames import STATES
 from ddptop.tui.drawing.lines import Page, Row, fitted, width_of
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.drawing.units import DASH
-from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens.dialogs.dialog import Dialog
 
 Keys = Sequence[tuple[str, str, str]]

@@ -11,15 +11,15 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.logs.excerpt import LogSource
 from ddptop.agent.observer.model.changes import EVENTS
 from ddptop.agent.text import clean, plural
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, ScrolledLines, spread, width_of
 from ddptop.tui.drawing.theme import MARKS
-from ddptop.tui.link.logs.excerpt import LogSource
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.views.screen.events import EventSearch
 from ddptop.tui.views.screen.keybar import KeyBar

@@ -10,8 +10,8 @@ from typing import ClassVar, Final
 from textual.binding import ActiveBinding, Binding, BindingType
 from textual.widgets import Input
 
+from ddptop.agent.client.frame import Frame
 from ddptop.tui.control.actions import is_offered
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.header import Header

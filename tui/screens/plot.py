@@ -10,9 +10,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
+from ddptop.agent.client.frame import Frame
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, packed
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import offered
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder

@@ -13,14 +13,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import clean
 from ddptop.agent.wire import Step
+from ddptop.agent.wire.frames import ENDED, RankFrame
 from ddptop.agent.wire.latencies import ALL_REDUCE
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Page, Row, spread, width_of
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink, letters_of
-from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S, Metric
 from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.views.panels import load_of, mark_of

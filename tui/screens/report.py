@@ -8,12 +8,13 @@ from typing import Final
 from rich.segment import Segment
 from textual.message import Message
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import Complaint
 from ddptop.tui.drawing.lines import Row, ScrolledLines
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.drawing.units import chopped, wrapped
 from ddptop.tui.model.diagnosis.report import ReportLine
-from ddptop.tui.model.frame import Frame, can_be_reported
+from ddptop.tui.model.sentences import can_be_reported
 from ddptop.tui.screens.lists import ListScreen
 
 _LABEL: Final = 10

@@ -15,8 +15,8 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import ContentSwitcher
 
+from ddptop.agent.client.frame import Frame
 from ddptop.tui.link.fleet import Fleet
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.views.panels import PanelGrid

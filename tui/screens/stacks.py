@@ -10,12 +10,13 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.text import plural
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Inspector, Refused
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.diagnosis.stacks import Stacks, places
-from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.diagnosis.stacks import places
 from ddptop.tui.screens.lists import ListScreen
 from ddptop.tui.views.stacks.places import StackList
 

@@ -15,13 +15,15 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire import HELD
+from ddptop.agent.wire.frames import ENDED, RankFrame
 from ddptop.agent.wire.mesh import place_of
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import PhaseCells, gauge, phase_cells, phase_row, sparkline
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink, letters_of
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import ENDED, HELD, Frame, RankFrame
 from ddptop.tui.views.ranks import RankView
 
 

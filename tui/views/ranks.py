@@ -14,8 +14,9 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire.frames import RankFrame
 from ddptop.tui.drawing.lines import Drawn
-from ddptop.tui.model.frame import Frame, RankFrame
 
 
 class RankView(Drawn, can_focus=True):

@@ -15,8 +15,9 @@ from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.run import hosts
 from ddptop.agent.run.identity import may_live
-from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
+from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 from ddptop.agent.text import clean_line, ranks_in_spans
+from ddptop.agent.wire.frames import ENDED
 
 _RECORDED_S: Final = 2.0
 """Seconds to wait for the record of a rank on a linked host: it is written once a second."""
@@ -35,7 +36,7 @@ class LiveRanks(PolledRanks):
             Refused: the run is in a state in which not all of its ranks can be asked.
         """
         run = directory.read()
-        if run.state in ENDED_STATES:
+        if run.state in ENDED:
             raise Refused(f"run {run.run} is over ({run.state})")
         here, members = _records(directory, run)
         self._directory = directory
@@ -83,7 +84,7 @@ def _departed(directory: RunDir, members: Mapping[int, Member], here: Collection
     """Return the ranks whose script has ended or whose process is gone, here or on another host."""
     known = hosts.read_hosts(directory.path) if len(here) < len(members) else ()
     with contextlib.suppress(RunDirError):
-        if directory.read().state in ENDED_STATES:
+        if directory.read().state in ENDED:
             return set(members)
 
     def lives(rank: int, member: Member) -> bool:

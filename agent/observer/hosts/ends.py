@@ -23,8 +23,9 @@ from ddptop.agent.observer.hosts.questions import HEAD, Answer, OtherHosts
 from ddptop.agent.run import ends, records
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.hosts import FarRanks, bare
-from ddptop.agent.run.rundir import ENDED_STATES, Member
+from ddptop.agent.run.rundir import Member
 from ddptop.agent.text import clean_line, plural, ranks_in_spans
+from ddptop.agent.wire.frames import ENDED
 
 CONCLUDE_S: Final = 2.0
 """Seconds in which branches take note of the end of the run."""
@@ -257,7 +258,7 @@ class OtherEnds:
     def take(self, message: wire.HostEnd | wire.Conclude) -> str | None:
         """Take what another observer tells of the end of the run, or return why not."""
         if isinstance(message, wire.Conclude):
-            if self.hosts.role != "branch" or message.state not in ENDED_STATES:
+            if self.hosts.role != "branch" or message.state not in ENDED:
                 return "only the head tells branches of the end of the run"
             self.conclusion = message
             return None

@@ -18,9 +18,8 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.end import hung
 from ddptop.agent.observer.model.ranks.rank import RankModel
-from ddptop.agent.run.states import ENDED
 from ddptop.agent.text import span
-from ddptop.agent.wire.frames import EventLine
+from ddptop.agent.wire.frames import ENDED, EventLine
 
 EVENTS: Final = 500
 REMAINING_SHARE: Final = 0.7

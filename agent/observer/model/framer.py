@@ -17,10 +17,9 @@ from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
 from ddptop.agent.observer.model.situation import Situation, Supervision
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import states
-from ddptop.agent.run.states import ENDED
 from ddptop.agent.text import clean, span
 from ddptop.agent.wire import HELD, Beat
-from ddptop.agent.wire.frames import RankFrame, RunFrame
+from ddptop.agent.wire.frames import ENDED, RankFrame, RunFrame
 from ddptop.agent.wire.host_frames import NO_HOSTS, UNREPORTED, HostFrames
 from ddptop.agent.wire.hosts import HostFrame
 from ddptop.agent.wire.latencies import ALL_REDUCE

@@ -26,9 +26,10 @@ from ddptop.agent.observer.model.turns import Turns
 from ddptop.agent.record import recording
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.hosts import far_file, read_rendezvous
-from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
+from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 from ddptop.agent.run.switches.thresholds import USUAL, Thresholds
 from ddptop.agent.wire import EACH_RECORD
+from ddptop.agent.wire.frames import ENDED
 
 LOOK_S: Final = 0.25
 """Seconds between two looks at the records of the run and its ranks."""
@@ -64,7 +65,7 @@ class RunModel:
         """
         self._directory = directory
         self._clock = clock
-        self._has_ended = run.state in ENDED_STATES
+        self._has_ended = run.state in ENDED
         logs = {rank: str(directory.rank_log(rank)) for rank in range(run.world)} if run.launched else {}
         self.store = Store(run, thresholds, brief=run.world > EACH_RECORD and not self._has_ended)
         self.framer = Framer(self.store, logs)

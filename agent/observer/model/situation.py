@@ -11,6 +11,7 @@ from ddptop.agent.observer.model.ranks.rank import RankModel
 from ddptop.agent.run import states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Run
+from ddptop.agent.wire.frames import ENDED
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Sources:
     @property
     def cause(self) -> tuple[str | None, int | None]:
         """The first cause of the run's end and the rank it is of, as far as they are known."""
-        if self.run.cause is not None and self.run.state in states.ENDED:
+        if self.run.cause is not None and self.run.state in ENDED:
             return self.run.cause, self.run.cause_rank
         if self.liveness is not None and self.liveness.cause is not None:
             return self.liveness.cause, self.liveness.cause_rank
@@ -109,7 +110,7 @@ class Sources:
     def ended(self) -> bool:
         """True once any of them says that the run is over."""
         told = self.run.state, self.supervision and self.supervision.state, self.liveness and self.liveness.state
-        return not states.ENDED.isdisjoint(told)
+        return not ENDED.isdisjoint(told)
 
     def situation(
         self,
@@ -128,7 +129,7 @@ class Sources:
         own = {rank: model.state(known) for rank, model in ranks.items()}
         ran = any(model.ran for model in ranks.values())
         for rank in unheard:
-            if own[rank] not in states.ENDED:
+            if own[rank] not in ENDED:
                 own[rank] = "silent"
         for rank in unlinked if ran else ():
             if own[rank] == "starting":

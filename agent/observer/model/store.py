@@ -24,9 +24,9 @@ from ddptop.agent.observer.model.ranks.group import Totals, add_up, step_of
 from ddptop.agent.observer.model.ranks.rank import DEFAULT, RankModel
 from ddptop.agent.observer.model.situation import Liveness, Situation, Sources, Supervision
 from ddptop.agent.run.rundir import Member, Run
-from ddptop.agent.run.states import ENDED, has_other_hosts
+from ddptop.agent.run.states import has_other_hosts
 from ddptop.agent.run.switches.thresholds import Thresholds
-from ddptop.agent.wire.frames import EventLine
+from ddptop.agent.wire.frames import ENDED, EventLine
 from ddptop.agent.wire.hosts import HostFrame
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ import msgspec
 from ddptop.agent.rank.process.output import Output, say
 from ddptop.agent.rank.process.position import Position
 from ddptop.agent.run import generations, hosts, rundir
-from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
+from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 from ddptop.agent.run.switches import injection
+from ddptop.agent.wire.frames import ENDED
 
 _ON_TERM: Final = "checkpoint"
 """The reaction to a SIGTERM for which the observer of the run stays; see `agent.rank.commands.preemption`."""
@@ -120,7 +121,7 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
                         raise
             found = there.read()
             if found.run_id == run_id:
-                if found.state in ENDED_STATES or (spread and not _is_same_job(there, found, run)):
+                if found.state in ENDED or (spread and not _is_same_job(there, found, run)):
                     break
                 if position.local_rank == 0 and found.node != position.node:
                     _widen(there, found, run)
@@ -134,7 +135,7 @@ def _started_by(launcher: rundir.Process) -> tuple[RunDir, str] | None:
         # Another process may remove one meanwhile.
         with contextlib.suppress(RunDirError):
             run = directory.read()
-            if run.torchrun == launcher and run.state not in ENDED_STATES:
+            if run.torchrun == launcher and run.state not in ENDED:
                 return directory, run.run_id
     return None
 

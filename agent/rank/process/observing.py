@@ -16,7 +16,8 @@ from typing import Final
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.run import detached
 from ddptop.agent.run.identity import is_alive, may_live
-from ddptop.agent.run.rundir import ENDED_STATES, RunDir
+from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.wire.frames import ENDED
 
 _PATIENCE_S: Final = 2.0
 """Seconds that the script waits at most; on a machine that is not overloaded, one or two hundredths pass."""
@@ -62,7 +63,7 @@ def replace_lost(directory: RunDir, faults: Faults) -> None:
         if not os.path.exists(directory.address("observer", "pub").removeprefix("ipc://")):
             return
         run = directory.read()
-        if run.observer is None or run.state in ENDED_STATES or may_live(run.observer):
+        if run.observer is None or run.state in ENDED or may_live(run.observer):
             return
         if detached.is_due(directory):
             detached.start(directory).wait()
@@ -74,7 +75,7 @@ def _start(directory: RunDir, generation: int, faults: Faults) -> None:
     try:
         run = directory.read()
         # The first generation of a launched run was started by its observer.
-        if run.state in ENDED_STATES or may_live(run.observer) or (run.launched and not generation):
+        if run.state in ENDED or may_live(run.observer) or (run.launched and not generation):
             return
         if detached.is_due(directory):
             detached.start(directory).wait()

@@ -35,7 +35,7 @@ class _Rank:
         """Start the agent where this call joins the run's group; return False where a later call may do that."""
         from ddptop.agent.rank.process import ancestry, enrolment
         from ddptop.agent.rank.process.position import Position
-        from ddptop.agent.run.rundir import ENDED_STATES
+        from ddptop.agent.wire.frames import ENDED
 
         directory = enrolment.enrolled()
         if directory is None or ancestry.rank_above(os.environ) is not None:
@@ -45,7 +45,7 @@ class _Rank:
             say_unobserved("its rank is not told to init_process_group")
             return True
         run = directory.read()
-        if run.state in ENDED_STATES:
+        if run.state in ENDED:
             say_unobserved(f"run {run.run} has ended")
             return True
         if world != run.world and run.guessed is False:

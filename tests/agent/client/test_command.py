@@ -8,7 +8,7 @@ import msgspec
 
 from ddptop.agent.end import report
 from ddptop.agent.run.records import Run
-from ddptop.tui.control.launch.options import OPTIONS
+from ddptop.tui.launch.options import OPTIONS
 
 RUN = Run(
     "toy-1", "id", "my toy.py", ("--lr", "0.1"), 2, "gloo", "cpu", 1, True,

@@ -16,15 +16,16 @@ from support.fakes.relay import relayed
 from support.harness import WAIT, WAIT_LOCKED, until
 
 from ddptop.agent import wire
+from ddptop.agent.client import look
+from ddptop.agent.client.settings import Thresholds
+from ddptop.agent.client.watch import Link
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
-from ddptop.agent.run.rundir import ENDED_STATES, Ended, Member, RunDir, identify
+from ddptop.agent.run.rundir import Ended, Member, RunDir, identify
+from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.cli.output import status
-from ddptop.tui.link import look
-from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
-from ddptop.tui.settings import Thresholds
 
 SCRIPT = f'''
 """Counts 60 steps without torch, as the hooks would; then rank 1 does what it is told to."""
@@ -138,7 +139,7 @@ def test_scripts_have_ended_and_their_run_has_not(launch: Callable[..., RunDir],
     assert (found["state"], found["step"]) == ("ending", 60)
     assert [(rank["state"], rank["step"]) for rank in found["ranks"]] == [("finished", 60)] * 2
     os.kill(directory.members()[1].process.pid, signal.SIGKILL)
-    until(lambda: directory.read().state in ENDED_STATES, "the run is over")
+    until(lambda: directory.read().state in ENDED, "the run is over")
     found = told(directory)
-    assert found["state"] in ENDED_STATES
+    assert found["state"] in ENDED
     assert found["step"] == 60

@@ -17,13 +17,13 @@ from support.harness import DEADLINE_S, WAIT, carriers, until
 from support.processes.supervised import events, over, running
 
 from ddptop.agent import wire
+from ddptop.agent.client.settings import Settings
 from ddptop.agent.end import survey
 from ddptop.agent.launcher import launcher
 from ddptop.agent.record import recording
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir, identify, is_alive
 from ddptop.tui.cli import view
-from ddptop.tui.settings import Settings
 
 Launch = Callable[..., RunDir]
 STEPS: Final = """

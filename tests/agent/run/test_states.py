@@ -7,16 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent.run.rundir import Ended
-from ddptop.agent.run.states import (
-    ENDED,
-    STATES,
-    Evidence,
-    describe,
-    in_run,
-    of_rank,
-    of_run,
-    stands,
-)
+from ddptop.agent.run.states import Evidence, describe, in_run, of_rank, of_run, stands
+from ddptop.agent.wire.frames import ENDED, STATES
 
 SILENT_S = 3.5
 MANY = settings(max_examples=300, deadline=None)

@@ -16,8 +16,8 @@ from support.harness import own_words
 
 from ddptop.agent.launcher import launcher
 from ddptop.agent.run import rundir
-from ddptop.tui.control.launch import target
-from ddptop.tui.control.launch.options import Request
+from ddptop.tui.launch import target
+from ddptop.tui.launch.options import Request
 
 BY_NAME = ("-m", "ddptop.agent")
 BY_PATH = (launcher.RUNNER,)

@@ -12,8 +12,8 @@ import pytest
 
 from ddptop.agent.run import rundir
 from ddptop.agent.startup import pythonpath
-from ddptop.tui.control.launch import launch
-from ddptop.tui.control.launch.options import Request
+from ddptop.tui.launch import launch
+from ddptop.tui.launch.options import Request
 
 FILE = Path(pythonpath.__file__).with_name("sitecustomize.py")
 

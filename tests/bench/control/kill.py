@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from support.harness import carriers, ddptop, until
 
+from ddptop.agent.client.watch import Link
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
-from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
 
 SCRIPT = """

@@ -26,6 +26,7 @@ from support.harness import carriers
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError, identify, is_alive
+from ddptop.agent.wire.frames import ENDED
 
 VERB_S: Final = 120.0
 """A verb that has not ended by then hangs: two cores may be busy with several launches."""
@@ -165,7 +166,7 @@ class Actions:
             with contextlib.suppress(RunDirError):
                 run = directory.read()
                 self.ids.add(run.run_id)
-                if run.state not in rundir.ENDED_STATES:
+                if run.state not in ENDED:
                     found.append(directory)
         return found
 
@@ -395,7 +396,7 @@ class Actions:
                 self.say_wrong(f"ps --json: {listed.stdout[:500]}{listed.stderr[-2000:]}")
                 continue
             for row in rows:
-                if row["state"] not in rundir.ENDED_STATES:
+                if row["state"] not in ENDED:
                     self.say_wrong(f"ps shows {row['run']} as {row['state']}")
         for _, process in self.bystanders:
             if not is_alive(process):

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from support.harness import status, until, write_script
 from support.processes.ranks import observed
 
+from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.observer.judge.probe import LESS, NOTHING, UNSURE
 from ddptop.agent.record import probes
 from ddptop.agent.wire.diagnoses.probed import Probe, typical
-from ddptop.tui.link.control import RunControl
 
 SCRIPT = """
 import time

@@ -219,9 +219,9 @@ def job(
     """Run one job; return its plan and its records as (rank, Step) in the order of their end."""
     from ddptop.agent import wire
     from ddptop.agent.record import recording
-    from ddptop.agent.run.rundir import ENDED_STATES
-    from ddptop.tui.control.launch.launch import launch
-    from ddptop.tui.control.launch.options import Request
+    from ddptop.agent.wire.frames import ENDED
+    from ddptop.tui.launch.launch import launch
+    from ddptop.tui.launch.options import Request
 
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"
@@ -233,7 +233,7 @@ def job(
             inject=tuple(f"rank={rank},phase=data,ms=0" for rank in range(world)),
         )
         directory = launch(request)
-        while (run := directory.read()).state not in ENDED_STATES:
+        while (run := directory.read()).state not in ENDED:
             time.sleep(0.5)
         if run.state != "finished":
             sys.exit(f"{run.run} {run.state}: {run.cause}; ddptop logs {run.run}")

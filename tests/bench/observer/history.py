@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 
 from ddptop.agent import wire
+from ddptop.agent.client.history.asked import Asked
 from ddptop.agent.record.history.answers import answer
 from ddptop.agent.record.history.recorded import Recorded
 from ddptop.agent.record.history.stored import Writer
-from ddptop.tui.model.history.asked import Asked
 
 START_S = 1_800_000_000
 STEP_S = 0.1

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import psutil
 
-from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
-from ddptop.tui.link.logs.reader import LogReader
-from ddptop.tui.link.logs.stream import streams
-from ddptop.tui.model.logs.lines import Level
-from ddptop.tui.model.logs.matching import Wanted
-from ddptop.tui.model.logs.merging import merged
+from ddptop.agent.client.logs.excerpt import Excerpt, LogSource
+from ddptop.agent.client.logs.lines import Level
+from ddptop.agent.client.logs.matching import Wanted
+from ddptop.agent.client.logs.merging import merged
+from ddptop.agent.client.logs.stream import streams
+from ddptop.tui.link.reader import LogReader
 
 _MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from support.processes.obedient import Job
 
 from ddptop.agent import wire
 from ddptop.agent.control import caller
-from ddptop.agent.run import rundir
+from ddptop.agent.wire.frames import ENDED
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_term_from_outside_saves_and_stops(tmp_path):
     run = job.directory.read()
     assert run.torchrun is not None
     os.kill(run.torchrun.pid, signal.SIGTERM)
-    until(lambda: job.directory.read().state in rundir.ENDED_STATES, "the end")
+    until(lambda: job.directory.read().state in ENDED, "the end")
     run = job.directory.read()
     assert (run.state, run.exit_code, run.cause) == ("stopped", 0, "stopped by SIGTERM")
     saved = {(tmp_path / f"checkpoint-{rank}").read_text() for rank in range(2)}

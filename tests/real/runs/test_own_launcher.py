@@ -9,10 +9,10 @@ from typing import Any
 
 from support.harness import ddptop, until, write_script
 
+from ddptop.agent.client.look import frames
+from ddptop.agent.client.settings import Thresholds
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.output.status import as_json, run_json
-from ddptop.tui.link.look import frames
-from ddptop.tui.settings import Thresholds
 
 SCRIPT = '''
 """The first process is rank 0 and starts the others; each draws from data workers that come and go with an epoch."""

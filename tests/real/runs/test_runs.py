@@ -13,10 +13,10 @@ from support.harness import ddptop, status, until, write_script
 from support.processes.ranks import observed
 from support.processes.scripts import TRAIN, UNTIDY
 
+from ddptop.agent.client.watch import Link
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches import recording
-from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
 
 

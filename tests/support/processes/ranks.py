@@ -13,6 +13,7 @@ from typing import Final
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.wire.frames import ENDED
 from support.harness import DEADLINE_S, free_port, until
 from support.processes.kept import Kept
 
@@ -70,7 +71,7 @@ def observed(
         until(lambda: len(list(recording.read_ranks(run.database))) == world, "all ranks are heard")
         ranks.file(".go").touch()
         yield run, ranks
-    until(lambda: run.read().state in rundir.ENDED_STATES, "the end of the run")
+    until(lambda: run.read().state in ENDED, "the end of the run")
 
 
 @contextlib.contextmanager

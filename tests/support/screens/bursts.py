@@ -11,12 +11,13 @@ from typing import Final
 
 from textual import events
 
+from ddptop.agent.client.acting.kill import Aim
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire.frames import STATES
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys import keymap
-from ddptop.tui.control.kill import Aim
-from ddptop.tui.control.launch.programs import Option
+from ddptop.tui.launch.programs import Option
 from ddptop.tui.link.fleet import Fleet, Listing, RunLine
-from ddptop.tui.model.frame import STATES, Frame
 from support.screens.fleets import FRAMES, FleetSource, StillFleet
 from support.screens.frames import NOW, frame
 

@@ -10,10 +10,10 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from ddptop.agent.client.frame import Frame
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys import keymap
 from ddptop.tui.drawing.theme import DARK, ink
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.views.table.table import RankTable
 from support.harness import DEADLINE_S

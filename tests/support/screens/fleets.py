@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ddptop.tui.control.launch.options import Request
-from ddptop.tui.control.launch.programs import Option
+from ddptop.agent.client.frame import Frame
+from ddptop.tui.launch.options import Request
+from ddptop.tui.launch.programs import Option
 from ddptop.tui.link.fleet import GpuLoad, HostLoad, Listing, RunLine, line_of
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.frame import Frame
 from support.screens.frames import StillSource, frame, verdict_frame
 
 OPTIONS = (

@@ -16,6 +16,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ddptop.agent.client.acting.kill import Aim, Consent
+from ddptop.agent.client.diagnoses import Diagnosis
+from ddptop.agent.client.frame import Frame, whole
+from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.end.membership import ProcessLine
 from ddptop.agent.end.report import Report
@@ -24,11 +28,8 @@ from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict
-from ddptop.tui.control.kill import Aim, Consent
+from ddptop.agent.wire.frames import ENDED, EventLine, RankFrame
 from ddptop.tui.link.source import Refused, Unholdable
-from ddptop.tui.model.diagnosis.report import ReportLine
-from ddptop.tui.model.diagnosis.stacks import Stacks
-from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, whole
 from support.values.histories import RecordedHistory
 from support.values.inspections import inspection
 
@@ -264,7 +265,7 @@ class StillSource:
         self.unholdable = False
         self.inspector = StillInspector(current.world)
         self.reported: Report | None = None
-        self.kept: dict[str, list[ReportLine]] = {}
+        self.kept: dict[str, list[Diagnosis]] = {}
 
     @property
     def control(self) -> StillSource:
@@ -291,9 +292,9 @@ class StillSource:
             raise RunDirError("no report here")
         return self.reported
 
-    def diagnosis(self, kind: str) -> list[ReportLine]:
-        """Return the lines that the test has given for the kind, in `kept`."""
-        return self.kept.get(kind) or [ReportLine("", f"no {kind} is kept")]
+    def diagnoses(self, kind: str) -> list[Diagnosis]:
+        """Return those that the test has given for the kind, in `kept`."""
+        return self.kept.get(kind, [])
 
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
         """Note whose steps are looked at, and whose logs."""

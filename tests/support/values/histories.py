@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from ddptop.agent import wire
+from ddptop.agent.client.history.asked import EDGE_S, Asked
+from ddptop.agent.client.history.history import History
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.record.history.answers import answer
 from ddptop.agent.record.history.numbers import WIDTHS_S
 from ddptop.agent.record.history.recorded import Recorded
 from ddptop.agent.record.history.series import Floats, Series, Whole
 from ddptop.agent.record.history.stored import Writer
-from ddptop.tui.model.history.asked import EDGE_S, Asked
-from ddptop.tui.model.history.history import History
 
 
 class Kept(Recorded):

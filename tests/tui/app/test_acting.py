@@ -13,11 +13,11 @@ from textual.app import App
 from textual.message import Message
 from textual.screen import Screen
 
+from ddptop.agent.client.acting.kill import Killing
 from ddptop.agent.control.waiting import Waiting
 from ddptop.tui.app.acting import Acted, Acting, Prepared
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import RULES
-from ddptop.tui.control.kill import Killing
 from ddptop.tui.link.fleet import line_of
 from ddptop.tui.link.source import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.tui.screens.dialogs.kill import KillDialog

@@ -22,11 +22,12 @@ from support.screens.terminal import RUN, Terminal
 from textual.binding import Binding
 from textual.widgets import Button, Static
 
+from ddptop.agent.client.acting.kill import Aim, Consent
+from ddptop.agent.client.settings import Settings
+from ddptop.agent.client.watch import LONG_POLL_S
 from ddptop.agent.control.waiting import Waiting
+from ddptop.agent.wire.frames import STATES
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.control.kill import Aim, Consent
-from ddptop.tui.link.source import LONG_POLL_S
-from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.pickers import ProcessMenu, SignalMenu
 from ddptop.tui.screens.dialogs.question import Question
@@ -34,7 +35,6 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen, RunsScreen
-from ddptop.tui.settings import Settings
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels import PanelGrid
 from ddptop.tui.views.screen.keybar import KeyBar

@@ -11,7 +11,8 @@ from support.screens.dashboards import SIZES, dashboard, footer_keys, seen, sett
 from support.screens.frames import EVIL, NOW, StillSource, frame
 from textual.pilot import Pilot
 
-from ddptop.tui.model.frame import EventLine, Frame
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire.frames import EventLine
 from ddptop.tui.screens.lists import EventScreen, LogScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.screen.events import EventSearch

@@ -13,13 +13,13 @@ from support.screens.dashboards import seen, until
 from support.screens.fleets import FleetSource, StillFleet
 from support.screens.frames import NOW, frame
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.watch import Link
 from ddptop.agent.run import rundir
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import main, view
 from ddptop.tui.cli.verbs import options
-from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Home, Refused
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
 from ddptop.tui.screens.run import RunScreen, RunsScreen
 from ddptop.tui.views.screen.keybar import KeyBar

@@ -13,7 +13,7 @@ from support.screens.hosts import hosted
 from support.values.hostile import PIECES, marks
 from textual.pilot import Pilot
 
-from ddptop.tui.model.frame import Frame
+from ddptop.agent.client.frame import Frame
 from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.screen.loglist import LogList
@@ -160,8 +160,8 @@ async def test_a_text_is_found_wherever_it_is(tmp_path: Path) -> None:
 
 async def test_a_search_that_goes_on_is_told_and_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With how far it has come; the keys work meanwhile, and `escape` ends it and nothing else."""
-    monkeypatch.setattr("ddptop.tui.link.logs.reader._PROGRESS_S", 0.0)
-    monkeypatch.setattr("ddptop.tui.link.logs.excerpt._SCANNED", 64)
+    monkeypatch.setattr("ddptop.tui.link.reader._PROGRESS_S", 0.0)
+    monkeypatch.setattr("ddptop.agent.client.logs.excerpt._SCANNED", 64)
     async with dashboard(StillSource(logged(tmp_path, long(300_000)))).run_test(size=(80, 24)) as pilot:
         await pilot.press("g")
         await until(pilot, lambda: "line 299999" in seen(pilot.app), "the end")

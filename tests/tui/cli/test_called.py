@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.agent.client.acting import actor
 from ddptop.tui.cli import parsing
 from ddptop.tui.cli.main import FAMILIES
 from ddptop.tui.cli.parsing import as_called
-from ddptop.tui.control import actor
 
 ADVICE = "toy goes on.  Come back: ddptop attach toy, `ddptop kill toy` ends it; ddptop has no agent in ddptop.agent"
 

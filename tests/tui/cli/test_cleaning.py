@@ -17,14 +17,13 @@ from typing import NamedTuple
 import pytest
 from support.harness import DDPTOP
 
+from ddptop.agent.client import settings, start
 from ddptop.agent.launcher import observers
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.tui import settings
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs import cleaning
-from ddptop.tui.control.launch import launch
 
 DAY_S = 86_400
 
@@ -161,11 +160,11 @@ def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
     oldest = made("oldest", 9)
     oldest.update(launched=True, cwd=str(tmp_path), command=("x",))
     said: list[str] = []
-    again = launch.restart(oldest, tell=said.append)
+    again = start.restart(oldest, tell=said.append)
     assert left() == ["old-1", "oldest", "oldest.2"]
     assert said == ["removed 3 finished runs, 8 MiB: old-2, old-3, old-4"]
     assert said[0] in [event.text for event in recording.events_of(again.database, again.read())]
-    assert launch.restart(oldest, tell=said.append).name == "oldest.3"
+    assert start.restart(oldest, tell=said.append).name == "oldest.3"
     assert len(said) == 1
 
 

@@ -14,6 +14,9 @@ import pytest
 from support.values import traces
 from support.values.traces import kineto, rank, spent, step
 
+from ddptop.agent.client import diagnoses
+from ddptop.agent.client import diagnoses as kinds
+from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.observer.judge.probe import NOTHING
 from ddptop.agent.record import probes
 from ddptop.agent.record.memory import FILE, Censused, RankMemory
@@ -22,12 +25,17 @@ from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import CENSUS_MS, Facts, MemoryUse, ObjectKind
 from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank
 from ddptop.tui.cli.main import main
-from ddptop.tui.link.control import RunControl
-from ddptop.tui.model.diagnosis import kinds
 from ddptop.tui.model.diagnosis.kept import newest
 from ddptop.tui.model.diagnosis.report import ReportLine, plain
 
 MIB = 1 << 20
+
+
+def shown(kind: str, run: rundir.RunDir) -> list[ReportLine]:
+    """Return what a screen shows of the newest diagnosis of a kind."""
+    return newest(kind, diagnoses.kept(run, kind), run.read().world)
+
+
 CAUSE = "train.py:52 made 3 more float32[64, 32, 256] in 3 steps (6 MiB), held by list `kept` of main()"
 SLOW = "rank 1 computes 38 % slower than the others: its cores are shared (load 3.1, steal 20 %)"
 SORT = "aten::sort takes 18 ms a step on rank 1 and 0.4 ms on rank"
@@ -209,7 +217,7 @@ def test_a_screen_shows_what_the_verb_prints(
 ) -> None:
     """Of the newest one, which it reads from the run."""
     assert verb(kind) == 0
-    assert "\n".join(map(plain, newest(kind, run))) == capsys.readouterr().out.rstrip("\n")
+    assert "\n".join(map(plain, shown(kind, run))) == capsys.readouterr().out.rstrip("\n")
 
 
 @pytest.mark.parametrize(
@@ -227,11 +235,11 @@ def test_the_list_has_all_that_are_kept(
     """The newest first; one that is not complete is none. Without any it says so."""
     assert verb(kind, "--list") == 0
     assert capsys.readouterr().err == f"{none}\n"
-    assert newest(kind, run) == [ReportLine("", none)]
+    assert shown(kind, run) == [ReportLine("", none)]
     KEEP[kind](run, "0001")
     KEEP[kind](run, "0002")
     (run.path / FOLDERS[kind] / "0003").mkdir()
-    assert newest(kind, run)[0].text.startswith(f"{kind} 0002: ")
+    assert shown(kind, run)[0].text.startswith(f"{kind} 0002: ")
     assert verb(kind, "--list") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:2]] == ["0002", "0001"]

@@ -11,7 +11,7 @@ import msgspec
 
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs.launch import requested
-from ddptop.tui.control.launch import hosts
+from ddptop.tui.launch import hosts
 
 PAGE = Path(__file__).resolve().parents[3] / "tui" / "cli" / "manual" / "many-machines.md"
 

@@ -6,7 +6,7 @@ import signal
 from typing import cast
 
 from ddptop.tui.cli.verbs.slurm import _follow
-from ddptop.tui.control.launch.slurm import Step
+from ddptop.tui.launch.slurm import Step
 
 
 class Impatient:

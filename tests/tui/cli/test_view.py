@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 from support.screens.frames import frame, rank_frame
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.settings import Settings
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.wire.frames import RankFrame
 from ddptop.tui.cli import view
 from ddptop.tui.cli.output import plain
 from ddptop.tui.cli.verbs.options import show_launched
-from ddptop.tui.model.frame import Frame, RankFrame
-from ddptop.tui.settings import Settings
 
 
 class Late:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.control.refusals import Cancelled, Hung
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.main import main
 from ddptop.tui.cli.verbs.options import LiveLine
-from ddptop.tui.link.control import RunControl
 
 
 def read(descriptor: int) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ddptop.agent.wire.frames import ENDED, STATES
 from ddptop.tui.control.actions import RULES, is_offered, remedy
-from ddptop.tui.model.frame import ENDED, STATES
 
 LIVE = {
     "running": {"pause", "checkpoint", "memory", "profile", "probe", "stop", "kill"},

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ddptop.tui.control import actor
+from ddptop.agent.client.acting import actor
 
 
 @pytest.mark.parametrize("name", ["ada (dashboard, pts/3)", "ada (non-interactive shell)"])

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddptop.agent.client import start
+from ddptop.agent.client.start import RequestError
 from ddptop.agent.launcher import machine, observers
 from ddptop.agent.run import rundir, states
-from ddptop.tui.control.launch import hosts, launch
-from ddptop.tui.control.launch.checks import problems, ranks, ranks_here
-from ddptop.tui.control.launch.options import Request
-from ddptop.tui.control.launch.target import RequestError
+from ddptop.agent.run.hosts import next_id
+from ddptop.tui.launch import hosts, launch
+from ddptop.tui.launch.checks import problems, ranks, ranks_here
+from ddptop.tui.launch.options import Request
 
 TWO = Request("train.py", nnodes="2", rdzv_endpoint="localhost:29400")
 
@@ -84,7 +86,7 @@ def test_an_endpoint_without_a_name_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert found is not None
     waits: list[float] = []
     clock = iter(range(0, 100, 7))
-    monkeypatch.setattr("ddptop.tui.control.launch.hosts.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("ddptop.tui.launch.hosts.time.monotonic", lambda: next(clock))
     with pytest.raises(ValueError, match="no host"):
         hosts.check_endpoint(found, patient=True, sleep=waits.append)
     assert len(waits) == 4
@@ -160,14 +162,14 @@ def test_a_restart_is_one_run_again() -> None:
     for _ in "two hosts":
         old = launch.launch(request)
         old.update(state="failed")
-        new = launch.restart(old)
+        new = start.restart(old)
         found.append((new.read().run, new.read().run_id, new.read().command, new.read().local_world))
         new.update(state="failed")
         rundir.remove(new)
         rundir.remove(old)
         break
     assert found[0][0] == "train-restarted.2"
-    assert found[0][1] == hosts.next_id(hosts.run_id_of("train.py", hosts.read(request) or pytest.fail("no hosts")))
+    assert found[0][1] == next_id(hosts.run_id_of("train.py", hosts.read(request) or pytest.fail("no hosts")))
     assert found[0][3] == 1
 
 

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddptop.agent.client import start
 from ddptop.agent.launcher import machine, observers
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs.launch import requested
-from ddptop.tui.control.launch import form, launch, remembered
-from ddptop.tui.control.launch.checks import CHECKS
-from ddptop.tui.control.launch.form import Draft
-from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
+from ddptop.tui.launch import form, launch, remembered
+from ddptop.tui.launch.checks import CHECKS
+from ddptop.tui.launch.form import Draft
+from ddptop.tui.launch.options import OPTIONS, LaunchOption, Request
 
 POOL = (
     "1", "2", "007", "0", "0.5", "1e2", "mine", "run-2.b", "rank=0,crash", "rank=0,phase=data,ms=5 rank=0,nan,from=9",
@@ -149,7 +150,7 @@ def test_an_option_acts_and_is_repeated(option: LaunchOption, record: Path) -> N
     after = settings_of(with_option)
     assert after != before | {"run": f"{name}-with"}
     with_option.update(state="finished")
-    assert settings_of(launch.restart(with_option)) == after | {"run": f"{with_option.name}.2"}
+    assert settings_of(start.restart(with_option)) == after | {"run": f"{with_option.name}.2"}
 
 
 def test_the_programs_that_are_remembered_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

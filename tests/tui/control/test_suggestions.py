@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from ddptop.agent.launcher import observers
 from ddptop.agent.run.files.masking import MASK
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.control.launch import form, launch, remembered
-from ddptop.tui.control.launch.form import Draft
-from ddptop.tui.control.launch.options import Request
-from ddptop.tui.control.launch.programs import Suggestion, completed, modules, paths, suggestions
+from ddptop.tui.launch import form, launch, remembered
+from ddptop.tui.launch.form import Draft
+from ddptop.tui.launch.options import Request
+from ddptop.tui.launch.programs import Suggestion, completed, modules, paths, suggestions
 
 FILES = ("train.py", "toy_train.py", "pkg/__init__.py", "pkg/train.py", "pkg/deep/eval.py", ".hidden.py", "notes.txt")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.tui.control.launch import target
-from ddptop.tui.control.launch.options import Request
+from ddptop.agent.client.start import RequestError
+from ddptop.tui.launch import target
+from ddptop.tui.launch.options import Request
 
 FILES = (
     "bad/__init__.py", "bad/mod.py", "bad/sub/__init__.py", "bad/sub/mod.py", "bad/prog/__init__.py",
@@ -60,7 +61,7 @@ REFUSED = (
 def test_what_cannot_be_run_is_refused_as_python_does(folder: Path) -> None:
     """In one line, before anything starts; Python runs none of these names either."""
     for module, says in REFUSED:
-        with pytest.raises(target.RequestError, match=says):
+        with pytest.raises(RequestError, match=says):
             target.target(Request(module, as_module=True))
     assert not (folder / "was run").exists()
     code = """

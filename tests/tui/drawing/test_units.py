@@ -9,11 +9,12 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import clean
+from ddptop.agent.wire.frames import RankFrame
 from ddptop.tui.cli.output.plain import line, summary
 from ddptop.tui.cli.output.status import as_json
 from ddptop.tui.drawing import units
-from ddptop.tui.model.frame import Frame, RankFrame
 
 RANK = RankFrame(0, "running", "forward", step=12)
 FRAME = Frame("toy-1", "running", "toy.py", 1, 0.0, step=12, ranks=(RANK,))

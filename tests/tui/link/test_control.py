@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from support.screens.frames import StillSource, frame
 
+from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.source import Control, ReadOnly, Refused, Source
 
 ACTIONS = {name for name in vars(Control) if not name.startswith("_")}
@@ -53,6 +53,6 @@ def test_a_run_to_be_looked_at_can_only_be_looked_at() -> None:
     with pytest.raises(Refused, match="read-only"):
         source.open("another")
     assert still.asked == []
-    reading = {"poll", "advance", "frame", "watch", "close", "inspector", "report", "diagnosis"}
+    reading = {"poll", "advance", "frame", "watch", "close", "inspector", "report", "diagnoses"}
     assert {name for name in dir(source) if not name.startswith("_")} == reading | {"open", "control"}
     assert reading | {"open", "control"} == {name for name in vars(Source) if not name.startswith("_")}

@@ -14,14 +14,15 @@ import pytest
 from support.harness import until
 from support.screens.frames import frame
 
+from ddptop.agent.client.start import RequestError
+from ddptop.agent.client.watch import Link
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.control.launch.checks import variables
-from ddptop.tui.control.launch.launch import RequestError, launch
-from ddptop.tui.control.launch.options import Request
+from ddptop.tui.launch.checks import variables
+from ddptop.tui.launch.launch import launch
+from ddptop.tui.launch.options import Request
 from ddptop.tui.link import runs
 from ddptop.tui.link.fleet import line_of
-from ddptop.tui.link.live import Link
 from ddptop.tui.link.runs import Runs
 from ddptop.tui.link.source import Refused, frame_now
 

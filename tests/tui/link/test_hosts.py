@@ -13,13 +13,14 @@ from support.fakes.relays import Host, several
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.watch import Link
 from ddptop.agent.end import survey
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.run.rundir import Member, RunDir
+from ddptop.agent.wire.frames import RankFrame
 from ddptop.tui.cli.output import logs
-from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
-from ddptop.tui.model.frame import Frame, RankFrame
 
 
 @contextmanager

@@ -20,14 +20,13 @@ from support.harness import until
 from support.values.inspections import absent, inspection
 
 from ddptop.agent import wire
+from ddptop.agent.client import stacks as asking
+from ddptop.agent.client.stacks import MOST_ASKED, RunInspector, Stacks
 from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Run
-from ddptop.tui.link import inspection as asking
-from ddptop.tui.link.inspection import MOST_ASKED, RunInspector
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.diagnosis.stacks import Stacks
 
 Answer = Callable[[int, wire.Inspect], wire.Reply | None]
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from ddptop.agent import wire
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.watch import CATCH_UP_S, DRAIN_S, Link
 from ddptop.agent.end import survey
 from ddptop.agent.observer.model.run_model import RECENT_RECORDS
 from ddptop.agent.observer.model.store import Store
@@ -21,9 +23,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Member
 from ddptop.tui.cli.output import status
-from ddptop.tui.link.live import CATCH_UP_S, Link
-from ddptop.tui.link.source import DRAIN_S, frame_now
-from ddptop.tui.model.frame import Frame
+from ddptop.tui.link.source import frame_now
 
 TICK_S = 0.0001
 """What goes by on the link's clock whenever it looks at it: once a record."""

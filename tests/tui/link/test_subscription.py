@@ -17,17 +17,17 @@ from support.fakes.observers import Observer, connections, observed
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.client import look
+from ddptop.agent.client.frame import whole
+from ddptop.agent.client.history import history as history_module
+from ddptop.agent.client.history.history import History
+from ddptop.agent.client.subscription import MOST_WATCHED, Subscription
+from ddptop.agent.client.watch import START_S, Link
 from ddptop.agent.end import survey
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.tui.link import look
-from ddptop.tui.link.live import START_S, Link
 from ddptop.tui.link.source import frame_now
-from ddptop.tui.link.subscription import MOST_WATCHED, Subscription
-from ddptop.tui.model.frame import whole
-from ddptop.tui.model.history import history as history_module
-from ddptop.tui.model.history.history import History
 
 MANY = wire.EACH_RECORD + 2
 S = 10**9

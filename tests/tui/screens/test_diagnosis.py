@@ -12,18 +12,20 @@ from support.screens.dashboards import dashboard, seen, until
 from support.screens.frames import StillSource, frame
 from textual.screen import Screen
 
+from ddptop.agent.client.diagnoses import Diagnosis
 from ddptop.agent.record.memory import Censused, RankMemory
 from ddptop.agent.record.memory import Kept as KeptMemory
+from ddptop.agent.record.probes import Kept as KeptProbe
 from ddptop.agent.record.profiles.kept import Kept
 from ddptop.agent.record.profiles.summary import Difference, Summary
 from ddptop.agent.wire import MemoryUse, ObjectKind
-from ddptop.tui.model.diagnosis import memory, profile
-from ddptop.tui.model.diagnosis.report import ReportLine
+from ddptop.agent.wire.diagnoses.probed import Probe
 from ddptop.tui.screens.diagnosis import DiagnosisScreen
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.lists import EventScreen
 from ddptop.tui.screens.run import RunScreen
 
+USE = MemoryUse(5, 7, (), census_ns=900_000_000)
 SENTENCE = "aten::sort takes 18 ms a step on rank 2 and 0.4 ms on rank 0: 12 calls against 12"
 SORT = Difference("aten::sort", 18.0, 0.4, 17.6, 12.0, 12.0, ["[200000]"], ["[100]"])
 KEPT = Kept(
@@ -38,7 +40,7 @@ async def test_the_key_profiles_and_shows_what_that_says() -> None:
     """Three steps of the accused rank and an ordinary one, or of the first ranks; `escape` leads back."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(110, 30)) as pilot:
-        source.kept["profile"] = profile.lines(KEPT, 4)
+        source.kept["profile"] = [KEPT]
         await pilot.press("P")
         await until(pilot, lambda: SENTENCE in seen(pilot.app), "the summary")
         assert source.asked == ["profile 3 (0, 1, 2, 3) True"]
@@ -68,14 +70,20 @@ async def test_a_profile_does_not_come_between_the_user_and_a_dialog(
         assert isinstance(pilot.app.screen, place)
 
 
-LINE = [ReportLine("found", "this and that")]
+FOUND: dict[str, Diagnosis] = {
+    "profile": KEPT._replace(summary=Summary("r", (5, 7), [0, 2], 2, 0, 1.5e9, ["this and that"], [], 0, True, "")),
+    "probe": KeptProbe("0001", Path("/run/probes/0001"), Probe("r", 5, 1.5e9, sentences=["this and that"])),
+    "memory": KeptMemory(
+        "0001", Path("/run/memory/0001"), Censused("r", 1.5e9, 1, (RankMemory(1, "", "this and that", USE),))
+    ),
+}
 
 
 @pytest.mark.parametrize(("key", "kind"), [("P", "profile"), ("D", "probe"), ("M", "memory")])
 async def test_an_ended_run_shows_its_newest(key: str, kind: str) -> None:
     """Nothing is asked of it, and no key is offered that does nothing."""
     source = StillSource(frame("finished"))
-    source.kept[kind] = LINE
+    source.kept[kind] = [FOUND[kind]]
     async with dashboard(source).run_test(size=(110, 30)) as pilot:
         await pilot.press(key)
         await until(pilot, lambda: "this and that" in seen(pilot.app), "the lines")
@@ -89,7 +97,7 @@ async def test_an_ended_run_shows_its_newest(key: str, kind: str) -> None:
 async def test_a_paused_run_shows_its_newest_and_why_no_other_is_made(key: str, kind: str) -> None:
     """A profile and growth are of steps; it says what to do first, at 80 columns too."""
     source = StillSource(frame("paused"))
-    source.kept[kind] = LINE
+    source.kept[kind] = [FOUND[kind]]
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press(key)
         await until(pilot, lambda: "this and that" in seen(pilot.app), "the lines")
@@ -108,7 +116,7 @@ async def test_a_paused_run_shows_its_newest_and_why_no_other_is_made(key: str, 
 async def test_a_paused_run_can_be_probed() -> None:
     """The screen says what makes another one."""
     source = StillSource(frame("paused"))
-    source.kept["probe"] = LINE
+    source.kept["probe"] = [FOUND["probe"]]
     async with dashboard(source).run_test(size=(110, 30)) as pilot:
         await pilot.press("D")
         await until(pilot, lambda: "this and that" in seen(pilot.app), "the lines")
@@ -124,7 +132,7 @@ async def test_the_key_of_memory_looks_and_shows_what_grows() -> None:
     kept = KeptMemory("0002", Path("/run/memory/0002"), Censused("r", 1.5e9, 1, (RankMemory(1, "", cause, use),)))
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(130, 30)) as pilot:
-        source.kept["memory"] = memory.lines(kept, 4)
+        source.kept["memory"] = [kept]
         await pilot.press("M")
         await until(pilot, lambda: cause in seen(pilot.app), "the sentence")
         assert source.asked == ["memory 3 (0, 1, 2, 3) True"]
@@ -141,9 +149,10 @@ async def test_lines_end_beside_the_scroll_bar() -> None:
     """Nothing of them is cut for it."""
     words = [f"word-{number}" for number in range(200)]
     source = StillSource(frame("finished"))
-    source.kept["memory"] = [ReportLine("left out", " ".join(words)), ReportLine("", "x" * 80)]
+    long = Probe("r", 5, 1.5e9, notes=["x" * 80, *(" ".join(words[begin : begin + 25]) for begin in range(0, 200, 25))])
+    source.kept["probe"] = [KeptProbe("0001", Path("/run/probes/0001"), long)]
     async with dashboard(source).run_test(size=(80, 50)) as pilot:
-        await pilot.press("M")
+        await pilot.press("D")
         await until(pilot, lambda: words[0] in seen(pilot.app), "the lines")
         text = seen(pilot.app)
         assert [word for word in words if word not in text] == []

@@ -17,8 +17,8 @@ from textual._compositor import Compositor
 from textual.pilot import Pilot
 from textual.widgets import Button, Input
 
+from ddptop.agent.client.acting.kill import Consent
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.control.kill import Consent
 from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.dialogs import dialog
 from ddptop.tui.screens.dialogs.dialog import Dialog

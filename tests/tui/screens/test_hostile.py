@@ -18,11 +18,11 @@ from textual.screen import Screen
 
 from ddptop.agent.text import clean
 from ddptop.agent.wire import Verdict
+from ddptop.agent.wire.frames import STATES, EventLine
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys import keymap
 from ddptop.tui.app.keys.palette import Palette
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.frame import STATES, EventLine
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.lists import LogScreen

@@ -21,6 +21,7 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
+from ddptop.agent.client.start import RequestError
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire import Verdict
@@ -30,11 +31,10 @@ from ddptop.tui.cli import view
 from ddptop.tui.cli.main import _parser
 from ddptop.tui.cli.verbs import options, watching
 from ddptop.tui.cli.verbs.launch import requested
-from ddptop.tui.control.launch import form, programs, remembered, target
-from ddptop.tui.control.launch.form import Draft
-from ddptop.tui.control.launch.options import OPTIONS as LAUNCH_OPTIONS
-from ddptop.tui.control.launch.options import Request
-from ddptop.tui.control.launch.target import RequestError
+from ddptop.tui.launch import form, programs, remembered, target
+from ddptop.tui.launch.form import Draft
+from ddptop.tui.launch.options import OPTIONS as LAUNCH_OPTIONS
+from ddptop.tui.launch.options import Request
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Cancelled, Refused
 from ddptop.tui.screens.dialogs.field import Field

@@ -16,7 +16,7 @@ from support.screens.dashboards import SIZES, settled, still_app, until
 from support.screens.frames import frame, rank_frame, verdict_frame
 from textual.pilot import Pilot
 
-from ddptop.tui.model.frame import Frame
+from ddptop.agent.client.frame import Frame
 from ddptop.tui.views.screen.loglist import LogList
 
 GPU: dict[str, Any] = {

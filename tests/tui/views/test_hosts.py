@@ -11,10 +11,11 @@ from support.screens.frames import rank_frame
 from support.screens.hosts import hosted
 from textual.pilot import Pilot
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire import Verdict
+from ddptop.agent.wire.frames import EventLine
 from ddptop.tui.cli.output import plain, status
 from ddptop.tui.cli.output.card import card
-from ddptop.tui.model.frame import EventLine, Frame
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels import Shape, draw_panel
 from ddptop.tui.views.screen.header import header_rows

@@ -11,13 +11,13 @@ from support.screens.dashboards import seen, until
 from support.screens.fleets import FleetSource, StillFleet
 from support.screens.frames import NOW, StillSource, frame
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.settings import Settings
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys import keymap
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.settings import Settings
 from ddptop.tui.views.screen.keybar import AT_THE_END, FIRST, Hint, KeyBar, chosen, hints_of
 
 INK = Ink(DARK)

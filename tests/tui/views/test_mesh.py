@@ -10,13 +10,13 @@ from support.screens.dashboards import lines, numbers, table_of, text_of, until
 from support.screens.frames import EVIL, NOW, StillSource, frame, frame_at, rank_frame
 
 from ddptop.agent import wire
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire.mesh import place_of
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.views.panels import Shape, draw_panel
 
 INK = Ink(DARK)

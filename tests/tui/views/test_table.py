@@ -11,10 +11,11 @@ from support.screens.frames import EVIL, NOW, StillSource, frame, rank_frame
 from textual.events import Key
 from textual.pilot import Pilot
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import clean
 from ddptop.agent.wire import Verdict
+from ddptop.agent.wire.frames import STATES
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.model.frame import STATES, Frame
 from ddptop.tui.screens.dialogs.pickers import ColumnsDialog
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen

@@ -13,16 +13,17 @@ from support.screens.dashboards import INK, KEYS, seen, settled, still_app, text
 from support.screens.frames import EVIL, NOW, frame, frame_at, hung_frame, rank_frame, verdict_frame
 
 from ddptop.agent import wire
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import Verdict
+from ddptop.agent.wire.frames import STATES, RankFrame, Restart
 from ddptop.tui.cli.output import plain, status
 from ddptop.tui.cli.output.card import card
 from ddptop.tui.cli.view import farewell
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
-from ddptop.tui.model.frame import STATES, Frame, RankFrame, Restart
 from ddptop.tui.screens.rank import fact_rows, history_rows
 from ddptop.tui.views.panels import Shape, arrange, draw_panel
 from ddptop.tui.views.screen.header import header_rows, message

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.settings import state_folder
 from ddptop.agent.run.files import private
-from ddptop.tui.model.frame import ENDED, Frame
-from ddptop.tui.settings import state_folder
+from ddptop.agent.wire.frames import ENDED
 
 QUIET_S: Final = 30.0
 """Seconds of a run that is shown, and has no verdict, after which the help is pointed out."""

@@ -18,11 +18,11 @@ from textual.dom import DOMNode
 from textual.keys import Keys, format_key
 from textual.screen import Screen
 
+from ddptop.agent.client.settings import SettingsError, path
 from ddptop.tui.app.keys.counting import DIGITS, PASSING
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.settings import SettingsError, path
 from ddptop.tui.views.ranks import RankView
 
 _OURS: Final = "ddptop.tui."

@@ -15,13 +15,13 @@ from typing import Final
 import msgspec
 import psutil
 
+from ddptop.agent.client import settings
+from ddptop.agent.client.acting.actor import who
+from ddptop.agent.client.watch import Link
 from ddptop.agent.launcher.observers import DATA_ROOM_VARIABLE
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui import settings
 from ddptop.tui.app.program import run_dashboard
-from ddptop.tui.control.actor import who
-from ddptop.tui.link.live import Link
 
 ROOM: Final = 1 << 30
 """Bytes of memory that a tab may get beyond what it has at its start."""

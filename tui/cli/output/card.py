@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
+from ddptop.agent.wire.frames import RankFrame
 from ddptop.agent.wire.host_frames import UNREPORTED
 from ddptop.tui.cli.output.plain import progress, throughput
 from ddptop.tui.cli.output.status import remark
 from ddptop.tui.drawing.units import DASH, collective, count, loss, milliseconds, size
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import (
-    Frame,
-    RankFrame,
+from ddptop.tui.model.sentences import (
     judging,
     not_linked,
     recording,

@@ -6,17 +6,18 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from ddptop.agent.client.logs.copies import CopiedLogs
+from ddptop.agent.client.logs.entries import Entry
+from ddptop.agent.client.logs.excerpt import LogSource
+from ddptop.agent.client.logs.lines import LogLine
+from ddptop.agent.client.logs.matching import ALL, Wanted
+from ddptop.agent.client.logs.merging import Merged, merged, named
+from ddptop.agent.client.logs.stream import LogStream, streams
 from ddptop.agent.end import survey
-from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir
+from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.text import ranks_in_spans
+from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units
-from ddptop.tui.link.logs.copies import CopiedLogs
-from ddptop.tui.link.logs.excerpt import LogSource
-from ddptop.tui.link.logs.stream import LogStream, streams
-from ddptop.tui.model.logs.entries import Entry
-from ddptop.tui.model.logs.lines import LogLine
-from ddptop.tui.model.logs.matching import ALL, Wanted
-from ddptop.tui.model.logs.merging import Merged, merged, named
 
 POLL_S: Final = 0.1
 _TAIL: Final = 4 << 20
@@ -70,7 +71,7 @@ def _show(
                 _sources(directory, ranks, {rank: copies.path(rank) for rank in copied}), printer.logs
             )
         copies.want(copied)
-        ended = survey.look(directory).state in ENDED_STATES
+        ended = survey.look(directory).state in ENDED
         over = ended or not follow
         for line in printer.lines(begun=begun, over=over):
             said = True
@@ -155,7 +156,7 @@ def _silence(ranks: Sequence[int], wanted: Wanted, *, ended: bool, follow: bool)
 def _copied(directory: RunDir, ranks: Sequence[int], copies: CopiedLogs) -> list[int]:
     """Copy the ends of the logs of ranks on other hosts, as long as the run goes on; return those ranks."""
     there = _kept_elsewhere(directory, ranks)
-    if not there or directory.read().state in ENDED_STATES:
+    if not there or directory.read().state in ENDED:
         return []
     missing = copies.fetch(there, _PATIENCE_S)
     return [rank for rank in there if rank not in missing or copies.has(rank)]

@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
+from ddptop.agent.wire.frames import ENDED, EventLine
 from ddptop.tui.cli.parsing import as_called
 from ddptop.tui.drawing.units import duration, share, significant
 from ddptop.tui.link.source import Source, frame_now
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import ENDED, EventLine, Frame, not_linked, unheard_hosts, waits_for, with_rank
+from ddptop.tui.model.sentences import not_linked, unheard_hosts, waits_for, with_rank
 
 POLL_S = 0.05
 _PATIENCE_S: Final = 5.0

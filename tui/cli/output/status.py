@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.model.changes import level_of
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
+from ddptop.agent.wire.frames import RankFrame
 from ddptop.agent.wire.hosts import HostFrame
 from ddptop.tui.drawing.units import DASH, aligned, count, date, duration, moment, significant, size
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import Frame, RankFrame, not_linked, unheard_hosts, unobserved, with_rank
+from ddptop.tui.model.sentences import not_linked, unheard_hosts, unobserved, with_rank
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Member

@@ -27,11 +27,11 @@ from ddptop.tui.cli.verbs.options import (
 )
 
 if TYPE_CHECKING:
+    from ddptop.agent.client.acting.control import RunControl
+    from ddptop.agent.client.acting.ending import Ending
+    from ddptop.agent.client.acting.kill import Aim
     from ddptop.agent.control.waiting import Waiting
     from ddptop.agent.run.rundir import Run, RunDir
-    from ddptop.tui.control.ending import Ending
-    from ddptop.tui.control.kill import Aim
-    from ddptop.tui.link.control import RunControl
 
 _steps: Final = whole(1, 1_000_000)
 """Reads a number of steps."""
@@ -125,10 +125,10 @@ def _take_number_as_steps(options: argparse.Namespace) -> None:
 
 def carry_out(options: argparse.Namespace) -> int:
     """Have the ranks do what a verb asks, and print what comes of it, or what its own `printing` says."""
+    from ddptop.agent.client.acting.actor import who
+    from ddptop.agent.client.acting.control import RunControl
     from ddptop.agent.control.waiting import Waiting
     from ddptop.tui.control import actions
-    from ddptop.tui.control.actor import who
-    from ddptop.tui.link.control import RunControl
     from ddptop.tui.link.source import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 
     if options.verb == "step":
@@ -281,11 +281,11 @@ def _signal(text: str) -> int:
 
 
 def _kill(options: argparse.Namespace) -> int:
+    from ddptop.agent.client.acting.actor import who
+    from ddptop.agent.client.acting.ending import Ending
     from ddptop.agent.control.refusals import Refused
     from ddptop.agent.run.identity import identify
     from ddptop.agent.run.rundir import RunDirError
-    from ddptop.tui.control.actor import who
-    from ddptop.tui.control.ending import Ending
 
     try:
         directory = chosen(options.run)
@@ -329,10 +329,10 @@ def _end_unrecorded(options: argparse.Namespace) -> str | None:
 
 def _restart_of(directory: RunDir) -> str:
     """Return a clause on the restart of an ended run that is alive; empty where there is none."""
-    from ddptop.agent.run.rundir import ENDED_STATES
+    from ddptop.agent.wire.frames import ENDED
 
     run = directory.read()
-    if run.state not in ENDED_STATES:
+    if run.state not in ENDED:
         return ""
     stem, number = _numbered(directory.name)
     for other in live_runs():
@@ -349,7 +349,7 @@ def _numbered(name: str) -> tuple[str, int]:
 
 
 def _end(options: argparse.Namespace, termination: Ending, run: Run, aim: Aim) -> str:
-    from ddptop.agent.run.rundir import ENDED_STATES
+    from ddptop.agent.wire.frames import ENDED
     from ddptop.tui.control import signals
 
     if options.signal is not None:
@@ -357,7 +357,7 @@ def _end(options: argparse.Namespace, termination: Ending, run: Run, aim: Aim) -
         if warning:
             print(warning, file=sys.stderr)
         return termination.signal(options.signal, aim)
-    if run.state not in ENDED_STATES:
+    if run.state not in ENDED:
         print(termination.victims(aim), file=sys.stderr)
     grace_s = run.grace_s if options.grace is None else options.grace
     return termination.kill(grace_s, aim, lambda line: print(line, file=sys.stderr))

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddptop.agent.client.diagnoses import HELD_MS, KINDS, first_ranks
 from ddptop.tui.cli.parsing import complain, whole
 from ddptop.tui.cli.verbs import control
 from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json, typed
-from ddptop.tui.model.diagnosis.kinds import HELD_MS, KINDS, first_ranks
 
 if TYPE_CHECKING:
+    from ddptop.agent.client.acting.control import RunControl
     from ddptop.agent.control.waiting import Waiting
-    from ddptop.tui.link.control import RunControl
 
 
 def add(verbs: Verbs) -> None:
@@ -116,13 +116,14 @@ def _carry(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ddptop.tui.model.diagnosis.kept import kept_with, lines_of
+    from ddptop.agent.client import diagnoses
+    from ddptop.tui.model.diagnosis.kept import lines_of
 
     for other in ("ranks", "steps", "out", "limit"):
         if getattr(options, other) is not None:
             return complain(f"{options.verb}: --list and --{other}: give one of them", 2)
     lines = lines_of(options.verb)
-    found = kept_with(chosen(options.run, last=True), options.verb)
+    found = diagnoses.kept(chosen(options.run, last=True), options.verb)
     if options.json:
         print_json([lines.as_json(each) for each in found])
     elif found:
@@ -134,6 +135,8 @@ def _list(options: argparse.Namespace) -> int:
 
 def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, run: str) -> int:
     """Have the diagnosis made, and print it."""
+    from ddptop.agent.client import diagnoses
+    from ddptop.agent.record.profiles import kept as profiles
     from ddptop.tui.model.diagnosis.kept import lines_of
     from ddptop.tui.model.diagnosis.report import plain
 
@@ -146,13 +149,14 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
         culprit=named in (None, "culprit"),
         most_ms=options.limit or HELD_MS[0],
     )
-    found = lines.read(Path(folder))
+    found = diagnoses.read(options.verb, Path(folder))
     if found is None:
         # The observer that made it is on another host.
         said = f"it is in {folder} on the host of rank 0; `ddptop {options.verb} {run} --list` there"
         return complain(f"{options.verb} {run}: {said}", 1)
     if options.out is not None:
         # Before anything is printed, whose reader may be gone.
+        assert isinstance(found, profiles.Kept)
         try:
             _copy(found.trace, options.out)
         except OSError as problem:

@@ -24,7 +24,7 @@ from ddptop.tui.cli.verbs.options import (
     show_launched,
     typed,
 )
-from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request, whole
+from ddptop.tui.launch.options import OPTIONS, LaunchOption, Request, whole
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Process
@@ -152,11 +152,12 @@ def requested(options: argparse.Namespace, who: str) -> Request:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from ddptop.agent.client.acting.actor import who
+    from ddptop.agent.client.start import RequestError
     from ddptop.agent.launcher import launcher
     from ddptop.trainers import CATALOGUE
     from ddptop.tui.cli.verbs import slurm
-    from ddptop.tui.control.actor import who
-    from ddptop.tui.control.launch.launch import RequestError, checked, command, launch
+    from ddptop.tui.launch.launch import checked, command, launch
 
     if (options.program is None) == (options.module is None):
         return complain("launch: give one program: a name from `ddptop programs`, a script, or -m MODULE", 2)
@@ -193,8 +194,8 @@ def _holder(options: argparse.Namespace) -> Process | None:
 
 
 def _restart(options: argparse.Namespace) -> int:
-    from ddptop.tui.control.actor import who
-    from ddptop.tui.control.launch.launch import RequestError, restart
+    from ddptop.agent.client.acting.actor import who
+    from ddptop.agent.client.start import RequestError, restart
 
     settings = configured(options)
     tell = _tell if options.verbose else _be_quiet

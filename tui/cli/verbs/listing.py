@@ -13,9 +13,9 @@ from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs.options import PRINTED, Verbs, add_remote, add_run, add_verb, chosen, print_json
 
 if TYPE_CHECKING:
+    from ddptop.agent.client.frame import Frame
+    from ddptop.agent.client.settings import Thresholds
     from ddptop.agent.run.rundir import RunDir
-    from ddptop.tui.model.frame import Frame
-    from ddptop.tui.settings import Thresholds
 
 _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
 """Environment variables that set the number of threads, one for each library that NumPy may be built with."""
@@ -90,7 +90,7 @@ def add(verbs: Verbs) -> None:
 
 def _thresholds() -> Thresholds:
     """Return those of the user's settings; the defaults, and say why, where the settings cannot be used."""
-    from ddptop.tui import settings
+    from ddptop.agent.client import settings
 
     found, problem = settings.load_or_default()
     if problem is not None:
@@ -105,8 +105,8 @@ def _frames(directories: list[RunDir], thresholds: Thresholds, *, measured: bool
     collects = gc.isenabled()
     gc.disable()
     try:
-        from ddptop.tui.control.actor import who
-        from ddptop.tui.link import look
+        from ddptop.agent.client import look
+        from ddptop.agent.client.acting.actor import who
 
         return look.frames(directories, who("shell"), thresholds, measured=measured)
     finally:
@@ -134,8 +134,8 @@ def _others(thresholds: Thresholds) -> list[Frame]:
     from ddptop.agent.run import rundir
 
     with _no_threads_of_numpy():
+        from ddptop.agent.client.acting.actor import who
         from ddptop.tui.cli import other_users
-        from ddptop.tui.control.actor import who
 
     shown, problems = other_users.frames(rundir.bases_of_others(), who("shell"), thresholds)
     for line in problems:
@@ -287,14 +287,14 @@ def _add_stacks(verbs: Verbs) -> None:
 
 
 def _stacks(options: argparse.Namespace) -> int:
-    from ddptop.agent.run.rundir import ENDED_STATES
+    from ddptop.agent.client import look
+    from ddptop.agent.client.acting.actor import who
+    from ddptop.agent.client.settings import load_or_default
+    from ddptop.agent.client.watch import Link
+    from ddptop.agent.wire.frames import ENDED
     from ddptop.tui.cli import parsing
     from ddptop.tui.cli.output import stacks
-    from ddptop.tui.control.actor import who
-    from ddptop.tui.link import look
-    from ddptop.tui.link.live import Link
     from ddptop.tui.link.source import Refused
-    from ddptop.tui.settings import load_or_default
 
     directory = chosen(options.run, last=True)
     run = directory.read()
@@ -305,7 +305,7 @@ def _stacks(options: argparse.Namespace) -> int:
     link = Link(directory, who("shell"), thresholds)
     try:
         frame = look.heard([link], thresholds.silent_s)[0]
-        taken = link.inspector.recorded(0.0) if frame.state in ENDED_STATES else None
+        taken = link.inspector.recorded(0.0) if frame.state in ENDED else None
         taken = taken or link.inspector.ask(options.rank, native=options.native)
     except Refused as refusal:
         return complain(refusal, 1)

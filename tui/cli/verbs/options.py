@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ddptop.tui.cli.parsing import as_called, complain
 
 if TYPE_CHECKING:
+    from ddptop.agent.client.settings import Settings
     from ddptop.agent.run.rundir import RunDir
     from ddptop.tui.cli.parsing import Parser
-    from ddptop.tui.settings import Settings
 
 Verbs = Any
 """The type that `ArgumentParser.add_subparsers` returns, which argparse does not name."""
@@ -108,7 +108,7 @@ def typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _seconds(text: str) -> float:
     # Here, because each verb imports this module, and few are given a time.
-    from ddptop.tui.control.launch.options import seconds
+    from ddptop.tui.launch.options import seconds
 
     return seconds(text)
 
@@ -124,7 +124,7 @@ def configured(options: argparse.Namespace) -> Settings:
     """
     import msgspec
 
-    from ddptop.tui import settings
+    from ddptop.agent.client import settings
 
     found = settings.load()
     if found.keys:
@@ -222,7 +222,7 @@ def live_runs() -> list[RunDir]:
     from ddptop.agent.client import takeover
     from ddptop.agent.run import rundir
 
-    return [run for run in rundir.runs() if takeover.meet(run).state not in rundir.ENDED_STATES]
+    return [run for run in rundir.runs() if not takeover.meet(run).ended]
 
 
 def _named(name: str, *, looks: bool) -> RunDir:

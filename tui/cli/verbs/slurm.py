@@ -16,13 +16,13 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.text import plural
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs.options import is_detached, on_terminal, show_launched
-from ddptop.tui.control.launch import hosts, slurm
-from ddptop.tui.control.launch.launch import command, resumed
-from ddptop.tui.control.launch.options import Request
-from ddptop.tui.control.launch.target import target
+from ddptop.tui.launch import hosts, slurm
+from ddptop.tui.launch.launch import command, resumed
+from ddptop.tui.launch.options import Request
+from ddptop.tui.launch.target import target
 
 if TYPE_CHECKING:
-    from ddptop.tui.settings import Settings
+    from ddptop.agent.client.settings import Settings
 
 _POLL_S: Final = 0.1
 _REFUSED: Final = 2

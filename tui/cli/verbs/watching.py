@@ -135,9 +135,9 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def _logs(options: argparse.Namespace) -> int:
+    from ddptop.agent.client.logs.lines import Level
+    from ddptop.agent.client.logs.matching import Wanted
     from ddptop.tui.cli.output import logs
-    from ddptop.tui.model.logs.lines import Level
-    from ddptop.tui.model.logs.matching import Wanted
 
     if options.grep is not None and not options.grep.strip():
         return complain("logs: --grep: give the text to look for", 2)

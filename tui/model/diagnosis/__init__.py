@@ -3,8 +3,7 @@
 hang     the verdict of a hang, for people
 stacks   the stacks of the ranks, those at the same place together
 report   the report on the end of a run, as lines
-kinds    the kinds of diagnoses
-kept     the diagnoses that are kept with a run
+kept     the module that makes lines of a diagnosis
 profile  a profile of some ranks, as lines and as JSON
 probe    a probe, likewise
 memory   the memory of some ranks, likewise

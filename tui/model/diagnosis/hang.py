@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.end.hung import ageless as ageless
 from ddptop.agent.end.hung import is_the_cause as is_the_cause
-from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.agent.end.hung import is_urgent as is_urgent
+from ddptop.agent.wire.frames import ENDED
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
@@ -20,11 +22,6 @@ def verdict_of(frame: Frame) -> Verdict | None:
 def last(frame: Frame) -> Verdict | None:
     """Return the same also of a run that ended while that went on."""
     return next((verdict for verdict in frame.verdicts if verdict.hang is not None), None)
-
-
-def is_urgent(verdict: Verdict) -> bool:
-    """Say whether it is a hang, not only a fact such as a long evaluation."""
-    return verdict.hang is not None and verdict.kind == "hang"
 
 
 def urgent(frame: Frame) -> Verdict | None:

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from ddptop.agent.client.diagnoses import left_out
 from ddptop.agent.observer.judge.growth import name_of
-from ddptop.agent.record import memory as record
 from ddptop.agent.record.memory import Kept, RankMemory
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind
 from ddptop.tui.drawing.units import COLUMNS, aligned, date
-from ddptop.tui.model.diagnosis.kinds import left_out
 from ddptop.tui.model.diagnosis.report import ReportLine, block
 
 _MOST_LINES: Final = 12
@@ -22,8 +21,6 @@ _MOST_LINES: Final = 12
 _NAME: Final = 42
 """Cells of the name of a kind at most."""
 VIEWER: Final = "https://docs.pytorch.org/memory_viz"
-
-read = record.read
 
 
 def lines(kept: Kept, world: int) -> list[ReportLine]:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.record import probes as record
 from ddptop.agent.record.probes import Kept
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.agent.wire import Board, Facts
@@ -32,8 +31,6 @@ _FACTS: Final = (
     "rank", "cores", "threads", "load", "steal %", "others %", "limit", "throttled", "MHz", "swap",
 )  # fmt: skip
 """The heads of the columns of `_facts`, that of the rank before them."""
-
-read = record.read
 
 
 def lines(kept: Kept, _: int) -> list[ReportLine]:

@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.record.profiles import kept as record
+from ddptop.agent.client.diagnoses import left_out
 from ddptop.agent.record.profiles.kept import Kept
 from ddptop.agent.record.profiles.summary import Difference
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.tui.drawing.units import COLUMNS, aligned, date
-from ddptop.tui.model.diagnosis.kinds import left_out
 from ddptop.tui.model.diagnosis.report import ReportLine, block
 
 VIEWER: Final = "https://ui.perfetto.dev"
@@ -24,9 +23,6 @@ _SHAPES: Final = 33
 """Cells of the shapes of one rank at most."""
 _SENTENCE: Final = 400
 """Characters of a sentence at most."""
-
-
-read = record.read
 
 
 def lines(kept: Kept, world: int) -> list[ReportLine]:

@@ -5,12 +5,13 @@ Verb and screen show the lines that are made here. Text of an inspection was cle
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from ddptop.agent import wire
+from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.text import plural, size, spans
 from ddptop.tui.drawing import units
 
@@ -30,33 +31,6 @@ _ROOTS: Final = ("site-packages", "dist-packages")
 _OURS: Final = "ddptop"
 _NATIVE: Final = ".so"
 """In the name of every shared library: `libc.so.6`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stacks:
-    """Where some ranks stood at one moment."""
-
-    at: float
-    """Seconds since the epoch."""
-    inspections: tuple[wire.Inspection, ...] = ()
-    missing: Mapping[int, str] | None = None
-    """By rank of which nothing could be had, the reason, one line."""
-    recorded: bool = False
-    """True where they are of the record, taken when the run was found to hang."""
-    verdict: wire.Verdict | None = None
-    """The verdict of that hang, where they are of the record; None where it is not known."""
-
-    @property
-    def unknown(self) -> Mapping[int, str]:
-        """The ranks of which nothing could be had."""
-        return self.missing or {}
-
-    def of(self, ranks: Set[int]) -> Stacks:
-        """Return what is known of some of the ranks alone."""
-        found = tuple(each for each in self.inspections if each.rank in ranks)
-        return replace(
-            self, inspections=found, missing={rank: self.unknown[rank] for rank in ranks & self.unknown.keys()}
-        )
 
 
 @dataclass(frozen=True, slots=True)

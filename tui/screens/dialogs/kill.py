@@ -18,12 +18,12 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
+from ddptop.agent.client.acting.kill import Aim, Consent, Killing
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.end.membership import ProcessLine
 from ddptop.tui.control import signals
-from ddptop.tui.control.kill import Aim, Consent, Killing
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Control, Refused
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.pickers import ProcessMenu, SignalMenu
 from ddptop.tui.screens.dialogs.question import BUTTONS_HINT, button_keys

@@ -24,10 +24,10 @@ from textual.widgets import Button, Input, Static
 
 from ddptop.agent.text import clean
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.control.launch import form, remembered
-from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
-from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.launch import form, remembered
+from ddptop.tui.launch.options import OPTIONS, LaunchOption, Request
+from ddptop.tui.launch.programs import Option
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.dialogs.dialog import Dialog

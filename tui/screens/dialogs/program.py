@@ -20,8 +20,8 @@ from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from ddptop.agent.text import clean
-from ddptop.tui.control.launch.programs import Suggestion, completed, suggestions
 from ddptop.tui.drawing import units
+from ddptop.tui.launch.programs import Suggestion, completed, suggestions
 from ddptop.tui.screens.dialogs.field import Field
 
 _NAME_CELLS = 24

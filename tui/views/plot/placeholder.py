@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
 
-from ddptop.tui.model.frame import Frame
+from ddptop.agent.client.frame import Frame
 
 if TYPE_CHECKING:
     from ddptop.tui.views.plot.contents import Look

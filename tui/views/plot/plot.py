@@ -26,11 +26,12 @@ from textual_plot import HiResMode, PlotWidget
 from textual_plot.axis_formatter import AxisFormatter
 from textual_plot.plot_widget import Legend
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import Ink, ink
 from ddptop.tui.drawing.ticks import LABEL, decades, even_ticks, tick_labels
-from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.model.metrics import CUSTOM, metric_named
 from ddptop.tui.views.plot.canvas import PlotCanvas
 from ddptop.tui.views.plot.contents import Contents, Line, Look, contents_of, span_of

@@ -13,13 +13,15 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire.frames import EventLine
 from ddptop.agent.wire.host_frames import NO_HOSTS
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.filtered import Filtered
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, ScrolledLines
 from ddptop.tui.drawing.theme import Ink
-from ddptop.tui.model.frame import EventLine, Frame, with_rank
+from ddptop.tui.model.sentences import with_rank
 
 _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}
 _LEAD: Final = len("12:00:00 ! ")

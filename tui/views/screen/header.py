@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.actions.polled import awaited
 from ddptop.agent.text import plural, ranks_in_spans
+from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import (
-    ENDED,
-    Frame,
+from ddptop.tui.model.sentences import (
     has_report,
     judging,
     lasting,

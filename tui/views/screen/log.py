@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from rich.segment import Segment
 
+from ddptop.agent.client.logs.excerpt import Excerpt, LogSource
+from ddptop.agent.client.logs.lines import Level
+from ddptop.agent.wire.frames import RankFrame
 from ddptop.tui.drawing.lines import Row, ScrolledLines
 from ddptop.tui.drawing.theme import Ink
-from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
-from ddptop.tui.model.frame import RankFrame
-from ddptop.tui.model.logs.lines import Level
 
 _CHUNK: Final = 128 * 1024
 """Bytes taken in one call, so that reading never holds up the screen."""

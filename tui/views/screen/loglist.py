@@ -11,16 +11,16 @@ from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from ddptop.agent.client.logs.excerpt import LogSource
+from ddptop.agent.client.logs.lines import Level
+from ddptop.agent.client.logs.matching import places
 from ddptop.agent.text import size
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.filtered import Filtered
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, ScrolledLines, width_of
 from ddptop.tui.drawing.theme import Ink
-from ddptop.tui.link.logs.excerpt import LogSource
-from ddptop.tui.link.logs.reader import LogReader, Picture, Place, ShownLine
-from ddptop.tui.model.logs.lines import Level
-from ddptop.tui.model.logs.matching import places
+from ddptop.tui.link.reader import LogReader, Picture, Place, ShownLine
 from ddptop.tui.views.screen.log import hue_of
 
 _MARKS: Final = {Level.WARNING: "! ", Level.ERROR: "✗ "}

@@ -15,12 +15,13 @@ from typing import Final
 from rich.segment import Segment
 from rich.style import Style
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire.frames import ENDED, RankFrame
 from ddptop.agent.wire.mesh import order_of, place_of
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import phase_bar
 from ddptop.tui.drawing.lines import Row, figure, fitted
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
-from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.views.panels import load_of, mark_of
 from ddptop.tui.views.table.grouping import natural
 

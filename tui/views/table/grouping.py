@@ -12,6 +12,7 @@ from typing import Final
 
 from rich.segment import Segment
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import plural
 from ddptop.agent.wire.host_frames import HostFrames
 from ddptop.agent.wire.hosts import HostFrame
@@ -19,7 +20,6 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, figure, packed
 from ddptop.tui.drawing.theme import MARKS, Ink
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.frame import Frame
 
 FOLDED: Final = "▸"
 UNFOLDED: Final = "▾"

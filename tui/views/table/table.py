@@ -17,13 +17,13 @@ from textual.geometry import Region, Size, Spacing
 from textual.message import Message
 from textual.strip import Strip
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import clean, plural
 from ddptop.agent.wire.hosts import HostFrame
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.filtered import Filtered
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, strip_of
-from ddptop.tui.model.frame import Frame
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.table.columns import (
     Column,

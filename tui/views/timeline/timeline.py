@@ -15,10 +15,11 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.strip import Strip
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row
-from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.timeline import lines
 from ddptop.tui.views.timeline.spans import Timeline, timeline

@@ -17,14 +17,14 @@ import zmq
 from support.harness import WAIT, carriers, ddptop, until
 
 from ddptop.agent import wire
+from ddptop.agent.client.acting import ending
+from ddptop.agent.client.acting.ending import Ending
+from ddptop.agent.client.acting.kill import Consent
 from ddptop.agent.control import deadline, journal
 from ddptop.agent.end import survey
 from ddptop.agent.record import recording
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
-from ddptop.tui.control import ending
-from ddptop.tui.control.ending import Ending
-from ddptop.tui.control.kill import Consent
 from ddptop.tui.link.source import Refused
 
 Launch = Callable[..., RunDir]

@@ -22,7 +22,8 @@ from ddptop.agent.observer.jobs.attached import Attached
 from ddptop.agent.run import detached, ends, rundir
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import table
-from ddptop.agent.run.rundir import ENDED_STATES, Process, RunDir, identify, is_alive
+from ddptop.agent.run.rundir import Process, RunDir, identify, is_alive
+from ddptop.agent.wire.frames import ENDED
 
 SPAWNER = Path(__file__).parents[1] / "spawner.py"
 UNTIL_GO = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
@@ -350,7 +351,7 @@ def test_a_job_of_many_hosts_runs_and_ends_by_the_ranks_of_this_one(
         assert survey.look(directory).state == "running"
         directory.write_member(rundir.Member(5, 0, 8, now, "host", 0, "", "", None, rundir.Ended(7, 0)))
         assert survey.settle(directory).state == directory.read().state == "finished"
-        assert directory.read().state in ENDED_STATES
+        assert directory.read().state in ENDED
 
 
 def test_a_job_elsewhere_gets_no_observer_from_here(

@@ -14,7 +14,7 @@ from ddptop.agent.observer.model.changes import EVENTS, Changes
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.record.floods import Flood
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.model.frame import EventLine
+from ddptop.agent.wire.frames import EventLine
 
 S = 10**9
 

@@ -23,19 +23,19 @@ from support.values.histories import RecordedHistory
 from support.values.hostile import PIECES, cells, marks, structs, texts_in
 
 from ddptop.agent import wire
+from ddptop.agent.client.acting import actor
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.observer import CleanFormatter
 from ddptop.agent.run.rundir import Member, Run
-from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean
+from ddptop.agent.wire.frames import LONGEST, STATES, RankFrame
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import main, parsing
 from ddptop.tui.cli.output import card, plain, status
 from ddptop.tui.cli.verbs import options
-from ddptop.tui.control import actor
 from ddptop.tui.drawing import units
-from ddptop.tui.model.frame import STATES, Frame, RankFrame
 from ddptop.tui.screens.run import VIEWS
 
 WORLD = 3

@@ -17,13 +17,13 @@ from support.values.histories import RecordedHistory
 from support.values.wiretypes import of_type
 
 from ddptop.agent import wire
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.model.situation import Liveness, Supervision
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli.output import card, plain, status
-from ddptop.tui.model.frame import Frame
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True)
 RANKS = st.one_of(st.integers(0, 1), st.sampled_from([-1, 2, 2**63]))

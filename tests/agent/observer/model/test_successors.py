@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.model.situation import Liveness, Supervision
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Process, Row
 from ddptop.agent.run.rundir import Ended, Member, Run
-from ddptop.agent.run.states import ENDED
+from ddptop.agent.run.switches.thresholds import Thresholds
+from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.cli.output import status
-from ddptop.tui.model.frame import Frame
-from ddptop.tui.settings import Thresholds
 
 WORLD = 2
 RUN = Run("toy-1", "id", "toy.py", (), WORLD, "gloo", "cpu", 10**9, True, max_restarts=50)

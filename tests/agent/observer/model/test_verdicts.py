@@ -8,10 +8,10 @@ import msgspec
 from support.screens.frames import NOW, frame_at, hung_frame
 
 from ddptop.agent import wire
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.cli.output import plain, status
-from ddptop.tui.model.frame import Frame
 
 
 def test_the_store_tells_of_each_change_once():

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.harness import WAIT, started, until
 
+from ddptop.agent.client import start
 from ddptop.agent.end import membership, processes
 from ddptop.agent.launcher import launcher, observers
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.tui.control.launch import checks, form, launch, remembered
-from ddptop.tui.control.launch.options import Request
+from ddptop.tui.launch import checks, form, launch, remembered
+from ddptop.tui.launch.options import Request
 
 SECRET = "hunter2-and-more"
 
@@ -95,7 +96,7 @@ def test_a_restart_gets_the_secrets_back(launched: RunDir) -> None:
     """Command line, arguments and environment are those that were given, though the variable is gone by now."""
     del os.environ["MY_TOKEN"]
     launched.update(state="finished")
-    again = launch.restart(launched)
+    again = start.restart(launched)
     assert SECRET not in (again.path / "run.json").read_text()
     whole = masking.whole(again.path, again.read())
     assert whole.arguments == ("--api-key", SECRET, f"--password={SECRET}", "--lr", "0.1")
@@ -110,11 +111,11 @@ def test_a_restart_without_that_file(launched: RunDir) -> None:
     (launched.path / "secrets.json").unlink()
     launched.update(state="finished")
     with pytest.raises(rundir.RunDirError, match="its secrets are not to be had"):
-        launch.restart(launched)
+        start.restart(launched)
     with pytest.raises(OSError, match="its secrets are not to be had"):
         launcher.Torchrun.start(launched, launched.read())
     launched.update(environment=old.environment, arguments=old.arguments, command=old.command)
-    again = launch.restart(launched)
+    again = start.restart(launched)
     assert masking.whole(again.path, again.read()).arguments == old.arguments
 
 

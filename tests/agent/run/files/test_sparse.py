@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from support.bases import marked
 from support.fakes.events import SaidEvents
 
+from ddptop.agent.client.logs.excerpt import Excerpt, LogSource
+from ddptop.agent.client.logs.stream import LogStream
 from ddptop.agent.record import logs
 from ddptop.agent.record.logs import Logs, level
 from ddptop.agent.run.files import sparse
-from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
-from ddptop.tui.link.logs.stream import LogStream
 
 LINES = 20_000
 

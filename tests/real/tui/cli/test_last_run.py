@@ -8,10 +8,11 @@ from pathlib import Path
 from support.harness import ddptop, until
 
 from ddptop.agent.run import rundir
+from ddptop.agent.wire.frames import ENDED
 
 
 def _has_ended(name: str) -> bool:
-    return rundir.find(name).read().state in rundir.ENDED_STATES
+    return rundir.find(name).read().state in ENDED
 
 
 def test_removed_runs_are_said_by_ps_and_by_a_verbose_launch(own_base: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.tui.control.launch import programs
+from ddptop.tui.launch import programs
 
 
 def test_a_program_describes_its_own_options() -> None:

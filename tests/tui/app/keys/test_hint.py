@@ -11,13 +11,13 @@ from support.screens.dashboards import INK, KEYS, SIZES, seen, settled, text_of,
 from support.screens.frames import NOW, StillSource, frame, verdict_frame
 from textual.pilot import Pilot
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.settings import Look, Settings
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys.hint import QUIET_S, FirstHint
-from ddptop.tui.control.launch import remembered
-from ddptop.tui.control.launch.form import Draft
-from ddptop.tui.control.launch.options import Request
-from ddptop.tui.model.frame import Frame
-from ddptop.tui.settings import Look, Settings
+from ddptop.tui.launch import remembered
+from ddptop.tui.launch.form import Draft
+from ddptop.tui.launch.options import Request
 from ddptop.tui.views.screen.header import header_rows
 
 SEE_WAITS = "press 4: see who waits"

@@ -13,12 +13,12 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import OptionList
 
+from ddptop.agent.client.settings import Settings
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys import keymap
 from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.settings import Settings
 
 
 async def offered(pilot: Pilot[None], query: str = "") -> list[str]:

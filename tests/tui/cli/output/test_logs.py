@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 from support.values.hostile import PIECES, marks
 
+from ddptop.agent.client.logs.lines import Level
+from ddptop.agent.client.logs.matching import ALL, Wanted
 from ddptop.agent.end import survey
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui.cli.main import main
 from ddptop.tui.cli.output import logs
-from ddptop.tui.model.logs.lines import Level
-from ddptop.tui.model.logs.matching import ALL, Wanted
 
 pytestmark = pytest.mark.usefixtures("utc")
 

@@ -12,8 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from ddptop.agent import wire
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire.frames import EventLine, RankFrame
 from ddptop.tui.cli.output import plain
-from ddptop.tui.model.frame import EventLine, Frame, RankFrame
 
 if TYPE_CHECKING:
     from ddptop.tui.link.source import Source

@@ -13,13 +13,14 @@ from msgspec.structs import replace
 from support.screens.frames import NOW, StillInspector, frame, hung_frame
 from support.values.inspections import hung, stopped
 
+from ddptop.agent.client import look
+from ddptop.agent.client import watch as live
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.cli.main import main
 from ddptop.tui.cli.output import stacks
-from ddptop.tui.link import live, look
-from ddptop.tui.model.diagnosis.stacks import Stacks
-from ddptop.tui.model.frame import Frame
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

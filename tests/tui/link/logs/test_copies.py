@@ -16,11 +16,11 @@ from support.fakes.relays import Host, several
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.client.logs.copies import TAIL, CopiedLogs
+from ddptop.agent.client.logs.excerpt import Excerpt, LogSource
+from ddptop.agent.client.watch import Link
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.tui.cli.output import logs
-from ddptop.tui.link.live import Link
-from ddptop.tui.link.logs.copies import TAIL, CopiedLogs
-from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
 from ddptop.tui.link.source import frame_now
 
 LINES = b"".join(b"line %07d of the log\n" % number for number in range(40_000))

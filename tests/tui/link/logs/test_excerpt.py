@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.tui.link.logs.excerpt import Excerpt, LogSource
-from ddptop.tui.model.logs.entries import Entry
-from ddptop.tui.model.logs.lines import Level
-from ddptop.tui.model.logs.matching import Wanted
+from ddptop.agent.client.logs.entries import Entry
+from ddptop.agent.client.logs.excerpt import Excerpt, LogSource
+from ddptop.agent.client.logs.lines import Level
+from ddptop.agent.client.logs.matching import Wanted
 
 TRACEBACK = (
     "Traceback (most recent call last):\n" + "".join(f'  File "{n}.py", line 1\n' for n in range(20)) + "OSError: x\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.harness import DEADLINE_S
 
-from ddptop.tui.link.logs.excerpt import LogSource
-from ddptop.tui.link.logs.reader import LogReader, Picture
-from ddptop.tui.model.logs.lines import Level
+from ddptop.agent.client.logs.excerpt import LogSource
+from ddptop.agent.client.logs.lines import Level
+from ddptop.tui.link.reader import LogReader, Picture
 
 
 class Reading:
@@ -110,7 +110,7 @@ def test_a_search_goes_where_the_text_is(reading: Reading, tmp_path: Path, marke
 
 def test_a_search_can_be_cancelled(reading: Reading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells how far it has come, ends at once, and the log is where it was."""
-    monkeypatch.setattr("ddptop.tui.link.logs.reader._PROGRESS_S", 0.0)
+    monkeypatch.setattr("ddptop.tui.link.reader._PROGRESS_S", 0.0)
     source = large(tmp_path / "rank-0.log")
     reading.reader.open([source])
     before = reading.until(lambda picture: picture.lines)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddptop.tui.link.logs.excerpt import LogSource
-from ddptop.tui.link.logs.stream import HOLD_S, LogStream
+from ddptop.agent.client.logs.excerpt import LogSource
+from ddptop.agent.client.logs.stream import HOLD_S, LogStream
 
 
 def test_a_clock_that_is_set_back_holds_nothing_up(tmp_path: Path) -> None:

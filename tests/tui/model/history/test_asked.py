@@ -10,10 +10,10 @@ import pytest
 from support.values.histories import Kept
 
 from ddptop.agent import wire
+from ddptop.agent.client.history.asked import ANSWER_S, EDGE_S, HELD, SIGHT_S, Asked
+from ddptop.agent.client.history.first import COLUMNS
+from ddptop.agent.client.history.stretches import stretch_of
 from ddptop.agent.record.history.columns import fold, stride_of
-from ddptop.tui.model.history.asked import ANSWER_S, EDGE_S, HELD, SIGHT_S, Asked
-from ddptop.tui.model.history.first import COLUMNS
-from ddptop.tui.model.history.stretches import stretch_of
 
 BASE_S = 1_800_000_000
 

@@ -8,7 +8,7 @@ from support.values.histories import RecordedHistory
 from support.values.steps import BASE, SECOND, step
 
 from ddptop.agent import wire
-from ddptop.tui.model.history.history import LEAST_STEPS, RECORDS, NewestSteps
+from ddptop.agent.client.history.history import LEAST_STEPS, RECORDS, NewestSteps
 
 
 def test_the_newest_steps_are_kept_whole() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.agent.client.logs.entries import Entries, Entry
+from ddptop.agent.client.logs.lines import Level, read_line
 from ddptop.agent.run.files.logfile import RawLine
-from ddptop.tui.model.logs.entries import Entries, Entry
-from ddptop.tui.model.logs.lines import Level, read_line
 
 
 def put(text: str, rank: int | None = 0, seen: float | None = None) -> list[Entry]:

@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 import pytest
 from support.values.hostile import PIECES, marks
 
+from ddptop.agent.client.logs.lines import Level, LogLine, read_line
 from ddptop.agent.run.files.logfile import RawLine
-from ddptop.tui.model.logs.lines import Level, LogLine, read_line
 
 pytestmark = pytest.mark.usefixtures("utc")
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddptop.agent.client.logs.entries import Entries, Entry
+from ddptop.agent.client.logs.lines import read_line
+from ddptop.agent.client.logs.merging import AHEAD, merged, named
 from ddptop.agent.run.files.logfile import RawLine
-from ddptop.tui.model.logs.entries import Entries, Entry
-from ddptop.tui.model.logs.lines import read_line
-from ddptop.tui.model.logs.merging import AHEAD, merged, named
 
 
 def log(texts: Sequence[str], rank: int, seen: Sequence[float] | None = None) -> list[Entry]:

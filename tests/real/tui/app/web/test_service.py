@@ -40,7 +40,7 @@ async def test_a_kill_without_an_observer_is_carried_to_its_end(
         "import time\n"
         "from pathlib import Path\n"
         "from ddptop.tui.app.web import browser\n"
-        "from ddptop.tui.control.kill import Killing\n"
+        "from ddptop.agent.client.acting.kill import Killing\n"
         "def kill(*_):\n"
         f"    Path({str(begun)!r}).touch()\n"
         f"    while not os.path.exists({str(may_end)!r}): time.sleep(0.01)\n"

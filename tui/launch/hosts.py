@@ -16,7 +16,7 @@ from ddptop.agent.launcher.rendezvous import port_of
 from ddptop.agent.run import rundir
 from ddptop.agent.text import plural
 from ddptop.agent.wire import MOST_RANKS
-from ddptop.tui.control.launch.options import Request
+from ddptop.tui.launch.options import Request
 
 _UNNAMED: Final = "none"
 """The id of a rendezvous that torchrun takes where none is given."""
@@ -159,11 +159,6 @@ def run_id_of(program: str, hosts: Hosts) -> str:
     return _hash(
         f"{rundir.stem_of(program, 30)} {hosts.rendezvous.endpoint} {hosts.rendezvous.ident} {hosts.rendezvous.nnodes}"
     )
-
-
-def next_id(run_id: str) -> str:
-    """Return the id of a run that repeats another one, which is the same on all hosts."""
-    return _hash(f"{run_id} again")
 
 
 def _hash(text: str) -> str:

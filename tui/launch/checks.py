@@ -13,8 +13,8 @@ from ddptop.agent.run.files import masking
 from ddptop.agent.run.switches import injection
 from ddptop.agent.text import Complaint
 from ddptop.trainers.rank.refusal import NO_MPI
-from ddptop.tui.control.launch import hosts
-from ddptop.tui.control.launch.options import Request
+from ddptop.tui.launch import hosts
+from ddptop.tui.launch.options import Request
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS: Final = "DDPTOP_"

@@ -22,7 +22,7 @@ from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank.options import DESCRIBE, positive_number, whole_number
-from ddptop.tui.control.launch.options import AS_MODULE
+from ddptop.tui.launch.options import AS_MODULE
 
 PATIENCE_S: Final = 60.0
 """To import torch may take long on a busy machine."""

@@ -18,12 +18,12 @@ from typing import Final
 
 from rich.cells import cell_len
 
+from ddptop.agent.client.logs.entries import Entry
+from ddptop.agent.client.logs.excerpt import MOST_LINES, Excerpt, Going, LogSource
+from ddptop.agent.client.logs.lines import Level
+from ddptop.agent.client.logs.matching import ALL, Wanted
+from ddptop.agent.client.logs.merging import Merged, merged, named
 from ddptop.agent.run.files.logfile import STRETCH
-from ddptop.tui.link.logs.excerpt import MOST_LINES, Excerpt, Going, LogSource
-from ddptop.tui.model.logs.entries import Entry
-from ddptop.tui.model.logs.lines import Level
-from ddptop.tui.model.logs.matching import ALL, Wanted
-from ddptop.tui.model.logs.merging import Merged, merged, named
 
 POLL_S: Final = 0.25
 _STRETCHES: Final = 16

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ddptop.tui.model.logs.entries import Entry
-from ddptop.tui.model.logs.lines import Level
+from ddptop.agent.client.logs.entries import Entry
+from ddptop.agent.client.logs.lines import Level
 
 _ERRORS: Final = (b"error", b"traceback", b"exception", b"interrupt", b"critical", b"fatal", b"terminate", b"group")
 _WARNINGS: Final = (*_ERRORS, b"warn")

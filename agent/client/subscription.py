@@ -16,13 +16,13 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control.caller import connect
 from ddptop.agent.control.listening import Listener
+from ddptop.agent.control.refusals import Refused
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD, RankFrame, RunFrame
-from ddptop.tui.link.source import Refused
 
 if TYPE_CHECKING:
-    from ddptop.tui.model.history.history import History
+    from ddptop.agent.client.history.history import History
 
 MOST_WATCHED: Final = 64
 """Ranks of which all is subscribed to one by one."""

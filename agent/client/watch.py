@@ -11,35 +11,38 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.agent.client import takeover
+from ddptop.agent.client import diagnoses, takeover
+from ddptop.agent.client.acting.control import RunControl
+from ddptop.agent.client.frame import Frame, whole
+from ddptop.agent.client.stacks import RunInspector
+from ddptop.agent.client.subscription import Subscription
 from ddptop.agent.control.hearing import OBSERVED_S, Hearing
+from ddptop.agent.control.refusals import Refused
 from ddptop.agent.end import survey
 from ddptop.agent.observer.model.run_model import LOOK_S, RunModel
 from ddptop.agent.run import rundir, states
 from ddptop.agent.run.files.private import is_plain
-from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
+from ddptop.agent.run.rundir import Member, RunDir, RunDirError
+from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.wire import HostFrame, RankFrame, RunFrame
+from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
-from ddptop.tui.link.control import RunControl
-from ddptop.tui.link.inspection import RunInspector
-from ddptop.tui.link.source import DRAIN_S, Refused
-from ddptop.tui.link.subscription import Subscription
-from ddptop.tui.model.diagnosis.kept import newest
-from ddptop.tui.model.frame import Frame, whole
-from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
+    from ddptop.agent.client.history.history import History
+    from ddptop.agent.client.logs.copies import CopiedLogs
     from ddptop.agent.end.report import Report
-    from ddptop.tui.link.logs.copies import CopiedLogs
-    from ddptop.tui.model.diagnosis.report import ReportLine
-    from ddptop.tui.model.history.history import History
 
 DEFAULT = Thresholds()
+DRAIN_S: Final = 0.016
+"""How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
+LONG_POLL_S: Final = 0.9 * DRAIN_S
+"""Where a `poll` took longer, it may have stopped at its limit, and more messages may be there."""
 CATCH_UP_S = 0.03
 """Seconds of a `poll` in which the recording is read: the frame is not complete before."""
 START_S = 10.0
@@ -134,9 +137,9 @@ class Link:
 
         return report.of(self.directory)
 
-    def diagnosis(self, kind: str) -> list[ReportLine]:
-        """Return the newest diagnosis of a kind; see `Source.diagnosis`."""
-        return newest(kind, self.directory)
+    def diagnoses(self, kind: str) -> list[diagnoses.Diagnosis]:
+        """Return the diagnoses of a kind that are kept with the run, the newest first; in any thread."""
+        return diagnoses.kept(self.directory, kind)
 
     def open(self, run: str) -> None:
         """Show another run from now on; see `Source.open`."""
@@ -153,7 +156,7 @@ class Link:
 
     @property
     def _has_ended(self) -> bool:
-        return self._run.state in ENDED_STATES
+        return self._run.state in ENDED
 
     @property
     def _is_heard(self) -> bool:
@@ -285,7 +288,7 @@ class Link:
             # An elastic launcher goes on with another number of ranks, for which nothing here was made.
             self._next = self.directory
             return
-        has_just_ended = run.state in ENDED_STATES and not self._has_ended
+        has_just_ended = run.state in ENDED and not self._has_ended
         self._run = run
         if states.has_other_hosts(run):
             self._know_members()
@@ -347,7 +350,7 @@ class Link:
             run = replace(run, state=self._run.state, cause=self._run.cause)
         if self.control.countdown:
             run = replace(run, ending=self.control.countdown)
-        silent_s = None if run.state in ENDED_STATES else self._hearing.missed_s(self._now)
+        silent_s = None if run.state in ENDED else self._hearing.missed_s(self._now)
         if states.has_other_hosts(self._run):
             ranks = [self._from_here(rank) for rank in ranks]
         frame = whole(run, tuple(ranks), self._told[1], self.history, silent_s)
@@ -388,7 +391,7 @@ def _by(run: RunFrame, model: RunModel | None) -> RunFrame:
     if model is None:
         return run
     now, live = model.framer.frame(), model.store.liveness
-    if now.state in ENDED_STATES:
+    if now.state in ENDED:
         return replace(
             run, state=now.state, cause=now.cause, cause_rank=now.cause_rank, exit_code=now.exit_code,
             ended_at=now.ended_at, at=now.at,
@@ -398,13 +401,13 @@ def _by(run: RunFrame, model: RunModel | None) -> RunFrame:
 
 def _copied_logs(directory: RunDir) -> CopiedLogs:
     # Its temporary folder is of no use to `status` and the plain lines.
-    from ddptop.tui.link.logs.copies import CopiedLogs
+    from ddptop.agent.client.logs.copies import CopiedLogs
 
     return CopiedLogs(directory)
 
 
 def _history(world: int) -> History:
     # Its tables are of no use to `status` and the plain lines.
-    from ddptop.tui.model.history.history import History
+    from ddptop.agent.client.history.history import History
 
     return History(world)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddptop.tui.model.logs.lines import Level, LogLine
+from ddptop.agent.client.logs.lines import Level, LogLine
 
 _MOST_LINES: Final = 400
 """Lines of an entry; what follows is an entry of its own, of the same level."""

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import dataclass, replace
 from typing import Final
 
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.client.acting.control import await_observer, refusing
 from ddptop.agent.control.caller import connect, of_rank
-from ddptop.agent.control.refusals import Unheard
+from ddptop.agent.control.refusals import Refused, Unheard
+from ddptop.agent.end import hung
 from ddptop.agent.record import recording
 from ddptop.agent.run.identity import may_live
-from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir
+from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.run.states import lingers
 from ddptop.agent.text import clean_line
-from ddptop.tui.link.control import await_observer, refusing
-from ddptop.tui.link.source import Refused
-from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.diagnosis.stacks import Stacks
+from ddptop.agent.wire.frames import ENDED
 
 PATIENCE_S: Final = 4.0
 """How long a rank is waited for: the observer answers in its place within about two seconds."""
@@ -34,6 +34,33 @@ MOST_ASKED: Final = 64
 _SILENT: Final = "no answer"
 _POLL_MS: Final = 50
 """How soon it is noticed that the question was cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """Where some ranks stood at one moment."""
+
+    at: float
+    """Seconds since the epoch."""
+    inspections: tuple[wire.Inspection, ...] = ()
+    missing: Mapping[int, str] | None = None
+    """By rank of which nothing could be had, the reason, one line."""
+    recorded: bool = False
+    """True where they are of the record, taken when the run was found to hang."""
+    verdict: wire.Verdict | None = None
+    """The verdict of that hang, where they are of the record; None where it is not known."""
+
+    @property
+    def unknown(self) -> Mapping[int, str]:
+        """The ranks of which nothing could be had."""
+        return self.missing or {}
+
+    def of(self, ranks: Set[int]) -> Stacks:
+        """Return what is known of some of the ranks alone."""
+        found = tuple(each for each in self.inspections if each.rank in ranks)
+        return replace(
+            self, inspections=found, missing={rank: self.unknown[rank] for rank in ranks & self.unknown.keys()}
+        )
 
 
 class RunInspector:
@@ -50,7 +77,7 @@ class RunInspector:
         at = max((each.at_ns for each in found), default=0) / 1e9
         if not found or at < since:
             return None
-        hangs = [each for each in recording.read_verdicts(database) if hang.is_urgent(each)]
+        hangs = [each for each in recording.read_verdicts(database) if hung.is_urgent(each)]
         return Stacks(at, tuple(found), recorded=True, verdict=hangs[-1] if hangs else None)
 
     def ask(
@@ -66,7 +93,7 @@ class RunInspector:
             run = self._directory.read()
             if run.run_id != self._run.run_id:
                 raise Refused(f"the {self._directory.name} shown here is gone: another run has its name")
-            if run.state in ENDED_STATES:
+            if run.state in ENDED:
                 how = f"`ddptop report {run.run}` explains its end"
                 raise Refused(f"run {run.run} is over ({run.state}): there is no rank to ask; {how}")
             await_observer(self._directory, cancelled)

@@ -16,13 +16,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, Final, NamedTuple
 
+from ddptop.agent.client.start import RequestError
 from ddptop.agent.launcher import launcher
 from ddptop.agent.launcher.slurm import JOB, is_task
 from ddptop.agent.run import rundir
 from ddptop.agent.text import clean_line, plural
-from ddptop.tui.control.launch import hosts
-from ddptop.tui.control.launch.options import OPTIONS, Request
-from ddptop.tui.control.launch.target import RequestError
+from ddptop.tui.launch import hosts
+from ddptop.tui.launch.options import OPTIONS, Request
 
 _NODES: Final = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
 _RESTARTED: Final = "SLURM_RESTART_COUNT"

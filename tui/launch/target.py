@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,16 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent.text import Complaint
+from ddptop.agent.client.start import RequestError
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.control.launch.options import Request
+from ddptop.tui.launch.options import Request
 
 _MOST_ENTRIES: Final = 5000
 """Entries that are read of a folder in which a script is looked for."""
-
-
-class RequestError(Complaint):
-    """What is wrong with a request and what to do, in one line."""
 
 
 def target(request: Request) -> str:
@@ -73,15 +68,6 @@ def _check_syntax(path: Path) -> None:
         where = f" line {problem.lineno}" if isinstance(problem, SyntaxError) else ""
         reason = problem.msg if isinstance(problem, SyntaxError) else str(problem)
         raise RequestError(f"{path}{where}: {reason}; this is not a Python script that can run") from problem
-
-
-def check_torch() -> None:
-    """Raise RequestError where the ranks would have no torch."""
-    if importlib.util.find_spec("torch") is None:
-        raise RequestError(
-            f"torch is not installed beside {sys.executable}: pip install 'ddptop[trainers]', "
-            f"or run ddptop from the environment that has torch"
-        )
 
 
 def _check_module(module: str, folder: str) -> None:

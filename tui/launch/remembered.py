@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
+from ddptop.agent.client.settings import state_folder
 from ddptop.agent.run.files import decoding, masking, private
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import Verbatim, cleaned
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.control.launch.form import Draft, without_secrets
-from ddptop.tui.control.launch.options import AS_MODULE, Request
-from ddptop.tui.control.launch.programs import Suggestion
-from ddptop.tui.settings import state_folder
+from ddptop.tui.launch.form import Draft, without_secrets
+from ddptop.tui.launch.options import AS_MODULE, Request
+from ddptop.tui.launch.programs import Suggestion
 
 _MOST: Final = 20
 """Programs that are remembered."""

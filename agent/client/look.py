@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.watch import Link
 from ddptop.agent.record import retention
 from ddptop.agent.run import rundir
-from ddptop.tui.link.live import Link
-from ddptop.tui.link.source import frame_now
-from ddptop.tui.model.frame import ENDED, Frame
-from ddptop.tui.settings import Thresholds
+from ddptop.agent.run.switches.thresholds import Thresholds
+from ddptop.agent.wire.frames import ENDED
 
 PATIENCE_S = 2.0
 """How long a live rank is given to be heard: twice the period of its heartbeat."""
@@ -67,7 +67,7 @@ def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> lis
             link.poll()
         waited = time.monotonic() - began
         if waited > PATIENCE_S or all(link.complete for link in links):
-            frames = [frame_now(link) for link in links]
+            frames = [_frame_now(link) for link in links]
             # The state of a run may follow from what its frame is made of.
             if all(link.complete for link in links) or waited > min(silent_s + SURE_S, LONGER_S):
                 return frames
@@ -81,3 +81,9 @@ def _is_doubtful(frame: Frame) -> bool:
     return frame.state not in ENDED and any(
         rank.state == "starting" and rank.pid is not None and rank.heard_age_s is None for rank in frame.ranks
     )
+
+
+def _frame_now(source: Link) -> Frame:
+    """Move a run on to this moment, and return the frame of it."""
+    source.advance(time.time())
+    return source.frame()

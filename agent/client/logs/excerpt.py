@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent.client.logs.entries import Entries, Entry
+from ddptop.agent.client.logs.lines import LogLine, read_line
+from ddptop.agent.client.logs.matching import ALL, Wanted
 from ddptop.agent.run.files.logfile import STRETCH, LogFile, RawLine, Stretch
-from ddptop.tui.model.logs.entries import Entries, Entry
-from ddptop.tui.model.logs.lines import LogLine, read_line
-from ddptop.tui.model.logs.matching import ALL, Wanted
 
 MOST_LINES: Final = 5000
 _MOST_CHARACTERS: Final = 4 << 20

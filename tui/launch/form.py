@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import msgspec
 
+from ddptop.agent.client.start import RequestError
 from ddptop.agent.run.files.masking import MASK, is_secret, masked_words
 from ddptop.agent.wire.incoming import Verbatim
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.control.launch import checks
-from ddptop.tui.control.launch.options import AS_MODULE, OPTIONS, LaunchOption, Request
-from ddptop.tui.control.launch.programs import Option
-from ddptop.tui.control.launch.target import RequestError, target
+from ddptop.tui.launch import checks
+from ddptop.tui.launch.options import AS_MODULE, OPTIONS, LaunchOption, Request
+from ddptop.tui.launch.programs import Option
+from ddptop.tui.launch.target import target
 
 DECIDED: Final = "ranks"
 """The group of a program's options that the launch itself decides: how many ranks, and where."""

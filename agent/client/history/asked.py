@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ddptop.agent import wire
+from ddptop.agent.client.history.first import ALL_RANKS, COLUMNS, first_question
+from ddptop.agent.client.history.stretches import MOST_CELLS, Stretch, stretch_of
 from ddptop.agent.record.history.columns import stride_of
 from ddptop.agent.record.history.numbers import WIDTHS_S, columns_for
 from ddptop.agent.record.history.recorded import Recorded
 from ddptop.agent.record.history.series import Cells, Series, joined
-from ddptop.tui.model.history.first import ALL_RANKS, COLUMNS, first_question
-from ddptop.tui.model.history.stretches import MOST_CELLS, Stretch, stretch_of
 
 EDGE_S: Final = 0.5
 """Seconds between two questions about the right edge."""

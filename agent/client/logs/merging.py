@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ddptop.agent.client.logs.entries import Entry
 from ddptop.agent.text import spans
-from ddptop.tui.model.logs.entries import Entry
 
 AHEAD: Final = 64
 """Entries of each log among which those that others have too are looked for."""

@@ -17,6 +17,8 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.client import takeover
+from ddptop.agent.client.acting import actor
+from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.caller import connect, readable
 from ddptop.agent.control.refusals import Refused
@@ -28,8 +30,6 @@ from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError
 from ddptop.agent.text import plural
-from ddptop.tui.control import actor
-from ddptop.tui.control.kill import Aim, Consent
 
 _TAKEOVER_S: Final = 5.0
 """How long a command waits for an observer that is just taking over."""

@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ddptop.agent import wire
+from ddptop.agent.client.history.first import first_question
 from ddptop.agent.wire import Step
-from ddptop.tui.model.history.first import first_question
 
 if TYPE_CHECKING:
-    from ddptop.tui.model.history.asked import Asked, AskedSteps, AskedTime
+    from ddptop.agent.client.history.asked import Asked, AskedSteps, AskedTime
 
 RECORDS: Final = 65_536
 """Step records held of all ranks together; the store holds most of them anyway."""
@@ -103,7 +103,7 @@ class History:
         """The questions, and what was answered."""
         if self._asked is None:
             # Here, because it imports NumPy.
-            from ddptop.tui.model.history.asked import Asked
+            from ddptop.agent.client.history.asked import Asked
 
             self._asked = Asked(self.world)
             if self._first is not None:

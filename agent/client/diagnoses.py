@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ddptop.agent.text import ranks_in_spans
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ddptop.agent.record import memory, probes
+    from ddptop.agent.record.profiles import kept as profiles
+    from ddptop.agent.run.rundir import RunDir
+
 
 MOST_RANKS: Final = 8
 """Ranks that are diagnosed at most, where nobody says which."""
@@ -46,3 +55,30 @@ def left_out(ranks: Iterable[int], world: int) -> str:
     if world <= MOST_RANKS or tuple(sorted(ranks)) != first_ranks(world):
         return ""
     return f"{ranks_in_spans(range(MOST_RANKS, world))}: without --ranks at most {MOST_RANKS} are looked at"
+
+
+Diagnosis: TypeAlias = "profiles.Kept | probes.Kept | memory.Kept"
+
+
+def read(kind: str, folder: Path) -> Diagnosis | None:
+    """Return the diagnosis in a folder, None where it is not complete."""
+    # Each module is loaded once it is asked for, because few runs are diagnosed while somebody looks.
+    if kind == "probe":
+        from ddptop.agent.record import probes
+
+        return probes.read(folder)
+    if kind == "memory":
+        from ddptop.agent.record import memory
+
+        return memory.read(folder)
+    from ddptop.agent.record.profiles import kept as profiles
+
+    return profiles.read(folder)
+
+
+def kept(directory: RunDir, kind: str) -> list[Diagnosis]:
+    """Return the diagnoses of a kind that are kept with a run, the newest first."""
+    from ddptop.agent.record import numbered
+
+    folders = {"profile": directory.profiles, "probe": directory.probes, "memory": directory.memory}
+    return numbered.kept(folders[kind], partial(read, kind))

@@ -7,10 +7,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent.client.logs.entries import Entries, Entry
+from ddptop.agent.client.logs.excerpt import LogSource
+from ddptop.agent.client.logs.lines import LogLine, read_line, read_text
 from ddptop.agent.run.files.logfile import STRETCH, LogFile, RawLine
-from ddptop.tui.link.logs.excerpt import LogSource
-from ddptop.tui.model.logs.entries import Entries, Entry
-from ddptop.tui.model.logs.lines import LogLine, read_line, read_text
 
 HOLD_S: Final = 0.3
 """Seconds for which a new entry waits for lines that belong to it, and for the same entry of other ranks."""

@@ -15,17 +15,18 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.client import takeover
+from ddptop.agent.client.acting import actor
+from ddptop.agent.client.acting.ending import Ending
+from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.control import caller, journal
+from ddptop.agent.control.refusals import Refused
 from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.end import freezer
 from ddptop.agent.end.membership import ProcessLine
 from ddptop.agent.run import hosts, states
 from ddptop.agent.run.identity import identify, is_stopped
-from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
-from ddptop.tui.control import actor
-from ddptop.tui.control.ending import Ending
-from ddptop.tui.control.kill import Aim, Consent
-from ddptop.tui.link.source import Refused
+from ddptop.agent.run.rundir import Run, RunDir, RunDirError
+from ddptop.agent.wire.frames import ENDED
 
 OBSERVER_S: Final = 10.0
 """How long another observer may take to start, where the one before is gone."""
@@ -102,7 +103,7 @@ class RunControl:
         done = self._act("stop", waiting, checkpoint=checkpoint).text
         # The scripts have ended; their processes and torchrun take another moment.
         deadline = time.monotonic() + ENDING_S
-        while takeover.meet(self._directory).state not in ENDED_STATES and time.monotonic() < deadline:
+        while takeover.meet(self._directory).state not in ENDED and time.monotonic() < deadline:
             time.sleep(0.05)
         return done
 
@@ -143,7 +144,7 @@ class RunControl:
         self._check_run()
         with refusing():
             await_observer(self._directory)
-            if (state := self._directory.read().state) in ENDED_STATES:
+            if (state := self._directory.read().state) in ENDED:
                 raise Refused(f"run {self._directory.name} is over ({state})")
             here = identify(os.getpid())
             asks = None if here is None else wire.Caller(here.pid, here.started, here.boot, here.namespace)
@@ -210,27 +211,27 @@ class RunControl:
     def resumable(self) -> bool:
         """Say whether the run could be restarted from a checkpoint."""
         # Here, as below: what starts runs need not be imported to look at one.
-        from ddptop.tui.control.launch import launch
+        from ddptop.agent.client import start
 
-        return launch.resumable(self._run)
+        return self._run.resumes and start.keeps_checkpoints(self._run.arguments)
 
     def restart(self, *, resume: bool) -> str:
-        """Start the ended run again; see `launch.restart`.
+        """Start the ended run again; see `start.restart`.
 
         Raises:
             Refused: nothing was started.
         """
-        from ddptop.tui.control.launch import launch
+        from ddptop.agent.client import start
 
-        told: list[str] = []
+        lines: list[str] = []
         with refusing():
             self._check_run()
             try:
-                started = launch.restart(self._directory, resume=resume, who=self._who, tell=told.append)
-            except launch.RequestError as problem:
+                started = start.restart(self._directory, resume=resume, who=self._who, tell=lines.append)
+            except start.RequestError as problem:
                 raise Refused(str(problem)) from problem
         self.restarted = started
-        return "; ".join([f"started again as {started.name}", *told])
+        return "; ".join([f"started again as {started.name}", *lines])
 
 
 def await_observer(directory: RunDir, cancelled: Callable[[], bool] = lambda: False) -> None:
@@ -241,7 +242,7 @@ def await_observer(directory: RunDir, cancelled: Callable[[], bool] = lambda: Fa
     """
     give_up = time.monotonic() + OBSERVER_S
     while not (found := takeover.meet(directory)).supervised:
-        if found.state in ENDED_STATES or cancelled():
+        if found.state in ENDED or cancelled():
             return
         if time.monotonic() > give_up:
             log = directory.observer_log

@@ -1,0 +1,169 @@
+"""The start of a run: its directory, the room that it gets on the disk, and its observer."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.client import settings, takeover
+from ddptop.agent.control import journal
+from ddptop.agent.launcher import observers
+from ddptop.agent.record import retention
+from ddptop.agent.run import hosts, rundir
+from ddptop.agent.run.files import masking
+from ddptop.agent.run.rundir import Run, RunDir
+from ddptop.agent.text import Complaint, plural
+
+RESUME: Final = "--resume"
+"""What the catalogue's programs call going on from a checkpoint."""
+_CHECKPOINTS: Final = "--checkpoint-dir"
+_SETTINGS: Final = (
+    "program", "world", "backend", "device", "cwd", "environment", "placement", "injected", "grace_s", "max_restarts",
+    "on_term", "guessed", "local_world", "nodes", "node", "resumes",
+)  # fmt: skip
+"""Fields of a run that its repetition takes over as they are."""
+_NAMED: Final = 5
+"""Runs that are named in one line."""
+
+Tell = Callable[[str], None]
+"""Takes a line on what was done besides."""
+
+
+class RequestError(Complaint):
+    """What is wrong with a request and what to do, in one line."""
+
+
+def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell: Tell = lambda line: None) -> RunDir:
+    """Start a run again with the settings of one that has ended; the old one and its history stay.
+
+    The new run is called as the old one with a number behind it, counting up.
+
+    Args:
+        ended: the run to repeat.
+        who: who asks, for the run's event list.
+        resume: let the program go on from its checkpoint, where it is one of the catalogue's that can.
+        tell: takes a line on other runs that were removed to make room.
+
+    Raises:
+        RequestError: it has not ended, or cannot be repeated.
+        rundir.RunDirError: there is no place for the run.
+    """
+    if not takeover.meet(ended).ended:
+        raise RequestError(f"run {ended.name} has not ended; `ddptop kill {ended.name}` ends it")
+    old = masking.whole(ended.path, ended.read())
+    if not old.launched:
+        raise RequestError(f"run {old.run} was started by hand, so that only whoever did can start it again")
+    if not os.path.isdir(old.cwd):
+        raise RequestError(f"run {old.run} was started in {old.cwd}, which is gone")
+    more = (RESUME,) if resume and RESUME not in old.arguments else ()
+    if resume and not old.resumes:
+        raise RequestError(
+            f"{old.program} does not take {RESUME}; `ddptop restart {old.run}` starts it from the beginning"
+        )
+    check_torch()
+    run = Run(
+        **{name: getattr(old, name) for name in _SETTINGS},
+        run=_next_name(old.run),
+        # The same on all hosts, each of which restarts it by itself.
+        run_id=secrets.token_hex(16) if not old.spans_hosts else hosts.next_id(old.run_id),
+        arguments=(*old.arguments, *more),
+        command=(*old.command, *more),
+        created_at_ns=time.time_ns(),
+        launched=True,
+        owner=os.getuid(),
+    )
+    return begin(run, who, tell, ended)
+
+
+def keeps_checkpoints(arguments: Iterable[str]) -> bool:
+    """Say whether a program of the catalogue writes checkpoints with these arguments."""
+    return any(argument.partition("=")[0] == _CHECKPOINTS for argument in arguments)
+
+
+def begin(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunDir:
+    """Make the directory of a run and start its observer, which starts the ranks; `spared` is not removed for its room.
+
+    Raises:
+        RequestError: the settings cannot be used, or no process can be started.
+        rundir.RunDirError: there is no place for the run, or its name is taken.
+    """
+    run, removed = _with_room(run, spared)
+    told = _removal(removed)
+    if told:
+        tell(told)
+    directory = rundir.create(run)
+    if told:
+        journal.note(directory, wire.Event(run.created_at_ns, told, None, "info"))
+    command = shlex.join((run.program, *masking.masked_words(run.arguments)))
+    text = journal.sentence("launched", f"{command}, world {run.world}", who)
+    journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
+    try:
+        observers.start(directory)
+    except OSError as problem:
+        with contextlib.suppress(rundir.RunDirError):
+            rundir.discard(directory)
+        raise RequestError(f"the observer could not be started: {problem}") from problem
+    return directory
+
+
+def set_aside(name: str, tell: Tell) -> None:
+    """Give an ended run of this name another one."""
+    before = RunDir(rundir.base() / name)
+    if os.path.lexists(before.path) and takeover.meet(before).ended:
+        aside = _next_name(name)
+        rundir.set_aside(before, aside)
+        tell(f"the last run of this name is now {aside}")
+
+
+def _with_room(run: Run, spared: RunDir | None) -> tuple[Run, dict[str, int]]:
+    """Return the run with the room that the settings give it, and the ended runs removed to make it, with bytes."""
+    try:
+        storage = settings.load().storage
+    except settings.SettingsError as problem:
+        raise RequestError(str(problem)) from problem
+    removed = takeover.tidy(spared) | retention.make_room(storage.all_mib << 20, spared=spared)
+    bounds = {"run_bytes": storage.run_mib << 20, "all_bytes": storage.all_mib << 20}
+    return msgspec.structs.replace(run, **bounds, removed=len(removed)), removed
+
+
+def _removal(removed: Mapping[str, int]) -> str:
+    """Say in one line which runs were removed, nothing where none was."""
+    if not removed:
+        return ""
+    names = sorted(removed)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    number = plural(len(names), "finished run")
+    return f"removed {number}, {sum(removed.values()) / 2**20:,.0f} MiB: {', '.join(names[:_NAMED])}{more}"
+
+
+def _next_name(name: str) -> str:
+    """Return `resnet-7f3a.2` for `resnet-7f3a`, and `.3` for that, skipping what is taken."""
+    stem, _, number = name.rpartition(".")
+    if not stem or not number.isdecimal():
+        stem, number = name, "1"
+    # Not runs alone: what else has the name in a base that is in use for other things stays as it is.
+    taken = set(os.listdir(rundir.base()))
+    for count in range(int(number) + 1, int(number) + 2 + len(taken)):
+        ending = f".{count}"
+        if (found := rundir.shortened(stem, rundir.LONGEST_NAME - len(ending)) + ending) not in taken:
+            return found
+    raise AssertionError("more names than entries")
+
+
+def check_torch() -> None:
+    """Raise RequestError where the ranks would have no torch."""
+    if importlib.util.find_spec("torch") is None:
+        raise RequestError(
+            f"torch is not installed beside {sys.executable}: pip install 'ddptop[trainers]', "
+            f"or run ddptop from the environment that has torch"
+        )

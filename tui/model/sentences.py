@@ -1,0 +1,102 @@
+"""What is said of a run in words, by its frame; the text is not markup."""
+
+from __future__ import annotations
+
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.text import in_ms, plural, ranks_in_spans
+from ddptop.agent.wire.frames import ENDED
+from ddptop.tui.drawing.units import duration
+
+
+def with_rank(text: str, rank: int | None, host: str = "") -> str:
+    """Return what happened, with its rank in front where the text does not begin with it, and the rank's `host`."""
+    text = text.removeprefix(f"rank {rank}: ")
+    named = rank is None or text.startswith(
+        (f"rank {rank} ", f"rank {rank}'s ", f"the memory of rank {rank} ", "ranks ")
+    )
+    if not host or rank is None:
+        return text if named else f"rank {rank}: {text}"
+    if not named:
+        return f"rank {rank} ({host}): {text}"
+    begin = f"rank {rank} "
+    told = host in text or not text.startswith(begin)
+    return text if told else f"{begin}({host}) {text.removeprefix(begin)}"
+
+
+def has_report(frame: Frame) -> bool:
+    """Say whether there is an end to explain: the run has failed or was lost, or one of its ranks has failed."""
+    return frame.state in ("failed", "lost") or (frame.cause is not None and frame.state not in ENDED)
+
+
+def can_be_reported(frame: Frame) -> bool:
+    """Say whether the report has something to show: an end that is to be explained, or what a kill has ended."""
+    return has_report(frame) or frame.state == "killed"
+
+
+def unobserved(frame: Frame, gone: str) -> str:
+    """Return one line where nothing is heard of the ranks now, with what follows where the observer is `gone`."""
+    if frame.state in ENDED:
+        return ""
+    silent = frame.unobserved_s
+    as_of = "" if silent is None else f"; its ranks are as they were {silent:.0f} s ago"
+    # A run is there before its first observer, which takes a moment to start.
+    if not frame.supervised and (frame.state != "starting" or silent is not None):
+        return f"its observer is gone: {gone}{as_of}"
+    return f"its observer does not answer{as_of}" if silent is not None else ""
+
+
+def unheard_hosts(frame: Frame) -> str:
+    """Return which hosts of a run that goes on are not heard, in one line; empty where that is none of them."""
+    found = [] if frame.state in ENDED else [host for host in frame.hosts if host.is_unheard]
+    if len(found) == 1 or not found:
+        return found[0].told if found else ""
+    named = ", ".join(host.host for host in found[:3])
+    return f"{len(found)} hosts are not heard: {named}{', …' if len(found) > 3 else ''}"
+
+
+def not_linked(frame: Frame) -> str:
+    """Return one line on ranks that run on hosts which are not linked; empty where there are none."""
+    # Hosts are linked once their ranks have met: while these are on their way there is nothing to say, nor to do.
+    if not frame.unlinked or frame.state in ENDED or (frame.state == "starting" and not frame.unlinked_why):
+        return ""
+    why = f" ({frame.unlinked_why})" if frame.unlinked_why else ""
+    what = ranks_in_spans(frame.unlinked)
+    return f"{what} run{'s' if len(frame.unlinked) == 1 else ''} on other hosts: not linked{why}"
+
+
+def recording(frame: Frame) -> str:
+    """Return how many steps are recorded, where that is not every one: `one step in 8 recorded`."""
+    return f"one step in {frame.recorded_every} recorded" if frame.recorded_every > 1 else ""
+
+
+def time_left(frame: Frame) -> str:
+    """Return how long the scheduler leaves the machine to the run, `ends in 3:12:05`; empty where that is not known."""
+    return "" if frame.ends_at is None else f"ends in {duration(max(0.0, frame.ends_at - frame.at)).strip()}"
+
+
+def waits_for(frame: Frame) -> str:
+    """Return what a start waits for, the first one also for how long; empty where that is nothing, or not known."""
+    if not frame.awaits or frame.started_at is None:
+        return ""
+    if frame.state != "starting":
+        return f"a new start waits for {frame.awaits}"
+    return f"waits for {frame.awaits}, for {duration(max(0.0, frame.at - frame.started_at)).strip()}"
+
+
+def judging(frame: Frame) -> str:
+    """Say why no rank is named, of a run that makes steps: none is slow, or it is too early to tell; else nothing."""
+    if frame.state != "running" or not frame.step or frame.verdicts or frame.stands:
+        return ""
+    if frame.world == 1:
+        return "one rank: there is no other to compare it with"
+    if frame.missing_steps:
+        return f"judging: about {plural(frame.missing_steps, 'more step')} until a slow rank can be named"
+    if frame.named_from_ms is None:
+        return ""
+    return f"no slow rank (delays from {in_ms(frame.named_from_ms)} on would be named)"
+
+
+def lasting(frame: Frame) -> str:
+    """Return what was wrong with the whole run and stays worth a line after its end; empty where that is nothing."""
+    found = next((verdict for verdict in frame.verdicts if verdict.kind == "no_communication"), None)
+    return "" if found is None else found.text.partition(" · ")[0]
