@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -124,9 +125,9 @@ class Link:
         self.model = self._new_model(database)
         if self._has_ended and self.history is not None:
             if database is not None:
-                from ddptop.agent.record.history.recorded import Recorded
+                from ddptop.agent.record.history import answers
 
-                self.history.asked.end(Recorded(database, self._run.world))
+                self.history.asked.end(partial(answers.from_file, database, self._run.world))
             else:
                 self.history.asked.end()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +22,6 @@ from ddptop.agent.client.history.first import ALL_RANKS, COLUMNS, first_question
 from ddptop.agent.client.history.stretches import MOST_CELLS, Stretch, stretch_of
 from ddptop.agent.record.history.columns import stride_of
 from ddptop.agent.record.history.numbers import WIDTHS_S, columns_for
-from ddptop.agent.record.history.recorded import Recorded
 from ddptop.agent.record.history.series import Cells, Series, joined
 
 EDGE_S: Final = 0.5
@@ -44,6 +43,8 @@ _SOON: Final = 64
 """Columns that may be missing at the right edge until it is asked for again; where more are, that is at once."""
 _FAR: Final = 1 << 53
 
+Source = Callable[[wire.History], Iterable[wire.HistoryAnswer]]
+"""Answers a question at once: the file of a run that has ended."""
 _Key = tuple[str, str, int, tuple[int, ...] | None]
 """What is asked for: `step` or `time`, the number, the width of a column over time, and the ranks, None for all."""
 
@@ -82,7 +83,7 @@ class _Question:
 class Asked:
     """The numbers of a run that an onlooker has asked for; used by one thread."""
 
-    def __init__(self, world: int, source: Recorded | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, world: int, source: Source | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Ask nothing yet; a `source` in this process, of an ended run, answers at once."""
         self._source = source
         self.world = world
@@ -201,7 +202,7 @@ class Asked:
                 interest.whole_at = now
         return query
 
-    def end(self, source: Recorded | None = None) -> None:
+    def end(self, source: Source | None = None) -> None:
         """Ask once more for what is looked at, and then no more: the run has ended, and nothing is added to it.
 
         The `source` answers instead of the observer, which has gone.
@@ -315,7 +316,7 @@ class Asked:
         if self._source is None:
             return
         for query in self.wanted():
-            for each in self._source.answer(query):
+            for each in self._source(query):
                 self.take(each)
 
     @property

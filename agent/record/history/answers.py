@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -11,12 +14,30 @@ from ddptop.agent import wire
 from ddptop.agent.record.history.columns import Columns, fold, parts_of_steps, parts_of_time, stride_of
 from ddptop.agent.record.history.numbers import OVER_TIME, WIDTHS_S, columns_for
 from ddptop.agent.record.history.stored import Stored
+from ddptop.agent.run.files.database import DAMAGE, is_locked
 
 MOST_CELLS: Final = 1 << 19
 """Columns of all ranks together in one answer: 512 columns of 1,024 ranks, 10 MB."""
 _LEAST_COLUMNS: Final = 16
 _LAST_S: Final = 4_000_000_000
 """The year 2096."""
+
+
+def from_file(database: Path, world: int, query: wire.History) -> list[wire.HistoryAnswer]:
+    """Return the answer to a question about a run that has ended, from its file, which is held no longer than that.
+
+    While another process holds the file, nothing is complete.
+    """
+    try:
+        uri = f"{database.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=0.0)) as connection:
+            # One transaction: an observer may have come back, and fold meanwhile.
+            connection.execute("BEGIN")
+            return list(answer(Stored(connection, world), query))
+    except DAMAGE as problem:
+        if is_locked(problem):
+            return [wire.Extent(query.id, complete=False), wire.Reply(query.id, True)]
+        return [wire.Extent(query.id), wire.Reply(query.id, False, f"the record cannot be read: {problem}")]
 
 
 def answer(stored: Stored, query: wire.History) -> Iterator[wire.HistoryAnswer]:

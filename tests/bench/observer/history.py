@@ -21,8 +21,7 @@ from pathlib import Path
 
 from ddptop.agent import wire
 from ddptop.agent.client.history.asked import Asked
-from ddptop.agent.record.history.answers import answer
-from ddptop.agent.record.history.recorded import Recorded
+from ddptop.agent.record.history.answers import answer, from_file
 from ddptop.agent.record.history.stored import Writer
 
 START_S = 1_800_000_000
@@ -88,7 +87,7 @@ def alive(writer: Writer, steps: int) -> None:
 def ended(database: Path, world: int, steps: int) -> None:
     """Open the file of the run, and draw."""
     asked = Asked(world)
-    asked.end(Recorded(database, world))
+    asked.end(partial(from_file, database, world))
     drawn(asked, world, steps)
 
 

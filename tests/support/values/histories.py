@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -15,17 +14,15 @@ from ddptop.agent.client.history.history import History
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.record.history.answers import answer
 from ddptop.agent.record.history.numbers import WIDTHS_S
-from ddptop.agent.record.history.recorded import Recorded
 from ddptop.agent.record.history.series import Floats, Series, Whole
 from ddptop.agent.record.history.stored import Writer
 
 
-class Kept(Recorded):
+class Kept:
     """A history in a file of the memory: what a test lets ranks tell is written when it is asked."""
 
     def __init__(self, world: int) -> None:
         """Know of a run that has not done a step."""
-        super().__init__(Path("none"), world)
         self.world = world
         self.is_read = True
         """False: the answer is that of an observer that has not read its file yet."""
@@ -92,7 +89,7 @@ class RecordedHistory(History):
         self._now = 0.0
         self.kept = Kept(world)
         """What the observer has."""
-        super().__init__(world, Asked(world, self.kept, lambda: self._now))
+        super().__init__(world, Asked(world, self.kept.answer, lambda: self._now))
         self.catch_up()
 
     def take(self, rank: int, step: wire.Step) -> None:

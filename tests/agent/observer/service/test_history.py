@@ -19,7 +19,7 @@ from support.locking import held
 
 from ddptop.agent import wire
 from ddptop.agent.record import recording
-from ddptop.agent.record.history.recorded import Recorded
+from ddptop.agent.record.history.answers import from_file
 from ddptop.agent.record.recording import last_recorded, read_steps
 from ddptop.agent.run.rundir import RunDir
 
@@ -64,8 +64,8 @@ def test_an_observer_answers_for_its_history(new_run: Callable[..., RunDir]) -> 
             publish(group, directory, 41, 60)
             alive = ask(directory, query)
             assert counted(alive) == 2 * 60
-    ended = Recorded(directory.database, 2)
-    assert [wire.encode(each) for each in ended.answer(query)] == [wire.encode(each) for each in alive]
+    ended = from_file(directory.database, 2, query)
+    assert [wire.encode(each) for each in ended] == [wire.encode(each) for each in alive]
 
 
 def publish(group: list[Rank], directory: RunDir, first: int, last: int) -> None:

@@ -12,9 +12,8 @@ import pytest
 from support.locking import held
 
 from ddptop.agent import wire
-from ddptop.agent.record.history.answers import answer
+from ddptop.agent.record.history.answers import answer, from_file
 from ddptop.agent.record.history.numbers import CUSTOM
-from ddptop.agent.record.history.recorded import Recorded
 from ddptop.agent.record.history.stored import Writer, steps_for
 
 BASE_S = 1_800_000_000
@@ -126,13 +125,12 @@ def test_an_ended_run_tells_what_its_observer_told(database: Path) -> None:
     """Of every number, and only what was committed."""
     observer = Observer(database)
     observer.train(3000)
-    ended = Recorded(database, WORLD)
     for query in queries():
         told = [wire.encode(each) for each in answer(observer.writer, query)]
         assert len(told) == 3
-        assert [wire.encode(each) for each in ended.answer(query)] == told
+        assert [wire.encode(each) for each in from_file(database, WORLD, query)] == told
     observer.train(5)
-    extent, _ = ended.answer(wire.History(1))
+    extent, _ = from_file(database, WORLD, wire.History(1))
     assert isinstance(extent, wire.Extent)
     assert (extent.newest, extent.complete, extent.names) == (3000, True, ("accuracy",))
 
@@ -205,7 +203,7 @@ def test_whatever_is_damaged_costs_itself(database: Path, damage: str) -> None:
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(damage)
     for query in queries():
-        *_, reply = Recorded(database, WORLD).answer(query)
+        *_, reply = from_file(database, WORLD, query)
         assert isinstance(reply, wire.Reply)
     successor = Observer(database)
     successor.number = 300
@@ -228,18 +226,17 @@ def test_a_lock_is_no_damage(database: Path) -> None:
     observer = Observer(database)
     observer.train(40)
     observer.end()
-    ended = Recorded(database, WORLD)
     with held(database):
-        extent, reply = ended.answer(wire.History(1, "loss"))
+        extent, reply = from_file(database, WORLD, wire.History(1, "loss"))
         assert isinstance(extent, wire.Extent)
         assert isinstance(reply, wire.Reply)
         assert (extent.complete, reply.done) == (False, True)
-    assert len(list(ended.answer(wire.History(1, "loss")))) == 3
+    assert len(from_file(database, WORLD, wire.History(1, "loss"))) == 3
 
 
 def test_a_run_without_a_file_has_no_history(database: Path) -> None:
     """Nothing is raised, and nothing is made."""
-    extent, reply = Recorded(database, WORLD).answer(wire.History(1, "loss"))
+    extent, reply = from_file(database, WORLD, wire.History(1, "loss"))
     assert extent == wire.Extent(1)
     assert isinstance(reply, wire.Reply)
     assert not reply.done

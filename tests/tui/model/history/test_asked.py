@@ -162,7 +162,7 @@ def test_a_view_that_scrolls_gets_what_it_comes_to() -> None:
     scene.train(6000)
     scene.exchange()
     kept, by_step = scene.kept, scene.asked.by_step
-    ended = Asked(2, kept, clock=lambda: scene.now)
+    ended = Asked(2, kept.answer, clock=lambda: scene.now)
     ended.end()
     for first in (1000, 1100, 1163, 1400, 1900, 1700, 5609, 5601, 5500):
         for history in (by_step, ended.by_step):
@@ -303,7 +303,7 @@ def test_an_ended_run_in_this_process_answers_at_once() -> None:
     """No question waits for a connection; what is read stays until the run is closed."""
     scene = Scene()
     scene.train(1000)
-    asked = Asked(2, scene.kept, clock=lambda: scene.now)
+    asked = Asked(2, scene.kept.answer, clock=lambda: scene.now)
     asked.end()
     asked.ask_source()
     assert asked.by_step.complete
@@ -338,7 +338,7 @@ def test_what_was_empty_while_a_file_was_read_is_there_once_it_has_been() -> Non
     scene = Scene()
     scene.train(2)
     scene.kept.is_read = False
-    asked = Asked(2, scene.kept, clock=lambda: scene.now)
+    asked = Asked(2, scene.kept.answer, clock=lambda: scene.now)
     asked.end()
     assert asked.by_step.read(0, "loss").count.sum() == 0
     assert not asked.by_step.complete
