@@ -23,7 +23,6 @@ from ddptop.agent.client.frame import Frame, whole
 from ddptop.agent.client.stacks import RunInspector
 from ddptop.agent.client.subscription import Subscription
 from ddptop.agent.control.hearing import OBSERVED_S, Hearing
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.end import survey
 from ddptop.agent.observer.model.run_model import LOOK_S, RunModel
 from ddptop.agent.run import rundir, states
@@ -33,6 +32,7 @@ from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.wire import HostFrame, RankFrame, RunFrame
 from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.refusals import Refused
 
 if TYPE_CHECKING:
     from ddptop.agent.client.history.history import History

@@ -1,8 +1,6 @@
 """The way to the observer of a run, for whoever acts on it, and what both sides know of an action.
 
 caller      sockets to the observer, and the request for an action
-waiting     an action that waits for ranks to come to a step, and its cancellation
-refusals    why an action was not carried out
 deadline    the age at which a command is refused
 listening   a socket that receives telemetry, bounded for each sender
 wakeup      a wake-up between threads

@@ -6,18 +6,17 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.control.refusals import Refused, Unheard, refusal
-from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.identity import Process, is_stopped, may_live
 from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.wire.refusals import Refused, Unheard, refusal
 
 READ_S: Final = 2.0
 """Seconds in which an observer has to read a request; later it refuses it."""
@@ -27,13 +26,19 @@ _CANCEL_S: Final = 3.0
 """Seconds in which a cancelled action has to end."""
 
 
-def act(directory: RunDir, command: wire.Act, waiting: Waiting | None = None) -> wire.Reply:
+def act(
+    directory: RunDir,
+    command: wire.Act,
+    show: Callable[[str], None] = lambda line: None,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> wire.Reply:
     """Have the observer of a run carry out an action, and return its reply.
 
     Args:
         directory: of the run, which has an observer.
         command: the action.
-        waiting: takes the ranks that the action waits for, and has the observer cancel it.
+        show: takes the line of the ranks that the action waits for, and an empty one once it waits no more.
+        is_cancelled: says whether the observer is to cancel it.
 
     Raises:
         Refused: it was not carried out.
@@ -44,7 +49,7 @@ def act(directory: RunDir, command: wire.Act, waiting: Waiting | None = None) ->
     with zmq.Context() as context:
         frames = connect(context, zmq.SUB, directory.address("observer", "pub"))
         asking = connect(context, zmq.DEALER, directory.address("observer", "cmd"))
-        request = _Request(observer, frames, asking, command, waiting or Waiting())
+        request = _Request(observer, frames, asking, command, show, is_cancelled)
         try:
             frames.subscribe(wire.TOPIC_RUN)
             asking.send(wire.encode(deadline.limited(command, READ_S)))
@@ -86,13 +91,15 @@ class _Request:
         frames: zmq.Socket[bytes],
         asking: zmq.Socket[bytes],
         command: wire.Act,
-        waiting: Waiting,
+        show: Callable[[str], None],
+        is_cancelled: Callable[[], bool],
     ) -> None:
         self._observer = observer
         self._frames = frames
         self._asking = asking
         self._command = command
-        self._waiting = waiting
+        self._show = show
+        self._is_cancelled = is_cancelled
         self.is_cancelling = False
 
     def reply(self) -> wire.Reply:
@@ -104,7 +111,7 @@ class _Request:
             if reply is None or reply.done:
                 raise
         assert reply is not None
-        self._waiting.tell("")
+        self._show("")
         if not reply.done:
             raise refusal(reply.refusal, reply.text)
         return reply
@@ -122,7 +129,7 @@ class _Request:
             poller.register(socket, zmq.POLLIN)
         look_at, is_gone = time.monotonic() + _LOOK_S, False
         while time.monotonic() <= until:
-            if self._waiting.is_cancelled():
+            if self._is_cancelled():
                 self._cancel()
             ready = dict(poller.poll(50))
             if self._frames in ready:
@@ -146,7 +153,7 @@ class _Request:
         with contextlib.suppress(wire.Unreadable):
             frame = wire.read_frame(payload)
             if isinstance(frame, wire.RunFrame):
-                self._waiting.tell(frame.waiting)
+                self._show(frame.waiting)
 
 
 def of_rank(frames: list[bytes]) -> tuple[int, wire.Answer | None]:

@@ -16,7 +16,6 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import caller
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.run import states
 from ddptop.agent.run.files.database import DAMAGE
 from ddptop.agent.run.files.private import is_plain
@@ -24,6 +23,7 @@ from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.refusals import Refused
 
 _ANSWER_S: Final = 1.0
 _BUSY_S: Final = 2.0

@@ -17,7 +17,6 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.end import processes
 from ddptop.agent.end.escalation import counted
 from ddptop.agent.end.processes import Target
@@ -27,6 +26,7 @@ from ddptop.agent.run.identity import STOPPED, is_stopped
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.incoming import Label
+from ddptop.agent.wire.refusals import Refused
 
 _SETTLE_S: Final = 2.0
 

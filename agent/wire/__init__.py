@@ -13,6 +13,7 @@ hosts       between the observers of a run on several hosts, and of the hosts
 checksums   of a rank's parameters
 mesh        places on a device mesh, and who works on the same samples
 message     the base of all messages, the types of their numbers, the bounds on their bytes
+refusals    why an action was not carried out
 incoming    the cleaning of decoded messages
 
 Each imports only entries below it in this list; `commands`, `answers` and `latencies` do not import each other, nor do

@@ -96,7 +96,7 @@ class Reply(Message, frozen=True, tag="reply"):
     limit: Count | None = None
     """`Query`: the step at which the rank is held, or will be; None where it is free."""
     refusal: Name = ""
-    """The kind of refusal, one of `agent.control.refusals`; also of the reply in place of a rank that does not answer.
+    """The kind of refusal, one of `agent.wire.refusals`; also of the reply in place of a rank that does not answer.
     Empty: no special one."""
     parameters: Parameters | None = None
     """`Act` of a `checksum`: the parameters of all ranks at one step, compared."""

@@ -16,9 +16,9 @@ from textual.app import App
 from textual.message import Message
 from textual.notifications import SeverityLevel
 
+from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.diagnoses import KINDS, first_ranks
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.control.waiting import Waiting
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import is_offered, remedy, to_save, why_not
 from ddptop.tui.drawing.keynames import keys_of

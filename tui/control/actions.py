@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ddptop.agent.control.refusals import REGISTRATION
 from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.refusals import REGISTRATION
 from ddptop.trainers import CATALOGUE
 
 

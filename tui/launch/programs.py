@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.launcher import launcher
 from ddptop.agent.run.files import decoding
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
+from ddptop.agent.wire.refusals import Refused
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank.options import DESCRIBE, positive_number, whole_number
 from ddptop.tui.launch.options import AS_MODULE

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from msgspec.structs import replace
 
 from ddptop.agent.client.acting.kill import Aim, Consent
+from ddptop.agent.client.acting.membership import ProcessLine
+from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.stacks import Stacks
-from ddptop.agent.control.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
-from ddptop.agent.control.waiting import Waiting
-from ddptop.agent.end.membership import ProcessLine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.wire.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 
 if TYPE_CHECKING:
     from ddptop.agent.client.diagnoses import Diagnosis

@@ -18,15 +18,15 @@ from ddptop.agent.client import takeover
 from ddptop.agent.client.acting import actor
 from ddptop.agent.client.acting.ending import Ending
 from ddptop.agent.client.acting.kill import Aim, Consent
+from ddptop.agent.client.acting.membership import ProcessLine
+from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.control import caller, journal
-from ddptop.agent.control.refusals import Refused
-from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.end import freezer
-from ddptop.agent.end.membership import ProcessLine
 from ddptop.agent.run import hosts, states
 from ddptop.agent.run.identity import identify, is_stopped
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.refusals import Refused
 
 OBSERVER_S: Final = 10.0
 """How long another observer may take to start, where the one before is gone."""
@@ -151,7 +151,8 @@ class RunControl:
             command = wire.Act(
                 1, action, self._who, steps, checkpoint, ranks=ranks, culprit=culprit, caller=asks, most_ms=most_ms
             )
-            return caller.act(self._directory, command, waiting)
+            waiting = waiting or Waiting()
+            return caller.act(self._directory, command, waiting.tell, waiting.is_cancelled)
 
     def _noted(self, action: str, work: Callable[[], str]) -> str:
         """Act without the observer, and record with the run who did it and what came of it."""

@@ -17,19 +17,19 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.client import takeover
-from ddptop.agent.client.acting import actor
+from ddptop.agent.client.acting import actor, membership
 from ddptop.agent.client.acting.kill import Aim, Consent
+from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.caller import connect, readable
-from ddptop.agent.control.refusals import Refused
-from ddptop.agent.end import membership, processes, survey
+from ddptop.agent.end import processes, survey
 from ddptop.agent.end.escalation import NotOurs, Survived
-from ddptop.agent.end.membership import ProcessLine
 from ddptop.agent.run import hosts, states
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError
 from ddptop.agent.text import plural
+from ddptop.agent.wire.refusals import Refused
 
 _TAKEOVER_S: Final = 5.0
 """How long a command waits for an observer that is just taking over."""

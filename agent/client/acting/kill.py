@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.run.identity import Process
+from ddptop.agent.wire.refusals import Refused
 
 Aim = int | Process | None
 """What a kill or a signal is meant for: a rank by its number, one process by its identity, or the whole run."""

@@ -19,10 +19,10 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control.caller import connect, of_rank
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.run.files import sparse
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line
+from ddptop.agent.wire.refusals import Refused
 
 TAIL: Final = 256 << 10
 """Bytes of the end of a log with which its copy begins."""

@@ -16,7 +16,6 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.control.events import Events
-from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
 from ddptop.agent.end import freezer
 from ddptop.agent.end.hung import ageless
 from ddptop.agent.observer.actions.checksums import Checksums, compared
@@ -35,6 +34,7 @@ from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError
 from ddptop.agent.run.switches import thresholds
 from ddptop.agent.text import clean_line
+from ddptop.agent.wire.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
 
 _log = logging.getLogger("ddptop.observer")
 

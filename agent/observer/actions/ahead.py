@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import ClassVar, Final, Generic, TypeVar
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.controller import FARTHEST, PATIENCE_S
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.text import ranks_in_spans
+from ddptop.agent.wire.refusals import Refused
 
 AHEAD: Final = (2, 16, 128, 1024)
 """Steps by which the chosen boundary is ahead of the furthest rank, at each attempt."""

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.ahead import Ahead
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.record import numbered
 from ddptop.agent.text import ranks_in_spans, size
+from ddptop.agent.wire.refusals import Refused
 
 MOST_RANKS: Final = 64
 """Ranks that are asked at most: nobody reads more at once."""

@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
@@ -19,6 +18,7 @@ from ddptop.agent.record.memory import FILE, Censused, RankMemory
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import ranks_in_spans
+from ddptop.agent.wire.refusals import Refused
 
 _FREE: Final = 16 << 20
 """Bytes that the censuses of many ranks may take on the disk."""

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Refused, Unheard
 from ddptop.agent.text import ranks_in_spans
 from ddptop.agent.wire import Command, Reply
+from ddptop.agent.wire.refusals import Refused, Unheard
 
 ANSWER_S: Final = 2.0
 """A rank's agent answers within milliseconds, also while its training thread is busy."""

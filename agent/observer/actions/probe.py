@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.controller import RENEW_S, Controller, Held
 from ddptop.agent.observer.actions.diagnosis import Diagnosed, check_room
 from ddptop.agent.observer.actions.polled import PolledRanks
@@ -22,6 +21,7 @@ from ddptop.agent.record import probes
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import plural, ranks_in_spans
 from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank, typical
+from ddptop.agent.wire.refusals import Refused
 
 MOST_S: Final = 9.5
 """Seconds for which ranks are held at most; what goes on then ends soon, and ten are promised."""

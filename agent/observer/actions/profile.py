@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
@@ -26,6 +25,7 @@ from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches.thresholds import Profile as Settings
 from ddptop.agent.text import clean_line, ranks_in_spans
+from ddptop.agent.wire.refusals import Refused
 
 STANDS_S: Final = 30.0
 """Seconds for which a rank is accused before the observer profiles it by itself."""

@@ -10,7 +10,6 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.control.refusals import Refused, Unheard
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.run import hosts
@@ -18,6 +17,7 @@ from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 from ddptop.agent.text import clean_line, ranks_in_spans
 from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.refusals import Refused, Unheard
 
 _RECORDED_S: Final = 2.0
 """Seconds to wait for the record of a rank on a linked host: it is written once a second."""

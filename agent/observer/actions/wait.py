@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ddptop.agent.control.refusals import Cancelled, Hung
+from ddptop.agent.wire.refusals import Cancelled, Hung
 
 SOON_S: Final = 0.2
 """Seconds of waiting for ranks after which it is told; most pauses take less."""

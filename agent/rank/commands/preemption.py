@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ddptop.agent import wire
 from ddptop.agent.control import caller
-from ddptop.agent.control.refusals import Refused
-from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.rank.process.observing import replace_lost
 from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.wire.refusals import Refused
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
@@ -99,7 +98,8 @@ class _Preemption:
         time.sleep(min(self._session.rank, 10) * _APART_S)
         while time.monotonic() < deadline and gate.ended_by is None:
             try:
-                caller.act(self._directory, wire.Act(1, "stop", WHO), Waiting(until=deadline))
+                stop = wire.Act(1, "stop", WHO)
+                caller.act(self._directory, stop, is_cancelled=lambda: time.monotonic() > deadline)
                 return
             except Exception as problem:
                 if not isinstance(problem, Refused | RunDirError):

@@ -17,12 +17,12 @@ from support.fakes.observers import Observer, observed
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.control import caller
-from ddptop.agent.control.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard, Unholdable, Unsavable
-from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
+from ddptop.agent.wire.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard, Unholdable, Unsavable
 
 RUN = Run("calls", "id", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running")
 
@@ -49,7 +49,7 @@ class Request(threading.Thread):
         """Ask for a pause."""
         command = wire.Act(7, "pause", "ada")
         try:
-            self.outcome = caller.act(self.observer.directory, command, self.waiting)
+            self.outcome = caller.act(self.observer.directory, command, self.waiting.tell, self.waiting.is_cancelled)
         except Refused as refusal:
             self.outcome = refusal
 

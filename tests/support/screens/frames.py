@@ -17,11 +17,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from ddptop.agent.client.acting.kill import Aim, Consent
+from ddptop.agent.client.acting.membership import ProcessLine
+from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.diagnoses import Diagnosis
 from ddptop.agent.client.frame import Frame, whole
 from ddptop.agent.client.stacks import Stacks
-from ddptop.agent.control.waiting import Waiting
-from ddptop.agent.end.membership import ProcessLine
 from ddptop.agent.end.report import Report
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.store import Store

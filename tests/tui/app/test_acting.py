@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.screen import Screen
 
 from ddptop.agent.client.acting.kill import Killing
-from ddptop.agent.control.waiting import Waiting
+from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.tui.app.acting import Acted, Acting, Prepared
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import RULES

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from ddptop.agent.client.acting.control import RunControl
-from ddptop.agent.control.refusals import Cancelled, Hung
-from ddptop.agent.control.waiting import Waiting
+from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.run import rundir
+from ddptop.agent.wire.refusals import Cancelled, Hung
 from ddptop.tui.cli.main import main
 from ddptop.tui.cli.verbs.options import LiveLine
 

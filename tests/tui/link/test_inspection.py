@@ -22,10 +22,10 @@ from support.values.inspections import absent, inspection
 from ddptop.agent import wire
 from ddptop.agent.client import stacks as asking
 from ddptop.agent.client.stacks import MOST_ASKED, RunInspector, Stacks
-from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Run
+from ddptop.agent.wire.refusals import Unheard
 from ddptop.tui.link.source import Refused
 
 Answer = Callable[[int, wire.Inspect], wire.Reply | None]

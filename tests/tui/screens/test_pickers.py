@@ -12,7 +12,7 @@ from textual.binding import Binding
 from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 
-from ddptop.agent.end.membership import ProcessLine
+from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.run.identity import Process
 from ddptop.tui.model.metrics import RECORDED, offered
 from ddptop.tui.screens.dialogs.pickers import ColumnsDialog, MetricPicker, ProcessMenu, SignalMenu

@@ -21,8 +21,8 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
+from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.start import RequestError
-from ddptop.agent.control.waiting import Waiting
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire import Verdict
 from ddptop.trainers import CATALOGUE

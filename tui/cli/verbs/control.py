@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ddptop.agent.client.acting.control import RunControl
     from ddptop.agent.client.acting.ending import Ending
     from ddptop.agent.client.acting.kill import Aim
-    from ddptop.agent.control.waiting import Waiting
+    from ddptop.agent.client.acting.waiting import Waiting
     from ddptop.agent.run.rundir import Run, RunDir
 
 _steps: Final = whole(1, 1_000_000)
@@ -127,7 +127,7 @@ def carry_out(options: argparse.Namespace) -> int:
     """Have the ranks do what a verb asks, and print what comes of it, or what its own `printing` says."""
     from ddptop.agent.client.acting.actor import who
     from ddptop.agent.client.acting.control import RunControl
-    from ddptop.agent.control.waiting import Waiting
+    from ddptop.agent.client.acting.waiting import Waiting
     from ddptop.tui.control import actions
     from ddptop.tui.link.source import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 
@@ -283,9 +283,9 @@ def _signal(text: str) -> int:
 def _kill(options: argparse.Namespace) -> int:
     from ddptop.agent.client.acting.actor import who
     from ddptop.agent.client.acting.ending import Ending
-    from ddptop.agent.control.refusals import Refused
     from ddptop.agent.run.identity import identify
     from ddptop.agent.run.rundir import RunDirError
+    from ddptop.agent.wire.refusals import Refused
 
     try:
         directory = chosen(options.run)

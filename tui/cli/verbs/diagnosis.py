@@ -16,7 +16,7 @@ from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chos
 
 if TYPE_CHECKING:
     from ddptop.agent.client.acting.control import RunControl
-    from ddptop.agent.control.waiting import Waiting
+    from ddptop.agent.client.acting.waiting import Waiting
 
 
 def add(verbs: Verbs) -> None:

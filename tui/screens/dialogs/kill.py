@@ -19,8 +19,8 @@ from textual.message import Message
 from textual.widgets import Button, Static
 
 from ddptop.agent.client.acting.kill import Aim, Consent, Killing
+from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.end.membership import ProcessLine
 from ddptop.tui.control import signals
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Control, Refused

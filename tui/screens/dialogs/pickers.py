@@ -23,7 +23,7 @@ from textual.screen import ScreenResultType
 from textual.widgets import DirectoryTree, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from ddptop.agent.end.membership import ProcessLine
+from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.text import clean
 from ddptop.tui.control import signals
 from ddptop.tui.drawing import units

@@ -18,7 +18,6 @@ from support.harness import until
 from support.values.messages import replies_of
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.observer.actions import actions
 from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.actions.diagnosis import Diagnosed
@@ -30,6 +29,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import Ended, Member, Run
 from ddptop.agent.run.switches.thresholds import Profile
+from ddptop.agent.wire.refusals import Refused
 
 HUNG = wire.Verdict(1, "hang", "rank 1 hangs: it is stopped by SIGSTOP \u00b7 1,012 s", 1, None, rank=1,
                     hang=wire.Hang("stopped", (1,)))  # fmt: skip

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Hung, Refused
 from ddptop.agent.observer.actions.ahead import AHEAD
 from ddptop.agent.observer.actions.checksums import Checksums, compared
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.text import ranks_in_spans
 from ddptop.agent.wire import Compared
+from ddptop.agent.wire.refusals import Hung, Refused
 
 
 class Ranks(PolledRanks):

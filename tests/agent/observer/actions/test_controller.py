@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.agent.observer.actions.controller import Controller
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.rank.commands.gate import Gate, GateError
 from ddptop.agent.wire import Saved
+from ddptop.agent.wire.refusals import Cancelled, Hung, Refused, Unholdable, Unsavable
 
 
 class Clock:

@@ -12,7 +12,6 @@ import pytest
 from support.bases import marked
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Cancelled, Hung, Refused
 from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.memory import Censuses, memory
 from ddptop.agent.observer.actions.polled import PolledRanks
@@ -20,6 +19,7 @@ from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.record import memory as record
 from ddptop.agent.record import numbered
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.wire.refusals import Cancelled, Hung, Refused
 
 KIND = wire.ObjectKind("tensor", "Tensor", "float32", (8,), "cpu", 9, 1 << 20, 3, 1 << 20, "train.py:52")
 

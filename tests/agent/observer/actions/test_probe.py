@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from support.bases import marked
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Cancelled, Refused
 from ddptop.agent.observer.actions import probe as module
 from ddptop.agent.observer.actions.controller import Controller
 from ddptop.agent.observer.actions.polled import PolledRanks
@@ -21,6 +20,7 @@ from ddptop.agent.observer.judge.probe import NOTHING
 from ddptop.agent.record import numbered, probes
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.diagnoses.probed import Probe
+from ddptop.agent.wire.refusals import Cancelled, Refused
 
 RATES = {"compute": 100e9, "disk_write": 1e9, "disk_read": 1e9}
 FACTS = wire.Facts(0.5, cores=2, which="0-1", threads=1, resent=3)

@@ -17,7 +17,6 @@ from support.bases import marked
 from support.harness import WAITING
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Cancelled, Hung, Refused, Unheard
 from ddptop.agent.observer.actions import profile as module
 from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.polled import PolledRanks
@@ -27,6 +26,7 @@ from ddptop.agent.record.profiles.summary import Summary
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches.thresholds import Profile
+from ddptop.agent.wire.refusals import Cancelled, Hung, Refused, Unheard
 
 TRACE = bytes(range(256)) * 3_000
 """Longer than two pieces."""

@@ -11,13 +11,13 @@ import pytest
 from support.fakes.observers import observed
 
 from ddptop.agent import wire
-from ddptop.agent.control.refusals import Refused, Unheard
 from ddptop.agent.observer.actions.ranks import LiveRanks
 from ddptop.agent.observer.service.requests import Replies
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import FarRanks
 from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import HostFrame
+from ddptop.agent.wire.refusals import Refused, Unheard
 
 
 def run_of(name: str, world: int) -> Run:

@@ -18,7 +18,6 @@ from support.values.recordings import read_history
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.hosts import head as head_side
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.relay.relay import Relay, judge_of
@@ -26,6 +25,7 @@ from ddptop.agent.record.recording import read_events, read_verdicts
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Rendezvous
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.wire.refusals import Unheard
 
 Look = Callable[..., Onlooker]
 

@@ -19,7 +19,6 @@ from support.values.recordings import read_history
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.control.refusals import Unheard
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere
 from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.observer.relay import frames
@@ -29,6 +28,7 @@ from ddptop.agent.observer.service import service
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.record.recording import read_events
 from ddptop.agent.run.rundir import Member, Process, RunDir
+from ddptop.agent.wire.refusals import Unheard
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from support.harness import WAIT, started, until
 
 from ddptop.agent.client import start
-from ddptop.agent.end import membership, processes
+from ddptop.agent.client.acting import membership
+from ddptop.agent.end import processes
 from ddptop.agent.launcher import launcher, observers
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking

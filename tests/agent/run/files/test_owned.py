@@ -17,7 +17,6 @@ from support.fakes.events import SaidEvents
 
 from ddptop.agent import wire
 from ddptop.agent.control import journal
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.end import freezer
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.profiling import Profiling
@@ -34,6 +33,7 @@ from ddptop.agent.run.files.database import DAMAGE
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir, RunDirError
+from ddptop.agent.wire.refusals import Refused
 
 RUN: Final = Run("run", "id", "x.py", (), 1, None, None, 1, True, state="finished")
 MEMBER: Final = Member(0, 0, 1, Process(1, 1.0), "h", 0, "", "", None)

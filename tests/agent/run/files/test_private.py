@@ -14,11 +14,11 @@ import pytest
 import zmq
 
 from ddptop.agent.control import caller
-from ddptop.agent.control.refusals import Refused
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.files.private import Claim, RunDirError
 from ddptop.agent.run.rundir import Run, RunDir
+from ddptop.agent.wire.refusals import Refused
 
 NOBODY = 65534
 

@@ -18,11 +18,11 @@ from support.harness import ddptop, started, status, until, write_script
 from support.processes.ranks import Ranks, observed, plain
 
 from ddptop.agent.client.acting.control import RunControl
-from ddptop.agent.control.refusals import Cancelled, Refused
-from ddptop.agent.control.waiting import Waiting
+from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.record import probes
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.diagnoses.probed import Probe
+from ddptop.agent.wire.refusals import Cancelled, Refused
 
 SCRIPT = """
 import hashlib, random, sys, time
