@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ddptop.agent.text import ranks_in_spans
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ddptop.agent.record import memory, probes
-    from ddptop.agent.record.profiles import kept as profiles
     from ddptop.agent.run.rundir import RunDir
+    from ddptop.agent.wire.diagnoses.kept import Kept
 
 
 MOST_RANKS: Final = 8
@@ -57,28 +55,15 @@ def left_out(ranks: Iterable[int], world: int) -> str:
     return f"{ranks_in_spans(range(MOST_RANKS, world))}: without --ranks at most {MOST_RANKS} are looked at"
 
 
-Diagnosis: TypeAlias = "profiles.Kept | probes.Kept | memory.Kept"
-
-
-def read(kind: str, folder: Path) -> Diagnosis | None:
+def read(kind: str, folder: Path) -> Kept[Any] | None:
     """Return the diagnosis in a folder, None where it is not complete."""
-    # Each module is loaded once it is asked for, because few runs are diagnosed while somebody looks.
-    if kind == "probe":
-        from ddptop.agent.record import probes
+    from ddptop.agent.record import diagnoses
 
-        return probes.read(folder)
-    if kind == "memory":
-        from ddptop.agent.record import memory
-
-        return memory.read(folder)
-    from ddptop.agent.record.profiles import kept as profiles
-
-    return profiles.read(folder)
+    return diagnoses.read(kind, folder)
 
 
-def kept(directory: RunDir, kind: str) -> list[Diagnosis]:
+def kept(directory: RunDir, kind: str) -> list[Kept[Any]]:
     """Return the diagnoses of a kind that are kept with a run, the newest first."""
-    from ddptop.agent.record import numbered
+    from ddptop.agent.record import diagnoses
 
-    folders = {"profile": directory.profiles, "probe": directory.probes, "memory": directory.memory}
-    return numbered.kept(folders[kind], partial(read, kind))
+    return diagnoses.kept(directory, kind)

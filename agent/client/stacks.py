@@ -16,7 +16,6 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.client.acting.control import await_observer, refusing
 from ddptop.agent.control.caller import connect, of_rank
-from ddptop.agent.end import hung
 from ddptop.agent.record import recording
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import Member, Run, RunDir
@@ -77,7 +76,7 @@ class RunInspector:
         at = max((each.at_ns for each in found), default=0) / 1e9
         if not found or at < since:
             return None
-        hangs = [each for each in recording.read_verdicts(database) if hung.is_urgent(each)]
+        hangs = [each for each in recording.read_verdicts(database) if each.is_hang]
         return Stacks(at, tuple(found), recorded=True, verdict=hangs[-1] if hangs else None)
 
     def ask(

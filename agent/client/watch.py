@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ddptop.agent.client.history.history import History
     from ddptop.agent.client.logs.copies import CopiedLogs
     from ddptop.agent.end.report import Report
+    from ddptop.agent.wire.diagnoses.kept import Kept
 
 DEFAULT = Thresholds()
 DRAIN_S: Final = 0.016
@@ -138,7 +139,7 @@ class Link:
 
         return report.of(self.directory)
 
-    def diagnoses(self, kind: str) -> list[diagnoses.Diagnosis]:
+    def diagnoses(self, kind: str) -> list[Kept[Any]]:
         """Return the diagnoses of a kind that are kept with the run, the newest first; in any thread."""
         return diagnoses.kept(self.directory, kind)
 

@@ -396,7 +396,7 @@ def _hung(stuck: Verdict, exit_code: int) -> FirstCause:
     assert stuck.hang is not None
     kind = stuck.hang.kind if stuck.hang.kind in ("mismatch", "left_early", "exception") else "collective_timeout"
     rank = stuck.hang.ranks[0] if len(stuck.hang.ranks) == 1 else None
-    text = hung.ageless(stuck)
+    text = stuck.ageless
     if stuck.kind != "hang":
         of = f" of {stuck.hang.timeout_of}" if stuck.hang.timeout_of else ""
         # A group may have any name.

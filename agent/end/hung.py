@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,25 +11,6 @@ _LASTS_NS: Final = 10_000_000_000
 """How long before the end a hang may be over, and still be what the end came of: ranks that give up leave it."""
 _LEAST_NS: Final = 2_000_000_000
 """A hang that began so shortly before the first end, or after it, came of that end: ranks wait for a dead one."""
-
-_AGE: Final = r" · [\d,.:]+ (?:s|min|h|d)$"
-"""The end of the text of a verdict that has a hang."""
-
-
-def ageless(verdict: wire.Verdict) -> str:
-    """Return the text of a verdict without the time for which it had gone on by then."""
-    return verdict.text if verdict.hang is None else re.sub(_AGE, "", verdict.text)
-
-
-def is_the_cause(verdict: wire.Verdict, cause: str | None) -> bool:
-    """Say whether the cause of a run's end is this hang, whatever has ended what was left of it then."""
-    text = ageless(verdict)
-    return cause is not None and (cause == text or cause.startswith(f"{text}; "))
-
-
-def is_urgent(verdict: wire.Verdict) -> bool:
-    """Say whether it is a hang, not only a fact such as a long evaluation."""
-    return verdict.hang is not None and verdict.kind == "hang"
 
 
 def at_exit(verdicts: Sequence[wire.Verdict]) -> wire.Verdict | None:

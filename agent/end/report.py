@@ -155,7 +155,7 @@ def of(directory: RunDir) -> Report:
     if stuck is None and found.state in ("running", "killed"):
         stuck = hung.at_exit(verdicts)
     # Where the cause is what was told while the run lived, so is its line.
-    stood = stuck.hang.where if stuck is not None and stuck.hang is not None and hung.is_the_cause(stuck, cause) else ""
+    stood = stuck.hang.where if stuck is not None and stuck.hang is not None and stuck.is_the_cause(cause) else ""
     ranks = tuple(
         _rank(
             member,

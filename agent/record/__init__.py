@@ -8,9 +8,7 @@ budget     the number of steps that the ranks record
 ring       the bound on the bytes of the file; their number is in `run.records`
 floods     the choice of the events that are written
 logs       the bound on the bytes of the log files
-probes     the probes that are kept
-profiles   the traces of profiled steps, joined, compared and kept
-memory     the censuses of the memory of ranks that are kept
-numbered   the numbered folders of these three
+profiles   the traces of profiled steps, joined and compared
+diagnoses  the profiles, probes and censuses that are kept, each in a numbered folder
 retention  the removal of ended runs where all runs together take too many bytes; `run.rundir` has their number
 """

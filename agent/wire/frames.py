@@ -5,6 +5,7 @@ Text is clean once it is read here: no control characters, no escape sequences. 
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -36,6 +37,8 @@ ENDED: Final = frozenset({"finished", "ended", "stopped", "failed", "killed", "l
 """Those of them in which a run or a rank is over."""
 LONGEST: Final = 12
 """Letters of an unknown state at most."""
+MOST_EVENTS: Final = 500
+"""Events of a `RunFrame` at most, the newest."""
 
 
 class EventLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -221,7 +224,7 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     one_device: Label | None = None
     """The device of all ranks, likewise."""
     events: _Events = ()
-    """Newest last, at most 500."""
+    """Newest last, at most `MOST_EVENTS`."""
     verdicts: tuple[Verdict, ...] = ()
     """All that is wrong now, the one that matters most first."""
     missing_steps: Count = 0
@@ -301,3 +304,14 @@ class EncodedRows(Message, frozen=True, tag="rows"):
 
     at: float
     ranks: tuple[msgspec.Raw, ...]
+
+
+def awaited(outstanding: Mapping[int, int]) -> list[int]:
+    """Return which of the ranks that are not held are to be named: those that do not just wait for others.
+
+    A rank in a collective waits for ranks that have not entered it.
+
+    Args:
+        outstanding: by rank that is not held, its collectives in progress.
+    """
+    return sorted(rank for rank, calls in outstanding.items() if not calls) or sorted(outstanding)

@@ -5,6 +5,7 @@ the number of the rank (`topic_of`), and `Newest`, in which the newest of all is
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
+import re
 from typing import Annotated, Final
 
 import msgspec
@@ -353,6 +354,10 @@ class Hang(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`group 1`, or `new_group`: that whose timeout it is. Empty: the default group."""
 
 
+_AGE: Final = re.compile(r" · [\d,.:]+ (?:s|min|h|d)$")
+"""The end of the text of a verdict that has a hang."""
+
+
 class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thing that is wrong with the run, from its beginning to its end, as the observer judges it."""
 
@@ -405,6 +410,25 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def told_at_ns(self) -> int:
         """When it was first told, as far as that is known."""
         return self.since_at_ns if self.said_at_ns is None else self.said_at_ns
+
+    @property
+    def level(self) -> str:
+        """The level of its line among the events."""
+        return {"hang": "error", "standing": "info"}.get(self.kind, "warning")
+
+    @property
+    def is_hang(self) -> bool:
+        """True for a hang, False for everything else, such as a long evaluation for which the ranks stand."""
+        return self.hang is not None and self.kind == "hang"
+
+    @property
+    def ageless(self) -> str:
+        """Its text without the time for which it had gone on by then."""
+        return self.text if self.hang is None else _AGE.sub("", self.text)
+
+    def is_the_cause(self, cause: str | None) -> bool:
+        """Say whether the cause of a run's end is this hang, whatever has ended what was left of the run then."""
+        return cause is not None and (cause == self.ageless or cause.startswith(f"{self.ageless}; "))
 
 
 class Verdicts(Message, frozen=True, tag="verdicts"):

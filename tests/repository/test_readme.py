@@ -10,12 +10,8 @@ import readme
 from support.screens.frames import hung_frame
 
 from ddptop.agent.client.stacks import Stacks
-from ddptop.agent.record import memory as censuses
-from ddptop.agent.record import probes
-from ddptop.agent.record.memory import Censused, RankMemory
-from ddptop.agent.record.profiles import kept as profiles
-from ddptop.agent.record.profiles.summary import Difference, Summary
 from ddptop.agent.wire import Board, DeviceMemory, Event, Facts, Inspection, MemoryUse, ObjectKind, Resident
+from ddptop.agent.wire.diagnoses.kept import Censused, Difference, Kept, RankMemory, Summary
 from ddptop.agent.wire.diagnoses.probed import Connection, Probe, Rank
 from ddptop.tui.cli.output import status
 from ddptop.tui.cli.output.stacks import as_json as stacks_json
@@ -58,15 +54,15 @@ def test_every_field_of_a_diagnosis_is_told() -> None:
     page = (readme.MANUAL / "json.md").read_text()
     sort = Difference("aten::sort", 18.0, 0.4, 17.6, 12.0, 12.0, [], [])
     summary = Summary("r", (5, 7), [0, 2], 2, 0, 1.5e9, [], [sort], 0)
-    profiled = profile.as_json(profiles.Kept("0001", Path("trace"), 1, summary))
+    profiled = profile.as_json(Kept("0001", Path("trace"), 1, summary))
     rank = Rank(0, facts=Facts(0.5, board=Board()))
     probed = probe.as_json(
-        probes.Kept("0001", Path("file"), Probe("r", 5, 1.5e9, ranks=[rank], connections=[Connection(0, 1, 1, [], [])]))
+        Kept("0001", Path("file"), 1, Probe("r", 5, 1.5e9, ranks=[rank], connections=[Connection(0, 1, 1, [], [])]))
     )
     use = MemoryUse(
         5, 7, (ObjectKind("object", "dict"),), resident=Resident(1, 1, 1), devices=(DeviceMemory("", 1, 1),)
     )
-    counted = memory.as_json(censuses.Kept("0001", Path(), Censused("r", 1.5e9, 1, (RankMemory(0, "", "", use),))))
+    counted = memory.as_json(Kept("0001", Path(), 1, Censused("r", 1.5e9, 1, (RankMemory(0, "", "", use),))))
     for above, fields in (
         ("## `ddptop profile RUN --json`", profiled),
         ("Of each operator:", profiled["operators"][0]),

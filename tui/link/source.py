@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from msgspec.structs import replace
 
@@ -23,8 +23,8 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 
 if TYPE_CHECKING:
-    from ddptop.agent.client.diagnoses import Diagnosis
     from ddptop.agent.end.report import Report
+    from ddptop.agent.wire.diagnoses.kept import Kept
 
 __all__ = [
     "Busy", "Cancelled", "Control", "Home", "Hung", "Inspector", "ReadOnly", "Refused", "Source", "Unholdable",
@@ -232,7 +232,7 @@ class Source(Protocol):
         """
         ...
 
-    def diagnoses(self, kind: str) -> list[Diagnosis]:
+    def diagnoses(self, kind: str) -> list[Kept[Any]]:
         """Return the diagnoses of a kind that are kept with the run, the newest first; in any thread."""
         ...
 
@@ -341,7 +341,7 @@ class Home:
             raise RunDirError("no run is shown")
         return self._source.report()
 
-    def diagnoses(self, kind: str) -> list[Diagnosis]:
+    def diagnoses(self, kind: str) -> list[Kept[Any]]:
         """Return the diagnoses of the run that is shown."""
         return [] if self._source is None else self._source.diagnoses(kind)
 

@@ -13,8 +13,8 @@ from textual.binding import Binding, BindingType
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.logs.excerpt import LogSource
-from ddptop.agent.observer.model.changes import EVENTS
 from ddptop.agent.text import clean, plural
+from ddptop.agent.wire.frames import MOST_EVENTS
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, ScrolledLines, spread, width_of
@@ -220,7 +220,7 @@ class EventScreen(FollowedScreen[EventSearch]):
         shown, all_ = self.listing.count
         if typed := self.listing.typed:
             below = f"{typed}  {units.count(shown)} of {plural(all_, 'event')}"
-        elif all_ >= EVENTS:
+        elif all_ >= MOST_EVENTS:
             below = f"the newest {plural(all_, 'event')}; {_OLDER} {frame.run}"
         else:
             below = plural(all_, "event")

@@ -17,7 +17,6 @@ from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.control.events import Events
 from ddptop.agent.end import freezer
-from ddptop.agent.end.hung import ageless
 from ddptop.agent.observer.actions.checksums import Checksums, compared
 from ddptop.agent.observer.actions.controller import LEASE_S, Controller
 from ddptop.agent.observer.actions.diagnosis import Diagnosed
@@ -352,7 +351,7 @@ class Actions:
             if self._present.is_forsaken:
                 self._cancel()
             hangs = hang is not None and hang.kind == "hang" and hang.until_at_ns is None
-            self._present.wait.hang = ageless(hang) if hang is not None and hangs else ""
+            self._present.wait.hang = hang.ageless if hang is not None and hangs else ""
         if not uneven:
             self._is_settled = False
         if not uneven or self._is_settled or self._present is not None or self._hosts.role == "branch":

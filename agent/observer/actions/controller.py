@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.actions.polled import INSIST_S, AllEnded, PolledRanks, awaited
+from ddptop.agent.observer.actions.polled import INSIST_S, AllEnded, PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.text import plural, ranks_in_spans
 from ddptop.agent.wire import Reply, Saved
+from ddptop.agent.wire.frames import awaited
 from ddptop.agent.wire.refusals import Refused, Unheard, Unholdable, Unsavable
 
 PATIENCE_S: Final = 60.0

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 from ddptop.agent import wire
 from ddptop.agent.observer.actions.ahead import Ahead
 from ddptop.agent.observer.actions.polled import PolledRanks
-from ddptop.agent.record import numbered
+from ddptop.agent.record import diagnoses
 from ddptop.agent.text import ranks_in_spans, size
 from ddptop.agent.wire.refusals import Refused
 
@@ -69,7 +69,7 @@ class OverSteps(Ahead[_Found]):
             if self.token:
                 # Whoever does not answer now is not waited for.
                 ranks.send(self.cancelling(), ranks.ranks, _CANCEL_S)
-            numbered.remove(self.folder)
+            diagnoses.remove(self.folder)
             raise
 
 

@@ -6,18 +6,15 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
 from ddptop.agent import wire
 from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge.growth import cause_of, sentence
-from ddptop.agent.record import numbered
-from ddptop.agent.record.memory import FILE, Censused, RankMemory
-from ddptop.agent.run.files import private
+from ddptop.agent.record import diagnoses
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import ranks_in_spans
+from ddptop.agent.wire.diagnoses.kept import Censused, RankMemory
 from ddptop.agent.wire.refusals import Refused
 
 _FREE: Final = 16 << 20
@@ -71,13 +68,13 @@ def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: in
     if not 1 <= command.steps <= wire.MOST_CENSUS_STEPS:
         raise Refused(f"the memory is looked at over 1 to {wire.MOST_CENSUS_STEPS} steps")
     check_room(directory.path, _FREE)
-    asked = Censuses(numbered.new(directory.memory, FILE), command.steps)
+    asked = Censuses(diagnoses.new(directory, "memory"), command.steps)
     asked.most_ms = command.most_ms
     with asked.whole(ranks):
         _, found = asked.gather(ranks, wait)
         each = (RankMemory(rank, ranks.hosts.get(rank, ""), sentence(use), use) for rank, use in sorted(found.items()))
         census = Censused(directory.name, time.time(), growing, tuple(sorted(each, key=_growth, reverse=True)))
-        private.replace(asked.folder / FILE, msgspec.json.encode(census))
+        diagnoses.write("memory", asked.folder, census)
     return Diagnosed(asked.folder, census.finding)
 
 

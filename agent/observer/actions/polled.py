@@ -124,14 +124,3 @@ class PolledRanks(ABC):
                 raise Unheard(f"{hosts}; an action is for all ranks or none: try again when it is heard")
             said = f"{ranks_in_spans(silent)} did not answer within {ANSWER_S:.0f} s"
             raise Unheard(f"{said}; `ddptop status` shows the state of each rank")
-
-
-def awaited(outstanding: Mapping[int, int]) -> list[int]:
-    """Return which of the ranks that are not held are to be named: those that do not just wait for others.
-
-    A rank in a collective waits for ranks that have not entered it.
-
-    Args:
-        outstanding: by rank that is not held, its collectives in progress.
-    """
-    return sorted(rank for rank, calls in outstanding.items() if not calls) or sorted(outstanding)

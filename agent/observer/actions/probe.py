@@ -17,7 +17,7 @@ from ddptop.agent.observer.actions.diagnosis import Diagnosed, check_room
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge import probe as judge
-from ddptop.agent.record import probes
+from ddptop.agent.record import diagnoses
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import plural, ranks_in_spans
 from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank, typical
@@ -81,7 +81,9 @@ def probe(directory: RunDir, ranks: PolledRanks, controller: Controller, wait: W
         _connections_again(parts)
         found.took_s = wait.clock() - began
     judge.judge(found)
-    return Diagnosed(probes.keep(directory.probes, found), found.sentences[0])
+    folder = diagnoses.new(directory, "probe")
+    diagnoses.write("probe", folder, found)
+    return Diagnosed(folder, found.sentences[0])
 
 
 class _Parts:

@@ -18,9 +18,8 @@ from ddptop.agent import wire
 from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.record import numbered
-from ddptop.agent.record.profiles import kept
-from ddptop.agent.record.profiles.parts import PARTS, TRACE
+from ddptop.agent.record import diagnoses
+from ddptop.agent.record.profiles.parts import PARTS
 from ddptop.agent.run import hosts
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches.thresholds import Profile as Settings
@@ -116,7 +115,7 @@ def profile(
     if not 1 <= command.steps <= wire.MOST_PROFILED:
         raise Refused(f"a profile has 1 to {wire.MOST_PROFILED} steps")
     check_room(directory.path, _FREE)
-    asked = Profiles(numbered.new(directory.profiles, TRACE), command.steps)
+    asked = Profiles(diagnoses.new(directory, "profile"), command.steps)
     with asked.whole(ranks):
         boundary, traces = asked.gather(ranks, wait)
         wait.tell("joining the traces")
@@ -134,10 +133,10 @@ def profile(
         }
         (asked.folder / PARTS).write_text(json.dumps(said))
         _join(asked.folder, wait)
-        made = kept.read(asked.folder)
+        made = diagnoses.read("profile", asked.folder)
         assert made is not None
-    kept.bound(directory.profiles)
-    return Diagnosed(asked.folder, next(iter(made.summary.sentences), made.summary.compared))
+    diagnoses.bound_profiles(directory)
+    return Diagnosed(asked.folder, next(iter(made.found.sentences), made.found.compared))
 
 
 def _gathered(

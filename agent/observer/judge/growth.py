@@ -90,18 +90,8 @@ def _grown(use: MemoryUse, steps: int) -> ObjectKind | None:
 
 def _said(kind: ObjectKind, steps: int) -> str:
     """Return `train.py:52 made 3 more float32[64, 32, 256] in 3 steps (6 MiB), held by ...`."""
-    number = f"{kind.grown:,} more {name_of(kind)}" if kind.grown > 0 else f"a larger {name_of(kind)}"
+    number = f"{kind.grown:,} more {kind.name}" if kind.grown > 0 else f"a larger {kind.name}"
     where = f"{kind.made} made " if kind.made else ""
     held = f", held by {kind.holder}" if kind.holder else ""
     graph = ", with its graph" if kind.graphs == 1 else ", each with its graph" if kind.graphs else ""
     return f"{where}{number} in {plural(steps, 'step')} ({size(kind.grown_bytes)}){held}{graph}"
-
-
-def name_of(kind: ObjectKind) -> str:
-    """Return `float32[64, 32, 256]`, `float32[64, 32] on cuda:0`, `NumPy float64[300, 300]`, `dict`."""
-    if kind.kind == "object":
-        return kind.type
-    shape = ", ".join("*" if each is None else str(each) for each in kind.shape)
-    library = "NumPy " if kind.kind == "array" else ""
-    device = f" on {kind.device}" if kind.device not in ("cpu", "") else ""
-    return f"{library}{kind.dtype}[{shape}]{device}"

@@ -16,12 +16,10 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.end import hung
 from ddptop.agent.observer.model.ranks.rank import RankModel
 from ddptop.agent.text import span
-from ddptop.agent.wire.frames import ENDED, EventLine
+from ddptop.agent.wire.frames import ENDED, MOST_EVENTS, EventLine
 
-EVENTS: Final = 500
 REMAINING_SHARE: Final = 0.7
 """A verdict once shown stays down to this part of the share from which it is shown."""
 _TIMES: Final = re.compile(r" \([\d,]+ times within a minute of each other\)$")
@@ -37,7 +35,7 @@ class Changes:
         """Know nothing yet; a verdict that costs less than this share of the step is hidden."""
         self._verdict_share = verdict_share
         self.events: list[EventLine] = []
-        """In the order of their times, at most `EVENTS`."""
+        """In the order of their times, at most `MOST_EVENTS`."""
         self.verdicts: tuple[wire.Verdict, ...] = ()
         """Those that go on and are not hidden, the one that matters most first."""
         self.missing_steps = 0
@@ -67,7 +65,7 @@ class Changes:
             if (known.rank, known.level) == (event.rank, event.level) and _is_same(known.text, event.text):
                 return
         self.events.insert(place, event)
-        del self.events[:-EVENTS]
+        del self.events[:-MOST_EVENTS]
 
     def restart(self) -> None:
         """Forget the states of the ranks: they begin anew."""
@@ -172,7 +170,7 @@ class Changes:
     def _tell_beginning(self, verdict: wire.Verdict) -> None:
         if verdict.number not in self._begun:
             self._begun[verdict.number] = verdict
-            said = EventLine(verdict.told_at_ns / 1e9, _begun(verdict), verdict.rank, level_of(verdict), verdict.number)
+            said = EventLine(verdict.told_at_ns / 1e9, _begun(verdict), verdict.rank, verdict.level, verdict.number)
             self.add(said)
             _bound(self._begun)
 
@@ -211,18 +209,13 @@ def _begun(verdict: wire.Verdict) -> str:
     """Return the line of a verdict that was just told, with the time of its beginning where that was before."""
     since_s, said_s = verdict.since_at_ns // 10**9, verdict.told_at_ns // 10**9
     since = f" (since {time.strftime('%H:%M:%S', time.localtime(since_s))})" if since_s < said_s else ""
-    return f"{hung.ageless(verdict)}{since}"
-
-
-def level_of(verdict: wire.Verdict) -> str:
-    """Return the level of a verdict's line among the events."""
-    return {"hang": "error", "standing": "info"}.get(verdict.kind, "warning")
+    return f"{verdict.ageless}{since}"
 
 
 def _end_of(begun: wire.Verdict, at_ns: int) -> str:
     if begun.hang is None:
         return f"no longer: {begun.text}"
-    return f"over after {span((at_ns - begun.since_at_ns) / 1e9)}: {hung.ageless(begun)}"
+    return f"over after {span((at_ns - begun.since_at_ns) / 1e9)}: {begun.ageless}"
 
 
 def _level(state: str) -> str:
@@ -231,5 +224,5 @@ def _level(state: str) -> str:
 
 def _bound(numbers: dict[int, Any]) -> None:
     """Forget the oldest where there are more than events."""
-    while len(numbers) > EVENTS:
+    while len(numbers) > MOST_EVENTS:
         del numbers[next(iter(numbers))]

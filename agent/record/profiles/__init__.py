@@ -5,7 +5,6 @@ The observer writes a folder for each profile into the run directory, `profiles/
 of it.
 
 __main__   the process: a folder with the traces of ranks becomes one with one trace and a summary
-kept       the profiles that are kept with a run
 merge      one trace of all ranks
 summary    two ranks compared by operator, and the comparison in sentences
 operators  the own time of each operator in the steps of a rank

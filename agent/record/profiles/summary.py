@@ -15,54 +15,13 @@ from ddptop.agent.record.profiles.operators import Operator
 from ddptop.agent.record.profiles.parts import WAIT, Profile, RankPart
 from ddptop.agent.record.profiles.trace import Trace
 from ddptop.agent.text import clean_line
+from ddptop.agent.wire.diagnoses.kept import Difference, Summary
 
 _MOST_OPERATORS: Final = 100
 _MOST_SENTENCES: Final = 3
 _MOST_SHAPES: Final = 3
 _LEAST_SHARE: Final = 0.03
 """Of a step's work: a smaller difference is not worth a sentence."""
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """One operator on both ranks. Times and calls are those of a step, times those of the step in the middle."""
-
-    name: str
-    culprit_ms: float
-    """Own time: without the operators that it calls."""
-    peer_ms: float
-    difference_ms: float
-    """By how much it takes longer on the first rank."""
-    culprit_calls: float
-    peer_calls: float
-    culprit_shapes: list[str]
-    """The arguments on which it spends the most time; empty where both ranks have the same, or they are unknown."""
-    peer_shapes: list[str]
-    culprit_range_ms: tuple[float, float] = (0.0, 0.0)
-    """Shortest and longest of the steps."""
-    peer_range_ms: tuple[float, float] = (0.0, 0.0)
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """What a profile shows."""
-
-    run: str
-    steps: tuple[int, int]
-    ranks: list[int]
-    culprit: int | None
-    """The rank that is compared, for which no verdict accuses where `accused` is false."""
-    peer: int | None
-    at: float
-    """Seconds since the epoch."""
-    sentences: list[str]
-    operators: list[Difference]
-    """The largest difference first."""
-    left_out: int
-    """Number of further operators."""
-    accused: bool = True
-    compared: str = ""
-    """Which ranks are compared, and why these."""
-    unasked: bool = False
-    """The observer has made the profile by itself."""
 
 
 class Comparison:

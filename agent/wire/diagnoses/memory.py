@@ -50,6 +50,16 @@ class ObjectKind(msgspec.Struct, frozen=True, array_like=True, gc=False):
     graphs: Count = 0
     """Tensors among those looked at that hold the graph of their making, which autograd keeps outside of Python."""
 
+    @property
+    def name(self) -> str:
+        """`float32[64, 32, 256]`, `float32[64, 32] on cuda:0`, `NumPy float64[300, 300]`, `dict`."""
+        if self.kind == "object":
+            return self.type
+        shape = ", ".join("*" if each is None else str(each) for each in self.shape)
+        library = "NumPy " if self.kind == "array" else ""
+        device = f" on {self.device}" if self.device not in ("cpu", "") else ""
+        return f"{library}{self.dtype}[{shape}]{device}"
+
 
 class Resident(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Resident memory of a process on the host by its kind, as Linux counts it."""

@@ -62,4 +62,4 @@ def test_the_newest_word_on_processes_that_wait_at_exit_counts() -> None:
 )
 def test_a_hang_stays_the_cause_whoever_ended_what_was_left(cause: str | None, same: bool) -> None:
     """What a kill adds to a cause makes it no other one."""
-    assert hung.is_the_cause(hang(None), cause) is same
+    assert hang(None).is_the_cause(cause) is same

@@ -23,7 +23,7 @@ from support.processes.ranks import observed
 
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.observer.judge.probe import LESS, NOTHING, UNSURE
-from ddptop.agent.record import probes
+from ddptop.agent.record import diagnoses
 from ddptop.agent.wire.diagnoses.probed import Probe, typical
 
 SCRIPT = """
@@ -54,11 +54,11 @@ def main() -> None:
         with observed(name, write_script(Path(folder), SCRIPT), world=options.world) as (run, ranks):
             until(lambda: all((rank["step"] or 0) > 5 for rank in status(name)["ranks"]), "some steps")
             for number in range(options.probes):
-                kept = probes.read(Path(RunControl(run, run.read(), "the bench").diagnose("probe")))
+                kept = diagnoses.read("probe", Path(RunControl(run, run.read(), "the bench").diagnose("probe")))
                 assert kept is not None
-                found.append(kept.probe)
-                if kept.probe.sentences != [NOTHING]:
-                    print(f"{number + 1}: {'; '.join(kept.probe.sentences)}", flush=True)
+                found.append(kept.found)
+                if kept.found.sentences != [NOTHING]:
+                    print(f"{number + 1}: {'; '.join(kept.found.sentences)}", flush=True)
             os.killpg(ranks.pid, signal.SIGKILL)
     unsure = sum(probe.sentences[0].startswith(UNSURE) for probe in found)
     named = sum(probe.sentences != [NOTHING] for probe in found) - unsure

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.acting.waiting import Waiting
-from ddptop.agent.client.diagnoses import Diagnosis
 from ddptop.agent.client.frame import Frame, whole
 from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.end.report import Report
@@ -28,6 +27,7 @@ from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict
+from ddptop.agent.wire.diagnoses.kept import Kept
 from ddptop.agent.wire.frames import ENDED, EventLine, RankFrame
 from ddptop.tui.link.source import Refused, Unholdable
 from support.values.histories import RecordedHistory
@@ -265,7 +265,7 @@ class StillSource:
         self.unholdable = False
         self.inspector = StillInspector(current.world)
         self.reported: Report | None = None
-        self.kept: dict[str, list[Diagnosis]] = {}
+        self.kept: dict[str, list[Kept[Any]]] = {}
 
     @property
     def control(self) -> StillSource:
@@ -292,7 +292,7 @@ class StillSource:
             raise RunDirError("no report here")
         return self.reported
 
-    def diagnoses(self, kind: str) -> list[Diagnosis]:
+    def diagnoses(self, kind: str) -> list[Kept[Any]]:
         """Return those that the test has given for the kind, in `kept`."""
         return self.kept.get(kind, [])
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from support.values import traces
 from support.values.traces import kineto, rank, spent, step
@@ -18,11 +17,11 @@ from ddptop.agent.client import diagnoses
 from ddptop.agent.client import diagnoses as kinds
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.observer.judge.probe import NOTHING
-from ddptop.agent.record import probes
-from ddptop.agent.record.memory import FILE, Censused, RankMemory
+from ddptop.agent.record import diagnoses as kept_diagnoses
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import CENSUS_MS, Facts, MemoryUse, ObjectKind
+from ddptop.agent.wire.diagnoses.kept import Censused, RankMemory
 from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank
 from ddptop.tui.cli.main import main
 from ddptop.tui.model.diagnosis.kept import newest
@@ -61,8 +60,10 @@ def _probe(run: rundir.RunDir, number: str = "0001") -> Path:
     facts = Facts(0.5, cores=2, which="0-1", threads=1, load=3.1, steal_percent=20.0)
     ranks = [Rank(each, "vm", made, made, facts=facts) for each in range(2)]
     connections = [Connection(0, 1, MIB, [0.001] * 3, [0.0001] * 5)]
-    folder = probes.keep(
-        run.probes,
+    folder = kept_diagnoses.new(run, "probe")
+    kept_diagnoses.write(
+        "probe",
+        folder,
         Probe(
             run.name, 5, 1_800_000_000.0, 3.1, [SLOW, NOTHING], ["a note"], ["a part: no time"], ranks, connections,
             [0.0002] * 5, [0.002] * 3, MIB,
@@ -79,7 +80,7 @@ def _memory(run: rundir.RunDir, number: str = "0001") -> Path:
     ranks = (RankMemory(1, "", CAUSE, MemoryUse(5, 7, (leak,), 0, 18 * MIB, 6 * MIB)), *sound)
     folder = run.memory / number
     folder.mkdir()
-    (folder / FILE).write_bytes(msgspec.json.encode(Censused(run.name, 1.5e9, 1, ranks)))
+    kept_diagnoses.write("memory", folder, Censused(run.name, 1.5e9, 1, ranks))
     return folder
 
 

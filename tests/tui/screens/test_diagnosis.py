@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.harness import DEADLINE_S
@@ -12,13 +14,8 @@ from support.screens.dashboards import dashboard, seen, until
 from support.screens.frames import StillSource, frame
 from textual.screen import Screen
 
-from ddptop.agent.client.diagnoses import Diagnosis
-from ddptop.agent.record.memory import Censused, RankMemory
-from ddptop.agent.record.memory import Kept as KeptMemory
-from ddptop.agent.record.probes import Kept as KeptProbe
-from ddptop.agent.record.profiles.kept import Kept
-from ddptop.agent.record.profiles.summary import Difference, Summary
 from ddptop.agent.wire import MemoryUse, ObjectKind
+from ddptop.agent.wire.diagnoses.kept import Censused, Difference, Kept, RankMemory, Summary
 from ddptop.agent.wire.diagnoses.probed import Probe
 from ddptop.tui.screens.diagnosis import DiagnosisScreen
 from ddptop.tui.screens.dialogs.kill import KillDialog
@@ -70,11 +67,11 @@ async def test_a_profile_does_not_come_between_the_user_and_a_dialog(
         assert isinstance(pilot.app.screen, place)
 
 
-FOUND: dict[str, Diagnosis] = {
-    "profile": KEPT._replace(summary=Summary("r", (5, 7), [0, 2], 2, 0, 1.5e9, ["this and that"], [], 0, True, "")),
-    "probe": KeptProbe("0001", Path("/run/probes/0001"), Probe("r", 5, 1.5e9, sentences=["this and that"])),
-    "memory": KeptMemory(
-        "0001", Path("/run/memory/0001"), Censused("r", 1.5e9, 1, (RankMemory(1, "", "this and that", USE),))
+FOUND: dict[str, Kept[Any]] = {
+    "profile": replace(KEPT, found=Summary("r", (5, 7), [0, 2], 2, 0, 1.5e9, ["this and that"], [], 0, True, "")),
+    "probe": Kept("0001", Path("/run/probes/0001"), 1, Probe("r", 5, 1.5e9, sentences=["this and that"])),
+    "memory": Kept(
+        "0001", Path("/run/memory/0001"), 1, Censused("r", 1.5e9, 1, (RankMemory(1, "", "this and that", USE),))
     ),
 }
 
@@ -129,7 +126,7 @@ async def test_the_key_of_memory_looks_and_shows_what_grows() -> None:
     cause = "train.py:52 made 3 more float32[64, 32, 256] in 3 steps (6 MiB), held by list `kept` of main()"
     leak = ObjectKind("tensor", "Tensor", "float32", (64, 32, 256), "cpu", 9, 18 << 20, 3, 6 << 20, "train.py:52")
     use = MemoryUse(5, 7, (leak,), census_ns=900_000_000)
-    kept = KeptMemory("0002", Path("/run/memory/0002"), Censused("r", 1.5e9, 1, (RankMemory(1, "", cause, use),)))
+    kept = Kept("0002", Path("/run/memory/0002"), 1, Censused("r", 1.5e9, 1, (RankMemory(1, "", cause, use),)))
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(130, 30)) as pilot:
         source.kept["memory"] = [kept]
@@ -150,7 +147,7 @@ async def test_lines_end_beside_the_scroll_bar() -> None:
     words = [f"word-{number}" for number in range(200)]
     source = StillSource(frame("finished"))
     long = Probe("r", 5, 1.5e9, notes=["x" * 80, *(" ".join(words[begin : begin + 25]) for begin in range(0, 200, 25))])
-    source.kept["probe"] = [KeptProbe("0001", Path("/run/probes/0001"), long)]
+    source.kept["probe"] = [Kept("0001", Path("/run/probes/0001"), 1, long)]
     async with dashboard(source).run_test(size=(80, 50)) as pilot:
         await pilot.press("D")
         await until(pilot, lambda: words[0] in seen(pilot.app), "the lines")

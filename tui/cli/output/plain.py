@@ -87,7 +87,7 @@ class PlainView:
         """
         standing = frame.standing_s
         stuck = hang.verdict_of(frame)
-        if standing is None and stuck is not None and hang.is_urgent(stuck):
+        if standing is None and stuck is not None and stuck.is_hang:
             # Before the first step there is none to count from.
             standing = max(0.0, frame.at - stuck.since_at_ns / 1e9)
         if stuck is not None and standing is not None and stuck.number != self._hang:

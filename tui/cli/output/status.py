@@ -14,7 +14,6 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.observer.model.changes import level_of
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.frames import RankFrame
@@ -151,7 +150,7 @@ def _clock(moment: list[str], said: list[str]) -> str:
 
 
 def _as_event(verdict: wire.Verdict) -> wire.Event:
-    return wire.Event(verdict.told_at_ns, hang.ageless(verdict), verdict.rank, level_of(verdict))
+    return wire.Event(verdict.told_at_ns, verdict.ageless, verdict.rank, verdict.level)
 
 
 def _lasted(span_ns: int) -> str:
@@ -330,7 +329,7 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
 def _hang(frame: Frame) -> str:
     """Return how a run hangs, and what shows more of it; empty where it does not."""
     verdict = hang.urgent(frame)
-    return "" if verdict is None else f"{hang.ageless(verdict)} · ddptop stacks {frame.run}"
+    return "" if verdict is None else f"{verdict.ageless} · ddptop stacks {frame.run}"
 
 
 def remark(frame: Frame) -> str:

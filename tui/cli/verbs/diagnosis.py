@@ -136,7 +136,6 @@ def _list(options: argparse.Namespace) -> int:
 def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, run: str) -> int:
     """Have the diagnosis made, and print it."""
     from ddptop.agent.client import diagnoses
-    from ddptop.agent.record.profiles import kept as profiles
     from ddptop.tui.model.diagnosis.kept import lines_of
     from ddptop.tui.model.diagnosis.report import plain
 
@@ -156,11 +155,10 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
         return complain(f"{options.verb} {run}: {said}", 1)
     if options.out is not None:
         # Before anything is printed, whose reader may be gone.
-        assert isinstance(found, profiles.Kept)
         try:
-            _copy(found.trace, options.out)
+            _copy(found.file, options.out)
         except OSError as problem:
-            said = f"the trace is {found.trace}; it was not copied to {options.out}: {problem.strerror}"
+            said = f"the trace is {found.file}; it was not copied to {options.out}: {problem.strerror}"
             return complain(f"profile {run}: {said}", 1)
     if options.json:
         print_json(lines.as_json(found))

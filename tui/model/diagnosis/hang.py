@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.end.hung import ageless as ageless
-from ddptop.agent.end.hung import is_the_cause as is_the_cause
-from ddptop.agent.end.hung import is_urgent as is_urgent
 from ddptop.agent.wire.frames import ENDED
 
 if TYPE_CHECKING:
@@ -27,7 +24,7 @@ def last(frame: Frame) -> Verdict | None:
 def urgent(frame: Frame) -> Verdict | None:
     """Return the verdict of a run that hangs; None where it does not, or is over."""
     verdict = verdict_of(frame)
-    return verdict if verdict is not None and is_urgent(verdict) else None
+    return verdict if verdict is not None and verdict.is_hang else None
 
 
 def advice(frame: Frame) -> str:
@@ -55,7 +52,7 @@ def culprits(frame: Frame) -> frozenset[int]:
 
 def accused(verdict: Verdict) -> frozenset[int]:
     """Return the ranks that a verdict says to be the cause of a hang; none where it is of no hang."""
-    if verdict.hang is None or not is_urgent(verdict):
+    if verdict.hang is None or not verdict.is_hang:
         return frozenset()
     return frozenset(verdict.hang.ranks) or frozenset(() if verdict.rank is None else (verdict.rank,))
 

@@ -9,10 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent.client.diagnoses import left_out
-from ddptop.agent.observer.judge.growth import name_of
-from ddptop.agent.record.memory import Kept, RankMemory
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind
+from ddptop.agent.wire.diagnoses.kept import Censused, Kept, RankMemory
 from ddptop.tui.drawing.units import COLUMNS, aligned, date
 from ddptop.tui.model.diagnosis.report import ReportLine, block
 
@@ -23,9 +22,9 @@ _NAME: Final = 42
 VIEWER: Final = "https://docs.pytorch.org/memory_viz"
 
 
-def lines(kept: Kept, world: int) -> list[ReportLine]:
+def lines(kept: Kept[Censused], world: int) -> list[ReportLine]:
     """Return the whole of it; the table is of the rank that grew most."""
-    census = kept.census
+    census = kept.found
     first, ranks = census.ranks[0], [each.rank for each in census.ranks]
     head = f"memory {kept.number}: {ranks_in_spans(ranks)} over {_steps(kept)}, {date(census.at)}"
     found = [ReportLine("", head, "bold value"), ReportLine("", "")]
@@ -96,32 +95,32 @@ def _device(device: DeviceMemory) -> Iterator[ReportLine]:
         yield ReportLine("history", device.problem)
 
 
-def listing(kept: Sequence[Kept]) -> list[str]:
+def listing(kept: Sequence[Kept[Censused]]) -> list[str]:
     """Return a line for each."""
     return aligned(
         [
             [
                 each.number,
-                date(each.census.at),
+                date(each.found.at),
                 _steps(each),
-                ranks_in_spans(one.rank for one in each.census.ranks),
-                each.census.finding,
+                ranks_in_spans(one.rank for one in each.found.ranks),
+                each.found.finding,
             ]
             for each in kept
         ]
     )
 
 
-def as_json(kept: Kept) -> dict[str, Any]:
+def as_json(kept: Kept[Censused]) -> dict[str, Any]:
     """Return it as it is printed with `--json`."""
-    first = kept.census.ranks[0].use
+    first = kept.found.ranks[0].use
     return {
         "number": kept.number,
-        "run": kept.census.run,
-        "at": kept.census.at,
+        "run": kept.found.run,
+        "at": kept.found.at,
         "steps": [first.first, first.last],
-        "accused": kept.census.accused,
-        "ranks": [_rank_json(each) for each in kept.census.ranks],
+        "accused": kept.found.accused,
+        "ranks": [_rank_json(each) for each in kept.found.ranks],
     }
 
 
@@ -131,7 +130,7 @@ def _rank_json(each: RankMemory) -> dict[str, Any]:
         "rank": each.rank,
         "host": each.host or None,
         "cause": each.cause,
-        "kinds": [{"name": name_of(kind), **_fields(kind)} for kind in use.kinds],
+        "kinds": [{"name": kind.name, **_fields(kind)} for kind in use.kinds],
         "left_out": use.left_out,
         "whole": use.is_whole,
         "remarks": list(use.remarks),
@@ -154,13 +153,13 @@ def _fields(struct: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-def _steps(kept: Kept) -> str:
-    use = kept.census.ranks[0].use
+def _steps(kept: Kept[Censused]) -> str:
+    use = kept.found.ranks[0].use
     return f"step {use.first:,}" if use.first == use.last else f"steps {use.first:,} to {use.last:,}"
 
 
 def _name(kind: ObjectKind) -> str:
-    named = name_of(kind)
+    named = kind.name
     # Of tensors the class says more only where it is another one.
     return clean_line(named if kind.type in ("Tensor", "ndarray", named) else f"{kind.type} {named}", _NAME)
 

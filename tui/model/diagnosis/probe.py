@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.record.probes import Kept
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.agent.wire import Board, Facts
+from ddptop.agent.wire.diagnoses.kept import Kept
 from ddptop.agent.wire.diagnoses.probed import Experiments, Probe, Rank, speed, typical
 from ddptop.tui.drawing.units import COLUMNS, DASH, aligned, date
 from ddptop.tui.model.diagnosis.report import ReportLine, block
@@ -33,9 +33,9 @@ _FACTS: Final = (
 """The heads of the columns of `_facts`, that of the rank before them."""
 
 
-def lines(kept: Kept, _: int) -> list[ReportLine]:
+def lines(kept: Kept[Probe], _: int) -> list[ReportLine]:
     """Return the whole of a probe, which is always one of all ranks."""
-    probe = kept.probe
+    probe = kept.found
     head = f"probe {kept.number}: step {probe.step:,}, held for {probe.took_s:.1f} s, {date(probe.at)}"
     found = [ReportLine("", head, "bold value"), ReportLine("", "")]
     boards = [(rank.rank, rank.facts.board) for rank in _shown(probe)[0] if rank.facts and rank.facts.board]
@@ -110,25 +110,25 @@ def _messages(probe: Probe) -> list[str]:
     return [*found, f"and {plural(more, 'connection')} that carry more"] if more > 0 else found
 
 
-def listing(kept: Sequence[Kept]) -> list[str]:
+def listing(kept: Sequence[Kept[Probe]]) -> list[str]:
     """Return a line for each probe."""
     return aligned(
         [
             [
                 each.number,
-                date(each.probe.at),
-                f"step {each.probe.step:,}",
-                clean_line(next(iter(each.probe.sentences), "")),
+                date(each.found.at),
+                f"step {each.found.step:,}",
+                clean_line(next(iter(each.found.sentences), "")),
             ]
             for each in kept
         ]
     )
 
 
-def as_json(kept: Kept) -> dict[str, Any]:
+def as_json(kept: Kept[Probe]) -> dict[str, Any]:
     """Return a probe as it is printed with `--json`."""
-    found: dict[str, Any] = msgspec.to_builtins(kept.probe)
-    for rank, told in zip(kept.probe.ranks, found["ranks"], strict=True):
+    found: dict[str, Any] = msgspec.to_builtins(kept.found)
+    for rank, told in zip(kept.found.ranks, found["ranks"], strict=True):
         told["facts"] = _named(rank.facts)
     return {"number": kept.number, "file": str(kept.file), **found}
 

@@ -8,9 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent.client.diagnoses import left_out
-from ddptop.agent.record.profiles.kept import Kept
-from ddptop.agent.record.profiles.summary import Difference
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
+from ddptop.agent.wire.diagnoses.kept import Difference, Kept, Summary
 from ddptop.tui.drawing.units import COLUMNS, aligned, date
 from ddptop.tui.model.diagnosis.report import ReportLine, block
 
@@ -25,9 +24,9 @@ _SENTENCE: Final = 400
 """Characters of a sentence at most."""
 
 
-def lines(kept: Kept, world: int) -> list[ReportLine]:
+def lines(kept: Kept[Summary], world: int) -> list[ReportLine]:
     """Return the whole of a profile."""
-    summary = kept.summary
+    summary = kept.found
     head = f"profile {kept.number}: {_steps(kept)} of {ranks_in_spans(summary.ranks)}, {date(summary.at)}"
     found = [ReportLine("", head, "bold value"), ReportLine("", "")]
     if summary.compared:
@@ -39,17 +38,17 @@ def lines(kept: Kept, world: int) -> list[ReportLine]:
         *found,
         *block(_table(kept)),
         ReportLine("", ""),
-        ReportLine("trace", f"{kept.trace} ({size(kept.size)})"),
+        ReportLine("trace", f"{kept.file} ({size(kept.size)})"),
         ReportLine("view", f"open it at {VIEWER}"),
     ]
 
 
-def _table(kept: Kept) -> list[str]:
+def _table(kept: Kept[Summary]) -> list[str]:
     """Return the largest differences as a table, its head first; empty where there is none.
 
     Below an operator stand the shapes that it is called with, where they differ.
     """
-    summary = kept.summary
+    summary = kept.found
     compared = summary.peer is not None
     shown = summary.operators[:_MOST_LINES]
     if not shown:
@@ -92,30 +91,30 @@ def _differing(each: Difference) -> tuple[str, ...]:
     return tuple(clean_line("…" * (begin > 0) + text[begin:], _SHAPES) for text in pair)
 
 
-def listing(kept: Sequence[Kept]) -> list[str]:
+def listing(kept: Sequence[Kept[Summary]]) -> list[str]:
     """Return a line for each profile, and the trace of the newest."""
     rows = [
         [
             each.number,
-            date(each.summary.at),
+            date(each.found.at),
             _steps(each),
-            ranks_in_spans(each.summary.ranks),
+            ranks_in_spans(each.found.ranks),
             size(each.size),
-            clean_line(next(iter(each.summary.sentences), "")),
+            clean_line(next(iter(each.found.sentences), "")),
         ]
         for each in kept
     ]
-    return [*aligned(rows), "", f"the trace of {kept[0].number} is {kept[0].trace}; open it at {VIEWER}"]
+    return [*aligned(rows), "", f"the trace of {kept[0].number} is {kept[0].file}; open it at {VIEWER}"]
 
 
-def as_json(kept: Kept) -> dict[str, Any]:
+def as_json(kept: Kept[Summary]) -> dict[str, Any]:
     """Return a profile as it is printed with `--json`."""
-    found: dict[str, Any] = msgspec.to_builtins(kept.summary)
-    return {"number": kept.number, "trace": str(kept.trace), "size_bytes": kept.size, **found}
+    found: dict[str, Any] = msgspec.to_builtins(kept.found)
+    return {"number": kept.number, "trace": str(kept.file), "size_bytes": kept.size, **found}
 
 
-def _steps(kept: Kept) -> str:
-    first, last = kept.summary.steps
+def _steps(kept: Kept[Summary]) -> str:
+    first, last = kept.found.steps
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ddptop.agent.run.script.sources import is_library
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.tui.drawing.units import clock, date, duration
-from ddptop.tui.model.diagnosis import hang
 
 if TYPE_CHECKING:
     from ddptop.agent import wire
@@ -138,7 +137,7 @@ def _hang(report: Report) -> list[ReportLine]:
         return []
     until = "" if stuck.until_at_ns is None else f" until {clock(stuck.until_at_ns / 1e9)}"
     # Where it is the cause, the next line says so.
-    said = "" if hang.is_the_cause(stuck, report.cause) else f"{hang.ageless(stuck)}; "
+    said = "" if stuck.is_the_cause(report.cause) else f"{stuck.ageless}; "
     lines = [ReportLine("hung", f"{said}from {clock(stuck.since_at_ns / 1e9)}{until}", "bold level-error")]
     if report.stood:
         lines.append(ReportLine("stacks", f"ddptop stacks {report.run.run} shows where the ranks stood then"))
@@ -232,7 +231,7 @@ def _sound(report: Report) -> str:
         case "starting" | "running":
             stuck = report.hang
             if stuck is not None:
-                return f"It lives, but makes no steps{at}: {hang.ageless(stuck)}; ddptop stacks {report.run.run}"
+                return f"It lives, but makes no steps{at}: {stuck.ageless}; ddptop stacks {report.run.run}"
             return f"It lives{at}: there is no end to explain."
         case "stopped" | "killed":
             return f"Somebody ended it{at}{', where it hung' if report.hang is not None else ''}."

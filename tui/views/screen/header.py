@@ -10,9 +10,8 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.observer.actions.polled import awaited
 from ddptop.agent.text import plural, ranks_in_spans
-from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.frames import ENDED, awaited
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge
 from ddptop.tui.drawing.keynames import keys_of
@@ -168,7 +167,7 @@ def _hang(frame: Frame, verdict: Verdict, width: int, ink: Ink, keys: Mapping[st
     if more:
         rows.append([Segment(units.shorten(" ".join(more), width), ink[hue])])
     advice = [f"{keys['run.stacks']} shows where each rank stands"]
-    if hang.is_urgent(verdict):
+    if verdict.is_hang:
         advice = [f"{keys['run.stacks']} stacks", f"{keys['run.kill']} kill", hang.remedy(frame)]
     left = hang.countdown(frame, verdict)
     last = [Segment(f"{left}{_BETWEEN}", ink["bold level-warning"])] if left else []
@@ -181,7 +180,7 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
     hue = ink[f"bold state-{frame.state if frame.standing_s is None else 'stalled'}"]
     state = f"{MARKS[frame.state]} {frame.state.upper()}"
     stuck = _stuck(frame)
-    if stuck is not None and hang.is_urgent(stuck):
+    if stuck is not None and stuck.is_hang:
         # In the first words on the screen: who is the cause.
         hue, state = ink["bold level-error"], f"{MARKS['stalled']} {hang.headline(frame)}"
     if frame.all_ended:
@@ -288,7 +287,7 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
     if frame.cause is not None and frame.launched:
         return _BETWEEN.join(filter(None, (frame.cause, _after_failure(frame)))), "bold level-error"
     if (stuck := _stuck(frame)) is not None:
-        return stuck.text, "bold level-error" if hang.is_urgent(stuck) else "value"
+        return stuck.text, "bold level-error" if stuck.is_hang else "value"
     if frame.state == "starting":
         return _start(frame, keys["rank.logs"]), "state-starting"
     if frame.state == "killing":

@@ -16,8 +16,7 @@ from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.memory import Censuses, memory
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.record import memory as record
-from ddptop.agent.record import numbered
+from ddptop.agent.record import diagnoses
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.refusals import Cancelled, Hung, Refused
 
@@ -89,20 +88,20 @@ def test_all_are_asked_over_the_same_steps_and_that_is_kept(tmp_path: Path) -> N
     """The rank that grew most first, with its sentence."""
     ranks = Ranks(10, 12, 11)
     made = act(tmp_path, ranks)
-    kept = record.read(made.folder)
+    kept = diagnoses.read("memory", made.folder)
     assert kept is not None
     assert kept.number == "0001"
-    assert [each.rank for each in kept.census.ranks] == [2, 0, 1]
-    assert {(each.use.first, each.use.last) for each in kept.census.ranks} == {(16, 18)}
-    assert kept.census.ranks[0].cause == "train.py:52 made 3 more float32[8] in 3 steps (1 MiB)"
-    assert kept.census.ranks[1].cause == "nothing grew in 3 steps"
-    assert kept.census.sentences == [
-        ("rank 2", kept.census.ranks[0].cause),
+    assert [each.rank for each in kept.found.ranks] == [2, 0, 1]
+    assert {(each.use.first, each.use.last) for each in kept.found.ranks} == {(16, 18)}
+    assert kept.found.ranks[0].cause == "train.py:52 made 3 more float32[8] in 3 steps (1 MiB)"
+    assert kept.found.ranks[1].cause == "nothing grew in 3 steps"
+    assert kept.found.sentences == [
+        ("rank 2", kept.found.ranks[0].cause),
         ("ranks 0-1", "nothing grew in 3 steps"),
     ]
-    assert made.finding == f"rank 2: {kept.census.ranks[0].cause}"
-    assert act(tmp_path, Ranks(1, 1), ranks=(1,)).finding == kept.census.ranks[0].cause
-    assert [(each.number, len(each.census.ranks)) for each in numbered.kept(tmp_path / "memory", record.read)] == [
+    assert made.finding == f"rank 2: {kept.found.ranks[0].cause}"
+    assert act(tmp_path, Ranks(1, 1), ranks=(1,)).finding == kept.found.ranks[0].cause
+    assert [(each.number, len(each.found.ranks)) for each in diagnoses.kept(RunDir(tmp_path), "memory")] == [
         ("0002", 1),
         ("0001", 3),
     ]
@@ -168,8 +167,8 @@ def test_what_is_no_census_is_not_shown(tmp_path: Path) -> None:
     """Whatever else is in the folder."""
     folder = act(tmp_path, Ranks(5, 5)).folder
     (folder / "memory.json").write_text('{"run": 1}')
-    assert record.read(folder) is None
-    assert numbered.kept(tmp_path / "memory", record.read) == []
+    assert diagnoses.read("memory", folder) is None
+    assert diagnoses.kept(RunDir(tmp_path), "memory") == []
 
 
 def test_ranks_that_are_waited_for_are_named_by_their_spans(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.probe import probe
 from ddptop.agent.observer.actions.wait import Wait
 from ddptop.agent.observer.judge.probe import NOTHING
-from ddptop.agent.record import numbered, probes
+from ddptop.agent.record import diagnoses
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.diagnoses.probed import Probe
 from ddptop.agent.wire.refusals import Cancelled, Refused
@@ -108,10 +108,11 @@ def probed(path: Path, ranks: Ranks, hosts: Mapping[int, str] | None = None, wai
     wait = wait or Wait(lambda: ranks.now, ranks.sleep)
     ranks.hosts = hosts or dict.fromkeys(ranks.ranks, "vm")
     folder, finding = probe(RunDir(marked(path)), ranks, Controller(ranks, "ada", wait), wait)
-    found = probes.read(folder)
+    found = diagnoses.read("probe", folder)
     assert found is not None
-    assert finding == found.probe.sentences[0]
-    return found.probe
+    assert finding == found.found.sentences[0]
+    made: Probe = found.found
+    return made
 
 
 def kinds(ranks: Ranks) -> list[str]:
@@ -135,7 +136,7 @@ def test_all_parts_are_done_and_the_ranks_go_on_or_stay_paused(tmp_path: Path, p
     assert {(each.sender, each.receiver) for each in found.connections} == {(0, 1), (1, 0), (1, 2), (2, 1)}
     assert found.large_s == [1e-2] * 3
     probed(tmp_path, Ranks(3))
-    assert [each.number for each in numbered.kept(tmp_path / "probes", probes.read)] == ["0002", "0001"]
+    assert [each.number for each in diagnoses.kept(RunDir(tmp_path), "probe")] == ["0002", "0001"]
 
 
 def test_ranks_of_different_hosts_are_alone_at_the_same_time(tmp_path: Path) -> None:

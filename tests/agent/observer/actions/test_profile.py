@@ -22,10 +22,10 @@ from ddptop.agent.observer.actions.diagnosis import Diagnosed
 from ddptop.agent.observer.actions.polled import PolledRanks
 from ddptop.agent.observer.actions.profile import OnVerdict, profile
 from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.record.profiles.summary import Summary
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches.thresholds import Profile
+from ddptop.agent.wire.diagnoses.kept import Summary
 from ddptop.agent.wire.refusals import Cancelled, Hung, Refused, Unheard
 
 TRACE = bytes(range(256)) * 3_000

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
-from ddptop.agent.observer.model.changes import EVENTS, Changes
+from ddptop.agent.observer.model.changes import Changes
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.record.floods import Flood
 from ddptop.agent.run.rundir import Run
-from ddptop.agent.wire.frames import EventLine
+from ddptop.agent.wire.frames import MOST_EVENTS, EventLine
 
 S = 10**9
 
@@ -192,11 +192,11 @@ def test_all_onlookers_come_to_the_same_verdict_and_lines(data: st.DataObject) -
 def test_events_and_verdicts_are_bounded():
     """However many verdicts an observer tells of, only so many are held; the newest lines remain."""
     changes = Changes(0.0)
-    for number in range(3 * EVENTS):
+    for number in range(3 * MOST_EVENTS):
         changes.note_verdicts(number * S + 1, (verdict(number, number),))
-    assert len(changes.events) == EVENTS
-    assert f"rank {3 * EVENTS - 1} is slow" in [event.text for event in changes.events]
-    assert max(len(changes._begun), len(changes._ended)) <= EVENTS
+    assert len(changes.events) == MOST_EVENTS
+    assert f"rank {3 * MOST_EVENTS - 1} is slow" in [event.text for event in changes.events]
+    assert max(len(changes._begun), len(changes._ended)) <= MOST_EVENTS
 
 
 def test_an_event_that_is_heard_and_recorded_is_one_line():

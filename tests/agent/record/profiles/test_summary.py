@@ -16,7 +16,8 @@ from support.values.traces import kineto, rank, spent, step
 
 from ddptop.agent.record.profiles import operators, parts, trace
 from ddptop.agent.record.profiles.parts import RankPart
-from ddptop.agent.record.profiles.summary import Comparison, Summary
+from ddptop.agent.record.profiles.summary import Comparison
+from ddptop.agent.wire.diagnoses.kept import Summary
 
 
 def _summary(folder: Path) -> dict[str, Any]:

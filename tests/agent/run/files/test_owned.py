@@ -23,9 +23,8 @@ from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.process import crashes
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.records.stamps import Stamps
-from ddptop.agent.record import numbered, recording
+from ddptop.agent.record import diagnoses, recording
 from ddptop.agent.record.logs import Logs
-from ddptop.agent.record.profiles import kept
 from ddptop.agent.record.ring import Ring
 from ddptop.agent.run import detached, ends, hosts, rundir
 from ddptop.agent.run.files import marks, private
@@ -79,8 +78,8 @@ def profile(run: RunDir) -> None:
 
 def bound(run: RunDir) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept, "MOST_BYTES", 0)
-        kept.bound(run.profiles)
+        patch.setattr(diagnoses, "MOST_PROFILES", 0)
+        diagnoses.bound_profiles(run)
 
 
 def account(run: RunDir) -> None:
@@ -107,10 +106,10 @@ ACTS: Final[dict[str, tuple[str, Callable[[RunDir], object]]]] = {
     "the recording": ("run.db", record),
     "the journal": ("run.db", lambda run: journal.note(run, wire.Event(1, "an event"))),
     "the time of a log": ("logs/rank-0.log", touch),
-    "a profile": ("profiles/0001", lambda run: numbered.new(run.profiles, "trace.json.gz")),
-    "a census": ("memory/0001", lambda run: numbered.new(run.memory, "memory.json")),
-    "a probe": ("probes/0001", lambda run: numbered.new(run.probes, "probe.json")),
-    "a profile that was refused": ("profiles/0001", lambda run: numbered.remove(run.profiles / "0001")),
+    "a profile": ("profiles/0001", lambda run: diagnoses.new(run, "profile")),
+    "a census": ("memory/0001", lambda run: diagnoses.new(run, "memory")),
+    "a probe": ("probes/0001", lambda run: diagnoses.new(run, "probe")),
+    "a profile that was refused": ("profiles/0001", lambda run: diagnoses.remove(run.profiles / "0001")),
     "a profile too many": ("profiles/0001", bound),
     "the trace of a rank": ("profiles/0001", profile),
     "the run itself": ("", rundir.remove),

@@ -19,7 +19,7 @@ from support.processes.ranks import Ranks, observed, plain
 
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.acting.waiting import Waiting
-from ddptop.agent.record import probes
+from ddptop.agent.record import diagnoses
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.diagnoses.probed import Probe
 from ddptop.agent.wire.refusals import Cancelled, Refused
@@ -63,9 +63,10 @@ if dist.is_initialized():
 
 def probed(run: RunDir) -> Probe:
     """Probe a run."""
-    found = probes.read(Path(RunControl(run, run.read(), "a test").diagnose("probe")))
+    found = diagnoses.read("probe", Path(RunControl(run, run.read(), "a test").diagnose("probe")))
     assert found is not None
-    return found.probe
+    probe: Probe = found.found
+    return probe
 
 
 def digests(text: str) -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec import structs
 
-from ddptop.agent.record.memory import Censused, Kept, RankMemory
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind, Resident
+from ddptop.agent.wire.diagnoses.kept import Censused, Kept, RankMemory
 from ddptop.tui.drawing.units import COLUMNS
 from ddptop.tui.model.diagnosis import memory
 from ddptop.tui.model.diagnosis.report import plain
@@ -42,6 +43,7 @@ QUIET = "nothing grew in 3 steps"
 KEPT = Kept(
     "0003",
     Path("/run/memory/0003"),
+    1,
     Censused("r", 1.5e9, 1, (RankMemory(1, "", CAUSE, USE), *(RankMemory(rank, "", QUIET, USE) for rank in (0, 2, 3)))),
 )
 
@@ -76,7 +78,7 @@ def test_the_table_fits_a_terminal() -> None:
     use = MemoryUse(1, 3, (long, LEAK, *[WEIGHT] * 11), 7)
     text = [
         line.text
-        for line in memory.lines(KEPT._replace(census=Censused("r", 1.0, None, (RankMemory(0, "", QUIET, use),))), 1)
+        for line in memory.lines(replace(KEPT, found=Censused("r", 1.0, None, (RankMemory(0, "", QUIET, use),))), 1)
     ]
     table = text[text.index("", 3) + 1 : text.index("", 5)]
     assert max(map(len, table)) <= COLUMNS
@@ -87,9 +89,9 @@ def test_the_table_fits_a_terminal() -> None:
 def test_the_ranks_that_are_left_out_are_named() -> None:
     """Where there are more than are looked at without being named; where others were named, none are left out."""
     first = Censused("r", 1.0, None, tuple(RankMemory(rank, "", QUIET, USE) for rank in (3, *range(3), *range(4, 8))))
-    said = {line.label: line.text for line in memory.lines(KEPT._replace(census=first), 12)}
+    said = {line.label: line.text for line in memory.lines(replace(KEPT, found=first), 12)}
     assert said["left out"] == "ranks 8-11: without --ranks at most 8 are looked at"
-    for kept, world in ((KEPT._replace(census=first), 8), (KEPT, 12)):
+    for kept, world in ((replace(KEPT, found=first), 8), (KEPT, 12)):
         assert "left out" not in {line.label for line in memory.lines(kept, world)}
 
 
@@ -110,8 +112,8 @@ def test_all_that_is_known_is_in_the_json() -> None:
 
 def test_each_label_is_followed_by_a_space() -> None:
     """On the screen, too, whose column of labels is ten cells; also that of what there was no time to count."""
-    cut = replace(USE, remarks=("9 of 20 objects were counted in this time",))
-    lines = memory.lines(KEPT._replace(census=replace(KEPT.census, ranks=(RankMemory(1, "", CAUSE, cut),))), 4)
+    cut = structs.replace(USE, remarks=("9 of 20 objects were counted in this time",))
+    lines = memory.lines(replace(KEPT, found=structs.replace(KEPT.found, ranks=(RankMemory(1, "", CAUSE, cut),))), 4)
     assert "remark:    rank 1: 9 of 20 objects were counted in this time" in map(plain, lines)
     assert max(len(line.label) for line in lines) < 10
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddptop.agent.observer.judge.probe import NOTHING
-from ddptop.agent.record.probes import Kept
 from ddptop.agent.wire import Board, Facts
+from ddptop.agent.wire.diagnoses.kept import Kept
 from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank
 from ddptop.tui.drawing.units import COLUMNS
 from ddptop.tui.model.diagnosis import probe
@@ -17,13 +17,13 @@ EXPERIMENTS = (
 )  # fmt: skip
 
 
-def _kept(*ranks: Rank, connections: list[Connection] | None = None) -> Kept:
+def _kept(*ranks: Rank, connections: list[Connection] | None = None) -> Kept[Probe]:
     made = Probe("r", 5, 1.5e9, 3.1, [NOTHING], ranks=list(ranks), connections=connections or [])
-    return Kept("0001", Path("probe.json"), made)
+    return Kept("0001", Path("probe.json"), 1, made)
 
 
-def _text(kept: Kept) -> list[str]:
-    return [line.text for line in probe.lines(kept, len(kept.probe.ranks))]
+def _text(kept: Kept[Probe]) -> list[str]:
+    return [line.text for line in probe.lines(kept, len(kept.found.ranks))]
 
 
 def test_what_has_no_room_stands_below() -> None:

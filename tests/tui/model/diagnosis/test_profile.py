@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddptop.agent.record.profiles.kept import Kept
-from ddptop.agent.record.profiles.summary import Difference, Summary
+from ddptop.agent.wire.diagnoses.kept import Difference, Kept, Summary
 from ddptop.tui.drawing.units import COLUMNS
 from ddptop.tui.model.diagnosis import profile
 
