@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ddptop.agent.text import clean_line
@@ -47,6 +48,14 @@ class Faults:
             self.last = clean_line(text if error is None else f"{text}: {describe(error)}", LONGEST)
         except Exception:  # out of memory, or of the stack
             self.last = "a fault that cannot be described"
+
+    @contextlib.contextmanager
+    def noted(self, text: str) -> Iterator[None]:
+        """Count an `Exception` of the block instead of raising it."""
+        try:
+            yield
+        except Exception as error:
+            self.note(text, error)
 
     def guard(self, hook: Callable[..., None]) -> Callable[..., None]:
         """Return a function that calls `hook` and counts its `Exception`s instead of raising them."""

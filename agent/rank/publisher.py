@@ -7,13 +7,11 @@ records: its cost to the training, the interpreter lock, depends on the number o
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -139,8 +137,7 @@ class Publisher:
             self._close()
             raise
         self._answers = answers.Answers(self._cmd)
-        checksums = functools.partial(self._try, "publishing checksums", self._send_checksums)
-        self._executing = Executing(session, self._history, self._answers, self._send, checksums)
+        self._executing = Executing(session, self._history, self._answers, self._send, self._send_checksums)
 
     def start(self) -> None:
         """Start the thread.
@@ -179,7 +176,8 @@ class Publisher:
                         wait_s = min(wait_s, pause_s)
                 # Rounded up: rounded down, the last millisecond would be spent in polls without a wait.
                 ready = dict(poller.poll(max(0, math.ceil(wait_s * 1000))))
-                self._try("looking at the training thread", self._session.diagnoses.looking.glance)
+                with self._session.faults.noted("looking at the training thread"):
+                    self._session.diagnoses.looking.glance()
                 if self._cmd in ready:
                     self._obey()
                 if self._pub in ready:
@@ -198,7 +196,8 @@ class Publisher:
         self._beat_due = 0.0
         self._summary_due = 0.0
         self._batch_due = 0.0
-        self._try("publishing the end", self._publish)
+        with self._session.faults.noted("publishing the end"):
+            self._publish()
         self._close()
 
     def _close(self) -> None:
@@ -209,31 +208,42 @@ class Publisher:
             with contextlib.suppress(OSError):
                 marks.owned(Path(address.removeprefix("ipc://"))).unlink(missing_ok=True)
 
-    def _try(self, what: str, part: Callable[[], None]) -> None:
-        """Do one part of the work; its errors are counted and do not prevent the other parts."""
-        try:
-            part()
-        except Exception as error:
-            self._session.faults.note(what, error)
-
     def _publish(self) -> None:
-        self._try("publishing steps", self._send_steps)
-        self._try("choosing what to record", self._choose)
-        self._try("publishing checksums", self._send_checksums)
-        if self._session.notices:
-            self._try("publishing an event", self._send_notices)
+        # Errors of one part are counted, and do not prevent the others.
+        session = self._session
+        with session.faults.noted("publishing steps"):
+            self._send_steps()
+        with session.faults.noted("choosing what to record"):
+            session.own_rate.look(session.record_ns, is_held=session.gate.limit is not None)
+        self._send_checksums()
+        with session.faults.noted("publishing an event"):
+            while session.notices:
+                self._send(wire.TOPIC_EVENT, wire.encode(session.notices.popleft()))
         if time.monotonic() >= self._summary_due:
-            self._try("publishing a summary", self._send_summary)
-        self._session.tick()
+            with session.faults.noted("publishing a summary"):
+                self._send_summary()
+        session.tick()
         if self._situation() != self._published or time.monotonic() >= self._beat_due:
             self._send_beat()
 
     def _send_steps(self) -> None:
-        began = time.thread_time_ns()
+        began, faults = time.thread_time_ns(), self._session.faults
         self._starvation.follow(self._session.stamps.thread)
         collected = self._starvation.stamp(self._collect())
         device_time.CAPTURES.ask(self._taken.clear)
-        records = [record for step in collected if (record := self._store(step)) is not None]
+        records = []
+        for step in collected:
+            try:
+                records.append(self._history.add(step))
+            except Exception as error:
+                faults.note("keeping a record", error)
+                step = msgspec.structs.replace(step, metrics={}, collectives=())
+                try:
+                    records.append(self._history.add(step))
+                except Exception:
+                    continue
+            self._digest.add(step)
+            self._seq = step.seq
         for payload in history.batches(self._session.rank, records, self._session.hello.generation):
             self._send(wire.TOPIC_STEPS, payload)
         if self._batching:
@@ -251,41 +261,16 @@ class Publisher:
         # The first ones take far longer than all others.
         self._records_measured = self._records_measured or bool(collected)
 
-    def _choose(self) -> None:
-        session = self._session
-        session.own_rate.look(session.record_ns, is_held=session.gate.limit is not None)
-
     def _send_checksums(self) -> None:
-        for message in self._session.checks.take():
-            self._send(wire.TOPIC_CHECKSUMS, wire.encode(message))
-
-    def _send_notices(self) -> None:
-        while self._session.notices:
-            self._send(wire.TOPIC_EVENT, wire.encode(self._session.notices.popleft()))
+        with self._session.faults.noted("publishing checksums"):
+            for message in self._session.checks.take():
+                self._send(wire.TOPIC_CHECKSUMS, wire.encode(message))
 
     def _send_batch(self) -> None:
         records, self._batch, self._batch_bytes = self._batch, [], 0
         self._batch_due = time.monotonic() + BATCH_S
         for payload in history.batches(self._session.rank, records, self._session.hello.generation):
             self._send(wire.TOPIC_BATCH, payload)
-
-    def _store(self, step: wire.Step) -> bytes | None:
-        """Add a record to the history and return it encoded, without metrics and collectives where it is too large.
-
-        None: it cannot be encoded.
-        """
-        try:
-            record = self._history.add(step)
-        except Exception as error:
-            self._session.faults.note("keeping a record", error)
-            step = msgspec.structs.replace(step, metrics={}, collectives=())
-            try:
-                record = self._history.add(step)
-            except Exception:
-                return None
-        self._digest.add(step)
-        self._seq = step.seq
-        return record
 
     def _collect(self) -> list[wire.Step]:
         finished = self._session.stamps.finished
@@ -331,7 +316,8 @@ class Publisher:
         self._session.is_loss_unsure = meter.is_loss_unsure(stamped)
         if device_ns is not None:
             step = msgspec.structs.replace(step, device_ns=device_ns)
-        self._try("looking at the numbers", functools.partial(self._publish_health, stamped, step))
+        with self._session.faults.noted("looking at the numbers"):
+            self._publish_health(stamped, step)
         return step
 
     def _publish_health(self, stamped: StepStamps, step: wire.Step) -> None:
@@ -416,6 +402,7 @@ class Publisher:
         reply = self._executing.carry_out(peer, command)
         if self._situation() != self._published:
             # Before the reply: who asks for the state of the run next finds what was just reported here.
-            self._try("a sign of life", self._send_beat)
+            with self._session.faults.noted("a sign of life"):
+                self._send_beat()
         if reply is not None:
             self._answers.reply(peer, wire.encode(reply))

@@ -375,13 +375,13 @@ class Session:
         """Note the activity of the script before its first step."""
         self._start_phase = phase
 
-    def cut(self) -> None:
-        """End the current step where optimizer steps are what is counted."""
-        if not self.marks.by_hand:
-            self.end_step()
+    def end_step(self, *, by_hand: bool = False) -> None:
+        """Check the parameters where that is due, and end the current step; the step counts whatever fails here.
 
-    def end_step(self) -> None:
-        """Check the parameters where that is due, and end the current step; the step counts whatever fails here."""
+        Where steps are marked by hand, the end of an optimizer's is none.
+        """
+        if self.marks.by_hand and not by_hand:
+            return
         step = self.gate.completed + 1
         try:
             self.checks.boundary(step)
@@ -398,22 +398,17 @@ class Session:
             # A failed device raises in the next call to it: that call must be the script's.
             self.faults.note("the end of a step", error)
 
-    def hold(self) -> None:
-        """Do as `count` where optimizer steps are what is counted.
-
-        Raises:
-            SystemExit: as `count`.
-        """
-        if not self.marks.by_hand:
-            self.count()
-
-    def count(self) -> None:
+    def count(self, *, by_hand: bool = False) -> None:
         """Count the step, diagnose where that is due, and hold the training thread here while the group is paused.
+
+        Where steps are marked by hand, an optimizer's is none.
 
         Raises:
             SystemExit: the run is being stopped; the script unwinds as if it had called `sys.exit(0)`.
             BaseException: what a signal handler of the script has raised meanwhile.
         """
+        if self.marks.by_hand and not by_hand:
+            return
         self.gate.completed += 1
         if self.diagnoses.boundary(self.gate.completed, self.device, self.timeout_s):
             self._go_on()
@@ -437,7 +432,7 @@ class Session:
         """Hold the training thread at the boundary of the step that was counted last, while the group is paused.
 
         Raises:
-            SystemExit: as `hold`.
+            SystemExit: as `count`.
         """
         gate = self.gate
         if gate.limit is None:

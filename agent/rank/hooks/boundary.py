@@ -120,7 +120,7 @@ class Boundary:
                 # Attributes of the script's optimizer may raise; the step counts all the same.
                 self._session.faults.note("learning rate", error)
         if is_last:
-            self._session.cut()
+            self._session.end_step()
 
     def _ends(self) -> bool:
         """Take in the step that ends; return whether it ends a record."""
@@ -153,7 +153,7 @@ class Boundary:
             self.pending = False
             self._followed.discard(self._last)
             self.reached = True
-            self._session.cut()
+            self._session.end_step()
 
     def backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Make a backward pass, with the end of the step before it and that of the optimizers inside of it."""
@@ -165,7 +165,7 @@ class Boundary:
         result = original(*args, **kwargs)
         if self.inside and self._session.stamps.phases[-1] != BACKWARD:
             self.inside, self.reached, self.alone = False, True, None
-            self._session.cut()
+            self._session.end_step()
             self.hold()
         else:
             self.moved = True
@@ -184,14 +184,14 @@ class Boundary:
         """Count the step that has just ended, and wait here while the group is paused."""
         if self.reached:
             self.reached = False
-            self._session.hold()
+            self._session.count()
 
 
 def hooks_of_steps(session: Session, boundary: Boundary, compiling: Callable[[], bool]) -> tuple[Hook, Hook]:
     """Return the hooks of all optimizers, before and after their steps.
 
     Most steps that are only counted end without anything else to do.  For these each hook does by itself what
-    `Boundary.begin`, `Boundary.end`, `Checks.boundary`, `Stamps.cut` and `Session.hold` do for all others: a training
+    `Boundary.begin`, `Boundary.end`, `Checks.boundary`, `Stamps.cut` and `Session.count` do for all others: a training
     step leaves nothing of ours in the processor's cache, so that a hook costs what it has to fetch, and one function is
     less to fetch than ten.
 

@@ -73,8 +73,8 @@ class Marks:
             self._say(f"steps are counted anew: they are {sure}, and not the {number:,} {before} so far")
 
     def _end(self) -> None:
-        self._session.end_step()
-        self._session.count()
+        self._session.end_step(by_hand=True)
+        self._session.count(by_hand=True)
 
     def _ends(self, kind: str) -> None:
         if self.steps_are != kind:
@@ -94,7 +94,7 @@ class Marks:
         session = self._session
         if self._drawn and not self._idle and not session.sees_forward:
             self.steps_are = BATCHES
-            session.end_step()
+            session.end_step(by_hand=True)
             session.gate.completed += 1
         if not self._said and not session.gate.completed and (session.stamps.begun or session.backend is not None):
             self._say_uncounted()

@@ -434,7 +434,10 @@ class Stamps:
         self.completed_at = self.wall()
         self.phases[0], self._opening = OTHER, None
         if self.recording:
-            self._record(self._current, step, now)
+            if self.device is not None:
+                self._ended = self.device.record()
+                self._current.moments.append(self._ended)
+            self._finish(self._current, step, now)
             self._current = StepStamps()
         following = step + 1
         if following > self._next or self._next_of != self._every:
@@ -529,12 +532,6 @@ class Stamps:
             current.clock = self.device
             # Without a step in between, one moment is the end of a record and the beginning of the next.
             current.moments.append(self._ended or self.device.record())
-
-    def _record(self, current: StepStamps, step: int, now: int) -> None:
-        if self.device is not None:
-            self._ended = self.device.record()
-            current.moments.append(self._ended)
-        self._finish(current, step, now)
 
     def _finish(self, current: StepStamps, step: int, now: int) -> None:
         self._seq += 1

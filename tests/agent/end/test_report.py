@@ -133,8 +133,8 @@ import time
 from ddptop import agent
 session = agent._listener
 while True:
-    session.cut()  # as the hooks do at each step, so that the test needs no torch
-    session.hold()
+    session.end_step()  # as the hooks do at each step, so that the test needs no torch
+    session.count()
     print("step", flush=True)
     time.sleep(0.02)
 """

@@ -35,8 +35,8 @@ from ddptop import agent
 rank = os.environ["RANK"]
 session = agent._listener
 for _ in range(60):
-    session.cut()
-    session.hold()
+    session.end_step()
+    session.count()
     time.sleep(0.002)
 deadline = time.monotonic() + 120
 while time.monotonic() < deadline:

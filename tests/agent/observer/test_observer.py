@@ -31,8 +31,8 @@ import time
 from ddptop import agent
 session = agent._listener
 while True:
-    session.cut()  # as the hooks do at each step, so that the test needs no torch
-    session.hold()
+    session.end_step()  # as the hooks do at each step, so that the test needs no torch
+    session.count()
     time.sleep(0.02)
 """
 UP: Final = ["rank 0 is up", "rank 1 is up"]

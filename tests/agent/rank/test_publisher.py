@@ -1,52 +1,89 @@
-"""The agent's thread, without a socket: what it does where the device fails, and how it waits."""
+"""The agent's thread at its border: stamps of steps in, messages out, whatever the device does."""
 
 from __future__ import annotations
 
-import itertools
-import math
-import threading
-import time
+import shutil
+import tempfile
 import weakref
-from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import zmq
-from support.values.messages import read_steps
+from support.bases import marked
+from support.harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.rank.collectives.timing import Collectives
+from ddptop.agent.rank import publisher as module
 from ddptop.agent.rank.commands.executing import Executing
-from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.hooks.batches import Batches
-from ddptop.agent.rank.inspection.diagnoses import Diagnoses
-from ddptop.agent.rank.publisher import PERIOD_S, Publisher
+from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device_time import Captures
 from ddptop.agent.rank.records.history import PIECE
-from ddptop.agent.rank.records.own_rate import OwnRate
-from ddptop.agent.rank.records.stamps import Stamps, StepStamps
+from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import RunDir
 
+PERIOD_S = 0.02
 
-class Session:
-    """As much of a rank as the thread asks for."""
 
-    def __init__(self) -> None:
-        self.faults, self.health, self.gate = Faults(), self, self
-        self.limit = self.record_ns = None
-        self.stamps = Stamps()
-        faults, gate = Faults(), Gate()
-        collectives = Collectives(self.stamps, faults)
-        self.diagnoses = Diagnoses(0, RunDir(Path("run")), self.stamps, collectives, gate, faults, lambda *_: None)
-        self.own_rate = OwnRate(self.stamps)
-        self.own_rate.is_over = True
-        self.announced = None, None
+class Rank:
+    """A rank whose training is the test, and a subscriber to all that it publishes."""
 
-    def check(self, *_: object) -> None: ...
+    def __init__(self, folder: Path, context: zmq.Context[Any]) -> None:
+        (folder / "ranks").mkdir()
+        directory = RunDir(marked(folder))
+        self.session = Session(directory, run_id="published", program="published", log=None)
+        self.session.stamps.record_present()
+        self.publisher = Publisher(self.session, directory.address(0, "pub"), directory.address(0, "cmd"))
+        self.sub = context.socket(zmq.SUB)
+        self.sub.linger = 0
+        self.sub.connect(directory.address(0, "pub"))
+        self.steps = 0
+        self._heard: list[tuple[bytes, wire.Telemetry]] = []
+
+    def subscribe(self, *topics: bytes) -> None:
+        """Subscribe, and wait until that is known: each new subscriber is sent who the rank is."""
+        before = len(self.heard(wire.TOPIC_HELLO))
+        self.sub.subscribe(wire.TOPIC_HELLO)
+        until(lambda: len(self.heard(wire.TOPIC_HELLO)) > before, "the rank")
+        for topic in topics:
+            before = len(self.heard(wire.TOPIC_HELLO))
+            self.sub.subscribe(topic)
+            until(lambda: len(self.heard(wire.TOPIC_HELLO)) > before, "the rank")  # noqa: B023 # used at once
+
+    def heard(self, topic: bytes) -> list[Any]:
+        """Return all messages of a topic so far."""
+        while self.sub.poll(0):
+            at, payload = self.sub.recv_multipart()
+            self._heard.append((at, wire.read_telemetry(payload)))
+        return [message for at, message in self._heard if at == topic]
+
+    def records(self, topic: bytes = wire.TOPIC_STEPS) -> list[wire.Step]:
+        """Return the records that came under a topic."""
+        return [step for message in self.heard(topic) for step in message.steps]
+
+    def step(self) -> int:
+        """End the present step and return its number."""
+        self.steps += 1
+        self.session.stamps.cut(self.steps)
+        return self.steps
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
+    """A rank that publishes often."""
+    monkeypatch.setattr(module, "PERIOD_S", PERIOD_S)
+    folder = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
+    with zmq.Context() as context:
+        made = Rank(folder, context)
+        made.publisher.start()
+        yield made
+        made.publisher.stop()
+        made.sub.close()
+    shutil.rmtree(folder)
 
 
 class Failed:
@@ -56,36 +93,23 @@ class Failed:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-def bare() -> Any:
-    found: Any = Publisher.__new__(Publisher)
-    found._session, found._batches, found._seen = Session(), Batches(), set()
-    found._records_measured = False
-    found._taken, found._waited = deque(), 0
-    return found
-
-
-def failed_step() -> StepStamps:
-    now = iter(range(10**6))
-    stamps = Stamps(lambda: next(now), lambda: 7)
+def test_a_step_of_a_failed_device_is_published_without_its_numbers(rank: Rank) -> None:
+    """Times, samples and number of the last step are there, what would have to be asked for is not; with a fault."""
+    rank.subscribe(wire.TOPIC_STEPS)
+    stamps = rank.session.stamps
     stamps.draw(1, evaluation=False)
     stamps.drew(4)
     stamps.loss(Failed())
     stamps.gradient(Failed())
-    stamps.cut(3)
-    return stamps.finished.popleft()
-
-
-def test_a_step_of_a_failed_device_is_told_without_its_numbers() -> None:
-    """Times, samples and number of the last step are there, what would have to be asked for is not; one fault."""
-    thread = bare()
-    step = thread._record(failed_step())
-    assert (step.step, step.samples, step.end_at_ns, step.loss, step.device_ns) == (3, 4, 7, None, None)
+    rank.step()
+    until(rank.records, "the record")
+    (step,) = rank.records()
+    assert (step.step, step.samples, step.loss, step.device_ns) == (1, 4, None, None)
     assert step.wall_ns > 0
-    assert thread._session.faults.count == 1
-    assert "illegal memory access" in thread._session.faults.last
+    assert "illegal memory access" in (rank.session.faults.last or "")
 
 
-def test_during_a_capture_nothing_of_a_step_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_during_a_capture_nothing_of_a_step_is_freed(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     """To free pinned memory records an event on the stream that used it, which may be the one that is captured."""
 
     class Pinned:
@@ -94,38 +118,35 @@ def test_during_a_capture_nothing_of_a_step_is_freed(monkeypatch: pytest.MonkeyP
 
     captures = Captures()
     monkeypatch.setattr(device_time, "CAPTURES", captures)
-    thread = bare()
-    thread._starvation = SimpleNamespace(stamp=lambda steps: steps, follow=lambda thread: None)
-    thread._session.rank, thread._session.hello, thread._batching = 3, SimpleNamespace(generation=0), False
-    thread._store = lambda step: None
-    stamps = thread._session.stamps = Stamps()
+    rank.subscribe(wire.TOPIC_STEPS)
     freed: list[int] = []
 
-    def turn(step: int) -> None:
+    def make_step() -> None:
         loss = Pinned()
-        weakref.finalize(loss, freed.append, step)
-        stamps.loss(loss)
-        stamps.cut(step)
-        del loss
-        thread._send_steps()
+        weakref.finalize(loss, freed.append, rank.steps + 1)
+        rank.session.stamps.loss(loss)
+        rank.step()
 
-    turn(1)
-    assert freed == [1]
+    make_step()
+    until(lambda: freed == [1], "the first step to be let go")
     captures.begin()
-    turn(2)
-    turn(3)
+    make_step()
+    make_step()
+    until(lambda: len(rank.records()) == 3, "the records")
     assert freed == [1]
     captures.end()
-    thread._send_steps()
-    assert freed == [1, 2, 3]
+    until(lambda: freed == [1, 2, 3], "all of them to be let go")
 
 
 def test_a_failed_device_leaves_the_state_of_a_rank_known() -> None:
     """Its collectives in progress cannot be counted; whether the rank is held, and where, is answered."""
 
-    class OfFailedDevice(Session):
+    class OfFailedDevice:
         state, checkpoints, timeout_s, follower = "paused", True, 30.0, None
-        held, is_paused, completed, doing, untold = True, True, 7, "", None
+        held, is_paused, completed, doing, untold, limit = True, True, 7, "", None, None
+
+        def __init__(self) -> None:
+            self.gate, self.faults, self.diagnoses = self, Faults(), SimpleNamespace()
 
         @property
         def outstanding(self) -> int:
@@ -139,128 +160,83 @@ def test_a_failed_device_leaves_the_state_of_a_rank_known() -> None:
     assert "illegal memory access" in session.faults.last
 
 
-def test_it_never_asks_again_within_a_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of a period is waited for in whole milliseconds, rounded up: no wait of 0 polls it away."""
-    thread, clock, waits = bare(), [0.0], []
+def test_it_never_polls_a_wait_away(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of a period is waited for in whole milliseconds, rounded up: polls without a wait would take a core."""
+    waits: list[Any] = []
+    turns: list[int] = []
 
-    class Poller:
-        def register(self, *_: object) -> None: ...
+    class Poller(zmq.Poller):
+        def poll(self, timeout: int | None = None) -> list[tuple[Any, int]]:
+            waits.append(timeout)
+            return super().poll(timeout)
 
-        def poll(self, wait_ms: int) -> list[tuple[object, int]]:
-            waits.append(wait_ms)
-            # The system wakes a little early.
-            clock[0] += wait_ms / 1000 - 0.0003 if wait_ms > 1 else wait_ms / 1000 + 1e-6
-            if len(waits) > 20:
-                thread._stop.set()
-            return []
-
-    class Answers:
-        pause_s = None
-
-        def send_more(self) -> None: ...
-
-    published: list[float] = []
+    rank.publisher.stop()
     monkeypatch.setattr(zmq, "Poller", Poller)
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    thread._pub = thread._cmd = None
-    thread._answers, thread._stop = Answers(), threading.Event()
-    thread._publish = lambda: published.append(clock[0])
-    thread._publish_end = lambda: None
-    thread._run()
-    assert thread._session.faults.count == 0
+    directory = rank.session.directory
+    monkeypatch.setattr(rank.session, "tick", lambda: turns.append(len(waits)))
+    again = Publisher(rank.session, directory.address(0, "pub"), directory.address(0, "cmd"))
+    again.start()
+    until(lambda: len(turns) > 20, "twenty turns")
+    again.stop()
     assert all(type(wait) is int for wait in waits)
-    assert 0 not in waits[1:]
-    gaps = [after - before for before, after in itertools.pairwise(published)]
-    assert gaps
-    assert all(math.isclose(gap, PERIOD_S, abs_tol=0.002) for gap in gaps)
+    # The system may wake a little early, so that some turns take two.
+    assert len(waits) <= 3 * len(turns)
 
 
-def test_the_records_of_a_second_are_joined_only_for_who_subscribes_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_records_of_a_second_are_joined_only_for_who_subscribes_to_them(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of them once, in order, until the last subscriber has left; large ones do not wait for the second."""
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    numbers, size = itertools.count(), 10
-    thread = bare()
-    thread._refused = 0
-    thread._batching, thread._batch, thread._batch_bytes, thread._batch_due = False, [], 0, 0.0
-    thread._session.rank, thread._session.hello = 3, wire.Hello(1, "r", "i", 3, 3, 4, 1, 0, "h", "p", "0", "3", 2)
-    thread._summary, thread._send_beat = None, lambda: None
-    thread._collect = lambda: [next(numbers)]
-    thread._starvation = SimpleNamespace(stamp=lambda steps: steps, follow=lambda thread: None)
-    thread._store = lambda seq: wire.encode(wire.Step(seq, seq, 0, 10, 1, 2, 3, 4, 0, 0, metrics={"x" * size: 1.0}))
-    heard: list[tuple[bytes, bytes]] = []
-    waiting: list[bytes] = []
+    monkeypatch.setattr(module, "BATCH_S", 10 * PERIOD_S)
+    rank.subscribe(wire.TOPIC_STEPS)
 
-    class Pub:
-        def recv(self, _: int) -> bytes:
-            if not waiting:
-                raise zmq.Again
-            return waiting.pop(0)
+    def published(number: int) -> bool:
+        return any(step.step == number for step in rank.records())
 
-        def send_multipart(self, frames: tuple[bytes, bytes]) -> None:
-            heard.append((frames[0], frames[1]))
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            number = rank.step()
+            until(lambda: published(number), "its record")  # noqa: B023 # used at once
 
-    def batches() -> list[list[int]]:
-        found = [read_steps(payload) for topic, payload in heard if topic == wire.TOPIC_BATCH]
-        return [[step.seq for step in steps] for steps in found]
-
-    def turn(times: int) -> None:
-        for _ in range(times):
-            clock[0] += PERIOD_S
-            thread._send_steps()
-
-    thread._pub = Pub()
-    turn(5)
-    waiting.append(b"\x01" + wire.TOPIC_BATCH)
-    thread._greet()
-    turn(1)
-    turn(25)
-    waiting.append(b"\x00" + wire.TOPIC_BATCH)
-    thread._greet()
-    turn(20)
-    joined = batches()
-    assert joined[0][0] == 5
-    assert [seq for batch in joined for seq in batch] == list(range(5, joined[-1][-1] + 1))
-    assert 2 <= len(joined) <= 4
-    assert len(joined[1]) == pytest.approx(10, abs=1)
-    assert thread._batch == []
-    heard.clear()
-    size = PIECE // 2
-    waiting.append(b"\x01" + wire.TOPIC_BATCH)
-    thread._greet()
-    turn(6)
-    assert len([seq for batch in batches() for seq in batch]) >= 5
+    train(3)
+    rank.subscribe(wire.TOPIC_BATCH)
+    train(30)
+    joined = [[step.step for step in message.steps] for message in rank.heard(wire.TOPIC_BATCH)]
+    first = rank.records(wire.TOPIC_BATCH)[0].step
+    assert first == 4
+    assert [number for batch in joined for number in batch] == list(range(first, joined[-1][-1] + 1))
+    assert len(joined) <= 10
+    rank.sub.unsubscribe(wire.TOPIC_BATCH)
+    until(lambda: not rank.publisher._batching, "the last subscriber to leave")
+    before = len(rank.heard(wire.TOPIC_BATCH))
+    train(15)
+    assert len(rank.heard(wire.TOPIC_BATCH)) == before
+    monkeypatch.setattr(module, "BATCH_S", 60.0)
+    rank.subscribe(wire.TOPIC_BATCH)
+    large = rank.steps + 1
+    for _ in range(4):
+        rank.session.stamps.metric("x" * (PIECE // 2), 1.0)
+        rank.step()
+    until(lambda: sum(step.step >= large for step in rank.records(wire.TOPIC_BATCH)) >= 3, "the large ones")
 
 
-def test_how_many_steps_are_recorded_is_told_at_once_where_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without waiting for the next sign of life; otherwise one is sent when it is due."""
-    clock = [0.0]
-    beats: list[object] = []
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    thread = bare()
-    session = thread._session
-    session.notices, session.state, session.stamps = (), "running", SimpleNamespace(every=64)
-    session.tick = lambda: None
-    thread._published, thread._beat_due, thread._summary_due = None, 0.0, 1e9
-    thread._try = lambda *_: None
-    session.beat = lambda *_: wire.Beat(0, 0, "running", "", 0, 0, 0)
-    thread._send, thread._seq, thread._refused = lambda *message: beats.append(message), 0, 0
-    for _ in range(9):
-        thread._publish()
-        clock[0] += PERIOD_S
-    assert len(beats) == 1
-    session.stamps.every = 4
-    thread._publish()
-    assert len(beats) == 2
+def test_how_many_steps_are_recorded_is_published_at_once_where_it_changes(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without waiting for the next sign of life."""
+    monkeypatch.setattr(module, "BEAT_S", 600.0)
+    rank.subscribe(wire.TOPIC_BEAT)
+    rank.session.stamps.every = 4
+    until(lambda: any(beat.recorded_every == 4 for beat in rank.heard(wire.TOPIC_BEAT)), "the other number")
 
 
-def test_a_rank_that_will_be_held_is_not_found_to_have_long_steps() -> None:
+def test_a_rank_that_will_be_held_is_not_found_to_have_long_steps(rank: Rank) -> None:
     """What the agent's thread sees of the gate comes to who watches the steps."""
-    thread, told = bare(), []
-    session = thread._session
-    session.own_rate = SimpleNamespace(look=lambda record_ns, *, is_held: told.append((record_ns, is_held)))
-    session.record_ns = 5
-    for limit in (None, 7, None):
-        session.limit = limit
-        thread._choose()
-    assert told == [(5, False), (5, True), (5, False)]
+    seen: list[bool] = []
+    rate: Any = SimpleNamespace(look=lambda record_ns, *, is_held: seen.append(is_held), begin=lambda *_: None)
+    rank.session.own_rate = rate
+    for limit, is_held in ((None, False), (7, True), (None, False)):
+        rank.session.gate.limit = limit
+        seen.clear()
+        until(lambda: len(seen) > 1, "two turns")
+        assert seen[-1] is is_held

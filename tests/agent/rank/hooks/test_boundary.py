@@ -56,10 +56,10 @@ class Session:
 
     def stepped(self, _: object) -> None: ...
 
-    def cut(self) -> None:
+    def end_step(self) -> None:
         self.cuts += 1
 
-    def hold(self) -> None:
+    def count(self) -> None:
         self.steps += 1
 
 

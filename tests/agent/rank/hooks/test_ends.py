@@ -42,8 +42,8 @@ _imports = late.imports(globals())
 class Rank:
     """What of a rank takes part in the end of a step, and its hooks of optimizers."""
 
-    cut, hold, wait, _tell_last = Session.cut, Session.hold, Session.wait, Session._tell_last
-    end_step, count, _go_on = Session.end_step, Session.count, Session._go_on
+    end_step, count, wait = Session.end_step, Session.count, Session.wait
+    _tell_last, _go_on = Session._tell_last, Session._go_on
 
     def __init__(self, every: int, cpu: Callable[[], int] = time.thread_time_ns) -> None:
         self.clock = Clock(0)

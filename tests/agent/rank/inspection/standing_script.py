@@ -47,7 +47,7 @@ pair: Any = dist.new_group([0, 1])
 dist.all_reduce(x)
 if "ONLY_COUNTED" in os.environ:
     session.stamps.every = 1 << 30
-    session.cut()
+    session.end_step()
     assert not session.stamps.recording
 for _ in range(2):
     dist.all_reduce(x)
@@ -82,7 +82,7 @@ loss.backward()
 # Calls of which completion is not reported, as where there are very many: the one that blocks is known all the same,
 # and of two that are only begun torch's own record tells which is complete.
 session.collectives.timed_every = 1 << 30
-session.cut()
+session.end_step()
 dist.all_reduce(x)
 if rank == 0:
     stand("untimed")
@@ -102,7 +102,7 @@ if rank == 1:
 for work in works:
     work.wait()
 session.collectives.timed_every = 1
-session.cut()
+session.end_step()
 
 # A functional collective, which blocks where its result is used.
 functional.all_reduce(x, "sum", pair).wait()  # the first one imports for seconds

@@ -81,8 +81,8 @@ held.wait()
 child = os.fork()
 if child == 0:
     for _ in range(100):
-        session.cut()
-        session.hold()
+        session.end_step()
+        session.count()
     device_time.CAPTURES.begin()
     os._exit(len(session.stamps.finished))
 done.set()

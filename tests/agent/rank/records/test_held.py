@@ -29,8 +29,8 @@ class Training:
     def _train(self) -> None:
         with contextlib.suppress(SystemExit):
             while True:
-                self.session.cut()
-                self.session.hold()
+                self.session.end_step()
+                self.session.count()
                 # Lets the test's thread ask.
                 time.sleep(0.0001)
 

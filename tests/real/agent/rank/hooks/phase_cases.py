@@ -144,15 +144,15 @@ def gan() -> None:
 def at_boundaries(train: Callable[[], object], look: Callable[[], Any]) -> list[Any]:
     """Return what `look` finds at each boundary of a step."""
     found: list[Any] = []
-    cut = session.cut
+    end_step = session.end_step
 
-    def spy() -> None:
+    def spy(*, by_hand: bool = False) -> None:
         found.append(look())
-        cut()
+        end_step(by_hand=by_hand)
 
-    session.cut = spy  # type: ignore[method-assign]
+    session.end_step = spy  # type: ignore[method-assign]
     train()
-    session.cut = cut  # type: ignore[method-assign]
+    session.end_step = end_step  # type: ignore[method-assign]
     return found
 
 
