@@ -24,13 +24,6 @@ _ALL_COME_S: Final = 30.0
 """Seconds after the first rank of a job within which the others on its host come, where their number is not known."""
 _BUSY: Final = 50.0
 """Percent of a core from which on a process is called busy, whatever its status was at the moment of the look."""
-_STANDS_S: Final = 2.0
-_STANDS_STEPS: Final = 100
-"""A run stands after so many seconds without a step, and so many usual steps in one."""
-_SLOW_STANDS_S: Final = 10.0
-"""A run of slow steps stands after so many seconds without a step, and `STALLED_STEPS` usual steps in one."""
-STALLED_STEPS: Final = 10
-"""A rank is stalled after no step for so many times as long as its steps usually take."""
 _DOING: Final = {"running": "is busy", "disk-sleep": "waits for the disk", "sleeping": "sleeps", "idle": "sleeps"}
 
 
@@ -183,21 +176,6 @@ def of_run(
         return "ending"
     # Where a script has ended, the run is past its start; the end of the run is for the observer to report.
     return "running" if ran or len(live) < len(set(ranks)) else "starting"
-
-
-def stands(step_age_s: float | None, step_ms: float | None) -> bool:
-    """Say whether a run or a rank makes no steps: a fact and no accusation, because an evaluation takes time, too.
-
-    The time of the last steps says nothing of now then.
-
-    Args:
-        step_age_s: seconds since the newest step, None before the first.
-        step_ms: milliseconds that a step usually takes, None where that is not known.
-    """
-    if step_age_s is None or step_ms is None:
-        return False
-    step_s = step_ms / 1e3
-    return step_age_s > max(_STANDS_S, min(_STANDS_STEPS * step_s, max(_SLOW_STANDS_S, STALLED_STEPS * step_s)))
 
 
 def in_run(rank: str, run: str, culprit: bool) -> str:

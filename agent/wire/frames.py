@@ -137,7 +137,7 @@ class RankFrame(Message, frozen=True, tag="rank_frame"):
     coordinates: dict[Name, int] | None = None
     """Its position on a device mesh or in a pipeline, as its script says."""
     stands: bool = False
-    """True where it should complete steps and has not for long: `step_ms` is then of before; see `states.stands`."""
+    """True where it should complete steps and has not for long: `step_ms` is then of before."""
     communicated: bool | None = None
     """True once it has called a collective; None where it may have done so unseen."""
     far: bool = False

@@ -5,6 +5,7 @@ join        the records of one step, of all ranks
 large       of a large group the summaries of one second, and the records of a few ranks
 blocks      steps of all ranks, added up to blocks
 kinds       the kinds of faults, a module for each
+standstill  time without a step: when ranks are looked at, when numbers are old, when a rank is stalled, what is news
 hang        a run that makes no steps: the rank that causes it, and what the others wait for
 lines       the line of code behind a slow rank, by looks at its training thread
 crowding    ranks whose threads are more than the cores of their host

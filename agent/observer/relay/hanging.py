@@ -15,10 +15,11 @@ from ddptop.agent import wire
 from ddptop.agent.end.freezer import frozen
 from ddptop.agent.end.last_words import went_on
 from ddptop.agent.observer.inspection.inspections import Inspections
-from ddptop.agent.observer.judge.hang.classes import ENDED_S, STANDS_AT_EXIT
+from ddptop.agent.observer.judge.hang.classes import STANDS_AT_EXIT
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.judge.hang.verdict import Conclusion, at_exit
 from ddptop.agent.observer.judge.hang.watch import Watch
+from ddptop.agent.observer.judge.standstill import ENDED_S
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.run.states import ranks_here

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent.run.rundir import Ended
-from ddptop.agent.run.states import Evidence, describe, in_run, of_rank, of_run, stands
+from ddptop.agent.run.states import Evidence, describe, in_run, of_rank, of_run
 from ddptop.agent.wire.frames import ENDED, STATES
 
 SILENT_S = 3.5
@@ -138,19 +138,3 @@ def test_all_ranks_have_ended_and_the_run_has_not() -> None:
             same = {"ran": ran, "record": "starting", "told": "starting", "found": "starting"}
             assert of_run(ends, **same) == state  # type: ignore[arg-type]
             assert of_run(ends, **same, restarts=True) == anew  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("step_ms", "longest_s"),
-    [(1.4, 2.0), (20, 2.0), (50, 5.0), (100, 10.0), (700, 10.0), (1000, 10.0), (6000, 60.0)],
-)
-def test_a_run_stands_after_seconds_and_usual_steps(step_ms: float, longest_s: float) -> None:
-    """After 2 s and 100 usual steps of a quick run; a slow one is stalled, and so stands, after 10 s and ten steps."""
-    assert not stands(0.99 * longest_s, step_ms)
-    assert stands(1.01 * longest_s, step_ms)
-
-
-@pytest.mark.parametrize(("age", "step_ms"), [(None, 1.4), (8.0, None), (None, None)])
-def test_what_is_not_known_does_not_stand(age: float | None, step_ms: float | None) -> None:
-    """Before the first step nothing is usual."""
-    assert not stands(age, step_ms)

@@ -16,13 +16,9 @@ from typing import Final
 from ddptop.agent.observer.judge.hang import place
 from ddptop.agent.observer.judge.hang.looks import main_thread
 from ddptop.agent.observer.judge.hang.progress import ONE
+from ddptop.agent.observer.judge.standstill import LONGEST_S, NEWS_S, SHORT_S
 from ddptop.agent.wire import Inspection, Work
 
-QUIET_S: Final = 2.0
-"""Seconds for which nothing of a rank moves before it is accused."""
-BELIEVED_S: Final = 10.0
-"""The same after something of it has moved since the last step, or twice the longest such time if that is more."""
-_LONGEST_S: Final = 120.0
 FILES: Final = 8_000.0
 """Bytes a second that are work."""
 SOCKETS: Final = 4_000.0
@@ -73,8 +69,8 @@ class Activity:
         if known is None:
             return None
         if known.moved_ns is None:
-            return "" if known.work.at_ns - known.first_ns < QUIET_S * ONE else None
-        believed_s = max(BELIEVED_S, min(2 * known.longest_s, _LONGEST_S))
+            return "" if known.work.at_ns - known.first_ns < SHORT_S * ONE else None
+        believed_s = max(NEWS_S, min(2 * known.longest_s, LONGEST_S))
         return known.says if known.work.at_ns - known.moved_ns < believed_s * ONE else None
 
 

@@ -12,32 +12,18 @@ from ddptop.agent.observer.judge.hang.activity import Activity
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread, moves, spins_in_user_code, stacks, stands_still
 from ddptop.agent.observer.judge.hang.place import NOWHERE, Place, place_of
 from ddptop.agent.observer.judge.hang.progress import Progress
+from ddptop.agent.observer.judge.standstill import BUSY_S, ENDED_S, LONGEST_S, POLLS_S, SHORT_S, WORK_S
 from ddptop.agent.text import size
 from ddptop.agent.wire import Inspection
 
-SILENT_S: Final = 2.0
-"""A rank is silent after so many seconds without a heartbeat, of which one comes each second."""
 BUSY: Final = 30.0
 """Percent of a core from which on a process computes: on a machine under load it does not get all of one."""
 SPINS: Final = 3
 """Looks at a rank that computes in its own lines alone before it is said to spin."""
 IDLE: Final = 5.0
 """Percent of a core below which a process does nothing."""
-STARVED_S: Final = 30.0
-"""Seconds for which a thread may be ready to run, and not move, on a machine under load; the same for a disk."""
-KNOWN_WORK_S: Final = 75.0
-"""Seconds for which a save or an evaluation may stand in one line without using the CPU, wait for a disk, or be a loop
-of the user's."""
-ONE_LINE_S: Final = 120.0
-"""Seconds for which one call of a library may compute."""
-POLLS_S: Final = 15.0
-"""Seconds after which a rank whose main thread sleeps is not at work because other threads compute, or because frames
-of libraries change: it may look for something again and again."""
 SWAPS: Final = 100.0
 """Pages a second from a disk from which on a process waits for its own memory."""
-ENDED_S: Final = 5.0
-"""Seconds without a step after which a rank that is gone is the cause of a hang: until then the end of the run may
-follow, as it does where a rank has failed. The same after the end of a script whose process does not end."""
 STANDS_AT_EXIT: Final = "its process stands in "
 """The beginning of the activity of a rank whose script has ended, and whose process has not."""
 _NO_PY_SPY: Final = "py-spy is not installed"
@@ -109,7 +95,7 @@ def cause_of(
         return None
     found: Cause | None = None
     frames = stacks(looks, rank)
-    if all(each.by != "agent" for each in seen) and progress.silence_s(rank, now_ns) >= SILENT_S:
+    if all(each.by != "agent" for each in seen) and progress.silence_s(rank, now_ns) >= SHORT_S:
         found = _silent(rank, seen, looks, where, progress, now_ns)
     elif len(frames) >= 2:
         found = _by_stacks(rank, seen, looks, where, progress, now_ns)
@@ -135,19 +121,19 @@ def _silent(
     """Return the cause of a rank whose agent has not answered and sends no heartbeat: its thread cannot run."""
     last = seen[-1]
     evidence = ["heartbeat"] + (["stacks from outside"] if where.where else [])
-    if where.does == place.SAVES and progress.age_s(now_ns) < KNOWN_WORK_S:
+    if where.does == place.SAVES and progress.age_s(now_ns) < WORK_S:
         return Cause(rank, "working", place.SAVES, where, evidence=tuple(evidence))
     if (disk := _by_disk(last, where, progress.age_s(now_ns))) is not None:
         return disk
     held = any(thread.holds_gil for thread in last.threads)
     busy = last.cpu_percent is not None and last.cpu_percent >= BUSY
-    starved = last.status == "running" and not busy and progress.age_s(now_ns) < STARVED_S
+    starved = last.status == "running" and not busy and progress.age_s(now_ns) < BUSY_S
     if starved or not stands_still(stacks(looks, rank)):
         # On a machine under load its agent gets no time either.
         return Cause(rank, "working", "works", where, evidence=tuple(evidence))
     evidence += ["CPU time"] if busy else []
     unseen = " (install py-spy to see the line)" if not where.where and _NO_PY_SPY in last.problem else ""
-    if busy and moves(seen) and progress.age_s(now_ns) < max(ONE_LINE_S, progress.bearable_s):
+    if busy and moves(seen) and progress.age_s(now_ns) < max(LONGEST_S, progress.bearable_s):
         # To read a large pickle or table holds the lock for as long as that takes.
         return Cause(rank, "working", "works", where, evidence=tuple(evidence))
     return Cause(
@@ -166,7 +152,7 @@ def _by_stacks(
     last, age_s = seen[-1], progress.age_s(now_ns)
     frames = stacks(looks, rank)
     beat = progress.beats.get(rank)
-    told = None if beat is None or progress.silence_s(rank, now_ns) >= SILENT_S else beat.cpu_percent
+    told = None if beat is None or progress.silence_s(rank, now_ns) >= SHORT_S else beat.cpu_percent
     alone = told if last.cpu_percent is None else last.cpu_percent
     # A heartbeat counts the data workers, too: a rank that waits for one that computes is not stuck.
     cpu = max(filter(None, (alone, told if where.does == place.LOADS else None)), default=alone)
@@ -175,24 +161,24 @@ def _by_stacks(
     if cpu is not None and cpu >= BUSY and where.does != place.LOADS and spins_in_user_code(frames):
         if len(frames) < SPINS:
             return None
-        if where.takes_long and age_s < max(KNOWN_WORK_S, progress.bearable_s):
+        if where.takes_long and age_s < max(WORK_S, progress.bearable_s):
             return working
         says = f"computes without end ({cpu:.0f}% CPU)"
-        return Cause(rank, "spinning", says, where, age_s >= STARVED_S, evidence)
+        return Cause(rank, "spinning", says, where, age_s >= BUSY_S, evidence)
     if not stands_still(frames[-2:]):
         polls = age_s >= POLLS_S and cpu is not None and cpu < IDLE and stands_still(frames, users_alone=True)
         if not polls:
             return working
     # The CPU time is that of all threads, and the status that of the main one.
-    most_s = POLLS_S if last.status == "sleeping" and where.does != place.LOADS else ONE_LINE_S
+    most_s = POLLS_S if last.status == "sleeping" and where.does != place.LOADS else LONGEST_S
     if cpu is not None and cpu >= BUSY and age_s < max(most_s, progress.bearable_s):
         return working
     if (disk := _by_disk(last, where, age_s)) is not None:
         return disk
-    if last.status == "running" and age_s < STARVED_S:
+    if last.status == "running" and age_s < BUSY_S:
         # Ready to run, and not running: the machine is under load.
         return working
-    if where.takes_long and age_s < max(KNOWN_WORK_S, progress.bearable_s):
+    if where.takes_long and age_s < max(WORK_S, progress.bearable_s):
         return working
     if where.does == place.LOADS:
         # A slow storage looks the same for a while.
@@ -217,5 +203,5 @@ def _by_disk(last: Inspection, where: Place, age_s: float) -> Cause | None:
     if not swaps and last.status != "disk-sleep":
         return None
     says = f"swaps, with {size(last.swapped_bytes or 0)} on the swap device" if swaps else "waits for the disk"
-    is_slow = age_s < (KNOWN_WORK_S if where.takes_long else STARVED_S)
+    is_slow = age_s < (WORK_S if where.takes_long else BUSY_S)
     return Cause(last.rank, "working" if is_slow else "swapping", says, where, True, ("process state",))

@@ -11,16 +11,9 @@ from collections import deque
 from typing import Final
 
 from ddptop.agent import wire
+from ddptop.agent.observer.judge import standstill
 
 ONE: Final = 1_000_000_000
-EARLY_S: Final = 20.0
-"""Seconds without any change after which a run is looked at that has not made its first step."""
-UNKNOWN_S: Final = 10.0
-"""The same for a run whose usual step is not known."""
-AT_LEAST_S: Final = 2.0
-"""Seconds without a step, on top of two usual ones, after which a run is looked at."""
-LEARNED_S: Final = 120.0
-"""Longest pause without a step that counts as usual, in seconds: the watch must not become blind."""
 _SUMMARIES: Final = 32
 
 
@@ -111,7 +104,8 @@ class Progress:
 
     def learn(self, stood_s: float) -> None:
         """Take note that the run has stood for so long and has gone on by itself."""
-        self.longest_s = max(self.longest_s, min(stood_s, LEARNED_S))
+        # The watch must not become blind.
+        self.longest_s = max(self.longest_s, min(stood_s, standstill.LONGEST_S))
 
     @property
     def usual_s(self) -> float | None:
@@ -121,14 +115,12 @@ class Progress:
     @property
     def patience_s(self) -> float:
         """Seconds without a step after which the ranks are asked where they stand."""
-        if not self.has_stepped:
-            return EARLY_S
-        return UNKNOWN_S if self.usual_s is None else AT_LEAST_S + 2 * self.usual_s
+        return standstill.looked_at_s(self.usual_s, has_stepped=self.has_stepped)
 
     @property
     def bearable_s(self) -> float:
         """Seconds without a step that are no news of this run: it has stood for as long before, and gone on."""
-        return max(10.0, 5 + 3 * (self.usual_s or 0.0), 1.5 * self.longest_s)
+        return standstill.bearable_s(self.usual_s, self.longest_s)
 
     def age_s(self, now_ns: int) -> float:
         """Return the seconds for which the run has stood."""

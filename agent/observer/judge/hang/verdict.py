@@ -10,7 +10,7 @@ from typing import Final
 from ddptop.agent.end.mismatch import DEFAULT_GROUP, Mismatch
 from ddptop.agent.observer.judge.hang import wording
 from ddptop.agent.observer.judge.hang.activity import Activity
-from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, SPINS, STARVED_S, STOPPED, SURE, Cause, cause_of
+from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, SPINS, STOPPED, SURE, Cause, cause_of
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread
 from ddptop.agent.observer.judge.hang.place import Place, place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
@@ -22,17 +22,10 @@ from ddptop.agent.observer.judge.hang.waits import (
     mismatch_of,
     waits_of,
 )
+from ddptop.agent.observer.judge.standstill import BUSY_S, LONGEST_S, RENDEZVOUS_S, UNSEEN_S
 from ddptop.agent.text import clean_line, plural
 from ddptop.agent.wire import GroupCalls, Hang, Inspection
 
-BEFORE_FIRST_S: Final = 30.0
-"""Seconds without any change before the first step after which the run is said to hang."""
-RENDEZVOUS_S: Final = 60.0
-"""The same of a rendezvous in which all ranks are."""
-INSIDE_S: Final = 20.0
-"""Seconds for which a collective may take that all ranks have entered."""
-UNSEEN_S: Final = 120.0
-"""Seconds without a step after which ranks are named of which nobody could see where they stand."""
 _RENDEZVOUS: Final = "rendezvous"
 _ONE_WAY: Final = (
     (frozenset({"recv", "irecv", "recv_any_source"}), "none sends"),
@@ -104,7 +97,7 @@ class _Reasoning:
         if found is None or self._progress.has_stepped or found.definite:
             return found
         # A start takes its time, and nothing is known of it from before.
-        return found if self._age_s >= BEFORE_FIRST_S else None
+        return found if self._age_s >= BUSY_S else None
 
     def _conclusion(self) -> Conclusion | None:
         mismatch = mismatch_of(self._last)
@@ -148,7 +141,7 @@ class _Reasoning:
             return self._at_work(causes, wait, waiters)
         if kind == "unknown" and not self._progress.everyone:
             return None if self._age_s < self._patience_s else self._elsewhere(wait, waiters)
-        if kind == "unknown" and self._age_s < UNSEEN_S:
+        if kind == "unknown" and self._age_s < LONGEST_S:
             # They send heartbeats; agent and observer may only get no core to ask and to answer.
             return None
         never_entered = absent.issuperset(cause.rank for cause in causes)
@@ -168,7 +161,7 @@ class _Reasoning:
 
     @property
     def _patience_s(self) -> float:
-        return max(INSIDE_S, self._progress.bearable_s)
+        return max(UNSEEN_S, self._progress.bearable_s)
 
     def _at_work(self, causes: list[Cause], wait: Wait | None, waiters: Collection[int]) -> Conclusion | None:
         if self._age_s < self._progress.bearable_s or not waiters:
@@ -309,7 +302,7 @@ class _Reasoning:
         """Return the conclusion on ranks that wait for others in the rendezvous."""
         beats = self._progress.beats
         waiters = [rank for rank in self._present if beats.get(rank) and beats[rank].activity == _RENDEZVOUS]
-        if self._progress.has_stepped or not waiters or self._age_s < BEFORE_FIRST_S:
+        if self._progress.has_stepped or not waiters or self._age_s < BUSY_S:
             return None
         known = self._progress.met | beats.keys()
         world = max(self._world, self._progress.asked_world)
@@ -344,7 +337,7 @@ class _Reasoning:
         if not causes or not self._progress.has_stepped or self._progress.gone:
             return None
         stuck = [cause for cause in causes if cause.kind in ("data", "waiting") and self._is_idle(cause.rank)]
-        if len(stuck) == len(self._present) and self._age_s >= max(STARVED_S, self._progress.bearable_s):
+        if len(stuck) == len(self._present) and self._age_s >= max(BUSY_S, self._progress.bearable_s):
             text = wording.accusation(stuck, None, (), self._world)
             return self._hang(stuck[0].kind, stuck, text, None, (), False)
         first = next((cause for cause in causes if cause.kind == "working"), causes[0])

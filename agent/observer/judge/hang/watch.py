@@ -22,6 +22,7 @@ from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.verdict import Case, Conclusion
 from ddptop.agent.observer.judge.hang.waits import BARRIERS, is_usual, waits_of
+from ddptop.agent.observer.judge.standstill import BEHIND_S
 from ddptop.agent.text import clean_line, span
 from ddptop.agent.wire import EACH_RECORD, GroupCalls, Inspection, OpenCall
 
@@ -286,8 +287,6 @@ class Watch:
             del self._usual[next(iter(self._usual))]
 
 
-BEHIND_S: Final = 3.0
-"""Seconds without a step after which a rank is behind, while others make steps."""
 STEPS: Final = 20
 """Steps by which the others are ahead of it."""
 _MOST_ASKED: Final = 8

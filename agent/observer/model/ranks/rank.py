@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
+from ddptop.agent.observer.judge.standstill import is_stalled
 from ddptop.agent.observer.model.ranks.recent import Latencies, Means, RecentSteps
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
@@ -290,12 +291,11 @@ class RankModel:
     def _is_stalled(self, now: float) -> bool:
         if self.beat is None or self.beat.state != "running" or self.beat.step_at_ns is None:
             return False
-        age = now - self._since(self.beat.step_at_ns)
-        if age <= self._thresholds.stalled_s:
+        age, stalled_s = now - self._since(self.beat.step_at_ns), self._thresholds.stalled_s
+        if age <= stalled_s or not (self._recent or self.told):
             return False
-        if self._recent:
-            return age > states.STALLED_STEPS * statistics.median(step.wall_ns for step in self._recent) / 1e9
-        return self.told is not None and age > states.STALLED_STEPS * self.told.wall_ns / 1e9
+        walls = [step.wall_ns for step in self._recent] or [self.told.wall_ns if self.told is not None else 0]
+        return is_stalled(age, statistics.median(walls) / 1e9, stalled_s)
 
     def _since(self, step_at_ns: int) -> float:
         """Return since when it could complete a step, by the clock here: its last one, or the end of a pause or freeze

@@ -22,8 +22,8 @@ from support.processes.standing import (
 )  # fmt: skip
 
 from ddptop.agent.observer.inspection import dumps
-from ddptop.agent.observer.judge.hang.classes import ENDED_S
 from ddptop.agent.observer.judge.hang.progress import ONE
+from ddptop.agent.observer.judge.standstill import ENDED_S
 from ddptop.agent.wire import Frame, GroupCalls, Hang, OpenCall, PastCall, Verdict
 
 STEP_S = 0.2

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.processes.standing import BARRIER, Run, Spot, called, in_library, in_user_code, waits
 
-from ddptop.agent.observer.judge.hang.progress import EARLY_S
+from ddptop.agent.observer.judge.standstill import UNSEEN_S
 
 Part = Callable[[Run, float], None]
 """A stretch of a run's life, of so many seconds."""
@@ -245,7 +245,7 @@ def test_where_a_rank_has_stood_before_and_gone_on_it_may_stand_again():
 def test_a_start_is_not_looked_at_for_a_while():
     """Imports and a rendezvous take their time."""
     run = Run(2, 0.2)
-    run.spend(EARLY_S - 1, lambda rank, _: Spot(in_library("importlib.py", "load"), state="starting"))
+    run.spend(UNSEEN_S - 1, lambda rank, _: Spot(in_library("importlib.py", "load"), state="starting"))
     assert run.asked == []
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.agent.observer.judge.hang.progress import LEARNED_S, ONE, Progress
+from ddptop.agent.observer.judge.hang.progress import ONE, Progress
+from ddptop.agent.observer.judge.standstill import LONGEST_S
 from ddptop.agent.wire import Beat, Summary
 
 NOW = 1_000 * ONE
@@ -35,7 +36,7 @@ def test_what_is_learned_is_bounded():
     """A run that has stood for an hour once is not left alone for an hour."""
     progress = Progress(everyone=True)
     progress.learn(3_600)
-    assert progress.longest_s == LEARNED_S
+    assert progress.longest_s == LONGEST_S
 
 
 def test_the_usual_step_is_that_of_one_rank_and_its_median():
