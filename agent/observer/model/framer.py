@@ -11,6 +11,7 @@ from itertools import islice
 from operator import is_
 from typing import Final
 
+from ddptop.agent.observer.judge import standstill
 from ddptop.agent.observer.judge.crowding import placed
 from ddptop.agent.observer.model.ranks.group import WAIT
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
@@ -146,19 +147,72 @@ class Framer:
 
     def rank(self, rank: int, *, short: bool = False) -> RankFrame:
         """Return the frame of a rank; a `short` one is without its earlier losses."""
-        store = self._store
+        store, now = self._store, self._store.situation.at
         situation, model, host = store.situation, store.ranks[rank], self.hosts.of(rank)
-        return rank_frame(
-            model,
-            situation.at,
-            situation.ranks[rank],
-            self._log_of(model),
-            store.alignment.means_ms(rank),
-            host,
-            placed=host is not None or (model.member is None and states.has_other_hosts(store.run)),
-            kind=situation.totals.collective,
-            short=short,
-            waits=situation.state == "held",
+        state, kind, exchange = situation.ranks[rank], situation.totals.collective, store.alignment.means_ms(rank)
+        placed = host is not None or (model.member is None and states.has_other_hosts(store.run))
+        beat, hello, member, means = model.beat or _NO_BEAT, model.hello, model.member, model.means
+        p50, p99 = _both_ms(model.percentiles(ALL_REDUCE))
+        dominant = (None, None) if kind == ALL_REDUCE else _both_ms(model.percentiles(kind))
+        age = model.age(now)
+        stands = state in _STANDING or (
+            state in _MOVING and situation.state != "held" and standstill.stands(age, means.step_ms)
+        )
+        moving = state in _MOVING and not stands
+        device = beat.device
+        flops_per_s = rate_of(beat.flops, None if means.step_ms is None else means.step_ms * 1e6) if moving else None
+        return RankFrame(
+            rank=model.rank,
+            state=state,
+            activity=_activity(model, now, state, host, placed=placed),
+            pid=member.process.pid if member is not None else None,
+            host=host.host if host is not None else None if member is None else member.host,
+            step=model.step,
+            step_age_s=age,
+            stands=stands,
+            heard_age_s=model.heard_age(now),
+            loss=model.loss,
+            is_loss_unsure=beat.is_loss_unsure,
+            losses=() if short else tuple(model.losses),
+            step_ms=means.step_ms,
+            phases_ms=means.phases_ms,
+            allreduce_p50_ms=p50,
+            allreduce_p99_ms=p99,
+            dominant=None if kind == ALL_REDUCE else kind,
+            dominant_p50_ms=dominant[0],
+            dominant_p99_ms=dominant[1],
+            allreduce_wait_ms=None if exchange is None else exchange[0],
+            allreduce_transfer_ms=None if exchange is None else exchange[1],
+            timed_every=beat.timed_every,
+            samples_per_s=means.samples_per_s if moving else None,
+            tokens_per_s=means.tokens_per_s if moving else None,
+            flops=beat.flops,
+            flops_per_s=flops_per_s,
+            mfu=flops_per_s / beat.peak if flops_per_s is not None and beat.peak else None,
+            memory_bytes=beat.memory_bytes,
+            memory_total_bytes=beat.memory_total_bytes,
+            memory_kind="device" if device is not None and not device.startswith("cpu") else "process",
+            cpu_percent=beat.cpu_percent,
+            device_percent=beat.device_percent,
+            device=device,
+            mechanism=beat.mechanism,
+            outstanding=beat.outstanding,
+            log=self._log_of(model) if member is None or model.far else member.log,
+            far=model.far,
+            unkept=member is not None and member.log is None,
+            metrics=dict(model.metrics),
+            missed=model.missed,
+            communicated=beat.communicated,
+            dropped=beat.dropped,
+            refused=beat.refused,
+            faults=beat.faults,
+            fault=beat.fault,
+            health=beat.health,
+            device_ms=means.device_ms,
+            ended=_ended(model),
+            coordinates=None if beat.coordinates is None else dict(islice(beat.coordinates.items(), AXES)),
+            torch_version=beat.torch_version,
+            python_version=None if hello is None else hello.python_version,
         )
 
     def _log_of(self, model: RankModel) -> str | None:
@@ -206,88 +260,6 @@ def _both_ms(percentiles: tuple[int | None, int | None]) -> tuple[float | None, 
     return _ms(percentiles[0]), _ms(percentiles[1])
 
 
-def rank_frame(
-    model: RankModel,
-    now: float,
-    state: str,
-    log: str | None,
-    exchange: tuple[float, float] | None,
-    host: HostFrame | None = None,
-    *,
-    placed: bool = False,
-    kind: str = ALL_REDUCE,
-    short: bool = False,
-    waits: bool = False,
-) -> RankFrame:
-    """Return the frame of a rank; `exchange` is its waiting and transfer in all-reduces, ms a step.
-
-    It is `placed` where there are several hosts: what its `host` tells of it, None for an unknown one, is in it then.
-    `kind` is that of the collective whose latency is shown. A `short` frame is without its earlier losses.
-    It `waits` where other ranks are held, so that it makes no steps.
-    """
-    beat, hello, member, means = model.beat or _NO_BEAT, model.hello, model.member, model.means
-    p50, p99 = _both_ms(model.percentiles(ALL_REDUCE))
-    dominant = (None, None) if kind == ALL_REDUCE else _both_ms(model.percentiles(kind))
-    age = model.age(now)
-    stands = state in _STANDING or (state in _MOVING and not waits and states.stands(age, means.step_ms))
-    moving = state in _MOVING and not stands
-    device = beat.device
-    flops_per_s = rate_of(beat.flops, None if means.step_ms is None else means.step_ms * 1e6) if moving else None
-    return RankFrame(
-        rank=model.rank,
-        state=state,
-        activity=_activity(model, now, state, host, placed=placed),
-        pid=member.process.pid if member is not None else None,
-        host=host.host if host is not None else None if member is None else member.host,
-        step=model.step,
-        step_age_s=age,
-        stands=stands,
-        heard_age_s=model.heard_age(now),
-        loss=model.loss,
-        is_loss_unsure=beat.is_loss_unsure,
-        losses=() if short else tuple(model.losses),
-        step_ms=means.step_ms,
-        phases_ms=means.phases_ms,
-        allreduce_p50_ms=p50,
-        allreduce_p99_ms=p99,
-        dominant=None if kind == ALL_REDUCE else kind,
-        dominant_p50_ms=dominant[0],
-        dominant_p99_ms=dominant[1],
-        allreduce_wait_ms=None if exchange is None else exchange[0],
-        allreduce_transfer_ms=None if exchange is None else exchange[1],
-        timed_every=beat.timed_every,
-        samples_per_s=means.samples_per_s if moving else None,
-        tokens_per_s=means.tokens_per_s if moving else None,
-        flops=beat.flops,
-        flops_per_s=flops_per_s,
-        mfu=flops_per_s / beat.peak if flops_per_s is not None and beat.peak else None,
-        memory_bytes=beat.memory_bytes,
-        memory_total_bytes=beat.memory_total_bytes,
-        memory_kind="device" if device is not None and not device.startswith("cpu") else "process",
-        cpu_percent=beat.cpu_percent,
-        device_percent=beat.device_percent,
-        device=device,
-        mechanism=beat.mechanism,
-        outstanding=beat.outstanding,
-        log=log if member is None or model.far else member.log,
-        far=model.far,
-        unkept=member is not None and member.log is None,
-        metrics=dict(model.metrics),
-        missed=model.missed,
-        communicated=beat.communicated,
-        dropped=beat.dropped,
-        refused=beat.refused,
-        faults=beat.faults,
-        fault=beat.fault,
-        health=beat.health,
-        device_ms=means.device_ms,
-        ended=_ended(model),
-        coordinates=None if beat.coordinates is None else dict(islice(beat.coordinates.items(), AXES)),
-        torch_version=beat.torch_version,
-        python_version=None if hello is None else hello.python_version,
-    )
-
-
 def _activity(model: RankModel, now: float, state: str, host: HostFrame | None, *, placed: bool) -> str:
     """Return what a rank does, or what its host tells of it."""
     if placed and state == "silent" and host is not None and host.is_unheard:
@@ -308,7 +280,7 @@ def _all_stand(models: Iterable[RankModel], now: float, step_ms: float | None) -
     stepped = False
     for model in models:
         age = model.age(now)
-        if age is not None and not states.stands(age, step_ms):
+        if age is not None and not standstill.stands(age, step_ms):
             # Nearly always this is the first of them, however many there are.
             return False
         stepped = stepped or age is not None

@@ -10,7 +10,6 @@ import pytest
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
-from ddptop.agent.observer.model import framer
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.situation import Liveness
 from ddptop.agent.observer.model.store import Store
@@ -216,7 +215,7 @@ def test_a_thousand_ranks_on_many_hosts_are_no_more_work_than_on_one(monkeypatch
 
         return counts
 
-    monkeypatch.setattr(framer, "rank_frame", count("ranks", framer.rank_frame))
+    monkeypatch.setattr(Framer, "rank", count("ranks", Framer.rank))
     monkeypatch.setattr(HostFrames, "with_times", count("hosts", HostFrames.with_times))
     found = []
     for hosts in (1, 128):
