@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 import zmq
 
 from ddptop.agent import wire
@@ -419,19 +420,20 @@ class Observer:
         publish(wire.Event(at_ns, text, None, level))
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
         self._relay.supervise(self._supervision)
-        self._relay.finish(at_ns=at_ns)
+        end = {
+            "state": judgement.state,
+            "exit_code": judgement.exit_code,
+            "ended_at_ns": self._end_ns(),
+            "cause": judgement.cause,
+            "cause_rank": judgement.rank,
+            "cause_kind": judgement.kind,
+        }
+        self._relay.finish(run=msgspec.structs.replace(self._run, **end), at_ns=at_ns)
         # Once the record says that the run is over, another run may take its name and directory: all work in
         # the directory comes before that.
         self._directory.remove_sockets()
         self._presence.end()
-        self._write(
-            state=judgement.state,
-            exit_code=judgement.exit_code,
-            ended_at_ns=self._end_ns(),
-            cause=judgement.cause,
-            cause_rank=judgement.rank,
-            cause_kind=judgement.kind,
-        )
+        self._write(**end)
         self._claim.release()
         self._relay.supervise(self._supervision)
 

@@ -1,14 +1,14 @@
 """What waits for the recorder's thread: a queue of bounded size between the network and the disk.
 
 While the disk is slow, steps are dropped and counted, and events stay up to a number of their own; the newest `Hello`
-and `Beat` of a rank and the newest of a verdict replace those before them.
+and `Beat` of a rank, the newest of a verdict and the newest frames replace those before them.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -75,6 +75,15 @@ class Looked:
 
 
 @dataclass(frozen=True)
+class LastFrames:
+    """The run and its ranks at one moment, encoded."""
+
+    run: bytes
+    ranks: Sequence[bytes]
+    """In order."""
+
+
+@dataclass(frozen=True)
 class Asked:
     """A question about the history."""
 
@@ -83,7 +92,7 @@ class Asked:
     """Called with each part of the answer, in the recorder's thread."""
 
 
-Item = Begin | Own | Renamed | Told | Judged | Looked | Asked
+Item = Begin | Own | Renamed | Told | Judged | Looked | LastFrames | Asked
 
 
 class Inbox:
@@ -97,6 +106,8 @@ class Inbox:
         self._latest: dict[tuple[Any, ...], Told] = {}
         self._judged: dict[int, Judged] = {}
         """By number."""
+        self._frames: list[LastFrames] = []
+        """At most one."""
         self._bytes = 0
         self._events = 0
         self._own = 0
@@ -136,6 +147,9 @@ class Inbox:
                 if len(self._judged) > MOST_VERDICTS:
                     del self._judged[next(iter(self._judged))]
                 return True
+            elif isinstance(item, LastFrames):
+                self._frames = [item]
+                return True
             elif isinstance(item, Own) and isinstance(item.message, wire.Event):
                 if self._own >= MOST_OWN:
                     self.dropped += 1
@@ -151,7 +165,8 @@ class Inbox:
         """Return the oldest items, of about `most` bytes; none where none wait."""
         with self._lock:
             taken: list[Item] = [*self._latest.values(), *self._judged.values()]
-            self._latest, self._judged = {}, {}
+            taken += self._frames
+            self._latest, self._judged, self._frames = {}, {}, []
             size = 0
             while self._items and size < most:
                 item = self._items.popleft()
@@ -165,7 +180,7 @@ class Inbox:
             return taken
 
     def __bool__(self) -> bool:
-        return bool(self._items or self._latest or self._judged)
+        return bool(self._items or self._latest or self._judged or self._frames)
 
 
 def _size(item: Item) -> int:

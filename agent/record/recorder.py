@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,7 @@ from ddptop.agent import wire
 from ddptop.agent.control.events import Events
 from ddptop.agent.record import recording, retention
 from ddptop.agent.record.floods import OBSERVER, Flood, Source, sound
-from ddptop.agent.record.inbox import Asked, Begin, Inbox, Item, Judged, Looked, Own, Renamed, Told
+from ddptop.agent.record.inbox import Asked, Begin, Inbox, Item, Judged, LastFrames, Looked, Own, Renamed, Told
 from ddptop.agent.record.logs import Logs
 from ddptop.agent.record.recording import BATCH_S
 from ddptop.agent.record.ring import BATCH_SHARE, Ring
@@ -156,6 +156,10 @@ class Recorder:
         """Record where ranks stand at once, in place of all that was recorded of an earlier moment."""
         self.inbox.put(Looked(tuple(inspections)))
         self._wake.set()
+
+    def keep(self, run: bytes, ranks: Sequence[bytes]) -> None:
+        """Record the frames of the run and of all its ranks, encoded, in place of those recorded before."""
+        self.inbox.put(LastFrames(run, ranks))
 
     def ask(self, query: wire.History, answered: Callable[[wire.HistoryAnswer], None]) -> None:
         """Answer a question about the history, after all that has been put before; `answered` is called with each part
@@ -300,6 +304,8 @@ class Recorder:
                 return recording.verdict_rows(item.verdict)
             case Looked():
                 return recording.inspection_rows(item.inspections)
+            case LastFrames():
+                return recording.frame_rows(item.run, item.ranks)
             case Asked():
                 raise ValueError("a question is answered after what has come before it was written")
             case Own(wire.Event() as event):
@@ -363,7 +369,8 @@ class Recorder:
             odd = self._ring.write(rows, self._room)
         except DAMAGE as error:
             self.failures += new
-            self._owe([row for row in rows if not row[0].startswith("INSERT INTO steps")])
+            # The next frames are newer.
+            self._owe([row for row in rows if row[0] not in (recording.INSERT_STEPS, recording.INSERT_FRAME)])
             self._report_once("failure", f"recording fails, history will have gaps: {error}")
             return
         self._owed = []

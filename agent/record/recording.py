@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS
     latest(kind TEXT, rank INTEGER, generation INTEGER, payload BLOB, PRIMARY KEY(kind, rank, generation));
 CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB);
 CREATE TABLE IF NOT EXISTS verdicts(number INTEGER PRIMARY KEY, since INTEGER, until INTEGER, payload BLOB);
+CREATE TABLE IF NOT EXISTS frames(rank INTEGER PRIMARY KEY, payload BLOB);
 """
 
 INSERT_STEPS: Final = "INSERT INTO steps VALUES(?, ?, ?, ?, ?)"
@@ -47,6 +48,7 @@ KEEP_LAST: Final = """INSERT OR REPLACE INTO latest SELECT 'steps', rank, genera
 """Keeps the last message of each rank and generation among those that are removed next."""
 INSERT_EVENT: Final = "INSERT INTO events VALUES(?, ?)"
 _INSERT_LATEST: Final = "INSERT OR REPLACE INTO latest VALUES(?, ?, ?, ?)"
+INSERT_FRAME: Final = "INSERT OR REPLACE INTO frames VALUES(?, ?)"
 
 Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
@@ -110,6 +112,20 @@ def read_end(database: Path) -> Iterator[wire.Telemetry]:
     """Yield the last `Beat` of each rank, and of a run that is over what was wrong with it then."""
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank")
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'verdicts'")
+
+
+def read_frames(database: Path) -> tuple[wire.RunFrame | None, dict[int, wire.RankFrame]]:
+    """Return the frame of the run and those of its ranks that were recorded last, as far as they can be read."""
+    run: wire.RunFrame | None = None
+    ranks: dict[int, wire.RankFrame] = {}
+    for (payload,) in _rows(database, "SELECT payload FROM frames ORDER BY rank"):
+        with contextlib.suppress(wire.Unreadable, TypeError):
+            frame = wire.read_frame(payload)
+            if isinstance(frame, wire.RunFrame):
+                run = frame
+            elif isinstance(frame, wire.RankFrame):
+                ranks[frame.rank] = frame
+    return run, ranks
 
 
 def read_inspections(database: Path) -> list[wire.Inspection]:
@@ -222,6 +238,15 @@ def verdict_rows(verdict: wire.Verdict) -> list[Row]:
     return [
         ("INSERT OR REPLACE INTO verdicts VALUES(?, ?, ?, ?)", values),
         ("DELETE FROM verdicts WHERE number <= ?", (verdict.number - MOST_VERDICTS,)),
+    ]
+
+
+def frame_rows(run: bytes, ranks: Sequence[bytes]) -> list[Row]:
+    """Return the statements that store the frames of the run and of all its ranks in place of those before."""
+    return [
+        ("DELETE FROM frames WHERE rank >= ?", (len(ranks),)),
+        (INSERT_FRAME, (_OBSERVER, run)),
+        *((INSERT_FRAME, each) for each in enumerate(ranks)),
     ]
 
 

@@ -53,6 +53,8 @@ class CommonRecord:
         self._heard: dict[int, wire.Verdict] = {}
         """By number, the verdicts of the head that go on."""
         self._is_ready = False
+        self.unshown: deque[wire.Event | wire.Verdict] = deque(maxlen=MOST)
+        """Events and verdicts of other hosts that were recorded here, and that the model is still to take in."""
 
     @property
     def is_ready(self) -> bool:
@@ -108,11 +110,13 @@ class CommonRecord:
             own = self._seen.get(_key(msgspec.structs.replace(event, text=event.text.removeprefix(f"{host}: "))))
             if own is None:
                 self._recorder.add(event)
+                self.unshown.append(event)
             else:
                 self._recorder.rename(own, event)
             self.know(event)
         for verdict in told.verdicts:
             self._recorder.judge(verdict)
+            self.unshown.append(verdict)
             if verdict.until_at_ns is None:
                 self._heard[verdict.number] = verdict
             else:

@@ -1,4 +1,4 @@
-"""The frames of the run for those who look on, made four times a second while somebody does."""
+"""The frames of the run: for those who look on, four times a second while somebody does, and for the record."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from ddptop.agent import wire
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.service.service import Service
 from ddptop.agent.record.recorder import Recorder
-from ddptop.agent.run.rundir import RunDirError
+from ddptop.agent.run.rundir import Run, RunDirError
 from ddptop.agent.wire import EACH_RECORD
 
 EVERY_S: Final = 0.25
 """Seconds between two frames."""
 UNWATCHED_S: Final = 1.0
 """Seconds between two moments of the model, and two frames for other hosts, while nobody looks on."""
+RECORD_S: Final = 5.0
+"""Seconds between two moments that are recorded at least: what is known of a run whose machine is switched off."""
+_RECORD_SHARE: Final = 300
+"""Of a large group moments are recorded so seldom that this takes one part in so many of a core."""
 _PARTS: Final = 4
 """Each rank of a large group is in one of so many frames' rows: a pause for all of them would be long."""
 _MOST: Final = wire.MAX_MESSAGE_BYTES - (4 << 10)
@@ -42,7 +46,7 @@ class Frames:
         """Until then nothing is said that an earlier observer may have recorded otherwise."""
         self._world = world
         self._service = service
-        self._due = self._outline_due = 0.0
+        self._due = self._outline_due = self._record_due = 0.0
         self._part = 0
         """The part of the ranks that the next rows are of."""
         self._newcomers: set[bytes] = set()
@@ -87,6 +91,8 @@ class Frames:
             if is_watched or outlines:
                 self._model.survey()
         self._model.store.advance(time.time())
+        if now >= self._record_due:
+            self._record()
         if not (is_watched or outlines):
             return
         run = self._model.framer.frame()
@@ -97,11 +103,29 @@ class Frames:
         self._publish_ranks()
         self._publish_rows()
         self._newcomers.clear()
-        payload = wire.encode(run)
-        while len(payload) > _MOST and run.events:
-            run = msgspec.structs.replace(run, events=run.events[1 + len(run.events) // 2 :])
-            payload = wire.encode(run)
-        self._service.publish(wire.TOPIC_RUN, payload)
+        self._service.publish(wire.TOPIC_RUN, _encoded(run))
+
+    def finish(self, run: Run | None) -> None:
+        """Record the last frames, of this moment; `run` is the record of the run with its end, where it is over."""
+        self._model.hurry()
+        # As above.
+        with contextlib.suppress(RunDirError):
+            self._model.look()
+            self._model.survey()
+        if run is not None:
+            self._model.store.know_run(run)
+        self._model.store.advance(time.time())
+        self._record()
+        self._record_due = math.inf
+
+    def _record(self) -> None:
+        """Have the moment that the model has come to recorded in place of the one before."""
+        began = time.monotonic()
+        framer = self._model.framer
+        run = _encoded(framer.frame())
+        self._recorder.keep(run, [wire.encode(framer.rank(rank)) for rank in range(self._world)])
+        now = time.monotonic()
+        self._record_due = now + max(RECORD_S, _RECORD_SHARE * (now - began))
 
     def recall(self, deadline: float) -> bool:
         """Read on in what an earlier observer has recorded; return False where another process holds it."""
@@ -138,3 +162,12 @@ class Frames:
             rows.append(msgspec.Raw(payload))
             size += len(payload)
         self._service.publish(wire.TOPIC_RANKS, wire.encode(wire.EncodedRows(time.time(), tuple(rows))))
+
+
+def _encoded(run: wire.RunFrame) -> bytes:
+    """Return a frame of the run as one message, without its oldest events where these are too many for that."""
+    payload = wire.encode(run)
+    while len(payload) > _MOST and run.events:
+        run = msgspec.structs.replace(run, events=run.events[1 + len(run.events) // 2 :])
+        payload = wire.encode(run)
+    return payload

@@ -162,6 +162,7 @@ class Relay:
         """There is more than the last look has taken in."""
         self._reported: set[str] = set()
         self._over = True
+        self._ended: Run | None = None
         self._over_at_ns: int | None = None
         self._finishing = threading.Event()
         self._finished = threading.Event()
@@ -201,6 +202,7 @@ class Relay:
         if self._common.is_new(event):
             self._recorder.add(event)
             self._common.know(event)
+            self._common.unshown.append(event)
 
     def ask(self, command: wire.Command, ranks: Collection[int], replies: Replies) -> None:
         """Send these ranks a command; may be called from any thread."""
@@ -214,12 +216,15 @@ class Relay:
             self._is_news = True
             self._wake.set()
 
-    def finish(self, *, over: bool = True, at_ns: int | None = None) -> None:
-        """Record the last messages of the ranks, and end the record.
+    def finish(self, *, over: bool = True, run: Run | None = None, at_ns: int | None = None) -> None:
+        """Record the last messages of the ranks and the last frames, and end the record.
 
-        Verdicts that go on end with it, unless the run is not over: at `at_ns`, where that is given.
+        Args:
+            over: False where the run goes on; else verdicts that go on end with it.
+            run: the record of the run with its end, where it is over.
+            at_ns: when its verdicts end; None: now.
         """
-        self._over, self._over_at_ns = over, at_ns
+        self._over, self._ended, self._over_at_ns = over, run, at_ns
         self._finishing.set()
         self._wake.set()
         if self._thread.ident is not None and not self._finished.wait(_FINISH_S):
@@ -369,6 +374,7 @@ class Relay:
         for news in self.hosts.turn(self._intake.generation, self._service.subscribed):
             with self._wall("news of other hosts"):
                 self._take_news(news)
+        self._show_common()
         self._intake.wants_steps = self._world > EACH_RECORD or self._service.repeats(wire.Steps)
         self._hanging.unheard = self.hosts.unheard
         judge = self._judge if self.hosts.judges else None
@@ -407,6 +413,15 @@ class Relay:
             case sides.Known():
                 self._states = news.hosts
                 self._model.store.know_hosts(news.hosts)
+
+    def _show_common(self) -> None:
+        """Have the model know what was recorded of other hosts."""
+        while self._common.unshown:
+            recorded = self._common.unshown.popleft()
+            if isinstance(recorded, wire.Verdict):
+                self._model.store.changes.recall_verdict(recorded)
+            else:
+                self._model.store.apply(recorded, time.time())
 
     def _send_replies(self) -> None:
         """Send what the observer's main thread and the recorder have answered."""
@@ -662,8 +677,13 @@ class Relay:
             self._common.tell()
             # Who looks on, and who reads the record, is told what was wrong at the end, the same first.
             self._recorder.add(wire.Verdicts(at_ns, self._verdicts if told is None else told))
+            if told is not None:
+                self._model.store.changes.note_verdicts(at_ns, told)
         # Before the record ends: what was said last, of these verdicts too.
         self._send_events()
+        self._show_common()
+        with self._wall("the last frames"):
+            self._frames.finish(self._ended)
 
     def _end_judging(self, at_ns: int) -> None:
         if self._judge is not None and self._judges:

@@ -93,6 +93,30 @@ def test_where_ranks_stood_is_recorded_in_place_of_an_earlier_moment(runtime: Pa
     assert recording.close()
 
 
+def test_the_last_frames_are_recorded_in_place_of_those_before(runtime: Path) -> None:
+    """Those of fewer ranks, too; what cannot be read of them costs itself, and an older file has none."""
+    database = runtime / "run.db"
+    assert recording_file.read_frames(database) == (None, {})
+    recording = Recorder(database, 3, SaidEvents())
+    recording.start()
+
+    def keep(*ranks: wire.RankFrame, state: str) -> wire.RunFrame:
+        run = wire.RunFrame("r", state, "toy.py", len(ranks), 1.0)
+        recording.keep(wire.encode(run), [wire.encode(rank) for rank in ranks])
+        return run
+
+    one, two, other = (wire.RankFrame(rank, state, "") for rank, state in ((0, "a"), (1, "a"), (0, "b")))
+    first = keep(one, two, state="running")
+    until(lambda: recording_file.read_frames(database) == (first, {0: one, 1: two}), "the first frames")
+    last = keep(other, state="finished")
+    assert recording.close()
+    assert recording_file.read_frames(database) == (last, {0: other})
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE frames SET payload = x'ff' WHERE rank = 0")
+        connection.execute("INSERT INTO frames VALUES(1, NULL), (2, ?)", (wire.encode(two),))
+    assert recording_file.read_frames(database) == (last, {1: two})
+
+
 def test_an_error_of_the_history_costs_the_history(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said once; the records are written, and the numbers that come after it too."""
     database, said = runtime / "run.db", SaidEvents()
@@ -288,6 +312,7 @@ def test_a_file_of_noise_is_read_as_far_as_it_goes(tmp_path: Path, noise: bytes,
     for read in (read_history, recording_file.read_steps, recording_file.read_events, recording_file.read_end):
         list(read(database))
     list(recording_file.read_steps(database, 5))
+    recording_file.read_frames(database)
     recording_file.last_recorded(database)
 
 

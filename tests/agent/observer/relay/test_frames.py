@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
+import msgspec
 import pytest
 import zmq
 from support.fakes.onlookers import Onlooker
@@ -17,6 +20,7 @@ from ddptop.agent.observer.hosts.common import Newest
 from ddptop.agent.observer.relay import frames as frames_module
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.service.service import Service
+from ddptop.agent.record import recording
 from ddptop.agent.run.rundir import RunDir
 
 ALL_RANKS = wire.TOPIC_RANK + b"/"
@@ -134,11 +138,13 @@ def test_a_frame_has_all_that_has_come_by_then(
 def test_no_frame_is_made_while_nobody_looks_on(
     new_run: Callable[..., RunDir], looker: Callable[..., Looker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model moves on all the same, so that what changes has its own time and not that of the next look."""
+    """But for the record, now and then; the model moves on all the same, so that what changes has its own time."""
     monkeypatch.setattr(frames_module, "UNWATCHED_S", 0.05)
+    monkeypatch.setattr(frames_module, "RECORD_S", math.inf)
     directory = new_run(world=2)
     with ranks(directory, 2) as group, relayed(directory) as relay:
         met(group)
+        until(lambda: recording.read_frames(directory.database)[0], "the first frames of the record")
         model, made = relay._model, []
         make = model.framer.frame
 
@@ -177,3 +183,32 @@ def test_nothing_is_done_for_other_hosts_in_a_run_on_one(
         group[0].publish(wire.TOPIC_STEPS, steps(0, 1))
         until(lambda: done, "what is subscribed to")
         assert done == ["repeated"]
+
+
+@pytest.mark.parametrize("world", [2, 300])
+def test_the_last_frames_are_recorded(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
+    """Now and then while it lives, and at the end with the end itself and its events."""
+    monkeypatch.setattr(frames_module, "RECORD_S", 0.05)
+    directory = new_run(world=world)
+    with ranks(directory, 2) as group, relayed(directory, finish=False) as relay:
+        met(group)
+        recorded = partial(recording.read_frames, directory.database)
+
+        def has_step() -> bool:
+            run, of_ranks = recorded()
+            return run is not None and len(of_ranks) == world and of_ranks[1].step == 1
+
+        until(has_step, "the first step of the last rank")
+        ended = msgspec.structs.replace(
+            directory.read(), state="failed", exit_code=3, ended_at_ns=9 * 10**9, cause="rank 1: gone", cause_rank=1
+        )
+        relay.events.say("run failed: rank 1: gone", "error")
+        relay.finish(run=ended)
+    run, of_ranks = recorded()
+    assert run is not None
+    assert (run.state, run.exit_code, run.ended_at, run.cause_rank) == ("failed", 3, 9.0, 1)
+    assert run.events[-1].text == "run failed: rank 1: gone"
+    assert [each.rank for each in of_ranks.values()] == list(range(world))
+    assert [of_ranks[rank].step for rank in range(2)] == [1, 1]
