@@ -160,3 +160,40 @@ def spans(numbers: Iterable[int]) -> list[str]:
         else:
             found.append([number, number])
     return [str(first) if first == last else f"{first}-{last}" for first, last in found]
+
+
+MASK: Final = "***"
+"""Replaces a secret value."""
+# Patterns as text: they are compiled once a secret is looked for, which few programs do.
+_SECRET: Final = (
+    # Words that only look alike are left out: tokenizer, keyboard, author.
+    r"SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL|TOKEN(?!I[ZS])|AUTH(?!OR(?!I[ZS]))|KEY(?!BOARD|WORD|FRAME|POINT)"
+)
+_ASSIGNED: Final = r"(?P<name>[^=\s]+)=(?P<value>.*)"
+
+
+def is_secret(name: str, value: str = "") -> bool:
+    """Say whether a variable or an option holds a secret, by its name."""
+    if not re.search(_SECRET, name, re.IGNORECASE):
+        return False
+    # `--max-tokens 512`: a number of tokens is no secret.
+    rest = re.sub("TOKENS", "", name, flags=re.IGNORECASE)
+    if rest == name or re.search(_SECRET, rest, re.IGNORECASE):
+        return True
+    return not re.fullmatch(r"[0-9]{1,9}[kKmMbB]?", value)
+
+
+def masked_words(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the words of a command line with a mask for each secret: `--token ***`, `--api-key=***`, `API_KEY=***`."""
+    shown: list[str] = []
+    option = ""
+    for word in words:
+        assigned = re.fullmatch(_ASSIGNED, word, re.DOTALL)
+        if option and not word.startswith("-") and is_secret(option, word):
+            shown.append(MASK)
+        elif assigned and is_secret(assigned["name"].rpartition("/")[2], assigned["value"]):
+            shown.append(f"{assigned['name']}={MASK}")
+        else:
+            shown.append(word)
+        option = word if word.startswith("-") and "=" not in word else ""
+    return tuple(shown)

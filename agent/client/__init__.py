@@ -12,4 +12,6 @@ acting        what is done with a run
 start         the start of a run, again or for the first time
 takeover      the start of another observer, where a run has none
 settings      the settings of this user
+state         what is remembered for this user
+program       our programs as processes
 """

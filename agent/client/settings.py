@@ -7,10 +7,8 @@ which knows the actions.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
@@ -101,21 +99,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             else:
                 flat |= {f"{name}.{rest}": keys for rest, keys in value.items()}
         return flat
-
-
-def state_folder() -> Path:
-    """Return the folder of what is remembered for this user from one dashboard to the next.
-
-    Raises:
-        FileNotFoundError: nobody knows the home of this user.
-    """
-    state = os.environ.get("XDG_STATE_HOME", "")
-    try:
-        home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    except RuntimeError:
-        # An account without a name, in a container without HOME.
-        raise FileNotFoundError(errno.ENOENT, "no home: set HOME or XDG_STATE_HOME") from None
-    return home / "ddptop"
 
 
 def load() -> Settings:

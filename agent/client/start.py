@@ -22,7 +22,7 @@ from ddptop.agent.record import retention
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.agent.text import Complaint, plural
+from ddptop.agent.text import Complaint, masked_words, plural
 
 RESUME: Final = "--resume"
 """What the catalogue's programs call going on from a checkpoint."""
@@ -104,7 +104,7 @@ def begin(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunDi
     directory = rundir.create(run)
     if told:
         journal.note(directory, wire.Event(run.created_at_ns, told, None, "info"))
-    command = shlex.join((run.program, *masking.masked_words(run.arguments)))
+    command = shlex.join((run.program, *masked_words(run.arguments)))
     text = journal.sentence("launched", f"{command}, world {run.world}", who)
     journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
     try:

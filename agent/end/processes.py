@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent.run import identity
-from ddptop.agent.run.files.masking import masked_words
 from ddptop.agent.run.identity import Row, is_alive
 from ddptop.agent.run.rundir import DIRECTORY_VARIABLE, MARKER, Member, Process, Run
+from ddptop.agent.text import masked_words
 
 ROLES: Final = ("torchrun", "rank", "helper")
 

@@ -31,7 +31,7 @@ from ddptop.agent.run.records import TORCHRUN
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.run.switches import checking, injection
 from ddptop.agent.startup.version import VERSION
-from ddptop.agent.text import clean, clean_line, ranks_in_spans
+from ddptop.agent.text import MASK, clean, clean_line, ranks_in_spans
 
 _EVENTS: Final = 12
 _VERDICTS: Final = 5
@@ -221,7 +221,7 @@ class _Mask:
 
     def line(self, text: str) -> str:
         for value in self._hidden:
-            text = text.replace(value, masking.MASK)
+            text = text.replace(value, MASK)
         return text
 
     def lines(self, text: str) -> str:

@@ -27,6 +27,7 @@ from ddptop.agent.run.rundir import (
     is_alive,
 )
 from ddptop.agent.startup import starter
+from ddptop.agent.startup.starter import isolated
 
 _RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """A separate store for every generation: torch 2.15 shares one among all, in which gloo then finds the addresses of
@@ -36,11 +37,6 @@ ranks that are gone ("connectFullMesh failed … Connection refused")."""
 RUNNER: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(starter.__file__))), "__main__.py")
 """The file of the agent's runner. With `-m` Python would search the current directory for it first."""
 _OURS: Final = "ddptop."
-
-
-def isolated(module: str) -> tuple[str, ...]:
-    """Return the beginning of a command line that runs `module` without the current directory on the import path."""
-    return sys.executable, os.path.abspath(starter.__file__), module
 
 
 class Rendezvous(NamedTuple):

@@ -9,9 +9,9 @@ import subprocess
 import threading
 from typing import Final
 
-from ddptop.agent.launcher import launcher
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.startup.starter import isolated
 
 DATA_ROOM_VARIABLE: Final = "DDPTOP_DATA_ROOM"
 """Environment variable with the soft limit on data, in bytes, before this process got a lower one; -1 for none."""
@@ -25,7 +25,7 @@ def start(directory: RunDir) -> None:
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
     with open(marks.append(directory.observer_log), "ab") as log:
         process = subprocess.Popen(
-            [*launcher.isolated("ddptop.agent.observer.observer"), str(directory.path)],
+            [*isolated("ddptop.agent.observer.observer"), str(directory.path)],
             cwd=directory.path,
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -8,8 +8,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-from ddptop.agent.startup.starter import quicken
-from ddptop.agent.startup.version import VERSION
+from ddptop.agent.client.program import VERSION, quicken
 from ddptop.agent.text import Complaint
 from ddptop.tui.cli.parsing import Parser, complain
 

@@ -9,9 +9,8 @@ from typing import Final
 
 from ddptop.agent.launcher import machine
 from ddptop.agent.run import rundir
-from ddptop.agent.run.files import masking
 from ddptop.agent.run.switches import injection
-from ddptop.agent.text import Complaint
+from ddptop.agent.text import MASK, Complaint, is_secret
 from ddptop.trainers.rank.refusal import NO_MPI
 from ddptop.tui.launch import hosts
 from ddptop.tui.launch.options import Request
@@ -56,7 +55,7 @@ def variables(assignments: Iterable[str]) -> dict[str, str]:
             if key not in os.environ:
                 raise ValueError(f"environment {key!r}: not set here; export it, or say {key}=VALUE")
             value = os.environ[key]
-        elif value == masking.MASK and masking.is_secret(key):
+        elif value == MASK and is_secret(key):
             raise ValueError(f"environment {key!r}: {value} stands for a secret that was not kept; say it again")
         found[key] = value
     return found

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent.client.start import RequestError
-from ddptop.agent.run.files.masking import MASK, is_secret, masked_words
+from ddptop.agent.text import MASK, is_secret, masked_words
 from ddptop.agent.wire.incoming import Verbatim
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.launch import checks

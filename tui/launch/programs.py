@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ddptop.agent.launcher import launcher
+from ddptop.agent.client.program import isolated
 from ddptop.agent.run.files import decoding
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
@@ -66,7 +66,7 @@ def ask(program: str) -> tuple[Option, ...]:
     Raises:
         Refused: it does not tell them, one line.
     """
-    command = launcher.isolated(CATALOGUE[program].module)
+    command = isolated(CATALOGUE[program].module)
     environment = {**os.environ, DESCRIBE: "1"}
     try:
         done = subprocess.run(

@@ -10,15 +10,16 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.client.settings import state_folder
-from ddptop.agent.run.files import decoding, masking, private
-from ddptop.agent.text import clean
+from ddptop.agent.client import state
+from ddptop.agent.text import clean, masked_words
 from ddptop.agent.wire.incoming import Verbatim, cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.launch.form import Draft, without_secrets
 from ddptop.tui.launch.options import AS_MODULE, Request
 from ddptop.tui.launch.programs import Suggestion
 
+_DRAFT: Final = "launch.json"
+_LAUNCHED: Final = "launched.json"
 _MOST: Final = 20
 """Programs that are remembered."""
 _NEVER: Final = frozenset({"inject", "name"})
@@ -36,24 +37,15 @@ class _Launched(msgspec.Struct, frozen=True):
     """From which a module was launched; empty for others, which are the same everywhere."""
 
 
-def place() -> Path:
-    """Return the file.
-
-    Raises:
-        FileNotFoundError: nobody knows the home of this user.
-    """
-    return state_folder() / "launch.json"
-
-
 def recall() -> tuple[Draft, str | None]:
     """Return the last draft, a fresh one where there is none, and what was wrong with the file, if anything."""
     try:
-        file = place()
-        draft = cleaned(decoding.of(Draft).decode(private.read(file)))
-    except FileNotFoundError:
+        found = state.read(_DRAFT, Draft)
+    except ValueError as problem:
+        return Draft(), f"last settings not read: {problem}"
+    if found is None:
         return Draft(), None
-    except (OSError, msgspec.MsgspecError) as problem:
-        return Draft(), f"last settings not read: {file}: {getattr(problem, 'strerror', None) or problem}"
+    draft = cleaned(found)
     if draft.program and draft.program not in CATALOGUE:
         draft.program = Draft().program
     # Values of variables are passed on as they are, like the arguments of a script.
@@ -67,20 +59,15 @@ def recall() -> tuple[Draft, str | None]:
 
 def remember(draft: Draft) -> str | None:
     """Keep a draft, but for secrets, faults and the name of its run; return what went wrong, if anything."""
+    kept = {key: text for key, text in draft.launch.items() if text and key not in _NEVER}
+    others = [(owner, launch) for owner, launch in draft.launches.items() if owner != draft.owner]
+    launches = dict([*others, (draft.owner, kept)][-_MOST:])
+    stored = msgspec.to_builtins(without_secrets(msgspec.structs.replace(draft, launches=launches)))
+    del stored["launch"]
     try:
-        file = place()
-    except FileNotFoundError as problem:
-        return f"these settings are not remembered: {problem.strerror}"
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = {key: text for key, text in draft.launch.items() if text and key not in _NEVER}
-        others = [(owner, launch) for owner, launch in draft.launches.items() if owner != draft.owner]
-        launches = dict([*others, (draft.owner, kept)][-_MOST:])
-        stored = msgspec.to_builtins(without_secrets(msgspec.structs.replace(draft, launches=launches)))
-        del stored["launch"]
-        private.replace(file, msgspec.json.encode(stored))
-    except OSError as problem:
-        return f"these settings are not remembered: {file}: {problem.strerror}"
+        state.write(_DRAFT, stored)
+    except ValueError as problem:
+        return f"these settings are not remembered: {problem}"
     return None
 
 
@@ -111,19 +98,17 @@ def recent() -> list[Suggestion]:
 def note_launch(request: Request) -> None:
     """Keep what was launched, for `recent`; where that cannot be written, the launch is as good without."""
     with contextlib.suppress(OSError, ValueError):
-        file = _place_of_launched()
         program, arguments = _lasting(request)
         # Where it is does not tell a path or a name of the catalogue from another.
         folder = os.getcwd() if request.as_module else ""
         latest = _Launched(program, arguments, folder)
         older = [each for each in _launched() if (each.program, each.folder) != (program, folder)]
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        private.replace(file, msgspec.json.encode([latest, *older][:_MOST]))
+        state.write(_LAUNCHED, [latest, *older][:_MOST])
 
 
 def _lasting(request: Request) -> tuple[str, str]:
     """Return program and arguments of a request as they are stored."""
-    arguments = shlex.join(masking.masked_words(request.arguments))
+    arguments = shlex.join(masked_words(request.arguments))
     if request.as_module:
         return f"{AS_MODULE} {request.program}", arguments
     if request.program in CATALOGUE:
@@ -132,11 +117,6 @@ def _lasting(request: Request) -> tuple[str, str]:
 
 
 def _launched() -> list[_Launched]:
-    try:
-        return [cleaned(each) for each in decoding.of(list[_Launched]).decode(private.read(_place_of_launched()))]
-    except (OSError, msgspec.MsgspecError):
-        return []
-
-
-def _place_of_launched() -> Path:
-    return place().with_name("launched.json")
+    with contextlib.suppress(ValueError):
+        return [cleaned(each) for each in state.read(_LAUNCHED, list[_Launched]) or ()]
+    return []

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, Final, NamedTuple
 
+from ddptop.agent.client.program import isolated
 from ddptop.agent.client.start import RequestError
-from ddptop.agent.launcher import launcher
 from ddptop.agent.launcher.slurm import JOB, is_task
 from ddptop.agent.run import rundir
 from ddptop.agent.text import clean_line, plural
@@ -169,7 +169,7 @@ def command(request: Request, place: Allocation, name: str) -> tuple[str, ...]:
         "--output=0",
         "--kill-on-bad-exit=0",
         f"--wait={_LAGGARDS_S}",
-        *launcher.isolated(_PROGRAM),
+        *isolated(_PROGRAM),
         *line(request),
     )
 

@@ -21,9 +21,9 @@ from rich.cells import cell_len
 from ddptop.agent.client.logs.entries import Entry
 from ddptop.agent.client.logs.excerpt import MOST_LINES, Excerpt, Going, LogSource
 from ddptop.agent.client.logs.lines import Level
+from ddptop.agent.client.logs.logfile import STRETCH
 from ddptop.agent.client.logs.matching import ALL, Wanted
 from ddptop.agent.client.logs.merging import Merged, merged, named
-from ddptop.agent.run.files.logfile import STRETCH
 
 POLL_S: Final = 0.25
 _STRETCHES: Final = 16

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent.client.settings import load_or_default
-from ddptop.agent.run.base import temporary_folder
 from ddptop.agent.text import clean_line
 from ddptop.tui.remote import errand
 from ddptop.tui.remote.target import Target, Unreachable
@@ -47,9 +46,9 @@ def carry_out(target: Target, verb: Sequence[str], command: str | None = None) -
     words = errand.line(command, verb, given, target.host, f"{errand.NAME_IT}, or command in [remote] of the settings")
     terminal = errand.Terminal()
     try:
-        descriptor, name = tempfile.mkstemp(prefix="ddptop-ssh-", dir=temporary_folder())
+        descriptor, name = tempfile.mkstemp(prefix="ddptop-ssh-")
     except OSError as problem:
-        raise Unreachable(f"{temporary_folder()}: {problem.strerror}; set TMPDIR to a folder of your own") from problem
+        raise Unreachable(f"no file for its messages ({problem}); set TMPDIR to a folder of your own") from problem
     with os.fdopen(descriptor, "rb") as log, open(name, "ab") as errors:
         # Once it is connected the name is of no use: whatever ends this process then, nothing is left.
         gone = f"LocalCommand=rm -f {shlex.quote(name)}".replace("%", "%%")

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddptop.agent.end.processes import Target, find
-from ddptop.agent.run.files.masking import masked_words
 from ddptop.agent.run.rundir import Member, Process, Run, is_alive
-from ddptop.agent.text import clean
+from ddptop.agent.text import clean, masked_words
 
 _DATA_WORKER = "pt_data_worker"
 """The name that torch gives the main thread of a DataLoader's worker, from 2.6 on."""

@@ -1,5 +1,6 @@
 """The output of the ranks: its lines, the entries that they form, and several logs as one.
 
+logfile   a log that others write, read from any place on
 lines     one line: the rank that it names, its time, its level
 entries   a line, or the lines of a traceback or a message, which stay together
 merging   the entries of several logs in one order; identical ones of several ranks once

@@ -9,8 +9,8 @@ from typing import Final
 
 from ddptop.agent.client.logs.entries import Entries, Entry
 from ddptop.agent.client.logs.lines import LogLine, read_line
+from ddptop.agent.client.logs.logfile import STRETCH, LogFile, RawLine, Stretch
 from ddptop.agent.client.logs.matching import ALL, Wanted
-from ddptop.agent.run.files.logfile import STRETCH, LogFile, RawLine, Stretch
 
 MOST_LINES: Final = 5000
 _MOST_CHARACTERS: Final = 4 << 20

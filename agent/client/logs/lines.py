@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Final
 
-from ddptop.agent.run.files.logfile import RawLine
+from ddptop.agent.client.logs.logfile import RawLine
 from ddptop.agent.text import clean
 
 LONGEST: Final = 2000

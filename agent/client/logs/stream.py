@@ -10,7 +10,7 @@ from typing import Final
 from ddptop.agent.client.logs.entries import Entries, Entry
 from ddptop.agent.client.logs.excerpt import LogSource
 from ddptop.agent.client.logs.lines import LogLine, read_line, read_text
-from ddptop.agent.run.files.logfile import STRETCH, LogFile, RawLine
+from ddptop.agent.client.logs.logfile import STRETCH, LogFile, RawLine
 
 HOLD_S: Final = 0.3
 """Seconds for which a new entry waits for lines that belong to it, and for the same entry of other ranks."""

@@ -5,9 +5,8 @@ private   files opened, replaced and locked with checks of owner, mode and links
 marks     the mark in each folder that ddptop has made
 presence  the lock of a process on the run directory that it uses
 removal   the removal of a run directory
-masking   secrets, and the file that stores them
+masking   the secrets of a run, and the file that stores them
 sparse    log files whose middle is cut out
-logfile   a log that others write, read from any place on
 tail      the end of a log, as text, and what is added to it, in pieces for a copy
 decoding  decoders of JSON
 database  the exceptions of a damaged SQLite file

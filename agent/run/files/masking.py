@@ -1,4 +1,4 @@
-"""Secrets of a run: how they are recognized, and where they are stored.
+"""Secrets of a run, and the file that stores them; `text.is_secret` recognizes them.
 
 Every screen and every record has a mask in place of a secret.  The values that a repetition of the run needs
 are in a separate file of the run directory, which only the owner can read.
@@ -6,8 +6,7 @@ are in a separate file of the run directory, which only the owner can read.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,18 +14,9 @@ import msgspec
 
 from ddptop.agent.run.files import decoding, private
 from ddptop.agent.run.records import Run
+from ddptop.agent.text import MASK, is_secret, masked_words
 
-MASK: Final = "***"
-"""Replaces a secret value."""
 _FILE: Final = "secrets.json"
-_SECRET: Final = re.compile(
-    # Words that only look alike are left out: tokenizer, keyboard, author.
-    r"SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL|TOKEN(?!I[ZS])|AUTH(?!OR(?!I[ZS]))|KEY(?!BOARD|WORD|FRAME|POINT)",
-    re.IGNORECASE,
-)
-_COUNTED: Final = re.compile(r"TOKENS", re.IGNORECASE)
-_COUNT: Final = re.compile(r"[0-9]{1,9}[kKmMbB]?")
-_ASSIGNED: Final = re.compile(r"(?P<name>[^=\s]+)=(?P<value>.*)", re.DOTALL)
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -37,34 +27,9 @@ class _Stored(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
 
 
-def is_secret(name: str, value: str = "") -> bool:
-    """Say whether a variable or an option holds a secret, by its name."""
-    if not _SECRET.search(name):
-        return False
-    # `--max-tokens 512`: a number of tokens is no secret.
-    rest = _COUNTED.sub("", name)
-    return rest == name or bool(_SECRET.search(rest)) or not _COUNT.fullmatch(value)
-
-
 def masked_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with a mask for each secret."""
     return {name: MASK if is_secret(name, value) else value for name, value in environment.items()}
-
-
-def masked_words(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the words of a command line with a mask for each secret: `--token ***`, `--api-key=***`, `API_KEY=***`."""
-    shown: list[str] = []
-    option = ""
-    for word in words:
-        assigned = _ASSIGNED.fullmatch(word)
-        if option and not word.startswith("-") and is_secret(option, word):
-            shown.append(MASK)
-        elif assigned and is_secret(assigned["name"].rpartition("/")[2], assigned["value"]):
-            shown.append(f"{assigned['name']}={MASK}")
-        else:
-            shown.append(word)
-        option = word if word.startswith("-") and "=" not in word else ""
-    return tuple(shown)
 
 
 def masked(run: Run) -> Run:

@@ -16,6 +16,7 @@ from support.harness import own_words
 
 from ddptop.agent.launcher import launcher
 from ddptop.agent.run import rundir
+from ddptop.agent.startup import starter
 from ddptop.tui.launch import target
 from ddptop.tui.launch.options import Request
 
@@ -70,7 +71,7 @@ def test_the_agent_imports_nothing_of_the_current_directory(littered: Path, runn
 
 def test_processes_of_ours_import_nothing_of_the_current_directory(littered: Path) -> None:
     """The process behind a browser's tab gets as far as to look for its run."""
-    done = python(*launcher.isolated("ddptop.tui.app.web.browser")[1:], "no-such-run", "its-id", "9", cwd=littered)
+    done = python(*starter.isolated("ddptop.tui.app.web.browser")[1:], "no-such-run", "its-id", "9", cwd=littered)
     assert "run 'no-such-run': the run that is served is gone" in done.stderr.splitlines()[-1]
     assert not (littered / "imported").exists()
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.client import start
+from ddptop.agent.client import start, state
 from ddptop.agent.launcher import machine, observers
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.cli import main
@@ -162,5 +162,5 @@ def test_the_programs_that_are_remembered_have_an_end(tmp_path: Path, monkeypatc
         draft.choose(f"train{number}.py")
         draft.launch = {"world": str(number), "inject": "rank=0,crash", "name": "mine"}
         assert remembered.remember(draft) is None
-    stored = json.loads(remembered.place().read_text())["launches"]
+    stored = json.loads(state.place("launch.json").read_text())["launches"]
     assert stored == {str(tmp_path / f"train{number}.py"): {"world": str(number)} for number in range(10, 30)}

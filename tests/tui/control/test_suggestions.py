@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddptop.agent.client import state
 from ddptop.agent.launcher import observers
-from ddptop.agent.run.files.masking import MASK
+from ddptop.agent.text import MASK
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.launch import form, launch, remembered
 from ddptop.tui.launch.form import Draft
@@ -118,7 +119,7 @@ def test_a_script_with_the_name_of_a_program_stays_a_script(project: Path) -> No
     """`./toy` comes back as a path with its arguments, beside the program of the catalogue."""
     (project / "toy").write_text("")
     remembered.note_launch(Request("toy"))
-    file = remembered.place().with_name("launched.json")
+    file = state.place("launched.json")
     (entry,) = json.loads(file.read_text())
     file.write_text(json.dumps([{**entry, "program": str(project / "toy"), "arguments": "--lr 1"}, entry]))
     assert [(each.text, each.arguments) for each in remembered.recent()] == [("./toy", "--lr 1"), ("toy", None)]
@@ -141,7 +142,7 @@ def test_no_folder_is_read_for_the_name_of_a_module(monkeypatch: pytest.MonkeyPa
 def test_what_was_launched_may_be_damaged_or_unwritable(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is offered then, and a launch is noted again, or not at all."""
     remembered.note_launch(Request("toy"))
-    file = remembered.place().with_name("launched.json")
+    file = state.place("launched.json")
     assert json.loads(file.read_text())
     assert file.stat().st_mode & 0o077 == 0
     for content in ("{", '[{"program": 1}]', "[]"):

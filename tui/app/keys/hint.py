@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
+from ddptop.agent.client import state
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.settings import state_folder
-from ddptop.agent.run.files import private
 from ddptop.agent.wire.frames import ENDED
 
 QUIET_S: Final = 30.0
@@ -22,23 +20,18 @@ QUIET_S: Final = 30.0
 WAITS: Final = "view.timeline"
 HELP: Final = "app.help"
 """Ids of the actions that are pointed out."""
-
-
-def _place() -> Path | None:
-    """Return the file by which the use of the hint is remembered; None where this user has no home."""
-    try:
-        return state_folder() / "hint-used"
-    except OSError:
-        return None
+_USED: Final = "hint-used"
+"""The file by which it is remembered that the hint was used."""
 
 
 class FirstHint:
     """The next key, for somebody who has not pressed it yet."""
 
-    def __init__(self, file: Path | None = None) -> None:
-        """Begin; that the hint was used is kept in `file`, by itself one of this user."""
-        self._file = _place() if file is None else file
-        self._used = self._file is not None and os.path.lexists(self._file)
+    def __init__(self) -> None:
+        """Begin, where it was not used before."""
+        self._used = False
+        with contextlib.suppress(OSError):
+            self._used = os.path.lexists(state.place(_USED))
         self._since: float | None = None
         """When a run was first shown, by the clock of the frames."""
 
@@ -63,9 +56,6 @@ class FirstHint:
         if self._used or action not in (WAITS, HELP):
             return
         self._used = True
-        if self._file is None:
-            return
         # Where it cannot be kept, the hint comes again with the next dashboard, which does no harm.
-        with contextlib.suppress(OSError):
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            private.replace(self._file, b"")
+        with contextlib.suppress(ValueError):
+            state.write(_USED, True)

@@ -8,39 +8,21 @@ Without `--control` the run can only be looked at.
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from typing import Final
 
 import msgspec
-import psutil
 
 from ddptop.agent.client import settings
 from ddptop.agent.client.acting.actor import who
+from ddptop.agent.client.program import limit_memory
 from ddptop.agent.client.watch import Link
-from ddptop.agent.launcher.observers import DATA_ROOM_VARIABLE
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.app.program import run_dashboard
 
 ROOM: Final = 1 << 30
 """Bytes of memory that a tab may get beyond what it has at its start."""
-
-
-def limit_memory(room: int = ROOM) -> None:
-    """Let this process get no more than `room` bytes on top of what it has.
-
-    What it begins with differs from machine to machine: numpy starts a thread for each core.
-    """
-    now = getattr(psutil.Process().memory_info(), "data", None)
-    if now is None:
-        # Only Linux counts, and limits, what is written to.
-        return
-    before, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = now + room
-    if most == resource.RLIM_INFINITY or limit < most:
-        os.environ[DATA_ROOM_VARIABLE] = str(before)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def exactly(name: str, run_id: str) -> RunDir:
@@ -61,7 +43,7 @@ def exactly(name: str, run_id: str) -> RunDir:
 
 def main() -> None:
     """Show the run until the tab is closed."""
-    limit_memory()
+    limit_memory(ROOM)
     name, run_id, *mode = sys.argv[1:]
     try:
         directory = exactly(name, run_id)

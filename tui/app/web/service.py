@@ -22,7 +22,7 @@ from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.server import Server
 
-from ddptop.agent.launcher import launcher
+from ddptop.agent.client.program import isolated
 from ddptop.tui.app.web.browsertab import END_S, Tab, cells
 
 ADDRESS: Final = "127.0.0.1"
@@ -60,7 +60,7 @@ class Site(Server):
             control: the run can be acted on, and not only looked at.
         """
         mode = ["--control"] if control else []
-        command = shlex.join([*launcher.isolated("ddptop.tui.app.web.browser"), run, run_id, *mode])
+        command = shlex.join([*isolated("ddptop.tui.app.web.browser"), run, run_id, *mode])
         address = f"http://{ADDRESS}:{port}"
         title = f"ddptop {run}{'' if control else ' (read-only)'}"
         super().__init__(command, host=ADDRESS, port=port, public_url=address, title=title)

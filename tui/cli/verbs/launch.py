@@ -153,8 +153,8 @@ def requested(options: argparse.Namespace, who: str) -> Request:
 
 def _run(options: argparse.Namespace) -> int:
     from ddptop.agent.client.acting.actor import who
+    from ddptop.agent.client.program import isolated
     from ddptop.agent.client.start import RequestError
-    from ddptop.agent.launcher import launcher
     from ddptop.trainers import CATALOGUE
     from ddptop.tui.cli.verbs import slurm
     from ddptop.tui.launch.launch import checked, command, launch
@@ -163,7 +163,7 @@ def _run(options: argparse.Namespace) -> int:
         return complain("launch: give one program: a name from `ddptop programs`, a script, or -m MODULE", 2)
     if options.program in CATALOGUE and {"-h", "--help"} & set(options.arguments):
         # Its options are its own to show, and need no group.
-        os.execv(sys.executable, [*launcher.isolated(CATALOGUE[options.program].module), "--help"])
+        os.execv(sys.executable, [*isolated(CATALOGUE[options.program].module), "--help"])
     # Before anything starts: what the dashboard could not work with is said now.
     settings = configured(options)
     request = requested(options, who("shell"))

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.harness import WAIT, started, until
 
-from ddptop.agent.client import start
+from ddptop.agent import text
+from ddptop.agent.client import start, state
 from ddptop.agent.client.acting import membership
 from ddptop.agent.end import processes
 from ddptop.agent.launcher import launcher, observers
@@ -38,29 +39,29 @@ SECRET = "hunter2-and-more"
 )  # fmt: skip
 def test_names_that_say_secret(name: str, expected: bool) -> None:
     """Whatever the case, and as a part of a longer word; words that only look alike are none."""
-    assert masking.is_secret(name, "a value") is expected
+    assert text.is_secret(name, "a value") is expected
 
 
 def test_numbers_of_tokens_are_no_secret() -> None:
     """`--max-tokens 512` stays readable."""
     words = ("--max-tokens", "512", "--max-tokens=4k", "--tokens", "abcdef", "--token", "512")
-    assert masking.masked_words(words) == (*words[:4], "***", "--token", "***")
+    assert text.masked_words(words) == (*words[:4], "***", "--token", "***")
 
 
 def test_command_lines_are_masked_word_by_word() -> None:
     """An option's value behind it or behind a sign of equality, and assignments; nothing else is touched."""
     words = ("--lr", "0.1", "--api-key=a=b", "--token", "abc", "wandb.api_key=x y", "--use-auth", "--seed", "1", "key")
     shown = ("--lr", "0.1", "--api-key=***", "--token", "***", "wandb.api_key=***", "--use-auth", "--seed", "1", "key")
-    assert masking.masked_words(words) == shown
-    assert masking.masked_words(("/data/keys/lr=1/train.py",)) == ("/data/keys/lr=1/train.py",)
+    assert text.masked_words(words) == shown
+    assert text.masked_words(("/data/keys/lr=1/train.py",)) == ("/data/keys/lr=1/train.py",)
 
 
 @given(st.lists(st.text(max_size=20) | st.sampled_from(["--token", "--key=x", "TOKEN=y", "-k"]), max_size=8))
 @settings(deadline=None, max_examples=200)
 def test_a_mask_is_masked_to_itself(words: list[str]) -> None:
     """A record that is read, changed and written again stays what it is; no word is lost."""
-    once = masking.masked_words(words)
-    assert masking.masked_words(once) == once
+    once = text.masked_words(words)
+    assert text.masked_words(once) == once
     assert len(once) == len(words)
 
 
@@ -194,7 +195,7 @@ def test_the_dialog_neither_shows_nor_keeps_secrets(tmp_path: Path, monkeypatch:
     assert SECRET not in form.command(draft, ())
     assert not form.problems(draft, ()).keys() & {"environment", "arguments"}
     assert remembered.remember(draft) is None
-    assert SECRET not in remembered.place().read_text()
+    assert SECRET not in state.place("launch.json").read_text()
     recalled, _ = remembered.recall()
     assert (recalled.launch["environment"], recalled.options["toy"]["--lr"]) == ("A=1 'API_KEY=***'", "0.1")
     assert form.problems(recalled, ()).keys() >= {"environment", "arguments"}

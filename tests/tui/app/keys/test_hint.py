@@ -24,20 +24,21 @@ SEE_WAITS = "press 4: see who waits"
 ALL_KEYS = "press ? for all keys"
 
 
-def hinting(shown: Frame, file: Path) -> DdptopApp:
-    """Return a dashboard with a hint that keeps its use in a file."""
-    return DdptopApp(StillSource(shown), clock=lambda: NOW, hint=FirstHint(file))
+def hinting(shown: Frame) -> DdptopApp:
+    """Return a dashboard with a hint."""
+    return DdptopApp(StillSource(shown), clock=lambda: NOW, hint=FirstHint())
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the use of the hint is kept; its folder is not there yet."""
-    return tmp_path / "state" / "hint-used"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state/ddptop/hint-used"
 
 
 def test_it_comes_with_the_first_verdict_or_after_half_a_minute(file: Path) -> None:
     """Not at the start and not at the end; a verdict on a single rank has nobody who waits."""
-    hint = FirstHint(file)
+    hint = FirstHint()
     run = frame()
 
     def text(shown: Frame, after: float) -> str:
@@ -59,7 +60,7 @@ def test_it_comes_with_the_first_verdict_or_after_half_a_minute(file: Path) -> N
 async def test_it_is_gone_once_a_key_that_it_may_name_was_pressed(file: Path, key: str) -> None:
     """In this dashboard and in the next ones; any other key leaves it there."""
     source = StillSource(verdict_frame())
-    app = DdptopApp(source, clock=lambda: NOW, hint=FirstHint(file))
+    app = DdptopApp(source, clock=lambda: NOW, hint=FirstHint())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: SEE_WAITS in seen(app), "the hint")
         await pilot.press("2")
@@ -72,13 +73,13 @@ async def test_it_is_gone_once_a_key_that_it_may_name_was_pressed(file: Path, ke
         await until(pilot, lambda: file.exists(), "remembered")
         await pilot.press("escape")
         await until(pilot, lambda: SEE_WAITS not in seen(app), "gone")
-    assert FirstHint(file).text(verdict_frame(), KEYS) == ""
+    assert FirstHint().text(verdict_frame(), KEYS) == ""
 
 
 async def test_a_view_that_is_shown_from_the_start_was_not_chosen(file: Path) -> None:
     """Settings that begin with the timeline are no sign that somebody has read the hint."""
     mine = Settings(look=Look(view="timeline"))
-    app = DdptopApp(StillSource(verdict_frame()), clock=lambda: NOW, settings=mine, hint=FirstHint(file))
+    app = DdptopApp(StillSource(verdict_frame()), clock=lambda: NOW, settings=mine, hint=FirstHint())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: SEE_WAITS in seen(app), "the hint")
         assert not file.exists()
@@ -104,14 +105,15 @@ def test_without_a_home_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_it_names_the_key_that_the_user_has(file: Path) -> None:
     """A moved key is told in its new place."""
     mine = Settings(keys={"view.timeline": "f9"})
-    app = DdptopApp(StillSource(verdict_frame()), clock=lambda: NOW, settings=mine, hint=FirstHint(file))
+    app = DdptopApp(StillSource(verdict_frame()), clock=lambda: NOW, settings=mine, hint=FirstHint())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "press f9: see who waits" in seen(app), "the hint")
 
 
-def test_a_place_that_cannot_be_written_ends_nothing() -> None:
+def test_a_place_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint is over for this dashboard all the same."""
-    hint = FirstHint(Path("/proc/nowhere/hint-used"))
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    hint = FirstHint()
     assert hint.text(verdict_frame(), KEYS) == SEE_WAITS
     hint.use("view.timeline")
     assert hint.text(verdict_frame(), KEYS) == ""
@@ -134,4 +136,4 @@ def test_pictures(snap_compare: Callable[..., bool], file: Path, size: str) -> N
     async def before(pilot: Pilot[None]) -> None:
         await settled(pilot)
 
-    assert snap_compare(hinting(verdict_frame(), file), terminal_size=SIZES[size], run_before=before)
+    assert snap_compare(hinting(verdict_frame()), terminal_size=SIZES[size], run_before=before)

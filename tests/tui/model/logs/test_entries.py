@@ -13,7 +13,7 @@ import pytest
 
 from ddptop.agent.client.logs.entries import Entries, Entry
 from ddptop.agent.client.logs.lines import Level, read_line
-from ddptop.agent.run.files.logfile import RawLine
+from ddptop.agent.client.logs.logfile import RawLine
 
 
 def put(text: str, rank: int | None = 0, seen: float | None = None) -> list[Entry]:

@@ -11,7 +11,7 @@ import pytest
 from support.values.hostile import PIECES, marks
 
 from ddptop.agent.client.logs.lines import Level, LogLine, read_line
-from ddptop.agent.run.files.logfile import RawLine
+from ddptop.agent.client.logs.logfile import RawLine
 
 pytestmark = pytest.mark.usefixtures("utc")
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from ddptop.agent.client.logs.entries import Entries
 from ddptop.agent.client.logs.lines import Level, read_line
+from ddptop.agent.client.logs.logfile import RawLine
 from ddptop.agent.client.logs.matching import ALL, Wanted, places
-from ddptop.agent.run.files.logfile import RawLine
 
 LINES = (
     b"plain", b"ERROR x", b"[W1123 03:50:12.25 x.cpp:1] Slow", b"E1123 03:50:12 1 x] y", b"WARNING: z", b"INFO epoch",

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ddptop.agent.client.logs.entries import Entries, Entry
 from ddptop.agent.client.logs.lines import read_line
+from ddptop.agent.client.logs.logfile import RawLine
 from ddptop.agent.client.logs.merging import AHEAD, merged, named
-from ddptop.agent.run.files.logfile import RawLine
 
 
 def log(texts: Sequence[str], rank: int, seen: Sequence[float] | None = None) -> list[Entry]:

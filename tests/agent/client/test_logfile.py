@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddptop.agent.client.logs.logfile import LogFile, RawLine
 from ddptop.agent.run.files import sparse
-from ddptop.agent.run.files.logfile import LogFile, RawLine
 
 
 def contents(lines: list[RawLine]) -> list[bytes]:
