@@ -85,10 +85,23 @@ class Intervals:
             else:
                 self._close(accusation, until if has_ceased else now_ns, now_ns)
         for accusation, finding in found.items():
-            if (known := self._open.get(accusation)) is None:
-                self._begin(accusation, finding, now_ns)
+            known = self._open.get(accusation)
+            if known is not None and 0 <= now_ns - known.renewed_ns < RENEWED_NS:
+                known.resumed_ns = None
+                continue
+            if known is None:
+                since_ns = max(0, min(max(finding.since_at_ns, self._until.get(accusation, 0)), now_ns))
+                named = {"number": self._next, "since_at_ns": since_ns, "said_at_ns": max(0, now_ns)}
+                self._next += 1
             else:
-                self._renew(known, finding, now_ns)
+                named = {name: getattr(known.verdict, name) for name in ("number", "since_at_ns", "said_at_ns")}
+            verdict = msgspec.structs.replace(finding, **named, generation=self.generation)
+            if known is None or (verdict != known.recorded and not 0 <= now_ns - known.recorded_ns < RECORDED_NS):
+                self._note(verdict)
+                recorded = verdict, now_ns
+            else:
+                recorded = known.recorded, known.recorded_ns
+            self._open[accusation] = _Open(verdict, now_ns, *recorded)
 
     def close(self, at_ns: int) -> None:
         """End all that go on, at this time or when they were looked at last."""
@@ -104,34 +117,6 @@ class Intervals:
     def verdicts(self) -> tuple[Verdict, ...]:
         """Those that go on, the one that matters most first: what ends the training, then what costs most of it."""
         return tuple(sorted((each.verdict for each in self._open.values()), key=_weight))
-
-    def _begin(self, accusation: Accusation, finding: Verdict, now_ns: int) -> None:
-        since = min(max(finding.since_at_ns, self._until.get(accusation, 0)), now_ns)
-        verdict = msgspec.structs.replace(
-            finding,
-            number=self._next,
-            since_at_ns=max(0, since),
-            said_at_ns=max(0, now_ns),
-            generation=self.generation,
-        )
-        self._next += 1
-        self._open[accusation] = _Open(verdict, now_ns, verdict, now_ns)
-        self._note(verdict)
-
-    def _renew(self, known: _Open, finding: Verdict, now_ns: int) -> None:
-        known.resumed_ns, before = None, known.verdict
-        if not 0 <= now_ns - known.renewed_ns < RENEWED_NS:
-            known.renewed_ns = now_ns
-            known.verdict = msgspec.structs.replace(
-                finding,
-                number=before.number,
-                since_at_ns=before.since_at_ns,
-                said_at_ns=before.said_at_ns,
-                generation=self.generation,
-            )
-        if known.verdict != known.recorded and not 0 <= now_ns - known.recorded_ns < RECORDED_NS:
-            known.recorded, known.recorded_ns = known.verdict, now_ns
-            self._note(known.verdict)
 
     def _close(self, accusation: Accusation, until_ns: int, now_ns: int) -> None:
         verdict = self._open.pop(accusation).verdict

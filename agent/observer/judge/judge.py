@@ -78,7 +78,8 @@ class Judge:
     def step(self, together: dict[int, wire.Step]) -> None:
         """Take in the records that all ranks of a small group made of one step, in the order of the steps."""
         self._heard_ns = max(self._heard_ns, *(record.end_at_ns for record in together.values()))
-        if self._judge.take(together):
+        if self._judge.evidence.take(together):
+            self._judge.deliberate()
             self._follow()
 
     def records(self, message: wire.Steps) -> None:
@@ -113,7 +114,8 @@ class Judge:
         self._heard_ns = max(self._heard_ns, message.end_at_ns)
         block = self._rounds.take(message)
         if block is not None:
-            self._judge.take_round(block)
+            self._judge.evidence.add(block)
+            self._judge.deliberate()
             self._follow()
             asked = self._detail.ranks
             self._detail.ask(*self._judge.suspects(MOST_SUSPECTS))

@@ -576,6 +576,8 @@ class Relay:
         if now >= self._second_at + late_s:
             # A little less than a second, so that the look a second from now finds it due.
             self._second_at = now + EVERY_S - PERIOD_S / 2
+            if self._judges and self.hosts.judges:
+                self._judge_run(time.time_ns())
             self._each_second()
 
     def _look_for_hang(self) -> None:
@@ -596,7 +598,6 @@ class Relay:
             self._listen_again()
         self._take_supervision()
         if self._judges and self.hosts.judges:
-            self._judge_run(time.time_ns())
             with self._wall("the budget"):
                 for rank, every in self._budget.turn():
                     # Its signs of life say whether it obeys.

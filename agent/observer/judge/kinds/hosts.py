@@ -94,7 +94,8 @@ class SlowHost:
             self._columns = columns
             self._judge = SlowRank(len(columns), self._span) if len(columns) > 1 else None
         if self._judge is not None:
-            self._judge.take_round(by_host(blocks[-1], columns))
+            self._judge.evidence.add(by_host(blocks[-1], columns))
+            self._judge.deliberate()
 
     @property
     def ceased_at_ns(self) -> int | None:

@@ -41,7 +41,7 @@ from ddptop.agent.observer.judge.kinds.suspects import (
 from ddptop.agent.observer.judge.kinds.turns import Turns
 from ddptop.agent.observer.judge.large import Detail
 from ddptop.agent.text import in_ms
-from ddptop.agent.wire import Step, Verdict
+from ddptop.agent.wire import Verdict
 
 CLEARLY: Final = 1.25
 """A suspicion replaces the present blame where its cost is so many times as high."""
@@ -92,8 +92,40 @@ class SlowRank:
         view = list(self.evidence.windows[blame.scale])
         found = self._found or suspect(blame.kind, blame.rank, view, self._span)
         assert found is not None
-        rhythm, since = self._rhythm(blame)
-        return _in_words(replace(blame, since_step=since), found, view[-self._span.windows :], rhythm)
+        rhythm, since_step = self._rhythm(blame)
+        view = view[-self._span.windows :]
+        kind, cost = blame.kind, found.cost
+        share = cost / max(_pace(blame, found, view), 1e-9)
+        amount = f"{in_ms(cost)} a step ({share:.0%})"
+        since = f"since step {since_step:,}"
+        more = None if blame.rank is None else more_work(view, blame.rank, cost)
+        if blame.kind == "slow_rank" and more is not None:
+            kind = "unequal_work"
+            text = f"rank {blame.rank} has more work, {more}: it holds the group back by {amount}, {since}"
+        elif blame.kind == "slow_rank":
+            where = place(blame.phase, backward_seen=sees_backward(view))
+            where = f"all phases, most in {where}" if blame.all_over else where
+            often = "" if rhythm is None else f", {in_ms(rhythm.ms)} every {rhythm.every} steps"
+            text = f"rank {blame.rank} holds the group back by {amount}: {where}{often}, {since}"
+        elif blame.kind == "unequal_work":
+            text = f"batch sizes differ between the ranks: waiting for the largest costs {amount}, {since}"
+        elif blame.kind == "input_bound":
+            text = f"all ranks wait for data: {amount}, {since}"
+        else:
+            text = f"communication bound: all ranks spend {amount} in collectives, {since}"
+        return Verdict(
+            0,
+            kind,
+            text,
+            blame.since_at_ns,
+            rank=blame.rank,
+            phase=blame.phase,
+            cost_ms=round(max(0.0, cost), 3),
+            share=round(min(max(0.0, share), MOST_SHARE), 4),
+            since_step=since_step,
+            confidence=round(found.confidence, 3),
+            every=None if rhythm is None else rhythm.every,
+        )
 
     @property
     def turns(self) -> Verdict | None:
@@ -114,19 +146,6 @@ class SlowRank:
         enough = len(view) >= self._span.windows
         return named_from(list(view), self._span) if enough and self._blame is None else None
 
-    def take(self, together: dict[int, Step]) -> bool:
-        """Take in the records that all ranks made of one step, in order; return whether there is a new block."""
-        if not self.evidence.take(together):
-            return False
-        self._turns.take(self.evidence.rows[-1])
-        self._deliberate()
-        return True
-
-    def take_round(self, block: Block) -> None:
-        """Take in what the ranks of a large group tell of one second."""
-        self.evidence.add(block)
-        self._deliberate()
-
     def suspects(self, most: int) -> tuple[list[int], list[int]]:
         """Return ranks that may be slow, or the one that is blamed alone, and as many ordinary ones or more."""
         view = self._views().get(1)
@@ -135,7 +154,10 @@ class SlowRank:
         blamed = None if self._blame is None else self._blame.rank
         return nearest(view[-self._span.windows :], most, blamed)
 
-    def _deliberate(self) -> None:
+    def deliberate(self) -> None:
+        """Find out who holds the group back, once for each new block of the evidence."""
+        if self.evidence.rows:
+            self._turns.take(self.evidence.rows[-1])
         views = self._views()
         if 1 not in views:
             return
@@ -244,41 +266,6 @@ def _pace(blame: _Blame, suspicion: Suspicion, view: Sequence[Block]) -> float:
 def sees_backward(view: Sequence[Block]) -> bool:
     """Say whether any rank has called `backward` in these blocks."""
     return any(block.phases[:, BACKWARD].any() for block in view)
-
-
-def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm: Rhythm | None) -> Verdict:
-    kind, cost = blame.kind, suspicion.cost
-    share = cost / max(_pace(blame, suspicion, view), 1e-9)
-    amount = f"{in_ms(cost)} a step ({share:.0%})"
-    since = f"since step {blame.since_step:,}"
-    more = None if blame.rank is None else more_work(view, blame.rank, cost)
-    if blame.kind == "slow_rank" and more is not None:
-        kind = "unequal_work"
-        text = f"rank {blame.rank} has more work, {more}: it holds the group back by {amount}, {since}"
-    elif blame.kind == "slow_rank":
-        where = place(blame.phase, backward_seen=sees_backward(view))
-        where = f"all phases, most in {where}" if blame.all_over else where
-        often = "" if rhythm is None else f", {in_ms(rhythm.ms)} every {rhythm.every} steps"
-        text = f"rank {blame.rank} holds the group back by {amount}: {where}{often}, {since}"
-    elif blame.kind == "unequal_work":
-        text = f"batch sizes differ between the ranks: waiting for the largest costs {amount}, {since}"
-    elif blame.kind == "input_bound":
-        text = f"all ranks wait for data: {amount}, {since}"
-    else:
-        text = f"communication bound: all ranks spend {amount} in collectives, {since}"
-    return Verdict(
-        0,
-        kind,
-        text,
-        blame.since_at_ns,
-        rank=blame.rank,
-        phase=blame.phase,
-        cost_ms=round(max(0.0, cost), 3),
-        share=round(min(max(0.0, share), MOST_SHARE), 4),
-        since_step=blame.since_step,
-        confidence=round(suspicion.confidence, 3),
-        every=None if rhythm is None else rhythm.every,
-    )
 
 
 LEAST: Final = 4
