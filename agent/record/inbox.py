@@ -1,7 +1,7 @@
 """What waits for the recorder's thread: a queue of bounded size between the network and the disk.
 
-While the disk is slow, steps are dropped and counted, and events stay up to a number of their own; the newest `Hello`
-and `Beat` of a rank, the newest of a verdict and the newest frames replace those before them.
+While the disk is slow, steps are dropped and counted, and so are the oldest events, of which as many stay as the file
+keeps; the newest `Hello` and `Beat` of a rank, the newest of a verdict and the newest frames replace those before them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from typing import Any, Final, NamedTuple
 
 from ddptop.agent import wire
 from ddptop.agent.record.recording import MOST_VERDICTS
+from ddptop.agent.record.ring import MOST_EVENTS
 from ddptop.agent.run.identity import Process
 
 MOST_BYTES: Final = 64 << 20
 """Bytes of messages that wait."""
 MOST: Final = 100_000
 """Messages that wait."""
-MOST_OWN: Final = 10_000
-"""Events of the observer itself that wait, among them what its commands tell."""
-MOST_EVENTS: Final = 50_000
-"""Events of ranks that wait, of which only the beginning of a flood is recorded anyway."""
 _EVENT_BYTES: Final = 600
 """An event is stored without its payload; its text has at most 400 characters."""
 
@@ -108,9 +105,8 @@ class Inbox:
         """By number."""
         self._frames: list[LastFrames] = []
         """At most one."""
+        self._events: deque[Own | Told] = deque()
         self._bytes = 0
-        self._events = 0
-        self._own = 0
 
     @property
     def bytes(self) -> int:
@@ -134,12 +130,8 @@ class Inbox:
                     self._latest[wire.Hello, message.rank, message.generation] = item
                     return True
                 if type(message) is wire.Event:
-                    if self._events >= MOST_EVENTS:
-                        self.dropped += 1
-                        return False
-                    self._events += 1
-                    item = Told(message, b"")
-                elif self._bytes + len(item.payload) > MOST_BYTES or len(self._items) >= MOST:
+                    return self._put_event(Told(message, b""))
+                if self._bytes + len(item.payload) > MOST_BYTES or len(self._items) >= MOST:
                     self.dropped += 1
                     return False
             elif isinstance(item, Judged):
@@ -151,15 +143,19 @@ class Inbox:
                 self._frames = [item]
                 return True
             elif isinstance(item, Own) and isinstance(item.message, wire.Event):
-                if self._own >= MOST_OWN:
-                    self.dropped += 1
-                    return False
-                self._own += 1
+                return self._put_event(item)
             elif isinstance(item, Asked) and len(self._items) >= MOST:
                 return False
             self._bytes += _size(item)
             self._items.append(item)
             return True
+
+    def _put_event(self, item: Own | Told) -> bool:
+        if len(self._events) >= MOST_EVENTS:
+            self._events.popleft()
+            self.dropped += 1
+        self._events.append(item)
+        return True
 
     def take(self, most: int) -> list[Item]:
         """Return the oldest items, of about `most` bytes; none where none wait."""
@@ -168,19 +164,19 @@ class Inbox:
             taken += self._frames
             self._latest, self._judged, self._frames = {}, {}, []
             size = 0
+            while self._events and size < most:
+                taken.append(self._events.popleft())
+                size += _EVENT_BYTES
+            size = 0
             while self._items and size < most:
                 item = self._items.popleft()
                 size += _size(item)
-                if isinstance(item, Told):
-                    self._events -= type(item.message) is wire.Event
-                elif isinstance(item, Own):
-                    self._own -= isinstance(item.message, wire.Event)
                 taken.append(item)
             self._bytes -= size
             return taken
 
     def __bool__(self) -> bool:
-        return bool(self._items or self._latest or self._judged or self._frames)
+        return bool(self._items or self._events or self._latest or self._judged or self._frames)
 
 
 def _size(item: Item) -> int:

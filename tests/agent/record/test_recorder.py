@@ -25,8 +25,9 @@ from ddptop.agent.observer.relay.intake import is_sound
 from ddptop.agent.record import recorder
 from ddptop.agent.record import recording as recording_file
 from ddptop.agent.record.history.rows import Rows
-from ddptop.agent.record.inbox import MOST_BYTES, MOST_OWN, Inbox, Judged, Own, Told
+from ddptop.agent.record.inbox import MOST_BYTES, Inbox, Judged, Own, Told
 from ddptop.agent.record.recorder import Recorder
+from ddptop.agent.record.ring import MOST_EVENTS
 from ddptop.agent.run.identity import Process
 
 HELLO = wire.Hello(wire.PROTOCOL, "r", "id", 0, 0, 1, 1, 0, "host", "p", "0", "3")
@@ -214,18 +215,22 @@ def test_a_slow_disk_costs_steps_and_no_event() -> None:
     assert inbox.has_room
 
 
-def test_what_the_observer_adds_is_bounded_too() -> None:
-    """While the disk hangs: of its own events the first stay, of each verdict the newest, and the last word."""
+def test_events_and_verdicts_are_bounded_too() -> None:
+    """While the disk hangs: the newest events stay, whoever says them; of each verdict the newest; the last word."""
     inbox, extra = Inbox(), 100
-    for number in range(MOST_OWN + extra):
-        assert inbox.put(Own(wire.Event(number, "x"))) == (number < MOST_OWN)
+    for number in range(MOST_EVENTS + extra):
+        event = wire.Event(number, "x")
+        assert inbox.put(Own(event) if number % 2 else Told(event, b"x"))
     for number in range(1_000):
         inbox.put(Judged(wire.Verdict(number % 2, "slow_rank", str(number), number)))
     last = Own(wire.Verdicts(1))
     assert inbox.put(last)
     items = inbox.take(MOST_BYTES)
     assert [item.verdict.text for item in items if isinstance(item, Judged)] == ["998", "999"]
-    assert len(items) == MOST_OWN + 2 + 1
+    assert len(items) == MOST_EVENTS + 2 + 1
+    oldest = items[2]
+    assert isinstance(oldest, Own | Told)
+    assert oldest.message == wire.Event(extra, "x")
     assert items[-1] is last
     assert inbox.dropped == extra
     assert not inbox
