@@ -34,7 +34,7 @@ class Listener:
         unread: int = wire.UNREAD,
     ) -> None:
         """Make the socket; it queues at most `unread` messages of each peer."""
-        self.socket = context.socket(zmq.SUB)
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.SUB)
         self.socket.linger = 0
         self.socket.maxmsgsize = wire.MAX_MESSAGE_BYTES
         self.socket.rcvhwm = unread

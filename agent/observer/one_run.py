@@ -90,7 +90,7 @@ class Observer:
         self._say = relay.events.say
         host = socket.gethostname()
         self._others = OtherEnds(host, relay.hosts)
-        self._orders = Orders(directory, relay.requests, relay.events, relay.ask, self._others, host)
+        self._orders = Orders(directory, relay.requests, relay.events, self._others, host)
         self._ends = RankEnds(directory, self._exits, self._orders, relay.events, self._others)
 
     def leave(self, *_: object) -> None:
@@ -123,7 +123,7 @@ class Observer:
         problem = self._begin(predecessor)
         while self._launcher is not None and not self._is_over():
             if (self._leaving or self._resized) and not self._orders.ending:
-                self._orders.actions.close()
+                self._relay.actions.close()
                 self._note_action()
                 self._abandon()
                 return
@@ -132,7 +132,8 @@ class Observer:
             self._note_exits()
             self._ends.turn()
             self._scheduler.turn(self._members.values())
-            self._orders.turn(self._run, self._relay.circumstances)
+            self._orders.turn(self._run)
+            self._relay.actions.is_killed = self._orders.killed_by is not None
             self._note_action()
             self._look_at_hosts()
             self._presence.tick()
@@ -210,12 +211,11 @@ class Observer:
         self._note_start()
         self._orders.resume_ending(self._run)
         if self._run.action:
-            self._orders.actions.note_left(self._run.action)
-            self._note_action()
+            self._relay.actions.note_left(self._run.action)
 
     def _note_action(self) -> None:
         """Have the record say which action is under way, where that has changed."""
-        if (action := self._orders.actions.under_way) != self._run.action:
+        if (action := self._relay.actions.under_way) != self._run.action:
             self._write(action=action)
 
     def _look_at_hosts(self) -> None:
@@ -380,7 +380,7 @@ class Observer:
         poller.register(self._relay.requests.arrived, zmq.POLLIN)
         for handle in self._exits.handles:
             poller.register(handle, zmq.POLLIN)
-        poller.poll(_TURN_WHILE_ENDING_MS if self._orders.is_busy else _QUIET_TURN_MS if self._is_quiet() else _TURN_MS)
+        poller.poll(_TURN_WHILE_ENDING_MS if self._orders.ending else _QUIET_TURN_MS if self._is_quiet() else _TURN_MS)
 
     def _is_quiet(self) -> bool:
         """Say whether all ranks are there, and nothing has to be looked for to be noticed."""
@@ -393,6 +393,7 @@ class Observer:
         )
 
     def _conclude(self, problem: str | None) -> None:
+        self._relay.actions.close()
         self._orders.await_parts()
         self._find_ranks()
         self._note_exits()
@@ -483,7 +484,7 @@ class Observer:
     @property
     def _supervision(self) -> Supervision:
         leader = None if self._launcher is None or self._launcher.is_over() else self._launcher.process
-        ends_at_ns, actions = self._scheduler.ends_at_ns, self._orders.actions
+        ends_at_ns, actions = self._scheduler.ends_at_ns, self._relay.actions
         return Supervision(
             state=self._state,
             cause=self._cause,

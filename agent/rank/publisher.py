@@ -19,6 +19,7 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.control.wakeup import WakeUp
 from ddptop.agent.rank.commands import answers
 from ddptop.agent.rank.commands.executing import Commanded, Executing
 from ddptop.agent.rank.hooks.batches import Batches
@@ -34,6 +35,8 @@ from ddptop.agent.run.files.private import seal
 
 PERIOD_S = 0.1
 BEAT_S = 1.0
+AWAITED_S = 0.2
+"""Seconds between two signs of life of a rank that is on its way to a hold: which collectives it waits in is shown."""
 SUMMARY_S = 1.0
 BATCH_S = 1.0
 _ENOUGH = 8
@@ -62,6 +65,16 @@ class Rank(Commanded, Protocol):
     @property
     def announced(self) -> tuple[int | None, int | None]:
         """Samples and tokens of a step, where its script has given them."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """One of `starting`, `running`, `paused`, `held`, `ended`."""
+        ...
+
+    @property
+    def checkpoints(self) -> bool:
+        """True where the script has registered a checkpoint function."""
         ...
 
     def beat(self, seq: int, refused: int) -> wire.Beat:
@@ -107,7 +120,7 @@ class Publisher:
         To free their pinned memory records an event on the stream that used it. If that one is captured, every later
         query of the event fails, and with it the script's own requests for pinned memory."""
         self._records_measured = False
-        self._published: tuple[str, int | None, int] | None = None
+        self._published: tuple[object, ...] | None = None
         self._beat_due = 0.0
         self._summary: bytes | None = None
         """The last summary, for new subscribers."""
@@ -118,6 +131,9 @@ class Publisher:
         self._batch_bytes = 0
         self._batch_due = 0.0
         self._addresses = (pub, cmd)
+        self._wake = WakeUp()
+        """Set where the training thread has come to a hold, or has done its work there."""
+        session.gate.news = self._wake.set
         self._context = zmq.Context()
         try:
             # XPUB announces each new subscriber, who gets `Hello` and `Beat` at once instead of a second later.
@@ -167,6 +183,7 @@ class Publisher:
         poller = zmq.Poller()
         poller.register(self._pub, zmq.POLLIN)
         poller.register(self._cmd, zmq.POLLIN)
+        poller.register(self._wake, zmq.POLLIN)
         due = time.monotonic()
         while not self._stop.is_set():
             try:
@@ -180,6 +197,9 @@ class Publisher:
                     self._session.diagnoses.looking.glance()
                 if self._cmd in ready:
                     self._obey()
+                if self._wake.fileno() in ready:
+                    self._wake.clear()
+                    self._send_news()
                 if self._pub in ready:
                     self._greet()
                 self._answers.send_more()
@@ -204,6 +224,7 @@ class Publisher:
         """Close the sockets, once the last message is sent or the linger is over, and remove their files."""
         with contextlib.suppress(Exception):
             self._context.destroy(linger=200)
+        self._wake.close()
         for address in self._addresses:
             with contextlib.suppress(OSError):
                 marks.owned(Path(address.removeprefix("ipc://"))).unlink(missing_ok=True)
@@ -223,7 +244,8 @@ class Publisher:
             with session.faults.noted("publishing a summary"):
                 self._send_summary()
         session.tick()
-        if self._situation() != self._published or time.monotonic() >= self._beat_due:
+        self._send_news()
+        if time.monotonic() >= self._beat_due:
             self._send_beat()
 
     def _send_steps(self) -> None:
@@ -326,17 +348,20 @@ class Publisher:
             event = wire.Event(time.time_ns(), change.text, self._session.rank, change.level)
             self._send(wire.TOPIC_EVENT, wire.encode(event))
 
-    def _situation(self) -> tuple[str, int | None, int]:
-        """Return what is published at once where it changes.
+    def _send_news(self) -> None:
+        """Publish at once that the state has changed, the hold, or how many steps are recorded."""
+        if self._situation() != self._published:
+            self._send_beat()
 
-        This is the state, the step at which a rank is held, and how many steps are recorded.
-        """
-        state = self._session.state
-        return state, self._session.gate.completed if state in wire.HELD else None, self._session.stamps.every
+    def _situation(self) -> tuple[object, ...]:
+        session, state = self._session, self._session.state
+        step = session.gate.completed if state in wire.HELD else None
+        return state, step, session.gate.holding(), session.stamps.every, session.checkpoints
 
     def _send_beat(self) -> None:
         self._published = self._situation()
-        self._beat_due = time.monotonic() + BEAT_S
+        hold = self._session.gate.holding()
+        self._beat_due = time.monotonic() + (BEAT_S if hold is None or hold.held else AWAITED_S)
         try:
             payload = wire.encode(self._session.beat(self._seq, self._refused))
         except Exception as error:
@@ -396,13 +421,9 @@ class Publisher:
             except (ValueError, wire.Unreadable):
                 self._refused += 1
                 continue
-            self._answer(peer, command)
-
-    def _answer(self, peer: bytes, command: wire.Command) -> None:
-        reply = self._executing.carry_out(peer, command)
-        if self._situation() != self._published:
+            reply = self._executing.carry_out(peer, command)
             # Before the reply: who asks for the state of the run next finds what was just reported here.
             with self._session.faults.noted("a sign of life"):
-                self._send_beat()
-        if reply is not None:
-            self._answers.reply(peer, wire.encode(reply))
+                self._send_news()
+            if reply is not None:
+                self._answers.reply(peer, wire.encode(reply))

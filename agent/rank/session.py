@@ -642,6 +642,8 @@ class Session:
             recorded_every=self.stamps.every,
             is_fixed=self._fixed_every is not None,
             steps_are=self.marks.steps_are,
+            hold=self.gate.holding(),
+            saved=self.gate.untold if isinstance(self.gate.untold, Saved) else None,
         )
 
     def _read_gauges(self) -> Reading:

@@ -39,7 +39,6 @@ from ddptop.agent.wire.answers import HistoryPart as HistoryPart
 from ddptop.agent.wire.answers import LogPiece as LogPiece
 from ddptop.agent.wire.answers import Parameters as Parameters
 from ddptop.agent.wire.answers import Reply as Reply
-from ddptop.agent.wire.answers import Saved as Saved
 from ddptop.agent.wire.checksums import MOST_MODULES as MOST_MODULES
 from ddptop.agent.wire.checksums import MOST_SUMS as MOST_SUMS
 from ddptop.agent.wire.checksums import Checksums as Checksums
@@ -69,6 +68,7 @@ from ddptop.agent.wire.commands import Fill as Fill
 from ddptop.agent.wire.commands import History as History
 from ddptop.agent.wire.commands import Hold as Hold
 from ddptop.agent.wire.commands import Inspect as Inspect
+from ddptop.agent.wire.commands import Keep as Keep
 from ddptop.agent.wire.commands import Kill as Kill
 from ddptop.agent.wire.commands import Look as Look
 from ddptop.agent.wire.commands import Memory as Memory
@@ -163,9 +163,11 @@ from ddptop.agent.wire.telemetry import EncodedSteps as EncodedSteps
 from ddptop.agent.wire.telemetry import Event as Event
 from ddptop.agent.wire.telemetry import Hang as Hang
 from ddptop.agent.wire.telemetry import Hello as Hello
+from ddptop.agent.wire.telemetry import Holding as Holding
 from ddptop.agent.wire.telemetry import Newest as Newest
 from ddptop.agent.wire.telemetry import NumberedSteps as NumberedSteps
 from ddptop.agent.wire.telemetry import Recorded as Recorded
+from ddptop.agent.wire.telemetry import Saved as Saved
 from ddptop.agent.wire.telemetry import Step as Step
 from ddptop.agent.wire.telemetry import Steps as Steps
 from ddptop.agent.wire.telemetry import Summary as Summary

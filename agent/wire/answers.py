@@ -62,16 +62,6 @@ class Parameters(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Why some tensors are not compared, a line each."""
 
 
-class Saved(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What came of a call of the script's checkpoint function."""
-
-    done: bool
-    text: Line
-    """The path that it returned, empty where it returned none; or the exception that it raised."""
-    took_ns: Moment
-    step: Count = 0
-
-
 class Reply(Message, frozen=True, tag="reply"):
     """The one answer to a command."""
 
@@ -82,19 +72,11 @@ class Reply(Message, frozen=True, tag="reply"):
     step: Count | None = None
     pending: bool = False
     """Ask again: the function of a `Save` or a part of a `Probe` still runs, the step of a `Check` is not made yet, or
-    too many others wait for the answer to a `Fill`. `Query`: such a function or part still runs."""
+    too many others wait for the answer to a `Fill`."""
     took_ns: Moment | None = None
     """`Save`: the time that the script's function took."""
-    kept: bool = False
-    """`Query`: the rank is held until `Resume`, without a lease."""
-    checkpoints: bool = False
-    """`Query`: the script has registered a checkpoint function."""
     timeout_s: Amount | None = None
     """`Query`: timeout of collectives in the default process group."""
-    outstanding: Count = 0
-    """`Query`: collectives that the rank has entered and not finished."""
-    limit: Count | None = None
-    """`Query`: the step at which the rank is held, or will be; None where it is free."""
     refusal: Name = ""
     """The kind of refusal, one of `agent.wire.refusals`; also of the reply in place of a rank that does not answer.
     Empty: no special one."""
@@ -118,8 +100,6 @@ class Reply(Message, frozen=True, tag="reply"):
     """`Probe`: one part of a probe, once it is done."""
     memory: MemoryUse | None = None
     """`Memory`: the census, once it is made."""
-    saved: Saved | None = None
-    """`Query`: the last checkpoint, where whoever has asked for it has not been told."""
 
 
 class Extent(Message, frozen=True, tag="extent"):

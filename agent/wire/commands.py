@@ -1,7 +1,7 @@
 """Commands to a rank or to the observer, each of them answered by one `Reply` of `answers`.
 
 Onlookers ask the observer for an action (`Act`, `Kill`); the observer alone sends the ranks what it consists of:
-`Hold`, `Commit`, `Advance`, `Resume`, `Save`, `Probe`, `End`.
+`Hold`, `Commit`, `Keep`, `Advance`, `Resume`, `Save`, `Probe`, `End`.  That a rank is held it says by its `Beat`.
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
@@ -32,16 +32,24 @@ class Hold(Message, frozen=True, tag="hold"):
 
 
 class Commit(Message, frozen=True, tag="commit"):
-    """Phase two: the rank is held at the boundary after `step`. Refused once the promise has lapsed.
+    """Phase two: the promise moves to `step`, and its lease is renewed. Refused once the promise has lapsed.
 
-    With a lease, the promise moves to `step` and is renewed: the group is held as long as
-    the observer renews it. Without a lease the hold lasts until `Resume`, whatever becomes of the observer.
+    The group is held as long as the observer repeats this.
     """
 
     id: Whole
     token: Label
     step: Count
-    lease_ms: Count = 0
+    lease_ms: Count = 4000
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
+class Keep(Message, frozen=True, tag="keep"):
+    """The hold lasts until `Resume`, whatever becomes of the observer. Refused once the promise has lapsed."""
+
+    id: Whole
+    token: Label
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
 
@@ -52,6 +60,8 @@ class Resume(Message, frozen=True, tag="resume"):
     id: Whole
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
+    token: Label | None = None
+    """End the lease of this action, and no other hold."""
 
 
 class Fill(Message, frozen=True, tag="fill"):
@@ -66,7 +76,7 @@ class Fill(Message, frozen=True, tag="fill"):
 
 
 class Query(Message, frozen=True, tag="query"):
-    """Ask for the state of the rank: `Reply.step` is the steps completed, `Reply.done` whether the rank is held."""
+    """Ask for `Reply.timeout_s`."""
 
     id: Whole
 
@@ -335,13 +345,13 @@ class History(Message, frozen=True, tag="history"):
     """Steps or seconds of a column at least."""
 
 
-Expiring = Hold | Commit | Resume | Advance | End | Save | Probe | Note | Act | Cancel | Kill
+Expiring = Hold | Commit | Keep | Resume | Advance | End | Save | Probe | Note | Act | Cancel | Kill
 """Commands with a deadline: refused after `until_ns`, by the clock of `agent.control.deadline`; None: no deadline.
 
 `asked_ns` is the time of sending, by the same clock.
 """
 
 Command = (
-    Hold | Commit | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | Note | History | Inspect
+    Hold | Commit | Keep | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | Note | History | Inspect
     | Look | Memory | Profile | ReadProfile | Probe | ReadLog | Check | RecordEvery | HostEnd | Conclude
 )  # fmt: skip

@@ -152,6 +152,31 @@ class Threads(msgspec.Struct, frozen=True, array_like=True, gc=False):
     known."""
 
 
+class Holding(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The hold of a rank at the end of a step, which it may still be on its way to."""
+
+    limit: Count
+    """That step."""
+    token: Label
+    """The action that holds the rank."""
+    held: bool
+    """True while the training thread waits there."""
+    kept: bool
+    """True where the hold lasts until `Resume`. False: it is under the lease of the action."""
+    busy: bool = False
+    """True while the training thread works there, as on a checkpoint."""
+
+
+class Saved(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What came of a call of the script's checkpoint function."""
+
+    done: bool
+    text: Line
+    """The path that it returned, empty where it returned none; or the exception that it raised."""
+    took_ns: Moment
+    step: Count = 0
+
+
 class Beat(Message, frozen=True, tag="beat"):
     """Sign of life of a rank, once a second and at every change of state; it does not mean progress."""
 
@@ -239,6 +264,10 @@ class Beat(Message, frozen=True, tag="beat"):
     """Collectives of one group since the heartbeat that first had this `step`; 0 where it has ceased to make any."""
     calls_in: Label = ""
     """That group: the one with most of them."""
+    hold: Holding | None = None
+    """None: no action holds the rank, or is about to."""
+    saved: Saved | None = None
+    """The last checkpoint, where whoever has asked for it has not read what came of it."""
 
 
 class Steps(Message, frozen=True, tag="steps"):

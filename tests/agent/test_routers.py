@@ -21,7 +21,6 @@ from support.values.messages import replies_of
 from ddptop.agent import wire
 from ddptop.agent.end import escalation
 from ddptop.agent.observer.actions.orders import Orders
-from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.rank.session import Session
@@ -29,8 +28,8 @@ from ddptop.agent.run.rundir import Run, RunDir
 
 RUN = Run("r", "of-the-router-tests", "p", (), 1, None, None, 1, True)
 KINDS = (
-    wire.Hold, wire.Commit, wire.Resume, wire.Fill, wire.Query, wire.Act, wire.Cancel, wire.Kill, wire.Advance,
-    wire.End, wire.Save, wire.Note, wire.Inspect,
+    wire.Hold, wire.Commit, wire.Keep, wire.Resume, wire.Fill, wire.Query, wire.Act, wire.Cancel, wire.Kill,
+    wire.Advance, wire.End, wire.Save, wire.Note, wire.Inspect,
 )  # fmt: skip
 ROUNDS = 300
 SEED = 7
@@ -98,7 +97,7 @@ def test_the_observer_answers_after_anything(
     monkeypatch.setattr(escalation, "find", lambda *_: [])
     told = SaidEvents()
     with relaying(directory) as relay:
-        orders = Orders(directory, relay.requests, told, lambda *_: None)
+        orders = Orders(directory, relay.requests, told)
         address = directory.address("observer", "cmd")
         rng = Random(SEED)
         with contextlib.ExitStack() as strangers:
@@ -108,10 +107,10 @@ def test_the_observer_answers_after_anything(
                 sockets.append(strangers.enter_context(stranger(context, address)))
                 for _ in range(20):
                     sockets[-1].send_multipart(frames_of(rng))
-                orders.turn(RUN, Circumstances())
+                orders.turn(RUN)
 
             def is_told() -> bool:
-                orders.turn(RUN, Circumstances())
+                orders.turn(RUN)
                 return "the last word" in told.texts
 
             with stranger(context, address) as newcomer:
@@ -163,7 +162,7 @@ def test_an_observer_that_has_let_go_of_the_run_refuses(directory: RunDir, reque
         wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0), wire.Kill(3, 0.0, signal=10),
         wire.Note(4, wire.Event(1, "x")),
     )  # fmt: skip
-    orders = Orders(directory, requests, told, lambda *_: None)
+    orders = Orders(directory, requests, told)
     orders.close()
     requests.put(b"later", wire.Kill(5, 0.0, who="ada"))
     assert [(reply.id, reply.done) for _, reply in replies_of(requests)] == [
@@ -178,7 +177,7 @@ def test_who_asks_for_the_kill_that_was_just_done_is_told_what_came_of_it(
 ) -> None:
     """A second kill of the whole, come while the run is put away, is answered with the outcome of the first."""
     put(requests, wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0))
-    orders = Orders(directory, requests, SaidEvents(), lambda *_: None)
+    orders = Orders(directory, requests, SaidEvents())
     orders._ending.outcome = escalation.Outcome(2, 0, survivors)
     orders.close()
     replies = {reply.id: reply for _, reply in replies_of(requests)}

@@ -99,6 +99,8 @@ class FakeRank:
 
     member: Member
     """Its record."""
+    hold: wire.Holding | None = None
+    """Nobody holds it."""
 
     def __init__(
         self,
@@ -195,6 +197,7 @@ class FakeRank:
                     backend="gloo",
                     total_steps=1_000_000,
                     mechanism="process-group hooks",
+                    hold=self.hold,
                 )
             ),
         )

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from ddptop.agent import wire
-from ddptop.agent.observer.actions.ahead import Ahead
+from ddptop.agent.observer.actions.action import Action, Turns, aside
+from ddptop.agent.observer.actions.diagnosis import Ahead
 from ddptop.agent.observer.judge.comparison import comparable, compare, left_aside, name_of, not_compared, sentence
 from ddptop.agent.text import ranks_in_spans
+
+
+def checksum(action: Action) -> Turns[wire.Parameters]:
+    """Return the parameters of all ranks at one step, compared.
+
+    Raises:
+        Refused: there is no such step, and why.
+    """
+    _, found = yield from Checksums().gather(action)
+    return (yield from aside(partial(compared, found)))
 
 
 class Checksums(Ahead[wire.Checksums]):

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
-from ddptop.agent.observer.actions.polled import PolledRanks
-from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.observer.actions.action import Action, Diagnosed, Turns, aside
+from ddptop.agent.observer.actions.diagnosis import OverSteps, check_room, chosen
 from ddptop.agent.observer.judge.growth import cause_of, sentence
 from ddptop.agent.record import diagnoses
-from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import ranks_in_spans
 from ddptop.agent.wire.diagnoses.kept import Censused, RankMemory
 from ddptop.agent.wire.refusals import Refused
@@ -48,34 +46,41 @@ class Censuses(OverSteps[wire.MemoryUse]):
         return f"looking at the memory over steps {first:,} to {last:,}: {ranks_in_spans(behind)} at step {step:,}"
 
 
-def memory(directory: RunDir, ranks: PolledRanks, command: wire.Act, growing: int | None, wait: Wait) -> Diagnosed:
+def memory(action: Action) -> Turns[Diagnosed]:
     """Take the censuses of some ranks, and keep them.
-
-    Args:
-        directory: of the run.
-        ranks: those of the run that live.
-        command: how many steps, and of which ranks.
-        growing: the rank whose memory grows by a verdict; None: there is none.
-        wait: where the action says what it waits for, and is cancelled.
 
     Raises:
         Refused: there are none, and why.
         Cancelled: the wait was cancelled.
         Hung: the run hangs.
     """
+    ranks, command, growing = action.ranks, action.command, action.circumstances.growing
     accused = None if growing is None else (growing,)
     ranks.ranks = chosen(ranks, command, accused, "no verdict says that the memory of a rank grows")
     if not 1 <= command.steps <= wire.MOST_CENSUS_STEPS:
         raise Refused(f"the memory is looked at over 1 to {wire.MOST_CENSUS_STEPS} steps")
-    check_room(directory.path, _FREE)
-    asked = Censuses(diagnoses.new(directory, "memory"), command.steps)
-    asked.most_ms = command.most_ms
-    with asked.whole(ranks):
-        _, found = asked.gather(ranks, wait)
-        each = (RankMemory(rank, ranks.hosts.get(rank, ""), sentence(use), use) for rank, use in sorted(found.items()))
-        census = Censused(directory.name, time.time(), growing, tuple(sorted(each, key=_growth, reverse=True)))
+
+    def begin() -> Censuses:
+        check_room(action.directory.path, _FREE)
+        asked = Censuses(diagnoses.new(action.directory, "memory"), command.steps)
+        asked.most_ms = command.most_ms
+        return asked
+
+    asked = yield from aside(begin)
+    return (yield from asked.whole(ranks, _censused(action, asked, growing)))
+
+
+def _censused(action: Action, asked: Censuses, growing: int | None) -> Turns[Diagnosed]:
+    _, found = yield from asked.gather(action)
+
+    def keep() -> Diagnosed:
+        hosts = action.ranks.hosts
+        each = (RankMemory(rank, hosts.get(rank, ""), sentence(use), use) for rank, use in sorted(found.items()))
+        census = Censused(action.directory.name, time.time(), growing, tuple(sorted(each, key=_growth, reverse=True)))
         diagnoses.write("memory", asked.folder, census)
-    return Diagnosed(asked.folder, census.finding)
+        return Diagnosed(asked.folder, census.finding)
+
+    return (yield from aside(keep))
 
 
 def _growth(each: RankMemory) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Commands to the observer, and the endings and signals that carry them out.
+"""Commands to the observer's main thread, and the endings and signals that carry them out.
 
 Each command is one message and gets one reply: done, or refused with the reason.  An ending
 takes seconds and runs in a thread, so that the run's state is published meanwhile.
@@ -25,14 +25,11 @@ from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.control.events import Events
 from ddptop.agent.end import escalation
-from ddptop.agent.observer.actions.actions import Actions
-from ddptop.agent.observer.actions.ranks import Ask
 from ddptop.agent.observer.end.run_ending import LADDER_S, READ_S, RunEnding, who
 from ddptop.agent.observer.hosts import questions
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.ends import OtherEnds
 from ddptop.agent.observer.hosts.questions import Answer, OtherHosts, Spread
-from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.service.requests import TOO_LATE, Requests
 from ddptop.agent.run import states
 from ddptop.agent.run.identity import boot
@@ -74,7 +71,6 @@ class Orders:
         directory: RunDir,
         requests: Requests,
         events: Events,
-        ask: Ask,
         others: OtherEnds | None = None,
         host: str | None = None,
     ) -> None:
@@ -84,7 +80,6 @@ class Orders:
             directory: of the run.
             requests: the commands, and the way back for replies.
             events: takes what is done, and by whom.
-            ask: sends each rank its command.
             others: the other hosts, and what they tell of the end of the run.
             host: the name of this host.
         """
@@ -96,8 +91,6 @@ class Orders:
         self._host = host or socket.gethostname()
         self._others = others or OtherEnds(self._host, OtherHosts())
         self._hosts = self._others.hosts
-        self.actions = Actions(directory, ask, requests, events, self._hosts)
-        """What all ranks do at a common step."""
         self._ending = RunEnding(directory, requests, self._others, self._host, events)
         self._signals: list[_Signalled] = []
         self._passed_on: list[_PassedOn] = []
@@ -107,11 +100,6 @@ class Orders:
     def ending(self) -> bool:
         """Say whether the run is being ended now."""
         return self._ending.is_going_on
-
-    @property
-    def is_busy(self) -> bool:
-        """Say whether something goes on of which everybody is to hear soon."""
-        return self.ending or bool(self.actions.under_way)
 
     @property
     def killed_by(self) -> str | None:
@@ -151,7 +139,7 @@ class Orders:
         """Note that another process ends the run, where the record says so: the deaths of its ranks are no failure."""
         self._ending.learn(run)
 
-    def turn(self, run: Run, circumstances: Circumstances) -> None:
+    def turn(self, run: Run) -> None:
         """Carry out the commands that have arrived."""
         for sender, command in self._requests.received():
             refusal = lateness(command) or self._obey(sender, command, run)
@@ -161,11 +149,9 @@ class Orders:
         self._ending.turn(run)
         self._answer_signals()
         self._answer_passed_on()
-        self.actions.turn(circumstances, settles=self.killed_by is None)
 
     def await_parts(self) -> None:
-        """Wait for the outcomes of the endings of single ranks and processes, and of an action."""
-        self.actions.close()
+        """Wait for the outcomes of the endings of single ranks and processes."""
         for thread in self._partial_endings:
             # The group ends right after its rank, and the thread may still be counting survivors.
             thread.join(_PATIENCE_S)
@@ -198,11 +184,6 @@ class Orders:
             case wire.Note():
                 self._events.add(command.event)
                 self._requests.reply(sender, wire.Reply(command.id, True, "told"))
-                return None
-            case wire.Act() | wire.Cancel():
-                if self.killed_by is not None:
-                    return "the run is being killed"
-                self.actions.obey(sender, command)
                 return None
             case wire.HostEnd() | wire.Conclude() if is_elsewhere(sender):
                 refusal = self._others.take(command)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.actions.controller import RENEW_S, Controller, Held
-from ddptop.agent.observer.actions.diagnosis import Diagnosed, check_room
-from ddptop.agent.observer.actions.polled import PolledRanks
-from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.observer.actions.action import NAP_S, Action, Diagnosed, Turns, aside
+from ddptop.agent.observer.actions.diagnosis import check_room
+from ddptop.agent.observer.actions.pause import RENEW_S, Held, hold, let_go, renew, undone
+from ddptop.agent.observer.actions.ranks import Ranks
 from ddptop.agent.observer.judge import probe as judge
 from ddptop.agent.record import diagnoses
-from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import plural, ranks_in_spans
 from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank, typical
 from ddptop.agent.wire.refusals import Refused
@@ -55,60 +55,64 @@ _MOST_AGAIN: Final = 8
 """Ranks, and connections, that are tried again."""
 
 
-def probe(directory: RunDir, ranks: PolledRanks, controller: Controller, wait: Wait) -> Diagnosed:
+def probe(action: Action) -> Turns[Diagnosed]:
     """Probe a run, and keep what was found.
-
-    Args:
-        directory: of the run.
-        ranks: those of the run that live.
-        controller: holds them.
-        wait: where the action says what it waits for, and is cancelled.
 
     Raises:
         Refused: there is no probe, and why; all ranks go on.
         Cancelled: the wait was cancelled.
         Hung: the run hangs.
     """
-    check_room(directory.path, _FREE)
-    with controller.hold("probe") as held:
-        began, wait.is_working = wait.clock(), True
-        found = Probe(directory.name, held.step, time.time())
-        found.ranks = [Rank(rank, ranks.hosts.get(rank, "")) for rank in sorted(ranks.ranks)]
-        parts = _Parts(ranks, held, controller, wait, found)
-        _own(parts)
-        _ranks_again(parts)
-        _messages(parts)
-        _connections_again(parts)
-        found.took_s = wait.clock() - began
-    judge.judge(found)
-    folder = diagnoses.new(directory, "probe")
-    diagnoses.write("probe", folder, found)
-    return Diagnosed(folder, found.sentences[0])
+    directory, ranks = action.directory, action.ranks
+    yield from aside(partial(check_room, directory.path, _FREE))
+    held = yield from hold(action)
+    found = Probe(directory.name, held.step, time.time())
+    found.ranks = [Rank(rank, ranks.hosts.get(rank, "")) for rank in sorted(ranks.ranks)]
+    yield from undone(action, held, _all(_Parts(action, held, found)))
+    yield from let_go(action, held)
+
+    def keep() -> Diagnosed:
+        judge.judge(found)
+        folder = diagnoses.new(directory, "probe")
+        diagnoses.write("probe", folder, found)
+        return Diagnosed(folder, found.sentences[0])
+
+    return (yield from aside(keep))
+
+
+def _all(parts: _Parts) -> Turns[None]:
+    began = parts.now
+    yield from _own(parts)
+    yield from _ranks_again(parts)
+    yield from _messages(parts)
+    yield from _connections_again(parts)
+    parts.found.took_s = parts.now - began
 
 
 class _Parts:
     """The parts of one probe, one after the other."""
 
-    def __init__(self, ranks: PolledRanks, held: Held, controller: Controller, wait: Wait, found: Probe) -> None:
+    def __init__(self, action: Action, held: Held, found: Probe) -> None:
         """Begin; after `MOST_S` no other part begins."""
         self.found = found
         self.of = {each.rank: each for each in found.ranks}
         """What is found of each rank."""
-        self.polled = ranks
+        self.ranks = action.ranks
         self.order = 0
         """Order of the matrices, 0 where there is no room for any."""
         self.stretch = 1.0
         """Time that a rank has taken alone by the planned one, the longest: on a busy machine it takes longer."""
-        self._held, self._controller, self._wait = held, controller, wait
+        action.is_working = True
+        self._held, self._action = held, action
         self._after = "the ranks stay paused" if held.was_paused else ""
-        self._until = wait.clock() + MOST_S
+        self._until = self.now + MOST_S
         self._number = 0
-        self._renew_at = wait.clock() + RENEW_S
+        self._renew_at = self.now + RENEW_S
 
     @property
     def now(self) -> float:
         """Seconds by the clock of the probe."""
-        return self._wait.clock()
+        return self._action.clock()
 
     @property
     def left_s(self) -> float:
@@ -135,7 +139,7 @@ class _Parts:
         closely: bool = False,
         files: bool = True,
         rounds: tuple[tuple[wire.Pair, ...], ...] = (),
-    ) -> dict[int, wire.Probed]:
+    ) -> Turns[dict[int, wire.Probed]]:
         """Have some ranks, or all, do a part, and return what each has found.
 
         Args:
@@ -149,23 +153,23 @@ class _Parts:
             Refused: a rank has ended, or is not held any more.
             Cancelled: the wait was cancelled.
         """
-        self._wait.check(self._after)
+        self._action.check(self._after)
         self._number += 1
-        self._wait.line = f"probing: {said}"
+        self._action.line = f"probing: {said}"
         command = wire.Probe(
             0, self._held.token, self._number, kind, ms=ms, size=size, closely=closely, files=files, rounds=rounds
         )
         pending = list(self.of if ranks is None else ranks)
         found: dict[int, wire.Probed] = {}
-        heard_at = self._wait.clock()
+        heard_at = self.now
         nap = takes_s
         while True:
-            replies = self.polled.gather(command, pending)
-            if gone := self.of.keys() - set(self.polled.ranks):
+            replies = yield from self.ranks.ask(command, pending)
+            if gone := self.of.keys() - set(self.ranks.ranks):
                 raise Refused(f"{ranks_in_spans(gone)} ended meanwhile")
             if len(replies) == len(pending):
-                heard_at = self._wait.clock()
-            elif self._wait.clock() - heard_at > _SILENT_S:
+                heard_at = self.now
+            elif self.now - heard_at > _SILENT_S:
                 raise Refused(f"{ranks_in_spans(set(pending) - set(replies))} did not answer within {_SILENT_S:.0f} s")
             for rank, reply in replies.items():
                 if reply.done and reply.probed is not None:
@@ -175,21 +179,15 @@ class _Parts:
             pending = [rank for rank in pending if rank not in found]
             if not pending:
                 return found
-            self._rest(nap)
-            nap = _NAP_S
-
-    def _rest(self, seconds: float) -> None:
-        """Sleep, renewing the lease and looking for a wish to cancel meanwhile."""
-        until = self._wait.clock() + seconds
-        while True:
-            self._wait.check(self._after)
-            if not self._held.was_paused and self._wait.clock() >= self._renew_at:
-                self._controller.renew(self._held.token, self._held.step)
-                self._renew_at = self._wait.clock() + RENEW_S
-            left = until - self._wait.clock()
-            if left <= 0:
-                return
-            self._wait.sleep(min(left, 0.1))
+            until, nap = self.now + nap, _NAP_S
+            while True:
+                self._action.check(self._after)
+                if not self._held.was_paused and self.now >= self._renew_at:
+                    renew(self._action, self._held)
+                    self._renew_at = self.now + RENEW_S
+                if (left_s := until - self.now) <= 0:
+                    break
+                yield min(left_s, NAP_S)
 
 
 def _by_host(ranks: Iterable[Rank]) -> list[list[int]]:
@@ -215,10 +213,10 @@ def _by_problem(done: Mapping[int, wire.Probed]) -> list[tuple[str, str]]:
     return [(problem, ranks_in_spans(ranks)) for problem, ranks in found.items()]
 
 
-def _own(parts: _Parts) -> None:
+def _own(parts: _Parts) -> Turns[None]:
     """Have each rank make its experiments alone, and all of them together."""
     found = parts.found
-    rooms = parts.do("room", "looking for room")
+    rooms = yield from parts.do("room", "looking for room")
     parts.order = order = min(each.order for each in rooms.values())
     if not order:
         lacking = ranks_in_spans(rank for rank, each in rooms.items() if not each.order)
@@ -232,7 +230,7 @@ def _own(parts: _Parts) -> None:
         if not parts.has_time(3 * takes_s, f"{missing} alone"):
             break
         said, began = f"{ranks_in_spans(turn)} alone", parts.now
-        done |= parts.do("own", said, turn, ms=ms, size=order, takes_s=takes_s)
+        done |= yield from parts.do("own", said, turn, ms=ms, size=order, takes_s=takes_s)
         parts.stretch = max(parts.stretch, (parts.now - began) / takes_s)
     for rank, probed in done.items():
         of_rank = parts.of[rank]
@@ -241,11 +239,12 @@ def _own(parts: _Parts) -> None:
     # Another look at a rank is worth more: two of two ranks without their files have to fit in, too.
     looks_s = judge.LEAST_AGAIN * 2 * (_EXPERIMENTS - 1) * _AGAIN_MS / 1e3
     if len(found.ranks) > 1 and parts.has_time(parts.stretch * (takes_s + looks_s), "all ranks together"):
-        for rank, probed in parts.do("own", "all ranks together", ms=ms, size=order, takes_s=takes_s).items():
+        together = yield from parts.do("own", "all ranks together", ms=ms, size=order, takes_s=takes_s)
+        for rank, probed in together.items():
             parts.of[rank].together = _made(probed)
 
 
-def _ranks_again(parts: _Parts) -> None:
+def _ranks_again(parts: _Parts) -> Turns[None]:
     """Have the ranks that look slow try again, each beside one that does not."""
     suspected = judge.suspected(parts.found)
     if len(suspected) > _MOST_AGAIN:
@@ -266,14 +265,16 @@ def _ranks_again(parts: _Parts) -> None:
             said = f"{ranks_in_spans(turn)} once more"
             # All threads of the machine are read for it, once: that takes its time, too.
             closely = time_ == 0
-            done = parts.do("own", said, turn, ms=ms, size=parts.order, closely=closely, files=files, takes_s=takes_s)
+            done = yield from parts.do(
+                "own", said, turn, ms=ms, size=parts.order, closely=closely, files=files, takes_s=takes_s
+            )
             for rank, probed in done.items():
                 parts.of[rank].again.append(_made(probed))
                 if closely:
                     parts.of[rank].facts = probed.facts
 
 
-def _connections_again(parts: _Parts) -> None:
+def _connections_again(parts: _Parts) -> Turns[None]:
     """Have the connections that look slow try again, each beside one that does not."""
     found = parts.found
     worst = judge.suspected_connections(found)[:_MOST_AGAIN]
@@ -285,7 +286,7 @@ def _connections_again(parts: _Parts) -> None:
     rounds = [[pair] for pair in sorted(pairs)]
     for _ in range(judge.LEAST_AGAIN):
         began = parts.now
-        for carried in _carried(parts, "slow connections once more", rounds, size):
+        for carried in (yield from _carried(parts, "slow connections once more", rounds, size)):
             if (connection := known.get((carried.sender, carried.receiver))) is not None:
                 # Another size than before, where connections of two kinds are tried.
                 large_s = [took * connection.size / carried.size for took in carried.large_s]
@@ -302,18 +303,18 @@ def _faster(one: list[float], other: list[float]) -> list[float]:
     return min((each for each in (one, other) if each), key=_median, default=[])
 
 
-def _messages(parts: _Parts) -> None:
+def _messages(parts: _Parts) -> Turns[None]:
     """Have the ranks send messages to each other, in pairs and all of them."""
     found = parts.found
     if len(found.ranks) < 2:
         return
-    if (reason := _mute(parts.polled)) is not None:
+    if (reason := (yield from _mute(parts.ranks))) is not None:
         found.left_out.append(f"messages between ranks: {reason}")
         return
     if not parts.has_time(3.0, "messages between ranks"):
         return
     within, between = _pairs(found)
-    quick = _carried(parts, "quick messages", [*within, *between], QUICK)
+    quick = yield from _carried(parts, "quick messages", [*within, *between], QUICK)
     largest = QUICK
     for rounds, said in ((within, "within hosts"), (between, "between hosts")):
         pairs = set(itertools.chain(*rounds))
@@ -331,12 +332,12 @@ def _messages(parts: _Parts) -> None:
         largest = max(largest, size)
         found.connections += [
             Connection(each.sender, each.receiver, each.size, list(each.large_s), list(each.small_s))
-            for each in _carried(parts, f"messages {said}", rounds, size)
+            for each in (yield from _carried(parts, f"messages {said}", rounds, size))
         ]
     if not parts.has_time(2.0, "messages of the whole group"):
         return
     found.large_size = min(largest, 4 << 20)
-    whole = parts.do("group", "messages of the whole group", size=found.large_size)
+    whole = yield from parts.do("group", "messages of the whole group", size=found.large_size)
     _note_problems(whole, found)
     # All wait for the slowest.
     for probed in whole.values():
@@ -344,9 +345,9 @@ def _messages(parts: _Parts) -> None:
         found.large_s = max(found.large_s, list(probed.large_s), key=_median)
 
 
-def _mute(ranks: PolledRanks) -> str | None:
+def _mute(ranks: Ranks) -> Turns[str | None]:
     """Return why the group of the script cannot be used now; None where it can."""
-    replies = ranks.gather(wire.Inspect(0, stacks=False))
+    replies = yield from ranks.ask(wire.Inspect(0, stacks=False))
     seen = {rank: reply.inspection for rank, reply in replies.items() if reply.inspection is not None}
     if len(seen) < len(ranks.ranks):
         return f"{ranks_in_spans(set(ranks.ranks) - set(seen))} did not say which calls are open"
@@ -390,9 +391,9 @@ def _pairs(found: Probe) -> tuple[list[list[wire.Pair]], list[list[wire.Pair]]]:
     return within, [[pair] for pair in pairs[:MOST_BETWEEN]]
 
 
-def _carried(parts: _Parts, said: str, rounds: Sequence[Sequence[wire.Pair]], size: int) -> list[wire.Carried]:
+def _carried(parts: _Parts, said: str, rounds: Sequence[Sequence[wire.Pair]], size: int) -> Turns[list[wire.Carried]]:
     """Have pairs send messages both ways, and return what each has received."""
-    done = parts.do("pairs", said, size=size, rounds=tuple(tuple(pairs) for pairs in rounds))
+    done = yield from parts.do("pairs", said, size=size, rounds=tuple(tuple(pairs) for pairs in rounds))
     _note_problems(done, parts.found)
     for rank, probed in done.items():
         if probed.facts is not None and probed.facts.resent is not None:

@@ -11,17 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.observer.actions.diagnosis import Diagnosed, OverSteps, check_room, chosen
-from ddptop.agent.observer.actions.polled import PolledRanks
-from ddptop.agent.observer.actions.wait import Wait
+from ddptop.agent.observer.actions.action import Action, Diagnosed, Turns, aside
+from ddptop.agent.observer.actions.diagnosis import OverSteps, check_room, chosen
 from ddptop.agent.record import diagnoses
 from ddptop.agent.record.profiles.parts import PARTS
 from ddptop.agent.run import hosts
-from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches.thresholds import Profile as Settings
 from ddptop.agent.text import clean_line, ranks_in_spans
 from ddptop.agent.wire.refusals import Refused
@@ -94,69 +93,69 @@ class OnVerdict:
         return wire.Act(0, "profile", UNASKED, culprit=True, steps=3)
 
 
-def profile(
-    directory: RunDir, ranks: PolledRanks, command: wire.Act, blamed: tuple[int, int] | None, wait: Wait
-) -> Diagnosed:
+def profile(action: Action) -> Turns[Diagnosed]:
     """Profile some ranks, and keep the profile.
-
-    Args:
-        directory: of the run.
-        ranks: those of the run that live.
-        command: how many steps, and of which ranks.
-        blamed: the rank that a verdict accuses, and an ordinary one; None: none is accused.
-        wait: where the action says what it waits for, and is cancelled.
 
     Raises:
         Refused: there is no profile, and why.
         Cancelled: the wait was cancelled.
         Hung: the run hangs.
     """
-    ranks.ranks = wanted = chosen(ranks, command, blamed, "no verdict accuses a rank")
+    command, blamed = action.command, action.circumstances.blamed
+    action.ranks.ranks = chosen(action.ranks, command, blamed, "no verdict accuses a rank")
     if not 1 <= command.steps <= wire.MOST_PROFILED:
         raise Refused(f"a profile has 1 to {wire.MOST_PROFILED} steps")
-    check_room(directory.path, _FREE)
-    asked = Profiles(diagnoses.new(directory, "profile"), command.steps)
-    with asked.whole(ranks):
-        boundary, traces = asked.gather(ranks, wait)
-        wait.tell("joining the traces")
-        culprit, peer = blamed if blamed is not None and set(blamed) <= set(wanted) else (None, None)
-        parts = _gathered(directory, ranks, asked, traces, wait)
-        said = {
-            "run": directory.name,
-            "steps": [boundary + 1, boundary + command.steps],
-            "asked": wanted,
-            "culprit": culprit,
-            "peer": peer,
-            "at": time.time(),
-            "unasked": command.who == UNASKED,
-            "ranks": parts,
-        }
-        (asked.folder / PARTS).write_text(json.dumps(said))
-        _join(asked.folder, wait)
-        made = diagnoses.read("profile", asked.folder)
-        assert made is not None
-    diagnoses.bound_profiles(directory)
+
+    def begin() -> Profiles:
+        check_room(action.directory.path, _FREE)
+        return Profiles(diagnoses.new(action.directory, "profile"), command.steps)
+
+    asked = yield from aside(begin)
+    made = yield from asked.whole(action.ranks, _profiled(action, asked, blamed))
+    yield from aside(partial(diagnoses.bound_profiles, action.directory))
+    return made
+
+
+def _profiled(action: Action, asked: Profiles, blamed: tuple[int, int] | None) -> Turns[Diagnosed]:
+    wanted = list(action.ranks.ranks)
+    boundary, traces = yield from asked.gather(action)
+    action.tell("joining the traces")
+    culprit, peer = blamed if blamed is not None and set(blamed) <= set(wanted) else (None, None)
+    parts = yield from _gathered(action, asked, traces)
+    said = {
+        "run": action.directory.name,
+        "steps": [boundary + 1, boundary + asked.steps],
+        "asked": wanted,
+        "culprit": culprit,
+        "peer": peer,
+        "at": time.time(),
+        "unasked": action.command.who == UNASKED,
+        "ranks": parts,
+    }
+    yield from aside(partial((asked.folder / PARTS).write_text, json.dumps(said)))
+    yield from _join(asked.folder, action)
+    made = yield from aside(partial(diagnoses.read, "profile", asked.folder))
+    assert made is not None
     return Diagnosed(asked.folder, next(iter(made.found.sentences), made.found.compared))
 
 
-def _gathered(
-    directory: RunDir, ranks: PolledRanks, asked: Profiles, traces: Mapping[int, wire.Profiled], wait: Wait
-) -> list[dict[str, object]]:
+def _gathered(action: Action, asked: Profiles, traces: Mapping[int, wire.Profiled]) -> Turns[list[dict[str, object]]]:
     """Bring the traces of other hosts here, and return what is said of each rank to the process that joins them."""
-    here = directory.members()
-    states = {rank: state for state in hosts.read_hosts(directory.path) for rank in state.ranks}
+    here = yield from aside(action.directory.members)
+    told = yield from aside(partial(hosts.read_hosts, action.directory.path))
+    states = {rank: state for state in told for rank in state.ranks}
     parts: list[dict[str, object]] = []
     for rank, trace in sorted(traces.items()):
         file = asked.folder / f"rank-{rank}.json.gz"
         if rank not in here:
-            _fetch(ranks, rank, asked.token, file, trace.size, wait)
+            yield from _fetch(action, rank, asked.token, file, trace.size)
         state = states.get(rank)
         phases = [
             [each.step, [[span.begin_ns, span.end_ns, span.phase] for span in each.phases]] for each in trace.steps
         ]
         parts.append({
             "rank": rank,
-            "host": ranks.hosts.get(rank, ""),
+            "host": action.ranks.hosts.get(rank, ""),
             # Times there are ahead by the offset.
             "offset_ns": -int((state.offset_ms or 0.0) * 1e6) if state is not None else 0,
             "error_ns": None if state is None or state.offset_error_ms is None else int(state.offset_error_ms * 1e6),
@@ -166,26 +165,27 @@ def _gathered(
     return parts
 
 
-def _fetch(ranks: PolledRanks, rank: int, token: str, file: Path, size: int, wait: Wait) -> None:
+def _fetch(action: Action, rank: int, token: str, file: Path, size: int) -> Turns[None]:
     """Copy the trace of a rank on another host, in pieces."""
+    ranks, offset = action.ranks, 0
     with open(file, "xb") as copy:
-        while copy.tell() <= min(size, wire.LARGEST_PROFILE):
-            wait.check()
-            question = wire.ReadProfile(0, token, copy.tell())
+        while offset <= min(size, wire.LARGEST_PROFILE):
+            action.check()
+            question = wire.ReadProfile(0, token, offset)
             # A link between hosts may lose an answer.
-            replies = ranks.gather(question, [rank]) or ranks.gather(question, [rank])
+            replies = (yield from ranks.ask(question, [rank])) or (yield from ranks.ask(question, [rank]))
             reply = replies.get(rank, _SILENT)
-            if reply.piece is None or reply.piece.offset != copy.tell():
+            if reply.piece is None or reply.piece.offset != offset:
                 raise Refused(f"rank {rank} does not hand over its trace: {reply.text}")
             if not reply.piece.content:
                 return
-            copy.write(reply.piece.content)
+            offset += yield from aside(partial(copy.write, reply.piece.content))
     raise Refused(f"rank {rank} hands over more than its trace")
 
 
-def _join(folder: Path, wait: Wait) -> None:
+def _join(folder: Path, action: Action) -> Turns[None]:
     command = [sys.executable, "-m", "ddptop.agent.record.profiles", str(folder)]
-    give_up = wait.clock() + JOIN_S
+    give_up = action.clock() + JOIN_S
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -196,10 +196,10 @@ def _join(folder: Path, wait: Wait) -> None:
         try:
             # Of what it says only a refusal's few lines, for which the pipe has room.
             while process.poll() is None:
-                wait.check()
-                if wait.clock() > give_up:
+                action.check()
+                if action.clock() > give_up:
                     raise Refused(f"the traces cannot be joined within {JOIN_S:.0f} s; profile fewer steps or ranks")
-                wait.sleep(0.05)
+                yield 0.05
         finally:
             process.kill()
         assert process.stderr is not None

@@ -1,117 +1,240 @@
-"""The live ranks of a run, as an action sees them: asked by the relay, known by the records of the run directory."""
+"""The ranks of an action: what they are asked, and what they say of themselves by their signs of life."""
 
 from __future__ import annotations
 
 import contextlib
-import queue
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.observer.actions.polled import PolledRanks
-from ddptop.agent.observer.service.requests import Replies
+from ddptop.agent.observer.hosts.questions import LINKED, OtherHosts
+from ddptop.agent.observer.model.run_model import RunModel
+from ddptop.agent.observer.service.forwarding import Forwarding
 from ddptop.agent.run import hosts
-from ddptop.agent.run.identity import may_live
-from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
+from ddptop.agent.run.identity import is_stopped, may_live
+from ddptop.agent.run.rundir import Run, RunDirError
 from ddptop.agent.text import clean_line, ranks_in_spans
+from ddptop.agent.wire import Beat, Reply
 from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.refusals import Refused, Unheard
 
+ANSWER_S: Final = 2.0
+"""A rank's agent answers within milliseconds, also while its training thread is busy."""
+INSIST_S: Final = 6.0
+"""Seconds in which every rank has to acknowledge what some of them may have done already."""
 _RECORDED_S: Final = 2.0
 """Seconds to wait for the record of a rank on a linked host: it is written once a second."""
+_REQUESTER: Final = b"actions"
+"""Stands for the observer itself among those who ask ranks."""
 
-Ask = Callable[[wire.Command, Collection[int], Replies], None]
-"""Sends these ranks a command; each reply comes into the queue."""
+Replies = Generator[float, None, dict[int, Reply]]
+"""A question to ranks, see `action.Turns`, which returns their replies."""
 
 
-class LiveRanks(PolledRanks):
-    """The live ranks of a run, for one action."""
+class AllEnded(Refused):
+    """No rank is left to be asked."""
 
-    def __init__(self, directory: RunDir, ask: Ask) -> None:
-        """Find them.
+
+class Ranks:
+    """The ranks of a run that have not ended, for one action."""
+
+    def __init__(
+        self,
+        model: RunModel,
+        others: OtherHosts,
+        forwarding: Forwarding,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Know none yet.
+
+        Args:
+            model: what the ranks say of themselves, and their records.
+            others: the other hosts of the run.
+            forwarding: the way to the ranks.
+            clock: monotonic, in seconds.
+            wall: seconds since the epoch.
+        """
+        self.ranks: list[int] = []
+        self.hosts: Mapping[int, str] = {}
+        """By rank, the name of its host."""
+        self.stopped_by = ""
+        """The author of a stop by which a rank has ended; empty where none has."""
+        self._model = model
+        self._others = others
+        self._forwarding = forwarding
+        self._clock = clock
+        self._wall = wall
+        self._give_up = clock() + _RECORDED_S
+
+    def find(self) -> bool:
+        """Find the ranks that live; return False where the record of one on a linked host has to come.
 
         Raises:
             Refused: the run is in a state in which not all of its ranks can be asked.
         """
-        run = directory.read()
+        self._look()
+        known, run = self._model.store.ranks, self._model.store.run
         if run.state in ENDED:
             raise Refused(f"run {run.run} is over ({run.state})")
-        here, members = _records(directory, run)
-        self._directory = directory
-        self._ask = ask
-        super().__init__(sorted(members.keys() - _departed(directory, members, here)))
+        members = {rank: each.member for rank, each in known.items() if each.member is not None}
+        if missing := [rank for rank in known if rank not in members]:
+            linked = {rank for host in self._others.hosts() if host.state == LINKED for rank in host.ranks}
+            if unheard := sorted(set(missing) - linked):
+                raise Refused(_missing(run, unheard, sum(not known[rank].far for rank in members)))
+            if self._clock() > self._give_up:
+                raise Refused(_starting(missing[0]))
+            return False
+        if any(is_stopped(member.process) for rank, member in members.items() if not known[rank].far):
+            raise Refused("its processes are frozen; resume it first")
+        gone = self.departed()
+        self.ranks = [rank for rank in sorted(members) if rank not in gone]
         self.hosts = {rank: member.host for rank, member in members.items()}
         self.stopped_by = next((by for each in members.values() if each.ended and (by := each.ended.stopped_by)), "")
-        """The author of a stop by which a rank has ended; empty where none has."""
         if not self.ranks:
             raise Refused(f"no rank of run {run.run} is alive; `ddptop status {run.run}` tells how it ended")
+        return True
 
-    def send(self, command: wire.Command, ranks: Collection[int], timeout_s: float) -> Mapping[int, wire.Reply]:
-        """Send these ranks a command and return the replies that come in time; ranks refuse the command after that.
-
-        A rank that does not answer is left out, also where the relay says so in its place.
-        """
-        found: Replies = queue.SimpleQueue()
-        give_up = time.monotonic() + timeout_s
-        self._ask(deadline.limited(command, timeout_s), ranks, found)
-        replies: dict[int, wire.Reply] = {}
-        with contextlib.suppress(queue.Empty):
-            for _ in ranks:
-                rank, reply = found.get(timeout=max(0.0, give_up - time.monotonic()))
-                if reply.refusal != Unheard.kind:
-                    replies[rank] = reply
-        # In one order, so that what is said of the same refusals is the same text.
-        return dict(sorted(replies.items()))
+    def _look(self) -> None:
+        # Removed under our eyes, what is known is all there is.
+        with contextlib.suppress(RunDirError):
+            self._model.look(at_once=True)
 
     def departed(self) -> set[int]:
         """Return the ranks whose script has ended or whose process is gone."""
-        here = self._directory.members()
-        members = {**hosts.far_members(self._directory.path), **here}
-        return {rank for rank in self.ranks if rank not in members} | _departed(self._directory, members, here)
+        self._look()
+        known, others = self._model.store.ranks, self._others.hosts()
+        if self._model.store.run.state in ENDED:
+            return set(known)
+        return {
+            rank
+            for rank, each in known.items()
+            if each.member is None
+            or each.member.ended is not None
+            or not (hosts.may_train(each.member, others) if each.far else may_live(each.member.process))
+        }
 
-    def unheard(self, ranks: Collection[int]) -> str:
+    def drop_departed(self) -> None:
+        """Leave out the ranks that have ended since; raises `AllEnded` where none is left."""
+        gone = self.departed()
+        self.ranks = [rank for rank in self.ranks if rank not in gone]
+        if not self.ranks:
+            raise AllEnded("every rank has ended meanwhile")
+
+    def remaining(self) -> list[int]:
+        """Return the ranks whose script has not ended."""
+        gone = self.departed()
+        return [rank for rank in self.ranks if rank not in gone]
+
+    # What they say
+
+    def beats(self) -> dict[int, Beat]:
+        """Return the newest sign of life of each rank that has given one."""
+        known = self._model.store.ranks
+        return {rank: beat for rank in self.ranks if (beat := known[rank].beat) is not None}
+
+    def standing(self) -> Generator[float, None, dict[int, Beat]]:
+        """Return the newest sign of life of each rank, once all were heard within the last seconds.
+
+        Raises:
+            Unheard: a rank that has not ended is not heard.
+        """
+        give_up, since = self._clock() + ANSWER_S, self._wall() - ANSWER_S
+        known = self._model.store.ranks
+        while True:
+            heard = [rank for rank in self.ranks if (known[rank].heard_at or 0.0) >= since and known[rank].beat]
+            if len(heard) == len(self.ranks):
+                return self.beats()
+            if self._clock() >= give_up:
+                self.drop_departed()
+                self.check_heard(heard)
+            yield max(0.0, give_up - self._clock())
+
+    # What they are asked
+
+    def tell(self, command: wire.Command) -> None:
+        """Tell all ranks something; nobody waits for their replies."""
+        command = deadline.limited(command, ANSWER_S)
+        for rank in self.ranks:
+            self._forwarding.forward(_REQUESTER, rank, command, lambda *_: None)
+
+    def ask(self, command: wire.Command, ranks: Collection[int] | None = None, timeout_s: float = ANSWER_S) -> Replies:
+        """Ask these ranks, or all, and return the replies that come in time; ranks that have ended since drop out.
+
+        A rank that does not answer is left out, also where the relay says so in its place.
+        """
+        asked = tuple(self.ranks if ranks is None else ranks)
+        replies: dict[int, Reply] = {}
+        silent: set[int] = set()
+
+        def take(_: bytes, rank: int, reply: Reply) -> None:
+            if reply.refusal == Unheard.kind:
+                silent.add(rank)
+            else:
+                replies[rank] = reply
+
+        command, give_up = deadline.limited(command, timeout_s), self._clock() + timeout_s
+        for rank in asked:
+            self._forwarding.forward(_REQUESTER, rank, command, take)
+        while len(replies) + len(silent) < len(asked) and (left_s := give_up - self._clock()) > 0:
+            yield left_s
+        if len(replies) < len(asked):
+            self.drop_departed()
+        # In one order, so that what is said of the same refusals is the same text.
+        return dict(sorted(replies.items()))
+
+    def ask_all(self, command: wire.Command) -> Replies:
+        """Ask all ranks and return their replies, refusals included.
+
+        Raises:
+            Unheard: a rank that has not ended does not answer.
+        """
+        replies = yield from self.ask(command)
+        self.check_heard(replies)
+        return replies
+
+    def insist(self, command: wire.Command) -> Replies:
+        """Ask all ranks, those again that do not answer, or refuse; return their replies, the last refusals included.
+
+        Raises:
+            Unheard: a rank that has not ended does not answer within `INSIST_S`.
+        """
+        replies = yield from self.ask(command)
+        for _ in range(int(INSIST_S / ANSWER_S) - 1):
+            # A refusal may be one of a command that came too late.
+            left = [rank for rank in self.ranks if rank not in replies or not replies[rank].done]
+            if not left:
+                break
+            replies |= yield from self.ask(command, left)
+        self.check_heard(replies)
+        return replies
+
+    def check(self, replies: Mapping[int, Reply]) -> None:
+        """Raise `Refused` where a rank has not answered, or refused."""
+        self.check_heard(replies)
+        for rank, reply in replies.items():
+            if not reply.done:
+                known = reply.text.startswith("already paused")
+                raise Refused(reply.text if known else f"rank {rank}: {reply.text}")
+
+    def check_heard(self, heard: Collection[int]) -> None:
+        """Raise `Unheard` where a rank is not among these."""
+        silent = [rank for rank in self.ranks if rank not in heard]
+        if silent:
+            if unheard := self._unheard(silent):
+                raise Unheard(f"{unheard}; an action is for all ranks or none: try again when it is heard")
+            said = f"{ranks_in_spans(silent)} did not answer within {ANSWER_S:.0f} s"
+            raise Unheard(f"{said}; `ddptop status` shows the state of each rank")
+
+    def _unheard(self, ranks: Collection[int]) -> str:
         """Say that nothing is heard of the hosts of these ranks; empty where that is not so of all of them."""
-        silent = [host for host in hosts.read_hosts(self._directory.path) if host.state in ("silent", "gone")]
+        silent = [host for host in self._others.hosts() if host.state in wire.UNHEARD]
         blamed = [host for host in silent if not set(host.ranks).isdisjoint(ranks)]
         if not set(ranks) <= {rank for host in blamed for rank in host.ranks}:
             return ""
         return f"{', '.join(clean_line(host.host, 60) for host in blamed[:3])} is not heard ({ranks_in_spans(ranks)})"
-
-
-def _departed(directory: RunDir, members: Mapping[int, Member], here: Collection[int]) -> set[int]:
-    """Return the ranks whose script has ended or whose process is gone, here or on another host."""
-    known = hosts.read_hosts(directory.path) if len(here) < len(members) else ()
-    with contextlib.suppress(RunDirError):
-        if directory.read().state in ENDED:
-            return set(members)
-
-    def lives(rank: int, member: Member) -> bool:
-        return may_live(member.process) if rank in here else hosts.may_train(member, known)
-
-    return {rank for rank, member in members.items() if member.ended is not None or not lives(rank, member)}
-
-
-def _records(directory: RunDir, run: Run) -> tuple[dict[int, Member], dict[int, Member]]:
-    """Return the records of the ranks on this host, and those of all ranks.
-
-    Raises:
-        Refused: a rank has no record, nor gets one in time where its host is linked.
-    """
-    give_up = time.monotonic() + _RECORDED_S
-    while True:
-        here = directory.members()
-        members = {**hosts.far_members(directory.path), **here}
-        missing = {rank for rank in range(run.world) if rank not in members}
-        if not missing:
-            return here, members
-        linked = {rank for host in hosts.read_hosts(directory.path) if host.state == "linked" for rank in host.ranks}
-        if unheard := sorted(missing - linked):
-            raise Refused(_missing(run, unheard, len(here)))
-        if time.monotonic() > give_up:
-            raise Refused(_starting(min(missing)))
-        time.sleep(0.05)
 
 
 def _missing(run: Run, ranks: list[int], here: int) -> str:

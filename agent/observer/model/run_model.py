@@ -123,14 +123,14 @@ class RunModel:
         """Have the next `look` and `survey` do it at once: somebody asks who may just have changed something."""
         self._look_due = self._survey_due = 0.0
 
-    def look(self) -> bool:
+    def look(self, *, at_once: bool = False) -> bool:
         """Read again what has changed in the directory, where that is due; return whether it was.
 
         Raises:
             RunDirError: there is no readable record of this run any more.
         """
         now = self._clock()
-        if now < self._look_due:
+        if now < self._look_due and not at_once:
             return False
         changed = self._look()
         # Many ranks that start have many records; what it takes to read them leaves time for others.

@@ -186,6 +186,15 @@ class Intake:
         return anew
 
     @property
+    def socket(self) -> zmq.Socket[bytes]:
+        """The socket on which all ranks publish."""
+        return self._all.socket
+
+    def hurry(self) -> None:
+        """Have the next look take in what has come of a large group, too."""
+        self._due = 0.0
+
+    @property
     def found(self) -> bool:
         """Say whether a rank was found."""
         return bool(self._addresses)

@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control.events import Events
+from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.hosts import sides
 from ddptop.agent.observer.hosts.common import CommonRecord, Newest
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere, is_elsewhere
@@ -41,7 +41,7 @@ from ddptop.agent.observer.service import service
 from ddptop.agent.observer.service.commands import Commands
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding
-from ddptop.agent.observer.service.requests import Replies, Requests
+from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.observer.service.service import Service
 from ddptop.agent.record import retention
 from ddptop.agent.record.budget import Budget
@@ -67,9 +67,8 @@ _FINISH_S: Final = 5.0
 _CLOSE_S: Final = 3.0
 _NEWS: Final = ("state", "ending", "cause", "action", "waiting")
 """Fields of the main thread's word of which a change is published at once."""
-_REQUESTER: Final = b"actions"
 _BUDGET: Final = b"budget"
-"""Stand for the observer itself among those who ask ranks."""
+"""Stands for the observer itself among those who ask ranks."""
 _OF_A_RANK: Final = ("slow_rank", "unequal_work", "no_core")
 """Kinds of verdicts that accuse one rank of being slow."""
 
@@ -102,8 +101,8 @@ class Relay:
         self.events = Events(self._wake)
         self.faults = 0
         self._world = run.world
+        self._is_large = run.world > EACH_RECORD
         self._following = Following()
-        self._asked: queue.SimpleQueue[tuple[wire.Command, Collection[int], Replies]] = queue.SimpleQueue()
         self.circumstances = Circumstances()
         """The circumstances of an action, as they are once a second; may be read from any thread."""
         self._supervision: Supervision | None = None
@@ -146,9 +145,14 @@ class Relay:
         self._reasons = Reasons(self._forwarding)
         self._suspects = Suspects(directory, self._fills, self._forwarding)
         self._budget = Budget(run.world)
+        self.actions = Actions(
+            directory, self._model, self._forwarding, self._service, self.events, self.hosts, self._wake,
+            self.requests.arrived,
+        )  # fmt: skip
+        """What all ranks do at a common step."""
         self._commands = Commands(
             directory, self._service, self.requests, self._forwarding, self._inspections, self._fills,
-            self._recorder, self.hosts,
+            self._recorder, self.actions, self.hosts,
         )  # fmt: skip
         self._hanging = Hanging(directory, run, self._inspections, self._recorder)
         self._newcomers: set[bytes] = set()
@@ -157,7 +161,7 @@ class Relay:
         self._intake = Intake(
             context, run.world, directory.owner, self._recorder, self._fills, self._model.store, self.events
         )
-        self._looked_at = self._second_at = 0.0
+        self._looked_at = self._second_at = self._held_at = 0.0
         self._has_more = False
         """There is more than the last look has taken in."""
         self._reported: set[str] = set()
@@ -203,11 +207,6 @@ class Relay:
             self._recorder.add(event)
             self._common.know(event)
             self._common.unshown.append(event)
-
-    def ask(self, command: wire.Command, ranks: Collection[int], replies: Replies) -> None:
-        """Send these ranks a command; may be called from any thread."""
-        self._asked.put((command, ranks, replies))
-        self._wake.set()
 
     def supervise(self, supervision: Supervision) -> None:
         """Take in the run as the main thread sees it; a change of its state is published at once."""
@@ -280,6 +279,8 @@ class Relay:
     def _wait(self, poller: zmq.Poller) -> None:
         # Of an answer under way the parts are taken as they come, as far as there is room.
         reading = [*self._fills.sockets(), *self.hosts.sockets()]
+        if self._forwarding.is_holding and not self._is_large:
+            reading.append(self._intake.socket)
         for socket in reading:
             poller.register(socket, zmq.POLLIN)
         try:
@@ -289,8 +290,10 @@ class Relay:
                 poller.unregister(socket)
 
     def _pause_s(self) -> float:
-        parts = (self._service, self._forwarding, self._inspections, self.hosts)
+        parts = (self._service, self._forwarding, self._inspections, self.hosts, self.actions)
         due = min(self._due(), self._greeted_at + PERIOD_S if self._newcomers else math.inf)
+        if self._is_large and self._forwarding.is_holding:
+            due = min(due, self._held_at + PERIOD_S)
         pauses = [due - time.monotonic(), *(part.pause_s for part in parts)]
         return max(0.0, min(pause for pause in pauses if pause is not None))
 
@@ -304,9 +307,10 @@ class Relay:
             ("replies", self._send_replies),
             ("commands", self._commands.obey),
             ("questions about the history", self._look_back),
-            ("actions", self._ask_ranks),
             ("answers of ranks", self._forwarding.take),
             ("records of ranks", self._fills.take),
+            ("ranks that come to a hold", self._look_at_holds),
+            ("actions", self.actions.turn),
             ("newcomers", self._greet),
         ):
             with self._wall(name):
@@ -375,7 +379,7 @@ class Relay:
             with self._wall("news of other hosts"):
                 self._take_news(news)
         self._show_common()
-        self._intake.wants_steps = self._world > EACH_RECORD or self._service.repeats(wire.Steps)
+        self._intake.wants_steps = self._is_large or self._service.repeats(wire.Steps)
         self._hanging.unheard = self.hosts.unheard
         judge = self._judge if self.hosts.judges else None
         before, self._model.store.judge = self._model.store.judge, judge
@@ -459,16 +463,27 @@ class Relay:
         self._hanging.lose(rank)
         self.hosts.lose(rank)
 
-    def _ask_ranks(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                command, ranks, replies = self._asked.get_nowait()
-                for rank in ranks:
-                    self._forwarding.forward(_REQUESTER, rank, command, lambda _, *answer, to=replies: to.put(answer))
+    def _look_at_holds(self) -> None:
+        """Take in at once that ranks come to a hold; of a large group ten times a second, also for other hosts."""
+        now = time.monotonic()
+        if not (self._forwarding.is_holding or self.actions.under_way):
+            return
+        if self._is_large and now < self._held_at + PERIOD_S:
+            return
+        self._held_at = now
+        self._intake.hurry()
+        self._take_in()
+        if self._is_large:
+            self._repeat_newest()
+
+    def _repeat_newest(self) -> None:
+        if self._service.wants(wire.TOPIC_NEWEST):
+            for payload in self._newest.changes():
+                self._service.publish(wire.TOPIC_NEWEST, payload)
 
     def _greet(self) -> None:
         new = self._service.read_subscriptions()
-        self._intake.wants_steps = self._world > EACH_RECORD or self._service.repeats(wire.Steps)
+        self._intake.wants_steps = self._is_large or self._service.repeats(wire.Steps)
         if not self.hosts.subscribe_up(new):
             self._newcomers |= new
         now = time.monotonic()
@@ -603,10 +618,10 @@ class Relay:
                     # Its signs of life say whether it obeys.
                     self._forwarding.forward(_BUDGET, rank, wire.RecordEvery(0, every), lambda *_: None)
         self._note_circumstances()
-        if self._world > EACH_RECORD:
-            if self._service.wants(wire.TOPIC_NEWEST):
-                for payload in self._newest.changes():
-                    self._service.publish(wire.TOPIC_NEWEST, payload)
+        with self._wall("actions"):
+            self.actions.each_second(self.circumstances)
+        if self._is_large:
+            self._repeat_newest()
             wanted = self._service.ranks_wanted() | self._suspects.ask(self._model.store.judge)
             self.hosts.look_at(wanted)
             self._model.store.watch(wanted)

@@ -1,7 +1,7 @@
 """Commands of onlookers: to single ranks, for their earlier records, to the history, and to the observer itself.
 
 A command to a rank is passed on, one for records becomes a question of its own, and where a rank stands is told also
-of one that does not answer; the observer's main thread carries out the commands for the run.
+of one that does not answer.  What all ranks are to do is begun here; the observer's main thread ends runs and ranks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.deadline import lateness
+from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.role import LinkedHosts
 from ddptop.agent.observer.inspection.inspections import Inspections
@@ -28,6 +29,8 @@ from ddptop.agent.run.rundir import RunDir
 _OBEY_S: Final = 0.02
 """Seconds for commands in one turn; the others wait in their socket."""
 
+_OF_HEAD: Final = (wire.History, wire.Act, wire.Cancel)
+"""What is not for a rank, and is the head's to answer."""
 _BEHIND: Final = 4 << 20
 """Bytes that may have been added to a log since it was asked for last; of more, all but the tail is passed over."""
 
@@ -63,6 +66,7 @@ class Commands:
         inspections: Inspections,
         fills: Fills,
         recorder: Recorder,
+        actions: Actions,
         hosts: LinkedHosts,
     ) -> None:
         """Prepare.
@@ -75,6 +79,7 @@ class Commands:
             inspections: asks the ranks where they stand.
             fills: asks them for their earlier records.
             recorder: answers questions for the history.
+            actions: carries out what all ranks are to do.
             hosts: the other hosts; the head answers where this one is linked to it.
         """
         self._directory = directory
@@ -84,6 +89,7 @@ class Commands:
         self._inspections = inspections
         self._fills = fills
         self._recorder = recorder
+        self._actions = actions
         self._hosts = hosts
         self._queries: list[tuple[bytes, wire.History]] = []
 
@@ -113,10 +119,15 @@ class Commands:
             return
         if is_elsewhere(requester):
             command = deadline.arriving(command, ahead_s)
-        elif (rank is not None or isinstance(command, wire.History)) and self._hosts.pass_up(requester, rank, command):
+        elif (rank is not None or isinstance(command, _OF_HEAD)) and self._hosts.pass_up(requester, rank, command):
             return
         if rank is not None:
             self._pass_on(requester, rank, command, payload)
+        elif isinstance(command, wire.Act | wire.Cancel):
+            if (late := lateness(command)) is None:
+                self._actions.obey(requester, command)
+            else:
+                self._service.send(requester, wire.encode(wire.Reply(command.id, False, late)))
         elif not isinstance(command, wire.History):
             self._requests.put(requester, command)
         elif self._service.has_room(requester):

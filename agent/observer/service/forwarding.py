@@ -41,6 +41,10 @@ _MOST_A_TURN: Final = 1_000
 
 ELSEWHERE_S: Final = 1.0
 """Seconds more for a rank on another host."""
+HOLDS_S: Final = 3.0
+"""Seconds after a command for a hold in which its rank may come to it; the command is repeated as long as it has not.
+"""
+_HOLDING: Final = (wire.Hold, wire.Commit, wire.Keep, wire.Advance, wire.Resume, wire.Save)
 
 
 Answer = Callable[[bytes, int, wire.Reply], object]
@@ -78,6 +82,7 @@ class Forwarding:
         self._under_way: dict[int, _UnderWay] = {}
         self._counts: dict[bytes, int] = {}
         """By requester, its commands that are under way; those of all requesters of another host are one's."""
+        self._holds_until = 0.0
         self._due = math.inf
         """When the next of them has to be answered, or before that."""
         self._number = 0
@@ -123,6 +128,8 @@ class Forwarding:
         """
         answer = answer or self._answer
         who = host_of(requester)
+        if isinstance(command, _HOLDING):
+            self._holds_until = time.monotonic() + HOLDS_S
         if len(self._under_way) >= MOST or self._counts.get(who, 0) >= EACH:
             answer(requester, rank, wire.Reply(command.id, False, "too many commands wait; ask again"))
             return
@@ -134,6 +141,11 @@ class Forwarding:
         give_up = time.monotonic() + self._patience_s(rank, command)
         self._under_way[self._number] = _UnderWay(requester, command.id, rank, give_up, answer)
         self._due = min(self._due, give_up)
+
+    @property
+    def is_holding(self) -> bool:
+        """True while a rank may come to a hold, or leave one: what it says of that is awaited."""
+        return time.monotonic() < self._holds_until
 
     def _send(self, rank: int, command: wire.Command) -> bool:
         if isinstance(command, wire.ReadLog):

@@ -21,9 +21,6 @@ MOST: Final = 1_000
 TOO_LATE: Final = "not done: the run is over, or its observer leaves it; look, and ask again where it is still there"
 _TOO_MANY: Final = "not done: too many others wait; ask again"
 
-Replies = queue.SimpleQueue[tuple[int, wire.Reply]]
-"""The replies of ranks to the observer itself, each with its rank."""
-
 
 class Requests:
     """Two queues: the commands that have arrived, and the answers of other threads than the relay's."""

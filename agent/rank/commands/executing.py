@@ -36,21 +36,6 @@ class Commanded(Protocol):
     timeout_s: float | None
     """Timeout of collectives in the default process group."""
 
-    @property
-    def outstanding(self) -> int:
-        """Collectives that the rank has entered and not finished."""
-        ...
-
-    @property
-    def state(self) -> str:
-        """One of `starting`, `running`, `paused`, `held`, `ended`."""
-        ...
-
-    @property
-    def checkpoints(self) -> bool:
-        """True where the script has registered a checkpoint function."""
-        ...
-
     def inspect(self, *, stacks: bool) -> wire.Inspection:
         """Return where the rank stands."""
         ...
@@ -92,15 +77,93 @@ class Executing:
 
     def carry_out(self, peer: bytes, command: wire.Command) -> wire.Reply | None:
         """Carry out a command, or refuse it; return the reply, None where the reply comes later."""
+        session, diagnoses = self._session, self._session.diagnoses
+        gate = session.gate
         try:
-            if (late := lateness(command)) is not None:
-                self._publish_late(command, late)
-                raise GateError(late)
-            return self._execute(peer, command)
+            if (too_late := lateness(command)) is not None:
+                self._publish_late(command, too_late)
+                raise GateError(too_late)
+            match command:
+                case wire.Hold(id, token, lease_ms):
+                    step = gate.promise(token, min(lease_ms, 60_000) / 1000)
+                    return wire.Reply(id, True, f"will not pass step {step:,}", step)
+                case wire.Commit(id, token, step, lease_ms):
+                    gate.commit(token, step, min(lease_ms, 60_000) / 1000)
+                    return wire.Reply(id, True, f"will hold at step {step:,}", step)
+                case wire.Advance(id, step):
+                    gate.advance(step)
+                    return wire.Reply(id, True, f"will hold at step {step:,}", step)
+                case wire.Keep(id, token):
+                    gate.keep(token)
+                    return wire.Reply(id, True, "kept", gate.completed)
+                case wire.Resume(id, token=token):
+                    was = gate.limit
+                    gate.resume(token)
+                    return wire.Reply(id, True, "goes on" if was is not None else "was not paused", gate.completed)
+                case wire.End(id, who):
+                    gate.end(who)
+                    return wire.Reply(id, True, "ends", gate.completed)
+                case wire.Save(id, token):
+                    saved = session.save(token)
+                    if saved is None:
+                        return wire.Reply(id, False, "saving", gate.completed, pending=True)
+                    return wire.Reply(id, saved.done, saved.text, gate.completed, took_ns=saved.took_ns)
+                case wire.Probe(id):
+                    probed = diagnoses.probe(command, session.device)
+                    if probed is None:
+                        return wire.Reply(id, False, "probing", gate.completed, pending=True)
+                    return wire.Reply(id, True, "", gate.completed, probed=probed)
+                case wire.Query(id):
+                    return wire.Reply(id, True, "", gate.completed, timeout_s=session.timeout_s)
+                case wire.Fill(id, first_seq, limit, earlier):
+                    found = self._history.since(first_seq, limit, earlier)
+                    if self._answers.begin(peer, found, wire.Reply(id, True, "", gate.completed)):
+                        return None
+                    return wire.Reply(id, False, "it answers too many others now; ask again", gate.completed)
+                case wire.Note(id, event):
+                    self._publish(wire.TOPIC_EVENT, wire.encode(event))
+                    return wire.Reply(id, True, "told", gate.completed)
+                case wire.Kill(id) | wire.Act(id) | wire.Cancel(id):
+                    return wire.Reply(id, False, "a rank does not act on the group; ask the observer")
+                case wire.Inspect(id, stacks):
+                    return wire.Reply(id, True, "", gate.completed, inspection=session.inspect(stacks=stacks))
+                case wire.Profile(id, token=token, cancelled=True):
+                    diagnoses.profiling.cancel(token)
+                    return wire.Reply(id, True, "", gate.completed)
+                case wire.Profile(id, first=first, steps=steps):
+                    diagnoses.counting.ask(first + steps - 1)
+                    return self._ahead(id, first, "profiling", "profiled", partial(diagnoses.profiling.ask, command))
+                case wire.Memory(id, token=token, cancelled=True):
+                    diagnoses.censuses.cancel(token)
+                    return wire.Reply(id, True, "", gate.completed)
+                case wire.Memory(id, first=first):
+                    return self._ahead(id, first, "counting", "memory", partial(diagnoses.censuses.ask, command))
+                case wire.ReadProfile(id, token, offset):
+                    piece = diagnoses.profiling.read(token, offset)
+                    return wire.Reply(id, piece is not None, "" if piece else "there is no such trace", piece=piece)
+                case wire.Look(id, token, modules):
+                    looks = diagnoses.looking.ask(token, modules=modules)
+                    if looks is None:
+                        return wire.Reply(id, False, "looking", gate.completed, pending=True)
+                    return wire.Reply(id, True, "", gate.completed, looks=looks)
+                case wire.RecordEvery(id, every):
+                    refusal = session.record_every(every)
+                    return wire.Reply(id, refusal is None, refusal or f"records one step in {every}", gate.completed)
+                case wire.Check(id, step):
+                    # Before it is asked for: the training thread may have passed the step since.
+                    self._send_checksums()
+                    waits = f"has not made step {step:,} yet"
+                    return self._ahead(id, step, waits, "checksums", partial(session.checks.ask, step))
+                case wire.History(id):
+                    return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
+                case wire.ReadLog(id):
+                    return wire.Reply(id, False, "a rank does not read its own log; ask the observer")
+                case wire.HostEnd(id) | wire.Conclude(id):
+                    return wire.Reply(id, False, "this is between observers")
         except GateError as refusal:
-            return wire.Reply(command.id, False, str(refusal), self._session.gate.completed)
+            return wire.Reply(command.id, False, str(refusal), gate.completed)
         except Exception as error:
-            self._session.faults.note("a command", error)
+            session.faults.note("a command", error)
             return wire.Reply(command.id, False, f"the agent could not: {describe(error)}")
 
     def _publish_late(self, command: wire.Command, late: str) -> None:
@@ -109,104 +172,6 @@ class Executing:
         if not isinstance(command, wire.Note):
             event = wire.Event(time.time_ns(), f"{kind} {late}", self._session.rank, "warning", kind)
             self._publish(wire.TOPIC_EVENT, wire.encode(event))
-
-    def _outstanding(self) -> int:
-        """Return the collectives in progress; 0 where that cannot be read: a failed device raises at each question."""
-        try:
-            return self._session.outstanding
-        except Exception as error:
-            self._session.faults.note("counting collectives in progress", error)
-            return 0
-
-    def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply | None:
-        session, diagnoses = self._session, self._session.diagnoses
-        gate = session.gate
-        match command:
-            case wire.Hold(id, token, lease_ms):
-                step = gate.promise(token, min(lease_ms, 60_000) / 1000)
-                return wire.Reply(id, True, f"will not pass step {step:,}", step)
-            case wire.Commit(id, token, step, lease_ms):
-                gate.commit(token, step, min(lease_ms, 60_000) / 1000)
-                return wire.Reply(id, True, f"will hold at step {step:,}", step)
-            case wire.Advance(id, step):
-                gate.advance(step)
-                return wire.Reply(id, True, f"will hold at step {step:,}", step)
-            case wire.Resume(id):
-                was = gate.limit
-                gate.resume()
-                return wire.Reply(id, True, "goes on" if was is not None else "was not paused", gate.completed)
-            case wire.End(id, who):
-                gate.end(who)
-                return wire.Reply(id, True, "ends", gate.completed)
-            case wire.Save(id, token):
-                saved = session.save(token)
-                if saved is None:
-                    return wire.Reply(id, False, "saving", gate.completed, pending=True)
-                return wire.Reply(id, saved.done, saved.text, gate.completed, took_ns=saved.took_ns)
-            case wire.Probe(id):
-                probed = diagnoses.probe(command, session.device)
-                if probed is None:
-                    return wire.Reply(id, False, "probing", gate.completed, pending=True)
-                return wire.Reply(id, True, "", gate.completed, probed=probed)
-            case wire.Query(id):
-                return wire.Reply(
-                    id,
-                    gate.held,
-                    session.state,
-                    gate.completed,
-                    kept=gate.is_paused,
-                    checkpoints=session.checkpoints,
-                    timeout_s=session.timeout_s,
-                    outstanding=self._outstanding(),
-                    limit=gate.limit,
-                    pending=bool(gate.doing),
-                    saved=gate.untold if isinstance(gate.untold, wire.Saved) else None,
-                )
-            case wire.Fill(id, first_seq, limit, earlier):
-                found = self._history.since(first_seq, limit, earlier)
-                if self._answers.begin(peer, found, wire.Reply(id, True, "", gate.completed)):
-                    return None
-                return wire.Reply(id, False, "it answers too many others now; ask again", gate.completed)
-            case wire.Note(id, event):
-                self._publish(wire.TOPIC_EVENT, wire.encode(event))
-                return wire.Reply(id, True, "told", gate.completed)
-            case wire.Kill(id) | wire.Act(id) | wire.Cancel(id):
-                return wire.Reply(id, False, "a rank does not act on the group; ask the observer")
-            case wire.Inspect(id, stacks):
-                return wire.Reply(id, True, "", gate.completed, inspection=session.inspect(stacks=stacks))
-            case wire.Profile(id, token=token, cancelled=True):
-                diagnoses.profiling.cancel(token)
-                return wire.Reply(id, True, "", gate.completed)
-            case wire.Profile(id, first=first, steps=steps):
-                diagnoses.counting.ask(first + steps - 1)
-                return self._ahead(id, first, "profiling", "profiled", partial(diagnoses.profiling.ask, command))
-            case wire.Memory(id, token=token, cancelled=True):
-                diagnoses.censuses.cancel(token)
-                return wire.Reply(id, True, "", gate.completed)
-            case wire.Memory(id, first=first):
-                return self._ahead(id, first, "counting", "memory", partial(diagnoses.censuses.ask, command))
-            case wire.ReadProfile(id, token, offset):
-                piece = diagnoses.profiling.read(token, offset)
-                return wire.Reply(id, piece is not None, "" if piece else "there is no such trace", piece=piece)
-            case wire.Look(id, token, modules):
-                looks = diagnoses.looking.ask(token, modules=modules)
-                if looks is None:
-                    return wire.Reply(id, False, "looking", gate.completed, pending=True)
-                return wire.Reply(id, True, "", gate.completed, looks=looks)
-            case wire.RecordEvery(id, every):
-                refusal = session.record_every(every)
-                return wire.Reply(id, refusal is None, refusal or f"records one step in {every}", gate.completed)
-            case wire.Check(id, step):
-                # Before it is asked for: the training thread may have passed the step since.
-                self._send_checksums()
-                waits = f"has not made step {step:,} yet"
-                return self._ahead(id, step, waits, "checksums", partial(session.checks.ask, step))
-            case wire.History(id):
-                return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
-            case wire.ReadLog(id):
-                return wire.Reply(id, False, "a rank does not read its own log; ask the observer")
-            case wire.HostEnd(id) | wire.Conclude(id):
-                return wire.Reply(id, False, "this is between observers")
 
     def _ahead(self, id: int, step: int, waits: str, name: str, ask: Callable[[int], object]) -> wire.Reply:
         """Ask for something at steps ahead, and return the reply to a command.

@@ -3,7 +3,7 @@
 A pause has two phases, because ranks are up to a step apart.  Each rank first promises not
 to pass its current step and returns the number of that step; the observer commits the largest number.  The hold is
 first under a lease: it lapses unless the observer renews it, so that the training goes on when the observer dies.
-Committed without a lease it lasts until `resume`.
+Once it is kept, it lasts until `resume`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar, cast
 
+from ddptop.agent.wire import Holding
+
 _TOLD_S: Final = 0.3
-"""Seconds that a held thread waits at most until that was said; the next sign of life is sent within 0.1 s."""
+"""Seconds that a held thread waits at most until that was said."""
 _Outcome = TypeVar("_Outcome")
 
 
@@ -31,6 +33,8 @@ class Gate:
         self.lock = threading.RLock()
         """Held while the gate changes; reentrant."""
         self._changed = threading.Condition(self.lock)
+        self.news: Callable[[], None] = _nobody
+        """Called by the training thread where it has come to the hold, or has done its work there."""
         self.limit: int | None = None
         """The step at which the rank is or will be held, None where the gate is open; changes under the lock."""
         self._expires: float | None = None
@@ -73,32 +77,45 @@ class Gate:
         """
         waited = False
         try:
-            while (work := self._next_work()) is not None:
+            while self.stand():
                 waited = True
-                outcome = work()
                 with self.lock:
-                    self._outcome = self.untold = outcome
-                    self._working = False
-                    self._renew()
+                    if self._is_closed and self._work is None:
+                        self._changed.wait(self._patience())
         finally:
+            # An exception may have ended the wait.
             with self.lock:
-                waited = waited or self.held_at_ns is not None
-                self._note_release()
-                self.held_at_ns, self._working = None, False
+                self._leave()
         return waited
 
-    def _next_work(self) -> Callable[[], object] | None:
-        """Wait while the gate is closed; return work for the held thread, None once the gate is open."""
+    def stand(self) -> bool:
+        """Stand at the gate for a moment, and do there what is asked for; return False where it is open."""
         with self.lock:
             self._lapse()
-            while self.limit is not None and self.completed >= self.limit and self.ended_by is None:
-                self.held_at_ns = self.held_at_ns or time.time_ns()
-                if self._work is not None:
-                    work, self._work, self._working = self._work, None, True
-                    return work
-                self._changed.wait(self._patience())
-                self._lapse()
-            return None
+            if not self._is_closed:
+                self._leave()
+                return False
+            if self.held_at_ns is None:
+                self.held_at_ns = time.time_ns()
+                self.news()
+            work, self._work = self._work, None
+            self._working = work is not None
+        if work is not None:
+            outcome = work()
+            with self.lock:
+                self._outcome = self.untold = outcome
+                self._working = False
+                self._renew()
+                self.news()
+        return True
+
+    @property
+    def _is_closed(self) -> bool:
+        return self.limit is not None and self.completed >= self.limit and self.ended_by is None
+
+    def _leave(self) -> None:
+        self._note_release()
+        self.held_at_ns, self._working = None, False
 
     def renew(self) -> None:
         """Open the gate in a forked child, where nobody lets go of a lock that another thread held at the fork.
@@ -108,6 +125,7 @@ class Gate:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self.limit = self._expires = self._token = self._work = None
+        self.news = _nobody
 
     def recount(self) -> None:
         """Count from the first step again. A pause that is under way lapses: its step is one of the count before."""
@@ -151,27 +169,33 @@ class Gate:
             if self.completed < limit:
                 return limit
 
-    def commit(self, token: str, step: int, lease_s: float = 0.0) -> None:
-        """Let the rank run up to `step` and hold it there, under a lease or, without one, until `resume`.
+    def commit(self, token: str, step: int, lease_s: float) -> None:
+        """Let the rank run up to `step` and hold it there, under a lease that begins anew.
 
         Raises:
             GateError: the promise has lapsed, or `step` is before the promised one.
         """
         with self.lock:
             self._lapse()
-            if token == self._kept and step == self.limit and not lease_s:
-                # It is asked again, because its answer was lost.
-                return
             if self.limit is None or token != self._token:
                 raise GateError("the promise has lapsed")
             if step < self.limit:
                 raise GateError(f"step {step:,} is before the promised step {self.limit:,}")
-            self.limit = step
-            if lease_s:
-                self._lease_s = lease_s
-                self._renew()
-            else:
-                self._token, self._expires, self._kept = None, None, token
+            self.limit, self._lease_s = step, lease_s
+            self._renew()
+            self._changed.notify_all()
+
+    def keep(self, token: str) -> None:
+        """Let the hold of an action last until `resume`.
+
+        Raises:
+            GateError: the promise has lapsed.
+        """
+        with self.lock:
+            self._lapse()
+            if self.limit is None or token not in (self._token, self._kept):
+                raise GateError("the promise has lapsed")
+            self._token, self._expires, self._kept = None, None, token
             self._changed.notify_all()
 
     def advance(self, step: int) -> None:
@@ -188,10 +212,11 @@ class Gate:
                 self._note_release()
                 self._changed.notify_all()
 
-    def resume(self) -> None:
-        """Open the gate, unless the script is being ended."""
+    def resume(self, token: str | None = None) -> None:
+        """Open the gate, unless the script is being ended; with a token only where it is under that action's lease."""
         with self.lock:
-            self._open()
+            if token is None or token == self._token:
+                self._open()
 
     def end(self, who: str) -> None:
         """End the script at this boundary, or at the next one that it reaches."""
@@ -247,6 +272,17 @@ class Gate:
         """True where there is a hold without a lease; the rank may still be on its way to the step."""
         return self.limit is not None and self._token is None
 
+    def holding(self) -> Holding | None:
+        """Return the present hold as a sign of life tells it; None where there is none."""
+        if self.limit is None:
+            return None
+        with self.lock:
+            self._lapse()
+            if self.limit is None:
+                return None
+            busy = self._work is not None or self._working
+            return Holding(self.limit, self._token or self._kept or "", self.held, self.is_paused, busy)
+
     @property
     def doing(self) -> str:
         """The work that the held thread does; empty where it only waits."""
@@ -265,6 +301,7 @@ class Gate:
         self.is_told.clear()
         since_ns = time.time_ns()
         self.held_up = doing, since_ns
+        self.news()
         try:
             yield
         finally:
@@ -300,3 +337,7 @@ class Gate:
         if self.ended_by is None:
             self.limit = None
         self._changed.notify_all()
+
+
+def _nobody() -> None:
+    """Tell nobody."""

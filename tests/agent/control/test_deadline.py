@@ -15,6 +15,7 @@ from ddptop.agent.control import deadline
 ACTING = [
     wire.Hold(1, "t"),
     wire.Commit(1, "t", 7),
+    wire.Keep(1, "t"),
     wire.Resume(1),
     wire.Advance(1, 7),
     wire.End(1, "ada"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +19,6 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.rank import publisher as module
-from ddptop.agent.rank.commands.executing import Executing
-from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device_time import Captures
@@ -138,26 +138,31 @@ def test_during_a_capture_nothing_of_a_step_is_freed(rank: Rank, monkeypatch: py
     until(lambda: freed == [1, 2, 3], "all of them to be let go")
 
 
-def test_a_failed_device_leaves_the_state_of_a_rank_known() -> None:
-    """Its collectives in progress cannot be counted; whether the rank is held, and where, is answered."""
+def test_that_a_rank_is_held_is_published_at_once(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its training thread itself says that it has come to the step: nobody has to ask, and no turn has to be due."""
+    gate = rank.session.gate
+    rank.subscribe(wire.TOPIC_BEAT)
 
-    class OfFailedDevice:
-        state, checkpoints, timeout_s, follower = "paused", True, 30.0, None
-        held, is_paused, completed, doing, untold, limit = True, True, 7, "", None, None
+    def hold() -> wire.Holding | None:
+        beats = rank.heard(wire.TOPIC_BEAT)
+        found: wire.Holding | None = beats[-1].hold if beats else None
+        return found
 
-        def __init__(self) -> None:
-            self.gate, self.faults, self.diagnoses = self, Faults(), SimpleNamespace()
+    assert gate.promise("t", 60.0) == 1
+    until(lambda: hold() == wire.Holding(1, "t", False, False), "the promise")
+    monkeypatch.setattr(module, "PERIOD_S", 3600.0)
+    # The turn that was due before.
+    time.sleep(5 * PERIOD_S)
 
-        @property
-        def outstanding(self) -> int:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    def train() -> None:
+        gate.completed += 1
+        gate.wait()
 
-    session: Any = OfFailedDevice()
-    unused: Any = None
-    reply = Executing(session, unused, unused, unused, unused).carry_out(b"", wire.Query(5))
-    assert reply is not None
-    assert (reply.done, reply.kept, reply.step, reply.timeout_s, reply.outstanding) == (True, True, 7, 30.0, 0)
-    assert "illegal memory access" in session.faults.last
+    training = threading.Thread(target=train)
+    training.start()
+    until(lambda: hold() == wire.Holding(1, "t", True, False), "the hold")
+    gate.resume()
+    training.join()
 
 
 def test_it_never_polls_a_wait_away(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,8 @@ TELEMETRY = (
     wire.Checksums,
 )  # fmt: skip
 COMMANDS = (
-    wire.Hold, wire.Commit, wire.Resume, wire.Query, wire.Act, wire.Cancel, wire.Kill, wire.Advance, wire.End,
-    wire.Save, wire.Note, wire.History, wire.Look,
+    wire.Hold, wire.Commit, wire.Keep, wire.Resume, wire.Query, wire.Act, wire.Cancel, wire.Kill, wire.Advance,
+    wire.End, wire.Save, wire.Note, wire.History, wire.Look,
 )  # fmt: skip
 READERS = (
     *((kind, wire.read_telemetry) for kind in TELEMETRY),

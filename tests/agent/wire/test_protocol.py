@@ -105,6 +105,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Conclude: "conclude: id state exit_code cause cause_rank cause_kind ended_at_ns",
     wire.Hold: "hold: id token lease_ms asked_ns until_ns",
     wire.Commit: "commit: id token step lease_ms asked_ns until_ns",
+    wire.Keep: "keep: id token asked_ns until_ns",
     wire.Resume: "resume: id asked_ns until_ns",
     wire.Fill: "fill: id first_seq limit earlier",
     wire.Query: "query: id",
@@ -128,7 +129,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Extent: "extent: id first last newest complete names refused",
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
     wire.Reply: (
-        "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding limit refusal parameters "
+        "reply: id done text step pending took_ns timeout_s refusal parameters "
         "inspection checksums census log profiled piece looks probed"
     ),
 }

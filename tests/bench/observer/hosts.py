@@ -84,7 +84,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.limit: int | None = None
-        self._kept = False
+        self._token, self._kept = "", False
 
     def room(self, seq: int, wanted: int) -> int:
         """Return how many of these steps a rank may make that has made `seq`."""
@@ -93,19 +93,23 @@ class Gate:
     def answer(self, command: wire.Command, seq: int) -> wire.Reply | None:
         """Return the reply to a command about steps; None for any other."""
         match command:
-            case wire.Hold(id):
-                self.limit = seq + 1
+            case wire.Hold(id, token):
+                self.limit, self._token = seq + 1, token
                 return wire.Reply(id, True, "", self.limit)
-            case wire.Commit(id, _, step, lease_ms):
-                self.limit, self._kept = step, not lease_ms
+            case wire.Commit(id, _, step):
+                self.limit = step
                 return wire.Reply(id, True, "", step)
-            case wire.Query(id):
-                held = self.limit is not None and seq >= self.limit
-                return wire.Reply(id, held, "paused" if held else "running", seq, kept=self._kept, limit=self.limit)
+            case wire.Keep(id):
+                self._kept = True
+                return wire.Reply(id, True)
             case wire.Resume(id):
                 was, self.limit, self._kept = self.limit, None, False
                 return wire.Reply(id, True, "goes on" if was is not None else "was not paused", seq)
         return None
+
+    def holding(self, seq: int) -> wire.Holding | None:
+        """Return what a rank that has made `seq` steps says of it."""
+        return None if self.limit is None else wire.Holding(self.limit, self._token, seq >= self.limit, self._kept)
 
 
 class HeldRank(load.FakeRank):
@@ -118,7 +122,15 @@ class HeldRank(load.FakeRank):
 
     def answer(self, command: wire.Command) -> wire.Reply:
         """Return the reply to a command."""
-        return self.gate.answer(command, self.records.seq) or super().answer(command)
+        reply = self.gate.answer(command, self.records.seq) or super().answer(command)
+        self.look_at_hold()
+        return reply
+
+    def look_at_hold(self) -> None:
+        """Say at once that the hold has changed."""
+        if (hold := self.gate.holding(self.records.seq)) != self.hold:
+            self.hold = hold
+            self.live()
 
 
 class FarRank(HeldRank):
@@ -207,6 +219,12 @@ class FarRank(HeldRank):
             self._send(wire.TOPIC_SUMMARY, wire.encode(summary))
         self.live()
 
+    def look_at_hold(self) -> None:
+        """Say at once that the hold has changed."""
+        before = self.hold
+        super().look_at_hold()
+        self._host.has_news |= self.hold != before
+
     def _send(self, topic: bytes, payload: bytes) -> None:
         self._host.note(topic, self.rank, payload)
 
@@ -221,6 +239,8 @@ class FakeHost:
         self._session = -1
         self._newest: dict[bytes, dict[int, bytes]] = {wire.TOPIC_BEAT: {}, wire.TOPIC_SUMMARY: {}}
         self._looks = False
+        self.has_news = False
+        """The hold of a rank has changed: the head is to hear that before the second is over."""
         self.bring: Callable[[FarRank], None] = lambda rank: None
         """Brings a rank where it is by now."""
         host = self.ranks[0].hello.host
@@ -246,6 +266,7 @@ class FakeHost:
 
     def tell(self) -> None:
         """Send what all ranks have said of themselves since the last time."""
+        self.has_news = False
         told = [payload for newest in self._newest.values() for payload in newest.values()]
         if told:
             self.publish(wire.TOPIC_NEWEST, wire.encode(wire.Newest(tuple(map(msgspec.Raw, told)))))
@@ -326,8 +347,9 @@ class Training:
             return
         for index, rank in enumerate(self._ranks):
             if isinstance(rank, FarRank):
-                if rank.is_looked_at or now - self._began >= self._due[index]:
+                if rank.is_looked_at or rank.hold is not None or now - self._began >= self._due[index]:
                     self.bring(rank, now_ns)
+                    rank.look_at_hold()
                     self._beat_if_due(index, rank, now)
                 continue
             whole = rank.gate.room(rank.records.seq, min(self._wanted(rank, now_ns) - rank.records.seq, _MOST_A_TURN))
@@ -339,6 +361,7 @@ class Training:
                 for step in steps:
                     rank.history.add(step)
                 rank.publish(steps)
+            rank.look_at_hold()
             self._beat_if_due(index, rank, now)
 
     def bring(self, rank: FarRank, now_ns: int) -> None:
@@ -450,6 +473,9 @@ def be_far_hosts(directory: RunDir, first: int, given: Any) -> None:
         if now > trained + _FAR_TURN_S:
             trained = now
             training.turn()
+        for fake in fakes:
+            if fake.has_news:
+                fake.tell()
         if now > told + 1.0:
             told = now
             for fake in fakes:

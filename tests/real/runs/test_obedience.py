@@ -38,8 +38,13 @@ def tell(job: Job, rank: int, *commands: wire.Command) -> list[wire.Reply]:
 def test_an_observer_that_dies_between_two_messages_costs_nothing(job):
     """A hold that one rank alone has got for good is undone by whatever observer there is; the other's lease lapses."""
     promised = max(tell(job, rank, wire.Hold(1, "gone", 4_000))[0].step or 0 for rank in range(2))
-    assert tell(job, 0, wire.Commit(2, "gone", promised, 0))[0].done
-    until(lambda: tell(job, 0, wire.Query(3))[0].done, "a rank that is held")
+    assert all(reply.done for reply in tell(job, 0, wire.Commit(2, "gone", promised), wire.Keep(3, "gone")))
+
+    def is_held() -> bool:
+        (reply,) = tell(job, 0, wire.Inspect(4, stacks=False))
+        return reply.inspection is not None and reply.inspection.state == "paused"
+
+    until(is_held, "a rank that is held")
     job.goes_on()
     undone = "an action was left half done, with only rank 0 held: all ranks go on"
 

@@ -3,134 +3,119 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
+from support.fakes.acting import Acting, Rank
 
 from ddptop.agent import wire
-from ddptop.agent.observer.actions.ahead import AHEAD
-from ddptop.agent.observer.actions.checksums import Checksums, compared
-from ddptop.agent.observer.actions.polled import PolledRanks
-from ddptop.agent.observer.actions.wait import Wait
-from ddptop.agent.text import ranks_in_spans
+from ddptop.agent.observer.actions.checksums import compared
+from ddptop.agent.observer.actions.diagnosis import AHEAD
+from ddptop.agent.rank.ahead import Passed
 from ddptop.agent.wire import Compared
-from ddptop.agent.wire.refusals import Hung, Refused
+
+HUNG = wire.Verdict(1, "hang", "rank 1 hangs: it sleeps", 1, hang=wire.Hang("stopped", (1,)))
+GroupOf = Callable[..., Acting]
 
 
-class Ranks(PolledRanks):
-    """Ranks that make some steps whenever somebody asks them or sleeps."""
+def checks(rank: Rank) -> SimpleNamespace:
+    """Return what answers for a step that it was asked for before it was made."""
+    asked: set[int] = set()
 
-    def __init__(self, *steps: int, pace: int = 1, of: Mapping[int, int] | None = None) -> None:
-        super().__init__(range(len(steps)))
-        self.completed = list(steps)
-        self.pace = dict.fromkeys(range(len(steps)), pace) | dict(of or {})
-        self.asked: list[set[int]] = [set() for _ in steps]
-        self.held = False
-        self.now = 0.0
-        self.commands: set[type] = set()
-        self.ended: set[int] = set()
+    def ask(step: int, completed: int) -> wire.Checksums | None:
+        if step <= completed and step not in asked:
+            raise Passed
+        asked.add(step)
+        return wire.Checksums(rank.rank, step, 0) if step <= completed else None
 
-    def move(self, seconds: float = 0.0) -> None:
-        self.now += seconds + 0.001
-        for rank, pace in self.pace.items():
-            self.completed[rank] += pace
-
-    def send(self, command: wire.Command, ranks: Collection[int], timeout_s: float) -> Mapping[int, wire.Reply]:
-        self.move()
-        self.commands.add(type(command))
-        return {rank: self._answer(rank, command) for rank in ranks if rank not in self.ended}
-
-    def _answer(self, rank: int, command: wire.Command) -> wire.Reply:
-        completed = self.completed[rank]
-        if isinstance(command, wire.Query):
-            return wire.Reply(command.id, self.held, "", completed)
-        assert isinstance(command, wire.Check)
-        if command.step in self.asked[rank] and command.step <= completed:
-            return wire.Reply(command.id, True, "", completed, checksums=wire.Checksums(rank, command.step, 0))
-        if command.step <= completed:
-            return wire.Reply(command.id, False, "has passed it", completed)
-        self.asked[rank].add(command.step)
-        return wire.Reply(command.id, False, "not yet", completed, pending=True)
-
-    def departed(self) -> set[int]:
-        return self.ended
-
-    def unheard(self, ranks: Collection[int]) -> str:
-        return ""
-
-    def found(self, *, cancelled: bool = False, hang: str = "", patience_s: float = 60) -> dict[int, wire.Checksums]:
-        self.wait = Wait(lambda: self.now, self.move)
-        self.wait.is_cancelled, self.wait.hang = cancelled, hang
-        return Checksums().gather(self, self.wait, patience_s)[1]
+    return SimpleNamespace(ask=ask)
 
 
-def test_all_ranks_tell_of_the_same_step() -> None:
-    """A little ahead of the furthest; they are asked, and nothing else is done with them."""
-    group = Ranks(10, 12, 11)
-    found = group.found()
-    assert {message.step for message in found.values()} == {13 + AHEAD[0]}
-    assert sorted(found) == [0, 1, 2]
-    assert group.commands == {wire.Query, wire.Check}
+@pytest.fixture
+def group_of(tmp_path: Path) -> Iterator[GroupOf]:
+    """Make a group of ranks that have done so many steps, and make so many in a turn."""
+    made: list[Acting] = []
+
+    def make(*steps: int, pace: int = 1) -> Acting:
+        made.append(Acting(tmp_path, *steps))
+        for rank in made[-1].ranks:
+            rank.pace, rank.checks = pace, checks(rank)
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def step_of(group: Acting) -> int:
+    """Ask for checksums, and return the step that all ranks tell of."""
+    reply = group.act("checksum")
+    assert reply.parameters is not None, reply.text
+    return reply.parameters.step
+
+
+def test_all_ranks_tell_of_the_same_step(group_of: GroupOf) -> None:
+    """A little ahead of the furthest; they are asked, and nothing else is done with them, nor recorded."""
+    group = group_of(10, 12, 11)
+    assert step_of(group) == 12 + AHEAD[0]
+    assert {type(command) for _, command in group.asked} == {wire.Check}
+    assert group.texts == []
 
 
 @pytest.mark.parametrize("pace", [5, 40, 300])
-def test_fast_ranks_are_asked_for_a_step_further_ahead(pace: int) -> None:
+def test_fast_ranks_are_asked_for_a_step_further_ahead(group_of: GroupOf, pace: int) -> None:
     """Those that have passed the step before they were asked; all tell of the same one in the end."""
-    group = Ranks(10, 10, pace=pace)
-    (step,) = {message.step for message in group.found().values()}
-    assert step > 10 + pace
-    assert all(step in asked for asked in group.asked)
+    assert step_of(group_of(10, 10, pace=pace)) > 10 + pace
 
 
-def test_ranks_that_are_too_fast_for_any_step_are_refused_with_advice() -> None:
+def test_ranks_that_are_too_fast_for_any_step_are_refused_with_advice(group_of: GroupOf) -> None:
     """Rather than to ask for ever."""
-    with pytest.raises(Refused, match="--check-parameters 100"):
-        Ranks(10, 10, pace=2000).found()
+    assert "--check-parameters 100" in group_of(10, 10, pace=2000).act("checksum").text
 
 
-def test_what_is_waited_for_is_told_and_can_be_cancelled() -> None:
+def test_what_is_waited_for_is_told_and_can_be_cancelled(group_of: GroupOf) -> None:
     """A rank that makes no step is named; after the patience it is refused, sooner where somebody cancels it."""
-    group = Ranks(10, 10, of={1: 0})
-    with pytest.raises(Refused, match="rank 1 made no step within 60 s"):
-        group.found()
-    assert group.wait.line == f"waiting for rank 1 to make step {11 + AHEAD[0]}"
-    assert ranks_in_spans([7, 3]) == ranks_in_spans([3, 7]) == "ranks 3, 7"
-    with pytest.raises(Refused, match="cancelled; the run goes on"):
-        Ranks(10, 10, of={1: 0}).found(cancelled=True)
+    group = group_of(10, 10)
+    group.ranks[1].pace = 0
+    asker = group.ask("checksum")
+    assert group.waits() == f"waiting for rank 1 to make step {10 + AHEAD[0]}"
+    assert group.cancel(asker)
+    assert group.reply(asker).text == "cancelled; the run goes on"
+    for hang, text in ((None, "rank 1 made no step within 60 s"), (HUNG, "rank 1 hangs: it sleeps")):
+        group = group_of(10, 10)
+        group.ranks[1].pace = 0
+        group.second(hang=hang)
+        assert text in group.act("checksum").text
+        assert hang is None or group.clock.now < 2.0
 
 
-def test_a_rank_that_goes_on_is_waited_for_longer_than_the_patience() -> None:
+def test_a_rank_that_goes_on_is_waited_for_longer_than_the_patience(group_of: GroupOf) -> None:
     """However far behind it is: the patience is that for its next step."""
-    group = Ranks(10, 60)
-    found = group.found(patience_s=1.0)
-    assert {message.step for message in found.values()} == {61 + AHEAD[0]}
-    assert group.now > 2.0
+    group = group_of(10, 60)
+    group.each_turn = lambda: setattr(group.ranks[0], "pace", int(group.clock.now) % 50 == 0)
+    assert step_of(group) == 60 + AHEAD[0]
+    assert group.clock.now > 60.0
 
 
-def test_ranks_of_a_run_that_hangs_are_not_waited_for() -> None:
-    """How it hangs is told within a second."""
-    group = Ranks(10, 10, of={0: 0, 1: 0})
-    with pytest.raises(Hung, match=r"^rank 1 hangs: it sleeps$"):
-        group.found(hang="rank 1 hangs: it sleeps")
-    assert group.now < 1.0
+def test_ranks_that_come_to_no_common_step_are_refused(group_of: GroupOf) -> None:
+    """Paused ones make no step, and are not asked; ranks far apart come to none together."""
+    group = group_of(5, 5)
+    group.act("pause")
+    group.asked.clear()
+    assert group.act("checksum").text.startswith("paused, and parameters are read at the end of a step")
+    assert group.asked == []
+    assert "do not share a step count" in group_of(5, 500).act("checksum").text
 
 
-@pytest.mark.parametrize(("held", "steps", "why"), [(True, (5, 5), "paused"), (False, (5, 500), "do not share")])
-def test_ranks_that_come_to_no_common_step_are_not_asked(held: bool, steps: tuple[int, ...], why: str) -> None:
-    """Paused ones make no step, and ranks far apart none together."""
-    group = Ranks(*steps)
-    group.held = held
-    with pytest.raises(Refused, match=why):
-        group.found()
-    assert group.commands == {wire.Query}
-
-
-def test_a_rank_that_ends_meanwhile_is_left_out() -> None:
+def test_a_rank_that_ends_meanwhile_is_left_out(group_of: GroupOf) -> None:
     """The others tell theirs."""
-    group = Ranks(10, 10, 10)
-    group.ended = {2}
-    assert sorted(group.found()) == [0, 1]
+    group = group_of(10, 10, 10)
+    group.ask("checksum")
+    group.ranks[2].has_ended = True
+    assert group.reply(b"ada-checksum").parameters is not None
 
 
 NAMES = ("0.weight", "0.bias")

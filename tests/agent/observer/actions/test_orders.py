@@ -21,7 +21,6 @@ from ddptop.agent import wire
 from ddptop.agent.observer.actions.orders import Orders
 from ddptop.agent.observer.end import run_ending
 from ddptop.agent.observer.hosts.ends import OtherEnds
-from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.base import BASE_VARIABLE
 from ddptop.agent.run.hosts import FarRanks
@@ -48,7 +47,6 @@ class Place:
             self.directory,
             self.side.requests,
             self.told,
-            lambda command, ranks, replies: None,
             others=OtherEnds(self.side.state.host, self.side),
             host=self.side.state.host,
         )
@@ -65,7 +63,7 @@ class Place:
 
     def turn(self) -> None:
         """Have a turn of the observer's main thread, and of its relay."""
-        self.orders.turn(self.run, Circumstances())
+        self.orders.turn(self.run)
         self.answers |= self.side.replies()
 
     def ask(self, command: wire.Command, asker: bytes = b"ada") -> None:
@@ -255,16 +253,3 @@ def test_a_process_on_another_host_is_named_with_its_host(two: Two) -> None:
     one.ask(wire.Kill(6, 1.0, pid=pid, started=1.0, host="node9"), b"eve")
     _turn_until((one,), lambda: b"eve" in one.answers, "an answer")
     assert "node9" in one.answers[b"eve"].text
-
-
-def test_an_action_asked_for_on_a_branch_is_the_heads(two: Two) -> None:
-    """The head answers, and its name is the author's; without a link the branch says that nobody of the others is."""
-    one, other = two()
-    other.ask(wire.Act(7, "dance", "eve"), b"eve")
-    _turn_until((one, other), lambda: b"eve" in other.answers, "an answer")
-    assert (other.answers[b"eve"].id, other.answers[b"eve"].text) == (7, "there is no action 'dance'")
-    assert [each.who for each in one.events] == ["eve"]
-    other.side.linked = False
-    other.ask(wire.Act(8, "pause", "ada"), b"ada")
-    _turn_until((other,), lambda: b"ada" in other.answers, "an answer")
-    assert not other.answers[b"ada"].done

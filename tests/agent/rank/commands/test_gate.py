@@ -34,7 +34,7 @@ def test_a_promise_lapses_by_itself():
     clock.now = 5.0
     assert step_of(gate) is False
     with pytest.raises(GateError, match="lapsed"):
-        gate.commit("a", 1)
+        gate.commit("a", 1, 4.0)
 
 
 def test_a_held_rank_is_let_go_when_its_promise_lapses():
@@ -49,10 +49,13 @@ def test_the_lease_of_another_action_ends_and_a_pause_does_not():
     """An observer that comes later has the promise at once, and the one before nothing; a paused rank is refused."""
     gate = Gate()
     assert gate.promise("a", 60) == gate.promise("b", 60) == 1
-    with pytest.raises(GateError, match="lapsed"):
-        gate.commit("a", 1)
-    gate.commit("b", 1)
-    gate.commit("b", 1)
+    for late in (lambda: gate.commit("a", 1, 4.0), lambda: gate.keep("a")):
+        with pytest.raises(GateError, match="lapsed"):
+            late()
+    gate.resume("a")
+    gate.keep("b")
+    gate.keep("b")
+    gate.resume("b")
     with pytest.raises(GateError, match="already paused at step 1"):
         gate.promise("c", 60)
 
@@ -63,7 +66,7 @@ def test_a_commit_never_lies_behind_the_promise():
     step_of(gate)
     assert gate.promise("a", 60) == 2
     with pytest.raises(GateError):
-        gate.commit("a", 1)
+        gate.commit("a", 1, 60)
 
 
 class Meanwhile(Gate):
@@ -101,7 +104,7 @@ def test_a_rank_that_is_being_ended_ends_though_somebody_resumes_it():
     """An end that reaches a rank on its way to a hold, and the end of that hold: the next boundary is its last."""
     gate = Gate()
     gate.promise("a", 60)
-    gate.commit("a", 5)
+    gate.commit("a", 5, 60)
     gate.end("bob")
     gate.resume()
     gate.completed += 1
@@ -134,7 +137,7 @@ def test_ranks_in_lockstep_are_held_at_the_same_step():
             order = seed.sample(gates, len(gates))
             step = max(gate.promise(token, 60) for gate in order)
             for gate in order:
-                gate.commit(token, step)
+                gate.commit(token, step, 60)
             while not all(gate.held and gate.completed == step for gate in gates):
                 assert not barrier.broken, "a rank was left waiting in the collective"
             for gate in order:
@@ -161,7 +164,7 @@ def test_a_lease_that_is_renewed_lasts_and_else_lapses():
     with pytest.raises(GateError, match="lapsed"):
         gate.commit("a", 1, 4.0)
     gate.promise("b", 4.0)
-    gate.commit("b", 1)
+    gate.keep("b")
     clock.now = 1e6
     assert gate.limit == 1
 
@@ -244,7 +247,7 @@ def test_the_end_of_a_hold_is_known_before_the_held_thread_wakes():
     """A heartbeat right after a step or a resume tells that the pause is over, and when it ended."""
     gate = Gate()
     gate.promise("a", 4.0)
-    gate.commit("a", 1)
+    gate.keep("a")
     thread = threading.Thread(target=step_of, args=(gate,), daemon=True)
     thread.start()
     until(lambda: gate.held, "it is held")
@@ -274,7 +277,7 @@ def test_a_hold_for_some_work_has_a_purpose_and_a_pause_has_none() -> None:
     gate.do("b", "save", "saving a checkpoint", lambda: 2)
     assert gate.purpose == "saving a checkpoint"
     until(lambda: gate.do("b", "save", "saving a checkpoint", lambda: 2) == 2, "saved")
-    gate.commit("b", 1)
+    gate.keep("b")
     assert gate.purpose == ""
     gate.resume()
     training.join()

@@ -34,13 +34,13 @@ class Rank:
             faults=Faults(),
             stamps=SimpleNamespace(finished=[], every=1),
             diagnoses=SimpleNamespace(looking=SimpleNamespace(pause_s=None, glance=lambda: None)),
+            notices=(),
             records_bytes=1 << 20,
             record_ns=None,
             state="running",
-            beat=lambda seq, refused: wire.Beat(3, 1, "running", "forward", 6, 1, seq, refused=refused),
+            beat=lambda seq, refused: wire.Beat(3, 1, "running", "", 6, 1, seq, hold=self.gate.holding()),
             checkpoints=True,
             timeout_s=None,
-            outstanding=2,
             save=self.save,
             tick=lambda: None,
         )
@@ -114,6 +114,7 @@ def test_a_late_resume_leaves_a_hold_that_others_rely_on(rank: Rank) -> None:
     """A rank that went on alone would wait in a collective for ever: it stays at the step with the others."""
     assert rank.ask(wire.Hold(1, "t")).step == 7
     assert rank.ask(wire.Commit(2, "t", 7)).done
+    assert rank.ask(wire.Keep(2, "t")).done
     assert not rank.ask(late(wire.Resume(3))).done
     assert not rank.ask(late(wire.Commit(4, "t", 9))).done
     assert (rank.gate.limit, rank.gate.is_paused) == (7, True)

@@ -148,7 +148,7 @@ def test_a_pause_holds_a_rank_whose_steps_are_only_counted() -> None:
             passed = rank.gate.completed + moments.randrange(200)
             until(lambda: rank.gate.completed >= passed, "some steps")  # noqa: B023
             step = rank.gate.promise(str(cycle), 60)
-            rank.gate.commit(str(cycle), step)
+            rank.gate.keep(str(cycle))
             until(lambda: rank.gate.held, "the hold")
             assert rank.gate.completed == step == rank.stamps.steps
             rank.clock.now += 1_000_000

@@ -58,7 +58,8 @@ def test_the_step_at_which_a_rank_stands_is_recorded_and_so_are_single_steps(tmp
     try:
         for pause in range(30):
             promised = gate.promise(str(pause), 60)
-            gate.commit(str(pause), promised + chance.randrange(3))
+            gate.commit(str(pause), promised + chance.randrange(3), 60)
+            gate.keep(str(pause))
             assert gate.limit is not None
             wanted = [training.held(gate.limit)]
             for steps in (1, 1, 5):
