@@ -9,7 +9,7 @@ logs          the output of the ranks, line by line
 stacks        where the ranks stand
 diagnoses     the diagnoses that are kept with a run
 acting        what is done with a run
-start         the start of a run, again or for the first time
+start         the start of a run, for the first time or again
 takeover      the start of another observer, where a run has none
 settings      the settings of this user
 state         what is remembered for this user

@@ -19,8 +19,10 @@ from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 
 from ddptop.agent import wire
-from ddptop.agent.client import settings, start
+from ddptop.agent.client import settings
 from ddptop.agent.client.settings import Look, Settings, SettingsError, Thresholds
+from ddptop.agent.client.start import run as start
+from ddptop.agent.client.start.request import RequestError
 from ddptop.agent.observer.model.changes import Changes
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import rundir
@@ -81,7 +83,7 @@ def test_a_run_is_given_the_room_that_the_settings_say(file: Path, runtime: Path
     file.write_text("[storage]\nrun_mib = 16\nall_mib = 100_000\n")
     assert given() == (16 << 20, 100_000 << 20)
     file.write_text("[storage]\nrun_mib = 'all'\n")
-    with pytest.raises(start.RequestError, match=r"storage\.run_mib"):
+    with pytest.raises(RequestError, match=r"storage\.run_mib"):
         given()
 
 

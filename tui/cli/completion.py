@@ -117,16 +117,9 @@ def _signals(**_: Any) -> dict[str, str]:
 
 
 def _injections(prefix: str, **_: Any) -> list[str]:
-    from ddptop.agent.run.switches.injection import FAULTS, PHASES
+    from ddptop.agent.client.start.request import faults_from
 
-    before, comma, _word = prefix.rpartition(",")
-    if not comma:
-        return ["rank="]
-    if "phase=" in before:
-        return [f"{before},{each}=" for each in ("ms", "every", "from") if f",{each}=" not in before]
-    if set(before.split(",")) & set(FAULTS):
-        return [f"{before},from="]
-    return [f"{before},{each}" for each in (*FAULTS, *(f"phase={phase},ms=" for phase in PHASES))]
+    return faults_from(prefix)
 
 
 _COMPLETERS: Final[Mapping[str, Completer]] = {

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.client.start import RequestError
+from ddptop.agent.client.start import checks
+from ddptop.agent.client.start.request import Request, RequestError
 from ddptop.agent.text import MASK, is_secret, masked_words
 from ddptop.agent.wire.incoming import Verbatim
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.launch import checks
-from ddptop.tui.launch.options import AS_MODULE, OPTIONS, LaunchOption, Request
+from ddptop.tui.launch.options import AS_MODULE, OPTIONS, LaunchOption
 from ddptop.tui.launch.programs import Option
 from ddptop.tui.launch.target import target
 

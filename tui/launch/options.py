@@ -1,4 +1,4 @@
-"""The options of a launch, each described once, and the request that they make up.
+"""The options of a launch, each described once.
 
 From `OPTIONS` come the arguments of `ddptop launch` and the manual's table of them, the fields of the form, what it
 remembers, and the command line that it shows.  `checks` says what a value needs to work, `launch` acts on it.
@@ -11,40 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from ddptop.agent.client.start.request import Request, how_often
+
 AS_MODULE: Final = "-m"
 """Stands before the name of a module, as for `python`."""
 _MOST_SECONDS: Final = 3600.0
-
-
-class Request(NamedTuple):
-    """What the user asked to launch: a program, and options as `OPTIONS` describes them."""
-
-    program: str
-    """Catalogue name, path of a script, or module."""
-    as_module: bool = False
-    arguments: tuple[str, ...] = ()
-    who: str = "somebody"
-    """Who asks, for the run's event list."""
-    world: int | None = None
-    nproc_per_node: int | None = None
-    nnodes: str | None = None
-    """`2`, or the least and the most: `1:4`. None: this host alone."""
-    node_rank: int | None = None
-    rdzv_endpoint: str = ""
-    rdzv_id: str = ""
-    backend: str | None = None
-    start: str = "torchrun"
-    name: str | None = None
-    grace: float = 5.0
-    """In seconds."""
-    on_term: str = ""
-    max_restarts: int = 0
-    inject: tuple[str, ...] = ()
-    """As `agent.run.injection` reads them."""
-    check_parameters: str | None = None
-    """As `agent.run.checking` reads it. None: only on request."""
-    environment: tuple[str, ...] = ()
-    """Each `KEY=VALUE`, or `KEY` to take the value from ours."""
 
 
 class LaunchOption(NamedTuple):
@@ -129,14 +100,6 @@ def _ident(text: str) -> str:
     return text
 
 
-def _checking(text: str) -> str:
-    # Here, because each verb loads this page, and few are given this option.
-    from ddptop.agent.run.switches import checking
-
-    checking.parse(text)
-    return text
-
-
 OPTIONS: Final = (
     LaunchOption(
         "world", "--world", "ranks", "number of ranks", "how many",
@@ -180,7 +143,7 @@ OPTIONS: Final = (
         "compare the parameters of the ranks every K steps, by checksums, and tell which rank's have diverged; with "
         ",buffers=NAMES also the buffers of these names: 100,buffers=*.running_*",
         "compared every so many steps; buffers too: 100,buffers=*.running_*",
-        unset="only on request", metavar="K[,buffers=NAMES]", read=_checking,
+        unset="only on request", metavar="K[,buffers=NAMES]", read=how_often,
     ),
     LaunchOption(
         "environment", "--env", "environment",
@@ -218,3 +181,16 @@ OPTIONS: Final = (
     ),
 )  # fmt: skip
 """In the order in which they are shown everywhere."""
+
+
+def line(request: Request) -> tuple[str, ...]:
+    """Return the words of `ddptop` that ask for a request, as lines of text."""
+    words = ["launch", "--plain"]
+    for option in OPTIONS:
+        value = getattr(request, option.key)
+        if value != option.default:
+            given = value if option.repeats else (value,)
+            # In one word each: a value may begin with a dash.
+            words += [f"{option.flag}={each}" for each in given]
+    words += [AS_MODULE, request.program] if request.as_module else [request.program]
+    return (*words, *(("--", *request.arguments) if request.arguments else ()))

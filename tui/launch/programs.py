@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ddptop.agent.client.program import isolated
-from ddptop.agent.run.files import decoding
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.refusals import Refused
@@ -60,6 +59,10 @@ class Option(msgspec.Struct, frozen=True):
         return None
 
 
+# Made here, once: two threads that make one at a time end the process (msgspec 0.22).
+_DECODER: Final = msgspec.json.Decoder(tuple[Option, ...])
+
+
 def ask(program: str) -> tuple[Option, ...]:
     """Return the options of a program of the catalogue. Takes seconds.
 
@@ -72,7 +75,7 @@ def ask(program: str) -> tuple[Option, ...]:
         done = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
         )
-        return tuple(map(cleaned, decoding.of(tuple[Option, ...]).decode(done.stdout)))
+        return tuple(map(cleaned, _DECODER.decode(done.stdout)))
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise Refused(f"{program} does not tell its options: {clean(str(problem), 200)}") from problem
     except msgspec.MsgspecError as problem:

@@ -11,11 +11,12 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.client import state
+from ddptop.agent.client.start.request import Request
 from ddptop.agent.text import clean, masked_words
 from ddptop.agent.wire.incoming import Verbatim, cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.launch.form import Draft, without_secrets
-from ddptop.tui.launch.options import AS_MODULE, Request
+from ddptop.tui.launch.options import AS_MODULE
 from ddptop.tui.launch.programs import Suggestion
 
 _DRAFT: Final = "launch.json"

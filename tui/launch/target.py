@@ -11,29 +11,29 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent.client.start import RequestError
+from ddptop.agent.client.start.request import Program, Request, RequestError
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.launch.options import Request
 
 _MOST_ENTRIES: Final = 5000
 """Entries that are read of a folder in which a script is looked for."""
 
 
-def target(request: Request) -> str:
-    """Return the program as the runner takes it: a path, or `-m module`.
+def target(request: Request) -> Program:
+    """Return the program of a request.
 
     Raises:
         RequestError: there is no such program, or it cannot run.
     """
     if request.as_module:
         _check_module(request.program, os.getcwd())
-        return f"-m {request.program}"
+        return Program(f"-m {request.program}")
     if request.program in CATALOGUE:
-        return f"-m {CATALOGUE[request.program].module}"
+        ours = CATALOGUE[request.program]
+        return Program(f"-m {ours.module}", is_ours=True, resumes=ours.resumes)
     path = Path(request.program)
     if path.is_file():
         _check_syntax(path)
-        return request.program
+        return Program(request.program)
     if path.is_dir():
         raise RequestError(f"{path} is a directory: give the script in it, or `-m` and a module")
     # A name that a script has as well is the program's: that is taken first.

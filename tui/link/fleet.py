@@ -18,7 +18,7 @@ from ddptop.tui.link.source import Control
 from ddptop.tui.model.diagnosis import hang
 
 if TYPE_CHECKING:
-    from ddptop.tui.launch.options import Request
+    from ddptop.agent.client.start.request import Request
     from ddptop.tui.launch.programs import Option
 
 _HELD_BACK_BY: Final = {

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.client.acting.control import RunControl
+from ddptop.agent.client.start.request import Request
 from ddptop.agent.client.watch import Link
 from ddptop.agent.launcher import machine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.drawing import units
-from ddptop.tui.launch.options import Request
 from ddptop.tui.link.fleet import GpuLoad, HostLoad, Listing, RunLine, line_of
 from ddptop.tui.link.source import Refused, frame_now
 
@@ -123,7 +123,7 @@ class Runs:
     def launch(self, request: Request) -> str:
         """Start a run; see `Fleet.launch`."""
         # Here, because it loads the observer, and most dashboards launch nothing.
-        from ddptop.agent.client.start import RequestError
+        from ddptop.agent.client.start.request import RequestError
         from ddptop.tui.launch.launch import launch
 
         try:

@@ -212,7 +212,7 @@ class RunControl:
     def resumable(self) -> bool:
         """Say whether the run could be restarted from a checkpoint."""
         # Here, as below: what starts runs need not be imported to look at one.
-        from ddptop.agent.client import start
+        from ddptop.agent.client.start import run as start
 
         return self._run.resumes and start.keeps_checkpoints(self._run.arguments)
 
@@ -222,14 +222,15 @@ class RunControl:
         Raises:
             Refused: nothing was started.
         """
-        from ddptop.agent.client import start
+        from ddptop.agent.client.start import run as start
+        from ddptop.agent.client.start.request import RequestError
 
         lines: list[str] = []
         with refusing():
             self._check_run()
             try:
                 started = start.restart(self._directory, resume=resume, who=self._who, tell=lines.append)
-            except start.RequestError as problem:
+            except RequestError as problem:
                 raise Refused(str(problem)) from problem
         self.restarted = started
         return "; ".join([f"started again as {started.name}", *lines])

@@ -135,6 +135,18 @@ def describe(injections: Iterable[Injection]) -> str:
     return "; ".join(map(str, injections))
 
 
+def continued(prefix: str) -> list[str]:
+    """Return what may follow the beginning of an injection, each from that beginning on."""
+    before, comma, _word = prefix.rpartition(",")
+    if not comma:
+        return ["rank="]
+    if "phase=" in before:
+        return [f"{before},{each}=" for each in ("ms", "every", "from") if f",{each}=" not in before]
+    if set(before.split(",")) & set(FAULTS):
+        return [f"{before},from="]
+    return [f"{before},{each}" for each in (*FAULTS, *(f"phase={phase},ms=" for phase in PHASES))]
+
+
 def _split(text: str) -> tuple[dict[str, str], list[str]]:
     values: dict[str, str] = {}
     faults: list[str] = []

@@ -24,7 +24,7 @@ from support.processes.supervised import events, over, running
 from ddptop.agent import wire
 from ddptop.agent.client import takeover
 from ddptop.agent.end import survey
-from ddptop.agent.launcher import launcher, observers
+from ddptop.agent.launcher import observers
 from ddptop.agent.record.recording import read_ranks
 from ddptop.agent.run import detached, rundir
 from ddptop.agent.run.files import marks
@@ -339,7 +339,7 @@ def test_an_observer_has_the_limit_that_its_caller_had_before_it_took_a_lower_on
             started.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", Noted)
-    monkeypatch.setattr(launcher, "isolated", lambda module: [*WAITING])
+    monkeypatch.setattr(observers, "isolated", lambda module: [*WAITING])
     soft, most = resource.getrlimit(resource.RLIMIT_DATA)
     room = 7 << 40 if most == resource.RLIM_INFINITY else most // 2
     for given, expected in ((str(room), room), ("no number", soft), (None, soft)):

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from support.harness import own_words
 
+from ddptop.agent.client.start.request import Request
 from ddptop.agent.launcher import launcher
 from ddptop.agent.run import rundir
 from ddptop.agent.startup import starter
 from ddptop.tui.launch import target
-from ddptop.tui.launch.options import Request
 
 BY_NAME = ("-m", "ddptop.agent")
 BY_PATH = (launcher.RUNNER,)
@@ -90,7 +90,7 @@ def test_looking_for_a_module_leaves_the_import_path_alone(tmp_path: Path, monke
     (tmp_path / "mine.py").write_text("")
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
-    assert target.target(Request("mine", as_module=True)) == "-m mine"
+    assert target.target(Request("mine", as_module=True)).target == "-m mine"
     assert sys.path == before
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.agent.client.start.request import Request
 from ddptop.agent.run import rundir
 from ddptop.agent.startup import pythonpath
 from ddptop.tui.launch import launch
-from ddptop.tui.launch.options import Request
 
 FILE = Path(pythonpath.__file__).with_name("sitecustomize.py")
 

@@ -128,10 +128,10 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
         AssertionError: ranks were not at the same step, or not at the right one, or did not go on.
     """
     from ddptop.agent import wire
+    from ddptop.agent.client.start.request import Request
     from ddptop.agent.client.watch import Link
     from ddptop.agent.control.caller import act
     from ddptop.tui.launch.launch import launch
-    from ddptop.tui.launch.options import Request
 
     world, seed = CASES[case], random.Random(case)
     arguments = ("--train", case, "--folder", str(folder))

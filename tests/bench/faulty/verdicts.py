@@ -218,10 +218,10 @@ def job(
 ) -> tuple[list[Segment], list[Record]]:
     """Run one job; return its plan and its records as (rank, Step) in the order of their end."""
     from ddptop.agent import wire
+    from ddptop.agent.client.start.request import Request
     from ddptop.agent.record import recording
     from ddptop.agent.wire.frames import ENDED
     from ddptop.tui.launch.launch import launch
-    from ddptop.tui.launch.options import Request
 
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from ddptop.agent.client.start import hosts
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs.launch import requested
-from ddptop.tui.launch import hosts
 
 PAGE = Path(__file__).resolve().parents[3] / "tui" / "cli" / "manual" / "many-machines.md"
 

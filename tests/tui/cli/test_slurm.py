@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import cast
 
+from ddptop.agent.client.start.slurm import Step
 from ddptop.tui.cli.verbs.slurm import _follow
-from ddptop.tui.launch.slurm import Step
 
 
 class Impatient:

@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.client import start, state
+from ddptop.agent.client import state
+from ddptop.agent.client.start import run as start
+from ddptop.agent.client.start.checks import CHECKS
+from ddptop.agent.client.start.request import Request
 from ddptop.agent.launcher import machine, observers
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs.launch import requested
 from ddptop.tui.launch import form, launch, remembered
-from ddptop.tui.launch.checks import CHECKS
 from ddptop.tui.launch.form import Draft
-from ddptop.tui.launch.options import OPTIONS, LaunchOption, Request
+from ddptop.tui.launch.options import OPTIONS, LaunchOption
 
 POOL = (
     "1", "2", "007", "0", "0.5", "1e2", "mine", "run-2.b", "rank=0,crash", "rank=0,phase=data,ms=5 rank=0,nan,from=9",

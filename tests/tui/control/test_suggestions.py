@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent.client import state
+from ddptop.agent.client.start.request import Request
 from ddptop.agent.launcher import observers
 from ddptop.agent.text import MASK
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.launch import form, launch, remembered
 from ddptop.tui.launch.form import Draft
-from ddptop.tui.launch.options import Request
 from ddptop.tui.launch.programs import Suggestion, completed, modules, paths, suggestions
 
 FILES = ("train.py", "toy_train.py", "pkg/__init__.py", "pkg/train.py", "pkg/deep/eval.py", ".hidden.py", "notes.txt")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.client.start import RequestError
+from ddptop.agent.client.start.request import Request, RequestError
 from ddptop.tui.launch import target
-from ddptop.tui.launch.options import Request
 
 FILES = (
     "bad/__init__.py", "bad/mod.py", "bad/sub/__init__.py", "bad/sub/mod.py", "bad/prog/__init__.py",
@@ -41,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_can_be_run_is_found_and_not_run(folder: Path, module: str) -> None:
     """Modules, packages with a main module, namespace packages, the standard library's, and ddptop's own."""
     before = set(sys.modules)
-    assert target.target(Request(module, as_module=True)) == f"-m {module}"
+    assert target.target(Request(module, as_module=True)).target == f"-m {module}"
     assert not (folder / "was run").exists()
     assert {name for name in set(sys.modules) - before if name.startswith(("bad", "space", "plain"))} == set()
 

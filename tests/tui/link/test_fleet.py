@@ -14,13 +14,12 @@ import pytest
 from support.harness import until
 from support.screens.frames import frame
 
-from ddptop.agent.client.start import RequestError
+from ddptop.agent.client.start.checks import variables
+from ddptop.agent.client.start.request import Request, RequestError
 from ddptop.agent.client.watch import Link
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.launch.checks import variables
 from ddptop.tui.launch.launch import launch
-from ddptop.tui.launch.options import Request
 from ddptop.tui.link import runs
 from ddptop.tui.link.fleet import line_of
 from ddptop.tui.link.runs import Runs

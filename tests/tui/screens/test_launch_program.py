@@ -13,9 +13,9 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
+from ddptop.agent.client.start.request import Request
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.launch import remembered
-from ddptop.tui.launch.options import Request
 from ddptop.tui.screens.dialogs.field import Field
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
 from ddptop.tui.screens.dialogs.program import ProgramInput

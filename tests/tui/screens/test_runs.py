@@ -22,7 +22,7 @@ from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
 from ddptop.agent.client.acting.waiting import Waiting
-from ddptop.agent.client.start import RequestError
+from ddptop.agent.client.start.request import Request, RequestError
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire import Verdict
 from ddptop.trainers import CATALOGUE
@@ -34,7 +34,6 @@ from ddptop.tui.cli.verbs.launch import requested
 from ddptop.tui.launch import form, programs, remembered, target
 from ddptop.tui.launch.form import Draft
 from ddptop.tui.launch.options import OPTIONS as LAUNCH_OPTIONS
-from ddptop.tui.launch.options import Request
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Cancelled, Refused
 from ddptop.tui.screens.dialogs.field import Field

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddptop.agent.client.start.request import Request
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs.options import (
     LAUNCHED,
@@ -24,10 +25,9 @@ from ddptop.tui.cli.verbs.options import (
     show_launched,
     typed,
 )
-from ddptop.tui.launch.options import OPTIONS, LaunchOption, Request, whole
+from ddptop.tui.launch.options import OPTIONS, LaunchOption, whole
 
 if TYPE_CHECKING:
-    from ddptop.agent.run.rundir import Process
     from ddptop.tui.cli.parsing import Parser
 
 
@@ -154,10 +154,11 @@ def requested(options: argparse.Namespace, who: str) -> Request:
 def _run(options: argparse.Namespace) -> int:
     from ddptop.agent.client.acting.actor import who
     from ddptop.agent.client.program import isolated
-    from ddptop.agent.client.start import RequestError
+    from ddptop.agent.client.start import run as start
+    from ddptop.agent.client.start.request import RequestError
     from ddptop.trainers import CATALOGUE
     from ddptop.tui.cli.verbs import slurm
-    from ddptop.tui.launch.launch import checked, command, launch
+    from ddptop.tui.launch.launch import checked, launch
 
     if (options.program is None) == (options.module is None):
         return complain("launch: give one program: a name from `ddptop programs`, a script, or -m MODULE", 2)
@@ -173,29 +174,21 @@ def _run(options: argparse.Namespace) -> int:
         if options.nodes is not None or options.ntasks_per_node is not None:
             return complain("launch: --nodes and --ntasks-per-node need --slurm; else: --nnodes, --nproc-per-node", 2)
         if options.dry_run:
-            print(shlex.join(command(request, *checked(request))))
+            print(shlex.join(start.command(request, checked(request))))
             return 0
-        holder = _holder(options)
-        asked = request if holder is None else slurm.after_requeue(request)
-        directory = launch(asked, _tell if options.verbose else _be_quiet, holder=holder)
+        watched = is_detached(options) or on_terminal(options) or sys.stdin.isatty()
+        belongs = not watched and start.belongs_here()
+        asked = slurm.after_requeue(request) if belongs else request
+        directory = launch(asked, _tell if options.verbose else _be_quiet, belongs=belongs)
     except RequestError as problem:
         return complain(problem, 2)
     return show_launched(options, directory, settings)
 
 
-def _holder(options: argparse.Namespace) -> Process | None:
-    """Return this process where the run belongs to it: as the task of a scheduler, which wants nothing left of it."""
-    from ddptop.agent.launcher.slurm import is_task
-    from ddptop.agent.run.identity import identify
-
-    watched = is_detached(options) or on_terminal(options) or sys.stdin.isatty()
-    # The first process of a container takes all others with it.
-    return identify(os.getpid()) if not watched and (is_task(os.environ) or os.getpid() == 1) else None
-
-
 def _restart(options: argparse.Namespace) -> int:
     from ddptop.agent.client.acting.actor import who
-    from ddptop.agent.client.start import RequestError, restart
+    from ddptop.agent.client.start.request import RequestError
+    from ddptop.agent.client.start.run import restart
 
     settings = configured(options)
     tell = _tell if options.verbose else _be_quiet

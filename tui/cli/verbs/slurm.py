@@ -11,14 +11,16 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from ddptop.agent.client.program import isolated
+from ddptop.agent.client.start import run, slurm
+from ddptop.agent.client.start.request import Request
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.text import plural
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs.options import is_detached, on_terminal, show_launched
-from ddptop.tui.launch import hosts, slurm
-from ddptop.tui.launch.launch import command, resumed
-from ddptop.tui.launch.options import Request
+from ddptop.tui.launch import options as launch_options
+from ddptop.tui.launch.launch import resumed
 from ddptop.tui.launch.target import target
 
 if TYPE_CHECKING:
@@ -40,13 +42,13 @@ def launch(options: argparse.Namespace, request: Request, settings: Settings) ->
     """
     place = slurm.allocation(os.environ, options.nodes)
     asked = slurm.request_for(after_requeue(request), place, options.ntasks_per_node, os.environ)
-    path = target(asked)
+    program = target(asked)
     each, name = slurm.named(asked, place)
-    words = slurm.command(each, place, name)
+    words = slurm.command(place, name, (*isolated("ddptop.tui.cli.main"), *launch_options.line(each)))
     if options.dry_run:
         print(shlex.join(words))
         print(f"# and on each of {', '.join(place.hosts)}:")
-        print(shlex.join(command(each, path, hosts.read(each))))
+        print(shlex.join(run.command(each, program)))
         return 0
     where = f"{plural(len(place.hosts), 'node')} of job {place.job}"
     print(f"ddptop: {name} starts on {where}: {', '.join(place.hosts[:8])}", file=sys.stderr)

@@ -22,11 +22,12 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Input, Static
 
+from ddptop.agent.client.start.request import Request
 from ddptop.agent.text import clean
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.launch import form, remembered
-from ddptop.tui.launch.options import OPTIONS, LaunchOption, Request
+from ddptop.tui.launch.options import OPTIONS, LaunchOption
 from ddptop.tui.launch.programs import Option
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Refused

@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 from support.harness import WAIT, started, until
 
 from ddptop.agent import text
-from ddptop.agent.client import start, state
+from ddptop.agent.client import state
 from ddptop.agent.client.acting import membership
+from ddptop.agent.client.start import checks
+from ddptop.agent.client.start import run as start
+from ddptop.agent.client.start.request import Request
 from ddptop.agent.end import processes
 from ddptop.agent.launcher import launcher, observers
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.tui.launch import checks, form, launch, remembered
-from ddptop.tui.launch.options import Request
+from ddptop.tui.launch import form, launch, remembered
 
 SECRET = "hunter2-and-more"
 

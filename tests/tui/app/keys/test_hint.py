@@ -13,11 +13,11 @@ from textual.pilot import Pilot
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.settings import Look, Settings
+from ddptop.agent.client.start.request import Request
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys.hint import QUIET_S, FirstHint
 from ddptop.tui.launch import remembered
 from ddptop.tui.launch.form import Draft
-from ddptop.tui.launch.options import Request
 from ddptop.tui.views.screen.header import header_rows
 
 SEE_WAITS = "press 4: see who waits"

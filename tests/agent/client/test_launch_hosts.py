@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptop.agent.client import start
-from ddptop.agent.client.start import RequestError
+from ddptop.agent.client.start import hosts
+from ddptop.agent.client.start import run as start
+from ddptop.agent.client.start.checks import problems, ranks, ranks_here
+from ddptop.agent.client.start.request import Request, RequestError
 from ddptop.agent.launcher import machine, observers
 from ddptop.agent.run import rundir, states
 from ddptop.agent.run.hosts import next_id
-from ddptop.tui.launch import hosts, launch
-from ddptop.tui.launch.checks import problems, ranks, ranks_here
-from ddptop.tui.launch.options import Request
+from ddptop.tui.launch import launch
 
 TWO = Request("train.py", nnodes="2", rdzv_endpoint="localhost:29400")
 
@@ -86,7 +86,7 @@ def test_an_endpoint_without_a_name_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert found is not None
     waits: list[float] = []
     clock = iter(range(0, 100, 7))
-    monkeypatch.setattr("ddptop.tui.launch.hosts.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("ddptop.agent.client.start.hosts.time.monotonic", lambda: next(clock))
     with pytest.raises(ValueError, match="no host"):
         hosts.check_endpoint(found, patient=True, sleep=waits.append)
     assert len(waits) == 4

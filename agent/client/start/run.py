@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import secrets
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -16,17 +14,20 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.client import settings, takeover
+from ddptop.agent.client.start import checks
+from ddptop.agent.client.start import hosts as named_hosts
+from ddptop.agent.client.start.request import CHECKPOINTS, RESUME, Program, Request, RequestError
 from ddptop.agent.control import journal
-from ddptop.agent.launcher import observers
+from ddptop.agent.launcher import launcher, machine, observers
+from ddptop.agent.launcher.slurm import is_task
 from ddptop.agent.record import retention
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.files import masking
-from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.agent.text import Complaint, masked_words, plural
+from ddptop.agent.run.rundir import Run, RunDir, identify
+from ddptop.agent.run.switches import checking, injection
+from ddptop.agent.startup import pythonpath
+from ddptop.agent.text import masked_words, plural
 
-RESUME: Final = "--resume"
-"""What the catalogue's programs call going on from a checkpoint."""
-_CHECKPOINTS: Final = "--checkpoint-dir"
 _SETTINGS: Final = (
     "program", "world", "backend", "device", "cwd", "environment", "placement", "injected", "grace_s", "max_restarts",
     "on_term", "guessed", "local_world", "nodes", "node", "resumes",
@@ -39,8 +40,95 @@ Tell = Callable[[str], None]
 """Takes a line on what was done besides."""
 
 
-class RequestError(Complaint):
-    """What is wrong with a request and what to do, in one line."""
+def launch(request: Request, program: Program, tell: Tell = lambda line: None, *, belongs: bool = False) -> RunDir:
+    """Start a run and return its directory, without waiting for its ranks; `tell` what was done besides.
+
+    Where the request cannot work nothing is started, and nothing of the run is left behind.
+
+    Args:
+        request: what to launch.
+        program: its program, found.
+        tell: takes a line on what was removed to make room, or on what else was decided.
+        belongs: the run ends with this process at the latest, the task of a scheduler; see `belongs_here`.
+
+    Raises:
+        RequestError: the request cannot work.
+        rundir.RunDirError: there is no place for the run, or its name is taken.
+    """
+    checks.check(request)
+    several = named_hosts.read(request)
+    if several is not None:
+        try:
+            named_hosts.check_endpoint(several, patient=belongs)
+        except ValueError as problem:
+            raise RequestError(str(problem)) from problem
+    placement = machine.choose(checks.ranks_here(request), request.backend)
+    shown = request.shown
+    usual = rundir.suggest_name(shown) if several is None else named_hosts.name_of(shown, several)
+    name = rundir.check_name(request.name or usual)
+    if several is not None and not request.name:
+        # The hosts agree on the name without a word, and so cannot count the runs that had it before.
+        set_aside(name, tell)
+    run = Run(
+        run=name,
+        run_id=secrets.token_hex(16) if several is None else named_hosts.run_id_of(shown, several),
+        program=f"-m {request.program}" if request.as_module else request.program,
+        arguments=request.arguments,
+        world=checks.ranks(request),
+        backend=placement.backend,
+        device=placement.device,
+        created_at_ns=time.time_ns(),
+        launched=True,
+        cwd=os.getcwd(),
+        command=command(request, program),
+        environment={**placement.environment, **_environment(request)},
+        placement=placement.text,
+        injected=injection.describe(checks.faults(request)),
+        grace_s=request.grace,
+        on_term=request.on_term,
+        max_restarts=request.max_restarts,
+        owner=os.getuid(),
+        guessed=request.world is None and request.nproc_per_node is None,
+        holder=identify(os.getpid()) if belongs else None,
+        local_world=None if several is None else several.here,
+        nodes=None if several is None else several.most,
+        node=None if several is None else several.rendezvous.node_rank,
+        resumes=program.resumes,
+    )
+    return begin(run, request.who, tell)
+
+
+def command(request: Request, program: Program) -> tuple[str, ...]:
+    """Return the command line that starts the ranks of this host."""
+    if request.start != "spawn":
+        several = named_hosts.read(request)
+        rendezvous = None if several is None else several.rendezvous
+        here = checks.ranks_here(request)
+        return launcher.command(program.target, request.arguments, here, request.max_restarts, rendezvous)
+    own = ("--start", "spawn", "--world", str(checks.ranks(request))) if program.is_ours else ()
+    return launcher.spawn_command(program.target, (*own, *request.arguments))
+
+
+def _environment(request: Request) -> dict[str, str]:
+    """Return what the ranks' environment gets on top of ours and of what their placement needs."""
+    given = checks.variables(request.environment)
+    if request.inject:
+        given[injection.VARIABLE] = ";".join(request.inject)
+    if request.check_parameters:
+        given[checking.VARIABLE] = request.check_parameters
+    if request.start == "spawn":
+        given |= pythonpath.environment({**os.environ, **given})
+    if request.on_term:
+        given["DDPTOP_ON_TERM"] = request.on_term
+    return given
+
+
+def belongs_here() -> bool:
+    """Say whether a run that this process starts belongs to it, and nothing of the run is to be left after its end.
+
+    It is the task of a scheduler, or the first process of a container, which takes all others with it.
+    """
+    return is_task(os.environ) or os.getpid() == 1
 
 
 def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell: Tell = lambda line: None) -> RunDir:
@@ -70,7 +158,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
         raise RequestError(
             f"{old.program} does not take {RESUME}; `ddptop restart {old.run}` starts it from the beginning"
         )
-    check_torch()
+    checks.check_torch()
     run = Run(
         **{name: getattr(old, name) for name in _SETTINGS},
         run=_next_name(old.run),
@@ -87,7 +175,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
 
 def keeps_checkpoints(arguments: Iterable[str]) -> bool:
     """Say whether a program of the catalogue writes checkpoints with these arguments."""
-    return any(argument.partition("=")[0] == _CHECKPOINTS for argument in arguments)
+    return any(argument.partition("=")[0] == CHECKPOINTS for argument in arguments)
 
 
 def begin(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunDir:
@@ -158,12 +246,3 @@ def _next_name(name: str) -> str:
         if (found := rundir.shortened(stem, rundir.LONGEST_NAME - len(ending)) + ending) not in taken:
             return found
     raise AssertionError("more names than entries")
-
-
-def check_torch() -> None:
-    """Raise RequestError where the ranks would have no torch."""
-    if importlib.util.find_spec("torch") is None:
-        raise RequestError(
-            f"torch is not installed beside {sys.executable}: pip install 'ddptop[trainers]', "
-            f"or run ddptop from the environment that has torch"
-        )

@@ -1,4 +1,4 @@
-"""The hosts of a launch that is given on each of them: what it means here, and one name for the run on all of them."""
+"""The hosts of a launch that is given on each of them: the ranks of this one, and one name for the run on all."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from ddptop.agent.client.start.request import Request
 from ddptop.agent.launcher import machine
 from ddptop.agent.launcher.launcher import Rendezvous
 from ddptop.agent.launcher.rendezvous import port_of
 from ddptop.agent.run import rundir
 from ddptop.agent.text import plural
 from ddptop.agent.wire import MOST_RANKS
-from ddptop.tui.launch.options import Request
 
 _UNNAMED: Final = "none"
 """The id of a rendezvous that torchrun takes where none is given."""
@@ -139,12 +139,7 @@ def check_endpoint(hosts: Hosts, *, patient: bool, sleep: Callable[[float], None
 
 
 def name_of(program: str, hosts: Hosts) -> str:
-    """Return the name of the run, which is the same on all hosts.
-
-    Args:
-        program: the program's name, or the path of the script.
-        hosts: the hosts.
-    """
+    """Return the name of the run of a program, or of the path of a script, which is the same on all hosts."""
     ident = hosts.rendezvous.ident
     if ident == _UNNAMED:
         ident = _hash(hosts.rendezvous.endpoint)[:4]

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.client.start import RequestError
-from ddptop.tui.launch import slurm
-from ddptop.tui.launch.options import Request
-from ddptop.tui.launch.slurm import Allocation
+from ddptop.agent.client.start import slurm
+from ddptop.agent.client.start.request import Request, RequestError
+from ddptop.agent.client.start.slurm import Allocation
 
 TWO = Allocation("7", ("node1", "node2"))
 GIVEN = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]"}

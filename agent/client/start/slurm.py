@@ -16,13 +16,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, Final, NamedTuple
 
-from ddptop.agent.client.program import isolated
-from ddptop.agent.client.start import RequestError
+from ddptop.agent.client.start import hosts
+from ddptop.agent.client.start.request import Request, RequestError
 from ddptop.agent.launcher.slurm import JOB, is_task
 from ddptop.agent.run import rundir
 from ddptop.agent.text import clean_line, plural
-from ddptop.tui.launch import hosts
-from ddptop.tui.launch.options import OPTIONS, Request
 
 _NODES: Final = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
 _RESTARTED: Final = "SLURM_RESTART_COUNT"
@@ -31,7 +29,6 @@ _PORTS: Final = range(20000, 30000)
 _ANSWER_S: Final = 30.0
 _LAGGARDS_S: Final = 60
 """Seconds that the other hosts have once the first one has ended its part."""
-_PROGRAM: Final = "ddptop.tui.cli.main"
 _MOST_STARTS: Final = 1000
 """Runs of one program and one job at most that are told apart by their names."""
 
@@ -132,7 +129,6 @@ def named(request: Request, place: Allocation) -> tuple[Request, str]:
         RequestError: the request cannot work.
         rundir.RunDirError: it cannot have the name that it asks for.
     """
-    path = request.program.rpartition(".")[2] if request.as_module else request.program
     for number in range(place.restarts + 1, _MOST_STARTS):
         try:
             several = hosts.read(request)
@@ -141,21 +137,15 @@ def named(request: Request, place: Allocation) -> tuple[Request, str]:
         assert several is not None
         if request.name:
             return request, rundir.check_name(request.name)
-        name = rundir.check_name(hosts.name_of(path, several))
+        name = rundir.check_name(hosts.name_of(request.shown, several))
         if not os.path.lexists(rundir.base() / name):
             return request, name
         request = request._replace(rdzv_id=f"{place.job}.{number + 1}")
     raise RequestError(f"--slurm: no free name for another run of job {place.job}; give a --name")
 
 
-def command(request: Request, place: Allocation, name: str) -> tuple[str, ...]:
-    """Return the line that has each host launch its part of a request.
-
-    Args:
-        request: the request that each host is given.
-        place: the allocation.
-        name: the run's name.
-    """
+def command(place: Allocation, name: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return the line that has each host launch its part of a run by these words."""
     return (
         "srun",
         f"--nodes={len(place.hosts)}",
@@ -169,22 +159,8 @@ def command(request: Request, place: Allocation, name: str) -> tuple[str, ...]:
         "--output=0",
         "--kill-on-bad-exit=0",
         f"--wait={_LAGGARDS_S}",
-        *isolated(_PROGRAM),
-        *line(request),
+        *words,
     )
-
-
-def line(request: Request) -> tuple[str, ...]:
-    """Return the words of `ddptop` that ask for a request, as lines of text."""
-    words = ["launch", "--plain"]
-    for option in OPTIONS:
-        value = getattr(request, option.key)
-        if value != option.default:
-            given = value if option.repeats else (value,)
-            # In one word each: a value may begin with a dash.
-            words += [f"{option.flag}={each}" for each in given]
-    words += ["-m", request.program] if request.as_module else [request.program]
-    return (*words, *(("--", *request.arguments) if request.arguments else ()))
 
 
 class Step:

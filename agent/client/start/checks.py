@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from ddptop.agent.client.start import hosts
+from ddptop.agent.client.start.request import Request, RequestError
 from ddptop.agent.launcher import machine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.switches import injection
 from ddptop.agent.text import MASK, Complaint, is_secret
-from ddptop.trainers.rank.refusal import NO_MPI
-from ddptop.tui.launch import hosts
-from ddptop.tui.launch.options import Request
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS: Final = "DDPTOP_"
@@ -61,12 +62,6 @@ def variables(assignments: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _check_backend(request: Request) -> None:
-    if request.backend == "mpi":
-        raise ValueError(NO_MPI)
-    machine.choose(ranks_here(request), request.backend)
-
-
 def _check_on_term(request: Request) -> None:
     if request.start == "spawn" and request.on_term:
         raise ValueError("--on-term needs --start torchrun: a program that spawns its ranks ends them on SIGTERM")
@@ -101,7 +96,7 @@ CHECKS: Final[dict[str, Callable[[Request], object]]] = {
     "node_rank": lambda request: _check_with_hosts("--node-rank", request.node_rank, request),
     "nnodes": hosts.read,
     "world": _check_ranks,
-    "backend": _check_backend,
+    "backend": lambda request: machine.choose(ranks_here(request), request.backend),
     "name": lambda request: request.name and rundir.check_name(request.name),
     "on_term": _check_on_term,
     "max_restarts": _check_restarts,
@@ -123,3 +118,19 @@ def problems(request: Request) -> dict[str, str]:
             # What depends on a wrong number of ranks or of hosts is not wrong itself.
             break
     return found
+
+
+def check(request: Request) -> None:
+    """Raise RequestError where a request cannot work."""
+    check_torch()
+    for problem in problems(request).values():
+        raise RequestError(problem)
+
+
+def check_torch() -> None:
+    """Raise RequestError where the ranks would have no torch."""
+    if importlib.util.find_spec("torch") is None:
+        raise RequestError(
+            f"torch is not installed beside {sys.executable}: pip install 'ddptop[trainers]', "
+            f"or run ddptop from the environment that has torch"
+        )
