@@ -1,6 +1,6 @@
-"""Makes from the real program what README and the manual show of it: pictures, plain output, keys, options, settings.
+"""Makes from the real program what README and the manual show of it: pictures, plain output, keys, options, JSON.
 
-    python tests/readme.py --text    keys, options, settings, one command; at once; a test fails when they are behind
+    python tests/readme.py --text    all but the pictures and the plain output; at once; a test fails when it is behind
     python tests/readme.py           these, the plain output and the pictures
 
 The latter launches `resnet` on four ranks, one of them made slow, waits until there is something to show, and
@@ -10,20 +10,25 @@ takes its pictures.  Only the marked parts of the files are written.  Needs the 
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.settings import Settings, as_toml
+from ddptop.agent.wire.frames import RankFrame, RunFrame
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys.keymap import help_tables
 from ddptop.tui.cli.main import _parser
+from ddptop.tui.cli.output import status
 
 ROOT = Path(__file__).resolve().parent.parent
 MANUAL = ROOT / "tui" / "cli" / "manual"
@@ -91,6 +96,32 @@ def settings() -> str:
     return "\n".join(["```toml", *as_toml(Settings(), ()), "```"])
 
 
+def fields(kinds: Sequence[type], names: Iterable[str]) -> str:
+    """Return a table of fields of JSON, from the docstrings of the classes that have them."""
+    meanings: dict[str, str] = {}
+    for kind in kinds:
+        (body,) = ast.parse(inspect.getsource(kind)).body
+        assert isinstance(body, ast.ClassDef)
+        for each, after in pairwise([*body.body, ast.Pass()]):
+            match each, after:
+                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    meanings[name] = _cell(text)
+                case ast.FunctionDef(name), _:
+                    meanings[name] = _cell(ast.get_docstring(each) or "")
+    meanings |= dict.fromkeys(("hosts", "ranks"), "a list: see below")
+    return "\n".join(["| field | |", "|---|---|", *(f"| `{name}` | {meanings[name]} |" for name in names)])
+
+
+def _cell(text: str) -> str:
+    """Return a docstring as a cell on the page about JSON, in JSON's words, with links to pages that it names."""
+    words = " ".join(text.split()).removesuffix(".")
+    for python, json_ in (("None", "null"), ("True", "true"), ("False", "false")):
+        words = re.sub(rf"\b{python}\b", json_, words)
+    words = re.sub(r"(\w+)\.md(#[\w-]+)?", lambda found: f"[{found[1]}]({found[0]})", words)
+    words = words.replace("[json](json.md#", "[below](#")
+    return words[0].lower() + words[1:]
+
+
 def plain() -> str:
     """Return the output of a short run without a terminal."""
     command = [*DDPTOP, "launch", "--world", "2", "--name", "simplenet", "simplenet", "--", "--steps", "600"]
@@ -108,6 +139,8 @@ TEXT = (
     Part(MANUAL / "keys.md", "keys", keys),
     Part(MANUAL / "programs.md", "options", options),
     Part(MANUAL / "settings.md", "settings", settings),
+    Part(MANUAL / "json.md", "run", lambda: fields((Frame, RunFrame), status.OF_RUN)),
+    Part(MANUAL / "json.md", "rank", lambda: fields((RankFrame,), status.OF_RANK)),
 )
 """Parts that are the same wherever they are made, so that a test can compare them."""
 PLAIN = Part(MANUAL / "programs.md", "plain", plain)
@@ -150,7 +183,7 @@ def show_a_run() -> None:
 def main() -> None:
     """Rewrite the marked parts, and the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", action="store_true", help="only keys, options and settings")
+    parser.add_argument("--text", action="store_true", help="neither the pictures nor the plain output")
     only_text = parser.parse_args().text
     for part in TEXT:
         part.write()

@@ -110,6 +110,8 @@ from ddptop.agent.wire.frames import TOPIC_OUTLINE as TOPIC_OUTLINE
 from ddptop.agent.wire.frames import TOPIC_RANK as TOPIC_RANK
 from ddptop.agent.wire.frames import TOPIC_RANKS as TOPIC_RANKS
 from ddptop.agent.wire.frames import TOPIC_RUN as TOPIC_RUN
+from ddptop.agent.wire.frames import AllReduce as AllReduce
+from ddptop.agent.wire.frames import Calls as Calls
 from ddptop.agent.wire.frames import EncodedRows as EncodedRows
 from ddptop.agent.wire.frames import EventLine as EventLine
 from ddptop.agent.wire.frames import RankFrame as RankFrame

@@ -69,37 +69,32 @@ class Restart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The last step on the curve before it; the steps of the new generation follow."""
 
 
-class RankFrame(Message, frozen=True, tag="rank_frame"):
-    """One rank at one moment."""
+class AllReduce(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The all-reduces of a rank, in ms."""
 
-    rank: Rank
-    state: Name
-    activity: Line
-    """The work of the main thread: a start phase ("imports") or a step phase ("backward")."""
-    pid: Pid | None = None
-    host: Label | None = None
-    step: Count | None = None
-    step_age_s: float | None = None
-    """Since the last step was completed."""
+    p50: float | None = None
+    p99: float | None = None
+    wait: float | None = None
+    """Mean per step, over recent steps: time until the last rank had entered."""
+    transfer: float | None = None
+    """The same, from then until they were done."""
+
+
+class Calls(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The calls of one kind of collective in a rank, in ms."""
+
+    op: Name = ALL_REDUCE
+    p50: float | None = None
+    p99: float | None = None
+
+
+class RankDetail(Message, frozen=True, kw_only=True):
+    """The part of a rank's frame that only screens need."""
+
     heard_age_s: float | None = None
     """Since the last sign of life of the agent."""
-    loss: float | None = None
-    is_loss_unsure: bool = False
-    """True where gradients are accumulated and how the script divides its losses is not known: shown as `~`."""
     losses: _Losses = ()
     """Recent losses, oldest first, at most 240."""
-    step_ms: float | None = None
-    """Mean over the recent window (about 2 s, at least one step)."""
-    phases_ms: dict[Name, float] | None = None
-    """The same window, by phase of `wire.PHASES`; adds up to `step_ms`. A phase not observed is left out."""
-    allreduce_p50_ms: float | None = None
-    allreduce_p99_ms: float | None = None
-    dominant: Name | None = None
-    """The kind of collective that the run uses most. None: `all_reduce`."""
-    dominant_p50_ms: float | None = None
-    dominant_p99_ms: float | None = None
-    samples_per_s: float | None = None
-    memory_bytes: Count | None = None
     memory_total_bytes: Count | None = None
     memory_kind: Name = "process"
     """`device` on an accelerator, `process` for resident memory."""
@@ -109,33 +104,18 @@ class RankFrame(Message, frozen=True, tag="rank_frame"):
     mechanism: Label | None = None
     """The way in which collectives are seen, None where they are not."""
     outstanding: Count = 0
-    log: Verbatim | None = None
-    """Path of the rank's log, or None where output goes to a terminal."""
-    metrics: dict[Name, float] = msgspec.field(default_factory=dict)
     missed: Count = 0
     """Step records lost on the way and not to be had any more."""
     dropped: Count = 0
     refused: Count = 0
-    fault: Line | None = None
-    """The agent's last own error; the training goes on."""
-    health: Line | None = None
-    """An error in its numbers, one line: `loss is nan since step 123`."""
     device_ms: dict[Name, float] | None = None
     """The phases of the recent window on the device's own time line, without `wait`. None: not on CUDA."""
-    ended: Line | None = None
-    """Its end, one line, for example `exit code 1: ValueError: bad lr`."""
     torch_version: Label | None = None
     python_version: Label | None = None
-    allreduce_wait_ms: float | None = None
-    """Mean per step, over recent steps: time in all-reduces until the last rank had entered."""
-    allreduce_transfer_ms: float | None = None
-    """The same, from then until they were done."""
     timed_every: Count = 1
     """One step of so many has its collectives timed."""
     faults: Count = 0
     """Errors inside the agent so far."""
-    coordinates: dict[Name, int] | None = None
-    """Its position on a device mesh or in a pipeline, as its script says."""
     stands: bool = False
     """True where it should complete steps and has not for long: `step_ms` is then of before."""
     communicated: bool | None = None
@@ -144,64 +124,88 @@ class RankFrame(Message, frozen=True, tag="rank_frame"):
     """True where it runs on another host than this one: `log` is a copy then, if there is one."""
     unkept: bool = False
     """True where what it prints goes to the terminal that started it, and into no file."""
+
+
+class RankFrame(RankDetail, frozen=True, kw_only=True, tag="rank_frame"):
+    """One rank at one moment.
+
+    The fields of this class are those of a rank in `--json`, in their order, and their docstrings are its manual.
+    """
+
+    rank: Rank
+    """Its number."""
+    host: Label | None = None
+    """Its host."""
+    pid: Pid | None = None
+    """Its process there."""
+    state: Name
+    """`running`, `paused` and others: see json.md#states."""
+    activity: Line
+    """The work of the main thread: a phase of the start (`imports`) or of a step (`backward`)."""
+    step: Count | None = None
+    """The last step."""
+    loss: float | None = None
+    """The last loss."""
+    is_loss_unsure: bool = False
+    """True where that loss may be a part of the script's, shown as `~`: see numbers.md#loss."""
+    step_ms: float | None = None
+    """Time of a step, the mean of the last seconds; while the rank stands, that of its last steps."""
+    phases_ms: dict[Name, float] | None = None
+    """The same time by phase: `data`, `copy` (to a device, where there is one), `forward`, `backward`, `optimizer`,
+    `wait`, `other`; None: never seen, as a forward pass without DDP, FSDP2 or a loader."""
+    allreduce_ms: AllReduce = AllReduce()
+    """An object with `p50` and `p99` of a call, and of a step `wait` until the last rank came, and `transfer` after."""
+    collective_ms: Calls = Calls()
+    """The collective that takes most time in the run: its `op` (`all_reduce`, `all_gather`, `reduce_scatter` or
+    `all_to_all`), `p50` and `p99` of a call."""
+    samples_per_s: float | None = None
+    """Samples a second; None while the rank stands."""
     tokens_per_s: float | None = None
+    """Tokens likewise; None where batches are not known to be text."""
     flops: float | None = None
     """Floating-point operations of a step, counted once."""
     flops_per_s: float | None = None
+    """The same a second; None while the rank stands."""
     mfu: float | None = None
-    """Part of the operations that its device can do in the same time, from 0 to 1. None: its peak is not known."""
+    """The part of the peak of its device that this is, from 0 to 1; None where no peak is known."""
+    memory_bytes: Count | None = None
+    """Memory of the device, or of the process."""
+    step_age_s: float | None = None
+    """Seconds since the last step, or since the last pause; None while the rank is paused."""
+    health: Line | None = None
+    """An error in its numbers: `loss is nan since step 123`."""
+    fault: Line | None = None
+    """The last fault of the agent inside the rank; the training goes on."""
+    metrics: dict[Name, float] = msgspec.field(default_factory=dict)
+    """The values that the script gave to `agent.log`."""
+    coordinates: dict[Name, int] | None = None
+    """Its place on a device mesh or in a pipeline, as its script says."""
+    log: Verbatim | None = None
+    """Path of its log; None where that is on another host, or output goes to a terminal."""
+    ended: Line | None = None
+    """Its end, one line: `exit code 1: ValueError: bad lr`."""
 
     @property
     def current_step_ms(self) -> float | None:
         """Milliseconds of a step now; None where the rank stands."""
         return None if self.stands else self.step_ms
 
-    @property
-    def collective(self) -> tuple[str, float | None, float | None]:
-        """The kind of collective that the run uses most, with its median and p99 in ms."""
-        if self.dominant is None:
-            return ALL_REDUCE, self.allreduce_p50_ms, self.allreduce_p99_ms
-        return self.dominant, self.dominant_p50_ms, self.dominant_p99_ms
 
+class RunDetail(Message, frozen=True, kw_only=True):
+    """The part of a run's frame that only screens need."""
 
-class RunFrame(Message, frozen=True, tag="run_frame"):
-    """One run at one moment, without its ranks."""
-
-    run: Name
-    state: Name
-    program: Line
-    world: Count
-    at: float
-    """Seconds since the epoch."""
-    backend: Label | None = None
-    device: Label | None = None
     placement: Line = ""
     """One line on why this device and backend were chosen."""
-    injected: Line | None = None
-    """Faults put into this run on purpose with `--inject`, one line; None for an honest run."""
-    note: Line | None = None
-    """A remark of the program on itself, for example that its data is synthetic."""
-    recorded_every: Count = 1
-    """One step in so many is recorded whole, and of the others their time alone; see `recording`."""
-    steps_are: Label = ""
-    """The things that are counted as steps, such as `backward passes`; empty where they are optimizer steps."""
     started_at: float | None = None
     ended_at: float | None = None
     held_since: float | None = None
     """When the last rank came to hold, for a paused run, and the first, for a held one; when its processes were
     stopped, for a frozen one."""
-    step: Count | None = None
-    """The step that every rank has completed."""
-    total_steps: Count | None = None
-    total_by: Label | None = None
-    """The library that says so; None: the script itself."""
     eta_s: float | None = None
     step_ms: float | None = None
     """Mean step time of the slowest rank in the recent window: the common scale of the bars."""
     phases_ms: dict[Name, float] | None = None
     """Mean over ranks."""
-    samples_per_s: float | None = None
-    """Of the whole group; a sample on which several ranks work together counts once."""
     loss: float | None = None
     """Mean over the ranks' last losses."""
     is_loss_unsure: bool = False
@@ -210,14 +214,7 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     """The kind of collective that has taken most time in most ranks."""
     slowest: Rank | None = None
     """Rank with the largest own time (step without wait), where it stands out at all."""
-    torchrun_pid: Pid | None = None
-    supervised: bool = True
-    """False when no observer looks after the run."""
-    orphaned: bool = False
-    """True when torchrun is gone and ranks live on."""
     launched: bool = True
-    exit_code: Whole | None = None
-    cause: Line | None = None
     cause_rank: Rank | None = None
     one_host: Label | None = None
     """The host of all ranks; None where they are on several, or none is known."""
@@ -225,12 +222,6 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     """The device of all ranks, likewise."""
     events: _Events = ()
     """Newest last, at most `MOST_EVENTS`."""
-    verdicts: tuple[Verdict, ...] = ()
-    """All that is wrong now, the one that matters most first."""
-    missing_steps: Count = 0
-    """About how many more steps it takes until a rank can be told to be slow; 0 where it can."""
-    refused: Count = 0
-    """Messages that agents, observer or this onlooker could not read, or that cannot be true."""
     logged: tuple[Name, ...] = ()
     """Names of the values that the scripts gave to `ddptop.agent.log`, in order."""
     outstanding: Count = 0
@@ -241,11 +232,6 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     """Timeout of collectives in the default process group, the shortest of all ranks; None where it is not known."""
     ending: Line = ""
     """While something is being ended: the processes that are left, and when the escalation goes on."""
-    ends_at: float | None = None
-    """When the scheduler takes the machine back, in seconds since the epoch; None where nobody does, or it is not
-    known."""
-    awaits: Line = ""
-    """While no rank of a host lives: what their start waits for."""
     action: Line = ""
     """The action on all ranks that is under way, and its author; such as `pause by ada (dashboard, pts/3)`."""
     waiting: Line = ""
@@ -264,27 +250,91 @@ class RunFrame(Message, frozen=True, tag="run_frame"):
     """True where ranks have coordinates."""
     stands: bool = False
     """True where it should complete steps and none of its ranks has for long; see `RankFrame.stands`."""
-    unlinked: tuple[Rank, ...] = ()
-    """Ranks on other hosts of which nobody tells, because no link to those hosts could be made."""
     unlinked_why: Line = ""
-    """Why, one line; empty where that is not known."""
+    """Why no link to the hosts of `unlinked` could be made, one line; empty where that is not known."""
     on_hosts: Annotated[tuple[HostFrame, ...], msgspec.Meta(max_length=MOST_HOSTS)] = ()
     """The hosts of a run on several, in the order of their ranks; none of a run on one."""
+
+
+class RunFrame(RunDetail, frozen=True, kw_only=True, tag="run_frame"):
+    """One run at one moment, without its ranks.
+
+    The fields of this class are those of a run in `--json`, in their order, and their docstrings are its manual.
+    """
+
+    run: Name
+    """Its name."""
+    at: float
+    """Seconds since the epoch at which this was so."""
+    state: Name
+    """`running`, `paused` and others: see json.md#states."""
+    program: Line
+    """Its script, or the program of the catalogue."""
+    world: Count
+    """The number of its ranks."""
+    backend: Label | None = None
+    """`gloo`, `nccl`."""
+    device: Label | None = None
+    """The device of its ranks."""
+    step: Count | None = None
+    """The step that every rank has completed."""
+    total_steps: Count | None = None
+    """Steps of the whole training."""
+    steps_are: Label = ""
+    """The things that are counted as steps, where they are not optimizer steps: `backward passes`, `batches`, or calls
+    of `ddptop.agent.step()`; None: optimizer steps, or none yet."""
+    total_by: Label | None = None
+    """The library that says how many steps there are: `Trainer`, `Lightning`, `DeepSpeed` or `tqdm`; None: the
+    script."""
+    samples_per_s: float | None = None
+    """Samples a second of the whole group, each counted once, also where several ranks work together on it; None while
+    the run stands."""
     tokens_per_s: float | None = None
-    """Like `samples_per_s`."""
+    """Tokens likewise; None where batches are not known to be text: see numbers.md#samples-and-tokens-a-second."""
     flops_per_s: float | None = None
-    """Floating-point operations a second of all ranks together whose work is known."""
+    """Floating-point operations a second of the models of all ranks; None until they are counted, and while the run
+    stands."""
     mfu: float | None = None
-    """Part of the operations that the devices of the ranks could do, of those ranks for which both are known."""
-    named_from_ms: float | None = None
-    """Milliseconds a step from which a delay of any one rank would be told within seconds; None where none would be."""
+    """The part of the devices' peak that this is, from 0 to 1; None where no peak is known: see
+    numbers.md#the-work-of-the-model-and-mfu."""
     goes_on: Line = ""
     """Of a run that stands and makes collectives all the same: `makes no optimizer step since step 8, and goes on: 848
     calls in group 0`."""
+    pid: Pid | None = None
+    """torchrun's."""
+    supervised: bool = True
+    """True while an observer lives."""
+    orphaned: bool = False
+    """True when torchrun is gone and ranks live on."""
+    exit_code: Whole | None = None
+    """That of torchrun, or of the job."""
+    cause: Line | None = None
+    """The first cause of a failure, there as soon as a rank has failed, and more exact at the end."""
+    note: Line | None = None
+    """A remark of the program on itself, for example that its data is synthetic."""
+    recorded_every: Count = 1
+    """One step in so many is recorded whole, and of the others their time alone: see numbers.md#what-is-recorded."""
+    injected: Line | None = None
+    """Faults put into this run on purpose with `--inject`, one line; None for an honest run."""
+    ends_at: float | None = None
+    """When the scheduler takes the machine back, seconds since the epoch; None: nobody does, or not known."""
+    awaits: Line = ""
+    """While no rank of a host lives: what their start waits for, such as the other hosts."""
+    refused: Count = 0
+    """Messages that agents, observer or this onlooker could not read, or that cannot be true."""
+    unlinked: tuple[Rank, ...] = ()
+    """Ranks on other hosts of which nothing is heard, because those hosts are not linked."""
+    missing_steps: Count = 0
+    """About how many more steps it takes until a slow rank can be named; 0 where one can."""
+    named_from_ms: float | None = None
+    """Milliseconds a step from which a delay of any one rank would be named within seconds; None where no rank can be
+    named, or one is: see verdicts.md."""
+    verdicts: tuple[Verdict, ...] = ()
+    """All that is wrong now, the one that matters most first."""
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict that is shown where there is room for one."""
+        """The verdict that is shown where there is room for one; None where nothing is wrong."""
         return self.verdicts[0] if self.verdicts else None
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 
 MOST_RANKS: Final = 65_536
 """Ranks of a run at most; a record or a message with more is damaged."""

@@ -88,7 +88,12 @@ def test_every_field_of_a_diagnosis_is_told() -> None:
 def _fields_told(page: str, above: str) -> set[str]:
     """Return the fields in the first columns of the first table below a text."""
     table = page[page.index(above) :].partition("| field | |\n|---|---|\n")[2].partition("\n\n")[0]
-    return {field for row in table.splitlines() for field in re.findall("`([^`]+)`", row.split("|")[1])}
+    return {
+        field
+        for row in table.splitlines()
+        if row.startswith("|")
+        for field in re.findall("`([^`]+)`", row.split("|")[1])
+    }
 
 
 def test_the_map_names_files_that_there_are() -> None:

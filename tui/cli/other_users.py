@@ -221,7 +221,7 @@ def _answer(read: Callable[[], list[Frame]]) -> None:
 
 
 def _told(frame: Frame) -> _Seen:
-    told = RunFrame(*(getattr(frame, name) for name in RunFrame.__struct_fields__))
+    told = RunFrame(**{name: getattr(frame, name) for name in RunFrame.__struct_fields__})
     return _Seen(replace(told, events=(), on_hosts=(), restarts=told.restarts[-_MOST_RESTARTS:]), frame.size_bytes)
 
 

@@ -263,18 +263,17 @@ def _loss(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
 
 
 def _communication(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
-    kind, *both = rank.collective
+    calls, reduces = rank.collective_ms, rank.allreduce_ms
     text = (
         units.DASH
-        if both == [None, None]
-        else "  ".join(f"{units.milliseconds(value)} ms p{which}" for which, value in zip((50, 99), both, strict=True))
+        if calls.p50 is calls.p99 is None
+        else f"{units.milliseconds(calls.p50)} ms p50  {units.milliseconds(calls.p99)} ms p99"
     )
     yield from _fact(
-        units.shorten(units.collective(kind), _LABEL - 2), text, width, ink, after="  waiting for peers included"
+        units.shorten(units.collective(calls.op), _LABEL - 2), text, width, ink, after="  waiting for peers included"
     )
-    split = (rank.allreduce_wait_ms, rank.allreduce_transfer_ms)
-    if kind == ALL_REDUCE and split != (None, None):
-        waited, transferred = map(units.milliseconds, split)
+    if calls.op == ALL_REDUCE and not (reduces.wait is reduces.transfer is None):
+        waited, transferred = units.milliseconds(reduces.wait), units.milliseconds(reduces.transfer)
         yield from _fact(
             "  of it", f"{waited} ms a step until the last rank came, {transferred.strip()} ms after", width, ink
         )

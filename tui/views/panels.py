@@ -463,12 +463,12 @@ def _long_legend(amounts: _Amounts, shape: Shape, ink: Ink) -> list[Row]:
 
 
 def _collective(rank: RankFrame, shape: Shape, ink: Ink) -> Row:
-    kind, p50, p99 = rank.collective
-    name = units.collective(kind)
-    if rank.mechanism is None and p50 is None and rank.step:
+    calls = rank.collective_ms
+    name = units.collective(calls.op)
+    if rank.mechanism is None and calls.p50 is None and rank.step:
         unseen = "not seen: open the rank" if rank.communicated is not False else "no collective so far"
         return _collective_row(name, unseen, "", "", shape, ink)
-    return _collective_row(name, "", units.milliseconds(p50), units.milliseconds(p99), shape, ink)
+    return _collective_row(name, "", units.milliseconds(calls.p50), units.milliseconds(calls.p99), shape, ink)
 
 
 @lru_cache(maxsize=_ROWS)

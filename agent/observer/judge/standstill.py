@@ -68,10 +68,10 @@ def stands(age_s: float | None, step_ms: float | None) -> bool:
         age_s: seconds since the newest step, None before the first.
         step_ms: milliseconds that a step usually takes, None where that is not known.
     """
-    if age_s is None or step_ms is None:
+    if age_s is None or step_ms is None or age_s <= SHORT_S:
         return False
     step_s = step_ms / 1e3
-    return age_s > max(SHORT_S, min(_QUICK_STEPS * step_s, max(NEWS_S, _STEPS * step_s)))
+    return age_s > min(_QUICK_STEPS * step_s, max(NEWS_S, _STEPS * step_s))
 
 
 def is_stalled(age_s: float, step_s: float, stalled_s: float) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Set
 from itertools import islice
-from operator import is_
+from operator import attrgetter, is_
 from typing import Final
 
 from ddptop.agent.observer.judge import standstill
@@ -20,7 +20,7 @@ from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import states
 from ddptop.agent.text import clean, span
 from ddptop.agent.wire import HELD, Beat
-from ddptop.agent.wire.frames import ENDED, RankFrame, RunFrame
+from ddptop.agent.wire.frames import ENDED, AllReduce, Calls, RankFrame, RunFrame
 from ddptop.agent.wire.host_frames import NO_HOSTS, UNREPORTED, HostFrames
 from ddptop.agent.wire.hosts import HostFrame
 from ddptop.agent.wire.latencies import ALL_REDUCE
@@ -31,6 +31,13 @@ _STANDING: Final = frozenset({"stalled", "silent", "frozen"})
 """States in which they should be, and are not."""
 _SOURCE: Final = re.compile(r"\[/\S+\.(?:cc|cpp|cu|h|hpp):\d+\] ")
 """The line of its source that a library of machine code puts before an error."""
+_OF_BEAT: Final = tuple(
+    name
+    for name in RankFrame.__struct_fields__
+    if name in Beat.__struct_fields__ and name not in ("rank", "state", "activity", "step", "coordinates")
+)
+"""Fields that a heartbeat and a frame have alike; these five are made of more than a heartbeat."""
+_of_beat: Final = attrgetter(*_OF_BEAT)
 AXES: Final = 8
 """Names of coordinates that are shown."""
 _NO_BEAT: Final = Beat(0, 0, "", "", 0, None, 0)
@@ -93,7 +100,7 @@ class Framer:
             is_loss_unsure=totals.is_loss_unsure,
             collective=totals.collective,
             slowest=totals.slowest,
-            torchrun_pid=run.torchrun.pid if run.torchrun is not None else None,
+            pid=run.torchrun.pid if run.torchrun is not None else None,
             supervised=state not in ENDED and (live.supervised if live is not None else True),
             orphaned=live.orphaned if live is not None else False,
             launched=run.launched,
@@ -147,24 +154,25 @@ class Framer:
 
     def rank(self, rank: int, *, short: bool = False) -> RankFrame:
         """Return the frame of a rank; a `short` one is without its earlier losses."""
-        store, now = self._store, self._store.situation.at
-        situation, model, host = store.situation, store.ranks[rank], self.hosts.of(rank)
-        state, kind, exchange = situation.ranks[rank], situation.totals.collective, store.alignment.means_ms(rank)
-        placed = host is not None or (model.member is None and states.has_other_hosts(store.run))
+        store, situation = self._store, self._store.situation
+        model, now, state = store.ranks[rank], situation.at, situation.ranks[rank]
         beat, hello, member, means = model.beat or _NO_BEAT, model.hello, model.member, model.means
-        p50, p99 = _both_ms(model.percentiles(ALL_REDUCE))
-        dominant = (None, None) if kind == ALL_REDUCE else _both_ms(model.percentiles(kind))
+        host = self.hosts.of(rank)
+        is_elsewhere = member is None and states.has_other_hosts(store.run)
+        kind = situation.totals.collective
+        reduces = model.latencies_ms(ALL_REDUCE)
+        exchange = store.alignment.means_ms(rank) or ()
         age = model.age(now)
-        stands = state in _STANDING or (
-            state in _MOVING and situation.state != "held" and standstill.stands(age, means.step_ms)
-        )
+        # Where other ranks are held it is to make no steps.
+        may_stand = state in _MOVING and situation.state != "held"
+        stands = state in _STANDING or (may_stand and standstill.stands(age, means.step_ms))
         moving = state in _MOVING and not stands
-        device = beat.device
         flops_per_s = rate_of(beat.flops, None if means.step_ms is None else means.step_ms * 1e6) if moving else None
         return RankFrame(
-            rank=model.rank,
+            **dict(zip(_OF_BEAT, _of_beat(beat))),  # noqa: B905
+            rank=rank,
             state=state,
-            activity=_activity(model, now, state, host, placed=placed),
+            activity=_activity(model, now, state, host, placed=host is not None or is_elsewhere),
             pid=member.process.pid if member is not None else None,
             host=host.host if host is not None else None if member is None else member.host,
             step=model.step,
@@ -172,53 +180,32 @@ class Framer:
             stands=stands,
             heard_age_s=model.heard_age(now),
             loss=model.loss,
-            is_loss_unsure=beat.is_loss_unsure,
             losses=() if short else tuple(model.losses),
             step_ms=means.step_ms,
             phases_ms=means.phases_ms,
-            allreduce_p50_ms=p50,
-            allreduce_p99_ms=p99,
-            dominant=None if kind == ALL_REDUCE else kind,
-            dominant_p50_ms=dominant[0],
-            dominant_p99_ms=dominant[1],
-            allreduce_wait_ms=None if exchange is None else exchange[0],
-            allreduce_transfer_ms=None if exchange is None else exchange[1],
-            timed_every=beat.timed_every,
+            allreduce_ms=AllReduce(*reduces, *exchange),
+            collective_ms=Calls(kind, *(reduces if kind == ALL_REDUCE else model.latencies_ms(kind))),
             samples_per_s=means.samples_per_s if moving else None,
             tokens_per_s=means.tokens_per_s if moving else None,
-            flops=beat.flops,
             flops_per_s=flops_per_s,
             mfu=flops_per_s / beat.peak if flops_per_s is not None and beat.peak else None,
-            memory_bytes=beat.memory_bytes,
-            memory_total_bytes=beat.memory_total_bytes,
-            memory_kind="device" if device is not None and not device.startswith("cpu") else "process",
-            cpu_percent=beat.cpu_percent,
-            device_percent=beat.device_percent,
-            device=device,
-            mechanism=beat.mechanism,
-            outstanding=beat.outstanding,
-            log=self._log_of(model) if member is None or model.far else member.log,
+            memory_kind="device" if beat.device is not None and not beat.device.startswith("cpu") else "process",
+            log=self._log_of(model, is_elsewhere=is_elsewhere),
             far=model.far,
             unkept=member is not None and member.log is None,
             metrics=dict(model.metrics),
             missed=model.missed,
-            communicated=beat.communicated,
-            dropped=beat.dropped,
-            refused=beat.refused,
-            faults=beat.faults,
-            fault=beat.fault,
-            health=beat.health,
             device_ms=means.device_ms,
             ended=_ended(model),
             coordinates=None if beat.coordinates is None else dict(islice(beat.coordinates.items(), AXES)),
-            torch_version=beat.torch_version,
             python_version=None if hello is None else hello.python_version,
         )
 
-    def _log_of(self, model: RankModel) -> str | None:
-        """Return the file that a rank of a launched run on this host writes to."""
-        here = model.member is not None or not states.has_other_hosts(self._store.run)
-        return self._logs.get(model.rank) if here and not model.far else None
+    def _log_of(self, model: RankModel, *, is_elsewhere: bool) -> str | None:
+        """Return the file that a rank on this host writes to."""
+        if model.far or is_elsewhere:
+            return None
+        return self._logs.get(model.rank) if model.member is None else model.member.log
 
     def _ended_at(self, state: str) -> float | None:
         """Return when the run has ended; of one whose end could not be written down, when its last rank has."""
@@ -254,10 +241,6 @@ class Framer:
 
 def _only(values: Set[str | None]) -> str | None:
     return next(iter(values)) if len(values) == 1 else None
-
-
-def _both_ms(percentiles: tuple[int | None, int | None]) -> tuple[float | None, float | None]:
-    return _ms(percentiles[0]), _ms(percentiles[1])
 
 
 def _activity(model: RankModel, now: float, state: str, host: HostFrame | None, *, placed: bool) -> str:
@@ -296,7 +279,3 @@ def _ended(model: RankModel) -> str | None:
     error = _SOURCE.sub("", ended.error or "")[:300]
     told = error if error and model.alive else code + (f": {error}" if error else "")
     return told + states.lingers(ended, alive=model.alive)
-
-
-def _ms(value: int | None) -> float | None:
-    return None if value is None else value / 1e6

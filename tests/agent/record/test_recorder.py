@@ -102,11 +102,13 @@ def test_the_last_frames_are_recorded_in_place_of_those_before(runtime: Path) ->
     recording.start()
 
     def keep(*ranks: wire.RankFrame, state: str) -> wire.RunFrame:
-        run = wire.RunFrame("r", state, "toy.py", len(ranks), 1.0)
+        run = wire.RunFrame(run="r", at=1.0, state=state, program="toy.py", world=len(ranks))
         recording.keep(wire.encode(run), [wire.encode(rank) for rank in ranks])
         return run
 
-    one, two, other = (wire.RankFrame(rank, state, "") for rank, state in ((0, "a"), (1, "a"), (0, "b")))
+    one, two, other = (
+        wire.RankFrame(rank=rank, state=state, activity="") for rank, state in ((0, "a"), (1, "a"), (0, "b"))
+    )
     first = keep(one, two, state="running")
     until(lambda: recording_file.read_frames(database) == (first, {0: one, 1: two}), "the first frames")
     last = keep(other, state="finished")

@@ -79,21 +79,22 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.HostFrame: (
         "host state ranks heard_at offset_ms offset_error_ms rtt_ms agent_version node step_ms own_ms gone"
     ),
+    wire.AllReduce: "p50 p99 wait transfer",
+    wire.Calls: "op p50 p99",
     wire.RankFrame: (
-        "rank_frame: rank state activity pid host step step_age_s heard_age_s loss is_loss_unsure losses "
-        "step_ms phases_ms allreduce_p50_ms allreduce_p99_ms dominant dominant_p50_ms dominant_p99_ms "
-        "samples_per_s memory_bytes memory_total_bytes memory_kind cpu_percent device_percent device "
-        "mechanism outstanding log metrics missed dropped refused fault health device_ms ended torch_version "
-        "python_version allreduce_wait_ms allreduce_transfer_ms timed_every faults coordinates stands "
-        "communicated far unkept"
+        "rank_frame: heard_age_s losses memory_total_bytes memory_kind cpu_percent device_percent device "
+        "mechanism outstanding missed dropped refused device_ms torch_version python_version timed_every faults "
+        "stands communicated far unkept rank host pid state activity step loss is_loss_unsure step_ms phases_ms "
+        "allreduce_ms collective_ms samples_per_s tokens_per_s flops flops_per_s mfu memory_bytes step_age_s "
+        "health fault metrics coordinates log ended"
     ),
     wire.RunFrame: (
-        "run_frame: run state program world at backend device placement injected note recorded_every "
-        "steps_are started_at ended_at held_since step total_steps total_by eta_s step_ms phases_ms "
-        "samples_per_s loss is_loss_unsure collective slowest torchrun_pid supervised orphaned launched "
-        "exit_code cause cause_rank one_host one_device events verdicts missing_steps refused logged "
-        "outstanding checkpoints timeout_s ending ends_at awaits action waiting restarts max_restarts run_id "
-        "grace_s generation placed stands unlinked unlinked_why on_hosts"
+        "run_frame: placement started_at ended_at held_since eta_s step_ms phases_ms loss is_loss_unsure "
+        "collective slowest launched cause_rank one_host one_device events logged outstanding checkpoints "
+        "timeout_s ending action waiting restarts max_restarts run_id grace_s generation placed stands "
+        "unlinked_why on_hosts run at state program world backend device step total_steps steps_are total_by "
+        "samples_per_s tokens_per_s flops_per_s mfu goes_on pid supervised orphaned exit_code cause note "
+        "recorded_every injected ends_at awaits refused unlinked missing_steps named_from_ms verdicts"
     ),
     wire.Rows: "rows: at ranks",
     wire.HostHello: "host_hello: protocol agent_version run run_id host world generation ranks at_ns",
@@ -133,12 +134,12 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "inspection checksums census log profiled piece looks probed"
     ),
 }
-"""Of each message in version 3 of the protocol its tag and its fields in their order; parts of messages have no tag."""
+"""Of each message in version 4 of the protocol its tag and its fields in their order; parts of messages have no tag."""
 
 
 def test_every_message_has_a_form_in_this_version() -> None:
     """A new message is added to the table; a new version has a table of its own."""
-    assert wire.PROTOCOL == 3
+    assert wire.PROTOCOL == 4
     unions: tuple[Any, ...] = (wire.Telemetry, wire.Command, wire.Answer, wire.HistoryAnswer)
     unions += (wire.Telemetry | wire.HostHello | wire.Newest, wire.RunFrame | wire.RankFrame | wire.Rows)
     messages = {kind for kind, form in FORMS.items() if ":" in form}

@@ -28,7 +28,7 @@ from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict
 from ddptop.agent.wire.diagnoses.kept import Kept
-from ddptop.agent.wire.frames import ENDED, EventLine, RankFrame
+from ddptop.agent.wire.frames import ENDED, AllReduce, Calls, EventLine, RankFrame
 from ddptop.tui.link.source import Refused, Unholdable
 from support.values.histories import RecordedHistory
 from support.values.inspections import inspection
@@ -66,8 +66,8 @@ def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **change
         losses=losses,
         step_ms=step_ms,
         phases_ms=phases,
-        allreduce_p50_ms=12.1 + rank,
-        allreduce_p99_ms=48.2 + rank,
+        allreduce_ms=AllReduce(12.1 + rank, 48.2 + rank),
+        collective_ms=Calls("all_reduce", 12.1 + rank, 48.2 + rank),
         samples_per_s=103.0,
         memory_bytes=(812 + 3 * rank) * 2**20,
         cpu_percent=96.0 + rank,
@@ -76,7 +76,14 @@ def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **change
         metrics={"accuracy": 0.4375, "lr": 0.1},
     )
     if state == "starting":
-        full = RankFrame(rank, "starting", "imports", pid=4711 + rank, host="node-a", memory_bytes=210 * 2**20)
+        full = RankFrame(
+            rank=rank,
+            state="starting",
+            activity="imports",
+            pid=4711 + rank,
+            host="node-a",
+            memory_bytes=210 * 2**20,
+        )
     if state in ENDED:
         how = {
             "finished": "exit code 0",
@@ -121,7 +128,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         samples_per_s=None if starting else 412.0,
         loss=None if starting else 0.8764,
         slowest=2 if state == "running" and world > 2 else None,
-        torchrun_pid=4710,
+        pid=4710,
         one_host="node-a",
         one_device="cpu",
         exit_code={"finished": 0, "stopped": 0, "failed": 1, "killed": 143}.get(state),

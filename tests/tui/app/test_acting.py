@@ -335,13 +335,13 @@ def test_who_acts_sees_the_effect() -> None:
 
 def test_a_held_view_stays_as_it_was() -> None:
     """A rank's screen that is opened later is of the moment at which the view was held."""
-    source = StillSource(frame(ranks=(rank_frame(allreduce_wait_ms=1.0),)))
+    source = StillSource(frame(ranks=(rank_frame(step=1),)))
     shown = ShownRun(source, lambda: NOW)
     shown.hold()
-    source.current = frame(ranks=(rank_frame(allreduce_wait_ms=3.0),))
-    assert shown.frame().ranks[0].allreduce_wait_ms == 1.0
+    source.current = frame(ranks=(rank_frame(step=3),))
+    assert shown.frame().ranks[0].step == 1
     shown.hold()
-    assert shown.frame().ranks[0].allreduce_wait_ms == 3.0
+    assert shown.frame().ranks[0].step == 3
 
 
 def test_a_kill_ends_what_waits_without_a_refusal() -> None:

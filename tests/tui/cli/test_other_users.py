@@ -226,7 +226,7 @@ def test_each_user_is_read_by_a_process_without_roots_rights(place: Path) -> Non
             os.setuid(0)
         except PermissionError:
             told["back"] = ["no"]
-        return [Frame("a", "lost", json.dumps(told)[:300], 1, 0.0)]
+        return [Frame(run="a", state="lost", program=json.dumps(told)[:300], world=1, at=0.0)]
 
     (child,) = other_users._gather([(THEM, place)], read)
     ((frame,), problem) = other_users._checked(child, "them")
@@ -289,7 +289,7 @@ def test_a_child_that_fails_costs_one_line(
 ) -> None:
     """However it fails, it is ended, the user is named, and the others are read all the same."""
     monkeypatch.setattr(other_users, "CHILD_S", 1.0)
-    good = Frame("good", "lost", "x.py", 1, 0.0)
+    good = Frame(run="good", state="lost", program="x.py", world=1, at=0.0)
 
     def choose(uid: int, folder: Path) -> list[Frame]:
         return read(uid, folder) if uid == THEM else [good]
@@ -309,7 +309,7 @@ ANY = st.none() | st.booleans() | st.integers() | st.integers(10**17, 10**19) | 
 @given(st.dictionaries(st.sampled_from(RunFrame.__struct_fields__), ANY), st.binary(max_size=60))
 def test_a_child_is_believed_within_bounds_alone(fields: dict[str, Any], noise: bytes) -> None:
     """Whatever a child that was taken over answers is a sound frame, or one line."""
-    known = RunFrame("a", "running", "x", 1, 0.0)
+    known = RunFrame(run="a", state="running", program="x", world=1, at=0.0)
 
     def answer(problem: str = "", **changes: Any) -> bytes:
         tag, *values = msgspec.to_builtins(known)

@@ -38,7 +38,9 @@ class Late:
         pass
 
     def frame(self) -> Frame:
-        unheard = replace(frame("starting", 1), ranks=(RankFrame(0, "starting", "waiting for the process"),))
+        unheard = replace(
+            frame("starting", 1), ranks=(RankFrame(rank=0, state="starting", activity="waiting for the process"),)
+        )
         if not self.complete:
             return unheard
         return frame("running", 1) if self.polls < 5 else frame("finished", 1, exit_code=0)

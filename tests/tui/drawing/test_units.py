@@ -16,8 +16,8 @@ from ddptop.tui.cli.output.plain import line, summary
 from ddptop.tui.cli.output.status import as_json
 from ddptop.tui.drawing import units
 
-RANK = RankFrame(0, "running", "forward", step=12)
-FRAME = Frame("toy-1", "running", "toy.py", 1, 0.0, step=12, ranks=(RANK,))
+RANK = RankFrame(rank=0, state="running", activity="forward", step=12)
+FRAME = Frame(run="toy-1", state="running", program="toy.py", world=1, at=0.0, step=12, ranks=(RANK,))
 
 HOSTILE = [
     ("plain", "plain"),

@@ -17,7 +17,7 @@ from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import Verdict
-from ddptop.agent.wire.frames import STATES, RankFrame, Restart
+from ddptop.agent.wire.frames import STATES, Calls, RankFrame, Restart
 from ddptop.tui.cli.output import plain, status
 from ddptop.tui.cli.output.card import card
 from ddptop.tui.cli.view import farewell
@@ -84,7 +84,7 @@ def test_a_panel_fills_exactly_its_box(state: str, shape: tuple[int, int]) -> No
     whole = frame(state)
     ranks = [
         rank_frame(1, state),
-        RankFrame(1, state, ""),
+        RankFrame(rank=1, state=state, activity=""),
         rank_frame(1, state, host=EVIL, activity=EVIL, device=EVIL, memory_total_bytes=2**33, step=10**12),
     ]
     for rank in ranks:
@@ -111,7 +111,7 @@ def test_copies_to_a_gpu_take_nothing_from_a_panel(width: int, height: int) -> N
 
 def test_unknown_is_a_dash_in_the_panel() -> None:
     """A rank of which only its state is known shows dashes and no number."""
-    rows = draw_panel(RankFrame(0, "running", ""), frame(), Shape(50, 10, False), INK)
+    rows = draw_panel(RankFrame(rank=0, state="running", activity=""), frame(), Shape(50, 10, False), INK)
     body = " ".join(map(text_of, rows[1:]))
     assert "–" in body
     assert not any(char.isdigit() and char != "0" for char in body.replace("p50", "").replace("p99", ""))
@@ -399,7 +399,7 @@ def test_percent_and_eta_only_with_a_known_end() -> None:
 
 def test_the_facts_of_a_rank_name_what_is_not_seen() -> None:
     """Where collectives are not hooked it says so; faults and losses of records are there."""
-    rank = rank_frame(1, mechanism=None, missed=3, fault="ValueError: in a hook", allreduce_p50_ms=None)
+    rank = rank_frame(1, mechanism=None, missed=3, fault="ValueError: in a hook", collective_ms=Calls())
     text = "\n".join(text_of(row) for row in fact_rows(rank, frame(), 80, INK))
     for part in ("not hooked", "3 missed", "ValueError: in a hook", "4712", "node-a", "accuracy", "0.4375"):
         assert part in text
@@ -436,7 +436,7 @@ def test_a_rank_that_has_called_no_collective_is_told_from_one_that_nobody_sees(
     """Where collectives would be seen, the panel and the screen of the rank say that there was none so far."""
     for communicated, panel, screen in ((False, "no collective so far", "no collective so far"),
                                         (None, "not seen: open the rank", "not hooked")):  # fmt: skip
-        rank = rank_frame(1, mechanism=None, allreduce_p50_ms=None, communicated=communicated)
+        rank = rank_frame(1, mechanism=None, collective_ms=Calls(), communicated=communicated)
         drawn = "\n".join(map(text_of, draw_panel(rank, frame(), Shape(50, 10, False), INK)))
         assert panel in drawn
         assert screen in "\n".join(map(text_of, fact_rows(rank, frame(), 100, INK)))

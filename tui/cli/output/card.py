@@ -119,8 +119,8 @@ def _columns(frame: Frame) -> list[_Column]:
         _Column("LOSS", lambda rank: loss(rank.loss, unsure=rank.is_loss_unsure).strip(), 6),
         _Column("STEP ms", lambda rank: milliseconds(rank.current_step_ms).strip(), 3),
         *phases,
-        _Column(f"{collective(frame.collective)} p50 ms", lambda rank: milliseconds(rank.collective[1]).strip(), 9),
-        _Column("p99 ms", lambda rank: milliseconds(rank.collective[2]).strip(), 13),
+        _Column(f"{collective(frame.collective)} p50 ms", lambda rank: milliseconds(rank.collective_ms.p50).strip(), 9),
+        _Column("p99 ms", lambda rank: milliseconds(rank.collective_ms.p99).strip(), 13),
         _Column("MEMORY", lambda rank: size(rank.memory_bytes).strip(), 10),
         _Column("PID", lambda rank: str(rank.pid or DASH), 12),
     ]

@@ -16,7 +16,7 @@ from ddptop.agent import wire
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
-from ddptop.agent.wire.frames import RankFrame
+from ddptop.agent.wire.frames import RankDetail, RankFrame, RunDetail, RunFrame
 from ddptop.agent.wire.hosts import HostFrame
 from ddptop.tui.drawing.units import DASH, aligned, count, date, duration, moment, significant, size
 from ddptop.tui.model.diagnosis import hang
@@ -25,49 +25,35 @@ from ddptop.tui.model.sentences import not_linked, unheard_hosts, unobserved, wi
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Member
 
+
+def _fields(kind: type[msgspec.Struct], base: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the fields of a frame that are for everybody: its own ones, without those of its base for screens."""
+    return kind.__struct_fields__[len(base.__struct_fields__) :]
+
+
+OF_RANK: Final = _fields(RankFrame, RankDetail)
+_ADDED: Final = {
+    "mfu": "standing_s", "supervised": "unobserved_s", "refused": "hosts", "unlinked": "ranks",
+    "named_from_ms": "verdict",
+}  # fmt: skip
+"""By the field that it stands behind, a name that only the frame of a client has."""
+OF_RUN: Final = tuple(
+    name for field in _fields(RunFrame, RunDetail) for name in (field, _ADDED.get(field)) if name is not None
+)
+_NONE_IF_EMPTY: Final = frozenset(field.name for field in msgspec.structs.fields(RunFrame) if field.default == "")
 NO_NAMES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 def as_json(frame: Frame) -> dict[str, Any]:
-    """Return the documented form of `status --json`."""
-    return {
-        "run": frame.run,
+    """Return the documented form of `status --json`: the fields of the frame, with those that the client adds."""
+    made = {
         "at": round(frame.at, 3),
-        "state": frame.state,
-        "program": frame.program,
-        "world": frame.world,
-        "backend": frame.backend,
-        "device": frame.device,
-        "step": frame.step,
-        "total_steps": frame.total_steps,
-        "steps_are": frame.steps_are or None,
-        "total_by": frame.total_by,
-        "samples_per_s": _number(frame.samples_per_s),
-        "tokens_per_s": _number(frame.tokens_per_s),
-        "flops_per_s": _number(frame.flops_per_s),
-        "mfu": _number(frame.mfu),
-        "standing_s": _number(frame.standing_s),
-        "goes_on": frame.goes_on or None,
-        "pid": frame.torchrun_pid,
-        "supervised": frame.supervised,
-        "unobserved_s": _number(frame.unobserved_s),
-        "orphaned": frame.orphaned,
-        "exit_code": frame.exit_code,
-        "cause": frame.cause,
-        "note": frame.note,
-        "recorded_every": frame.recorded_every,
-        "injected": frame.injected,
-        "ends_at": _number(frame.ends_at),
-        "awaits": frame.awaits or None,
-        "refused": frame.refused,
         "hosts": _hosts_json(frame),
-        "unlinked": list(frame.unlinked),
         "ranks": [_rank_json(rank) for rank in frame.ranks],
-        "missing_steps": frame.missing_steps,
-        "named_from_ms": _number(frame.named_from_ms),
         "verdict": None if frame.verdict is None else _verdict_json(frame.verdict),
         "verdicts": [_verdict_json(verdict) for verdict in frame.verdicts],
     }
+    return {name: made[name] if name in made else _value(getattr(frame, name), name) for name in OF_RUN}
 
 
 def event_json(event: wire.Event) -> dict[str, Any]:
@@ -185,40 +171,25 @@ def _escaped(line: str) -> str:
 
 def _rank_json(rank: RankFrame) -> dict[str, Any]:
     known: Mapping[str, float] = rank.phases_ms or {}
-    kind, p50, p99 = rank.collective
-    return {
-        "rank": rank.rank,
-        "host": rank.host,
-        "pid": rank.pid,
-        "state": rank.state,
-        "activity": rank.activity,
-        "step": rank.step,
-        "loss": _number(rank.loss),
-        "is_loss_unsure": rank.is_loss_unsure,
-        "step_ms": _number(rank.step_ms),
-        # Without a device there are no copies to one.
-        "phases_ms": {phase: _number(known.get(phase)) for phase in PHASES if phase != "copy" or phase in known},
-        "allreduce_ms": {
-            "p50": _number(rank.allreduce_p50_ms),
-            "p99": _number(rank.allreduce_p99_ms),
-            "wait": _number(rank.allreduce_wait_ms),
-            "transfer": _number(rank.allreduce_transfer_ms),
-        },
-        "collective_ms": {"op": kind, "p50": _number(p50), "p99": _number(p99)},
-        "samples_per_s": _number(rank.samples_per_s),
-        "tokens_per_s": _number(rank.tokens_per_s),
-        "flops": _number(rank.flops),
-        "flops_per_s": _number(rank.flops_per_s),
-        "mfu": _number(rank.mfu),
-        "memory_bytes": rank.memory_bytes,
-        "step_age_s": _number(rank.step_age_s),
-        "health": rank.health,
-        "fault": rank.fault,
-        "metrics": {name: _number(value) for name, value in rank.metrics.items()},
-        "coordinates": rank.coordinates,
-        "log": rank.log,
-        "ended": rank.ended,
-    }
+    # Without a device there are no copies to one.
+    phases = {phase: _value(known.get(phase)) for phase in PHASES if phase != "copy" or phase in known}
+    return {name: phases if name == "phases_ms" else _value(getattr(rank, name)) for name in OF_RANK}
+
+
+def _value(value: object, name: str = "") -> object:
+    """Return a value of a frame as JSON has it; a text that says nothing is null."""
+    match value:
+        case float():
+            return _number(value)
+        case tuple():
+            return [*value]
+        case dict():
+            return {key: _value(each) for key, each in value.items()}
+        case msgspec.Struct():
+            return {field: _value(getattr(value, field)) for field in value.__struct_fields__}
+        case "" if name in _NONE_IF_EMPTY:
+            return None
+    return value
 
 
 def _hosts_json(frame: Frame) -> list[dict[str, Any]]:
@@ -298,7 +269,7 @@ def run_json(frame: Frame) -> dict[str, Any]:
         "hosts": _hosts_json(frame),
         "restarts": frame.generation,
         "user": frame.user or None,
-        "pid": frame.torchrun_pid,
+        "pid": frame.pid,
         "started_at": frame.started_at,
         "ended_at": frame.ended_at,
         "size_bytes": frame.size_bytes,

@@ -191,12 +191,12 @@ _COLUMNS: Final = (
     ),
     Column("loss", "loss", 7, "last loss", lambda rank: rank.loss, _loss, 3),
     Column(
-        "p50", "ar p50", 6, "all-reduce latency, median, ms", lambda rank: rank.collective[1],
-        _figures(lambda rank: units.milliseconds(rank.collective[1])), 11,
+        "p50", "ar p50", 6, "all-reduce latency, median, ms", lambda rank: rank.collective_ms.p50,
+        _figures(lambda rank: units.milliseconds(rank.collective_ms.p50)), 11,
     ),
     Column(
-        "p99", "ar p99", 6, "all-reduce latency, p99, ms", lambda rank: rank.collective[2],
-        _figures(lambda rank: units.milliseconds(rank.collective[2])), 10,
+        "p99", "ar p99", 6, "all-reduce latency, p99, ms", lambda rank: rank.collective_ms.p99,
+        _figures(lambda rank: units.milliseconds(rank.collective_ms.p99)), 10,
     ),
     Column(
         "samples", "smpl/s", 6, "samples a second", lambda rank: rank.samples_per_s,

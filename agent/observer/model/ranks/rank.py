@@ -193,14 +193,16 @@ class RankModel:
         # A newer agent may know of more kinds.
         return KINDS[told.dominant] if told.dominant < len(KINDS) else None
 
-    def percentiles(self, kind: str) -> tuple[int | None, int | None]:
-        """Return the median and the 99th percentile of one kind of collective, in ns."""
-        told = self._newer_summary
+    def latencies_ms(self, kind: str) -> tuple[float | None, float | None]:
+        """Return the median and the 99th percentile of one kind of collective, in ms."""
+        told, p50, p99 = self._newer_summary, None, None
         if told is None:
-            return self._latencies[kind].percentiles() or (None, None)
-        if kind == ALL_REDUCE:
-            return told.p50_ns, told.p99_ns
-        return (told.dominant_p50_ns, told.dominant_p99_ns) if self.dominant == kind else (None, None)
+            p50, p99 = self._latencies[kind].percentiles() or (None, None)
+        elif kind == ALL_REDUCE:
+            p50, p99 = told.p50_ns, told.p99_ns
+        elif self.dominant == kind:
+            p50, p99 = told.dominant_p50_ns, told.dominant_p99_ns
+        return None if p50 is None else p50 / 1e6, None if p99 is None else p99 / 1e6
 
     @property
     def step(self) -> int | None:
@@ -214,7 +216,8 @@ class RankModel:
     def _last_told(self) -> int:
         """The last step that its records and summaries tell of, without those of the generations before."""
         told = self.told.step if self.told is not None else 0
-        return max(told, self._recent.last.step if self._recent else 0)
+        last = self._recent.last
+        return told if last is None else max(told, last.step)
 
     @property
     def ran(self) -> bool:
@@ -292,7 +295,7 @@ class RankModel:
         if self.beat is None or self.beat.state != "running" or self.beat.step_at_ns is None:
             return False
         age, stalled_s = now - self._since(self.beat.step_at_ns), self._thresholds.stalled_s
-        if age <= stalled_s or not (self._recent or self.told):
+        if age <= stalled_s or not (self._recent.last or self.told):
             return False
         walls = [step.wall_ns for step in self._recent] or [self.told.wall_ns if self.told is not None else 0]
         return is_stalled(age, statistics.median(walls) / 1e9, stalled_s)
@@ -323,10 +326,11 @@ class RankModel:
         """Return the seconds since its last step, or since the end of a later pause; None while it is held."""
         if self.beat is not None and self.beat.state in HELD:
             return None
+        last, told = self._recent.last, self.told
         newest = max(
             (self.beat.step_at_ns or 0) if self.beat is not None else 0,
-            self._recent.last.end_at_ns if self._recent else 0,
-            self.told.end_at_ns if self.told is not None else 0,
+            0 if last is None else last.end_at_ns,
+            0 if told is None else told.end_at_ns,
         )
         return max(0.0, now - self._since(newest)) if newest else None
 

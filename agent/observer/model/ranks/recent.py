@@ -48,6 +48,8 @@ class RecentSteps:
 
     def __init__(self) -> None:
         self._steps: deque[Step] = deque(maxlen=HELD)
+        self.last: Step | None = None
+        """The newest step."""
         self._new = 0
         """The newest of them, which are not in the window yet."""
         self._window: deque[tuple[Any, ...]] = deque()
@@ -57,26 +59,20 @@ class RecentSteps:
         self._unknown = [0] * (_DEVICE + 1)
         """Of each number, how many steps of the window do not tell it."""
 
-    def __bool__(self) -> bool:
-        return bool(self._steps)
-
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps)
-
-    @property
-    def last(self) -> Step:
-        """The newest step."""
-        return self._steps[-1]
 
     def append(self, step: Step) -> None:
         """Take in the next step."""
         self._steps.append(step)
+        self.last = step
         self._new += 1
 
     def clear(self) -> None:
         """Forget all."""
         self._steps.clear()
         self._window.clear()
+        self.last = None
         self._new = 0
         self._sums, self._unknown = [0] * _DEVICE, [0] * (_DEVICE + 1)
 
@@ -141,6 +137,7 @@ class Latencies:
         self._held: deque[int] = deque()
         self._ordered: list[int] = []
         """The same by size."""
+        self._percentiles: tuple[int, int] | None = None
 
     def extend(self, values: Iterable[int]) -> None:
         """Take in the next ones."""
@@ -151,10 +148,13 @@ class Latencies:
         self._new.clear()
         self._held.clear()
         self._ordered.clear()
+        self._percentiles = None
 
     def percentiles(self) -> tuple[int, int] | None:
         """Return the median and the 99th percentile, None where there are no values."""
         held, ordered = self._held, self._ordered
+        if not self._new:
+            return self._percentiles
         for _ in range(len(held) + len(self._new) - HELD):
             del ordered[bisect_left(ordered, held.popleft())]
         held.extend(self._new)
@@ -162,7 +162,8 @@ class Latencies:
         ordered.extend(self._new)
         ordered.sort()
         self._new.clear()
-        return percentiles_of_ordered(ordered)
+        self._percentiles = percentiles_of_ordered(ordered)
+        return self._percentiles
 
 
 def _device(told: Iterable[Sequence[int] | None]) -> dict[str, float] | None:

@@ -200,7 +200,7 @@ def test_splits_over_hosts_need_the_offsets_of_their_clocks() -> None:
             record = wire.Step(1, 1, end, 20_000_000, 0, 0, 0, 0, 0, 0, None, 1, (call,))
             store.apply(wire.Steps(rank, (record,)), NOW)
         shown = frame_at(store, NOW)
-        waits.append([rank.allreduce_wait_ms for rank in shown.ranks])
+        waits.append([rank.allreduce_ms.wait for rank in shown.ranks])
     assert waits == [[None, None], [3.0, 0.0]]
 
 

@@ -15,6 +15,7 @@ from ddptop.agent.observer.model.store import ADDED_UP, Store
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Ended, Member, Process, Run
+from ddptop.agent.wire.frames import Calls
 from ddptop.tui.cli.output.card import card
 from ddptop.tui.views.table.columns import columns_of
 
@@ -65,8 +66,8 @@ def test_the_latency_shown_is_that_of_the_collective_that_takes_most_time(brief:
         store.apply(summary if brief else wire.Steps(rank, tuple(records)), 2.0)
     frame = frame_at(store, 2.0)
     assert frame.collective == "all_gather"
-    assert [rank.collective for rank in frame.ranks] == [("all_gather", 3, 9)] * 2
-    assert [rank.allreduce_p50_ms for rank in frame.ranks] == [1, 1]
+    assert [rank.collective_ms for rank in frame.ranks] == [Calls("all_gather", 3, 9)] * 2
+    assert [rank.allreduce_ms.p50 for rank in frame.ranks] == [1, 1]
     assert {"ag p50", "ag p99"} < {column.title for column in columns_of(frame)}
     assert "all-gather p50 ms" in "\n".join(card(frame))
 
@@ -79,7 +80,7 @@ def test_numbers_come_from_the_records():
         store.apply(wire.Steps(rank, (step(1), step(2, loss=0.5))), 2.0)
     frame = frame_at(store, 2.0)
     first = frame.ranks[0]
-    assert (first.step_ms, first.loss, first.allreduce_p50_ms) == (10, 0.5, 2)
+    assert (first.step_ms, first.loss, first.allreduce_ms.p50) == (10, 0.5, 2)
     assert first.phases_ms == {"data": 0, "forward": 6, "backward": 0, "optimizer": 0, "wait": 4, "other": 0}
     assert frame.samples_per_s == pytest.approx(2 * 32 / 0.010)
 

@@ -51,11 +51,11 @@ def test_lines_of_text_carry_the_verdict():
     text = "rank 1 holds the group back by 31 ms a step (38%): data loading, since step 120"
     verdict = wire.Verdict(1, "slow_rank", text, 3 * 10**9, rank=1)
     frame = Frame(
-        "toy-1",
-        "finished",
-        "toy.py",
-        2,
-        0.0,
+        run="toy-1",
+        state="finished",
+        program="toy.py",
+        world=2,
+        at=0.0,
         step=5,
         slowest=1,
         verdicts=(verdict,),
@@ -71,7 +71,7 @@ def test_the_json_has_the_beginning_in_seconds():
     """A verdict has it in nanoseconds, as all of the wire; the fields of the JSON and their order are an interface."""
     verdict = wire.Verdict(7, "slow_rank", "rank 1 is slow", 1_500_000_000, None, 1, "data", 31.0, 0.5, 12, 0.9, 10, 2)
     verdict = msgspec.structs.replace(verdict, host="node2", line="train.py:88 load", line_ms=20.0, line_share=0.6)
-    told = status.as_json(Frame("toy-1", "running", "toy.py", 2, 0.0, verdicts=(verdict,)))
+    told = status.as_json(Frame(run="toy-1", state="running", program="toy.py", world=2, at=0.0, verdicts=(verdict,)))
     expected = {
         "kind": "slow_rank", "rank": 1, "phase": "data", "cost_ms": 31.0, "share": 0.5, "since_step": 12,
         "confidence": 0.9, "text": "rank 1 is slow", "since": 1.5, "every": 10,

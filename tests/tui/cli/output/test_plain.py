@@ -19,10 +19,18 @@ from ddptop.tui.cli.output import plain
 if TYPE_CHECKING:
     from ddptop.tui.link.source import Source
 
-RANK = RankFrame(0, "running", "forward", step=12, loss=1.5, step_ms=80.0, phases_ms={"data": 2.0, "forward": 78.0})
+RANK = RankFrame(
+    rank=0,
+    state="running",
+    activity="forward",
+    step=12,
+    loss=1.5,
+    step_ms=80.0,
+    phases_ms={"data": 2.0, "forward": 78.0},
+)
 FRAME = Frame(
-    "toy-1", "running", "toy.py", 1, 0.0, step=12, total_steps=40, eta_s=70, step_ms=80.0, loss=1.5,
-    samples_per_s=412.0, phases_ms=RANK.phases_ms, ranks=(RANK,), started_at=0.0,
+    run="toy-1", state="running", program="toy.py", world=1, at=0.0, step=12, total_steps=40, eta_s=70,
+    step_ms=80.0, loss=1.5, samples_per_s=412.0, phases_ms=RANK.phases_ms, ranks=(RANK,), started_at=0.0,
 )  # fmt: skip
 
 
