@@ -37,8 +37,8 @@ from ddptop.agent.wire.refusals import Refused
 if TYPE_CHECKING:
     from ddptop.agent.client.history.history import History
     from ddptop.agent.client.logs.copies import CopiedLogs
-    from ddptop.agent.end.report import Report
     from ddptop.agent.wire.diagnoses.kept import Kept
+    from ddptop.agent.wire.report import Report
 
 DEFAULT = Thresholds()
 DRAIN_S: Final = 0.016

@@ -12,12 +12,10 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.end import cause as causes
@@ -32,6 +30,7 @@ from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.run.switches import checking, injection
 from ddptop.agent.startup.version import VERSION
 from ddptop.agent.text import MASK, clean, clean_line, ranks_in_spans
+from ddptop.agent.wire.report import EndKind, RankEnd, Report
 
 _EVENTS: Final = 12
 _VERDICTS: Final = 5
@@ -43,82 +42,6 @@ _OUTPUT_LINES: Final = 15
 _TRACE_LINES: Final = 60
 _SHORTEST_SECRET: Final = 6
 """Characters from which on a hidden value is looked for in texts: a shorter one would be found everywhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankEnd:
-    """One rank, at its end or at the last moment that is known of it."""
-
-    rank: int
-    host: str
-    pid: int
-    state: str
-    """`finished`, `stopped`, `failed`, `killed`, `alive` or `unknown`."""
-    told: str
-    """Its end in a few words: `ValueError: bad lr`, `killed by SIGKILL`; empty while it lives."""
-    exit_code: int | None = None
-    """Of its process; None where it lives, a signal ended it, or nobody knows."""
-    signal: str | None = None
-    """Name of the signal that ended it."""
-    ended_at_ns: int | None = None
-    step: int | None = None
-    """The last step that it completed."""
-    memory_bytes: int | None = None
-    """Of the device, or of the process on the CPU, when its last sign of life was sent."""
-    memory_total_bytes: int | None = None
-    heard_at_ns: int | None = None
-    """When that was."""
-    device: str | None = None
-    health: str | None = None
-    """A problem in its numbers: `loss is nan since step 123`."""
-    where: str = ""
-    """`train.py:31 main`: the user's line of its traceback or crash; empty where it is not known."""
-    output: tuple[str, ...] = ()
-    """The last lines that it printed before its traceback or crash; only those of the first cause, or of a lost run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A run and its end, as far as they are known."""
-
-    run: Run
-    """Its record; secrets are masked in it."""
-    state: str
-    exit_code: int | None
-    cause: str
-    """The first cause in one line; empty where there is none."""
-    kind: kinds.Kind | None
-    """The kind of failure; None where the run has not failed."""
-    evidence: str
-    """The kernel's word on the memory at that end; empty where it says nothing."""
-    first: RankEnd | None
-    """The rank that is the first cause."""
-    ranks: tuple[RankEnd, ...]
-    """All ranks that have reported, the first cause included."""
-    collateral: str
-    """The other ends in one line."""
-    traceback: str
-    """The stack of the first cause, several lines; empty where there is none."""
-    traceback_rank: int | None
-    """The rank whose it is, None for that of the launcher."""
-    events: tuple[wire.Event, ...]
-    """The last events, oldest first."""
-    verdicts: tuple[wire.Verdict, ...]
-    """The last verdicts, oldest first."""
-    versions: Mapping[str, str]
-    """By name: `ddptop`, `python`, `torch`, `system`; those that are not known are missing. ddptop and the system are
-    those that make the report."""
-    launched_as: str
-    """The line for a shell that launches it again, secrets masked; of a job started by hand, its program."""
-    hang: wire.Verdict | None = None
-    """The hang that goes on, or in which the run came to its end; None where there was none."""
-    stood: bool = False
-    """True where the record tells where the ranks stood in that hang."""
-
-    @property
-    def failed(self) -> bool:
-        """True where there is an end to explain."""
-        return self.state in ("failed", "lost") or (bool(self.cause) and self.state in ("starting", "running"))
 
 
 def of(directory: RunDir) -> Report:
@@ -186,22 +109,31 @@ def of(directory: RunDir) -> Report:
         kind = kinds.advised(kind, cause_step, out_of_memory, len(members), len(on), cause)
     newest = recording.events_of(directory.database, run)[-_EVENTS:]
     return Report(
-        run=msgspec.structs.replace(run, cause=None if run.cause is None else hide.line(run.cause)),
+        run=run.run,
+        program=run.program,
+        world=run.world,
+        backend=run.backend,
+        device=run.device,
+        launched=run.launched,
+        begun_at_ns=run.created_at_ns,
+        ended_at_ns=run.ended_at_ns,
         state=found.state,
         exit_code=found.exit_code,
         cause=hide.line(cause),
-        kind=kind,
+        kind=None if kind is None else EndKind(kind.name, kind.title, kind.advice),
         evidence="" if death is None else death.evidence,
         first=next((each for each in ranks if each.rank == first), None),
         ranks=ranks,
         collateral=_collateral([each for each in ranks if each.rank != first]),
-        traceback=hide.lines(text),
+        traceback=(trace := hide.lines(text)),
+        stack=traces.folded(trace.splitlines()),
         traceback_rank=of_rank,
         events=tuple(hide.event(each) for each in newest),
         verdicts=tuple(verdicts[-_VERDICTS:]),
         versions=_versions(beats, hellos),
         launched_as=clean_line(hide.line(launching(run)), 2000),
         hang=stuck,
+        injected=run.injected,
         stood=stuck is not None and bool(recording.read_inspections(directory.database)),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from ddptop.agent.run.script.sources import is_library
@@ -37,6 +38,11 @@ _COLLECTIVES: Final = (
     r"[/\\]torch[/\\]distributed[/\\](?:distributed_c10d|_functional_collectives|nn[/\\]functional)\.py$"
 )
 _NO_COLLECTIVE: Final = frozenset({"wrapper", "init_process_group", "new_group", "destroy_process_group", "wait"})
+
+
+_FRAME_LINE: Final = re.compile(r'\s+File "([^"]+)", line ')
+_CYCLE: Final = 8
+"""Frames at most that repeat in a recursion, and are shown once."""
 
 
 class Spot(NamedTuple):
@@ -200,3 +206,44 @@ def crash(text: str) -> Crash | None:
 def _spots(lines: list[str]) -> list[Spot]:
     found = (re.match(_FRAME, line) for line in lines)
     return [Spot(each[1], int(each[2]) if each[2].isdecimal() else 0, each[3].strip()) for each in found if each]
+
+
+def folded(trace: list[str]) -> tuple[str, ...]:
+    """Return a traceback with the frames of libraries between those of the user's code as one line each."""
+    blocks: list[tuple[bool, list[str]]] = []
+    for line in trace:
+        if found := _FRAME_LINE.match(line):
+            blocks.append((is_library(found[1]), [line]))
+        elif line[:1].isspace() and not line.startswith("  …") and blocks and blocks[-1][1][0][:1].isspace():
+            blocks[-1][1].append(line)
+        else:
+            blocks.append((False, [line]))
+    blocks, told = _without_repeats(blocks), []
+    for library, group in groupby(blocks, key=lambda block: block[0]):
+        frames = [lines for _, lines in group]
+        if library and len(frames) > 1:
+            told.append(f"  … {len(frames)} frames of libraries")
+        else:
+            told += [line for lines in frames for line in lines]
+    return tuple(told)
+
+
+def _without_repeats(blocks: list[tuple[bool, list[str]]]) -> list[tuple[bool, list[str]]]:
+    """Return frames with those once that come again and again, up to `_CYCLE` of them in a row."""
+    found: list[tuple[bool, list[str]]] = []
+    places = [lines[0] for _, lines in blocks]
+    at = 0
+    while at < len(blocks):
+        for length in range(1, _CYCLE + 1):
+            times = 1
+            while places[at : at + length] == places[at + times * length : at + (times + 1) * length]:
+                times += 1
+            if times > 2 and _FRAME_LINE.match(places[at]):
+                found += blocks[at : at + length]
+                found.append((False, [f"  … {'that' if length == 1 else f'these {length}'} {times - 1} times more"]))
+                at += times * length
+                break
+        else:
+            found.append(blocks[at])
+            at += 1
+    return found

@@ -1,6 +1,7 @@
 """Every message that crosses a ZeroMQ socket of ddptop. This package has all names that others use: `wire.Step`.
 
 codec       messages as bytes: `encode`, and `read_*` for each direction
+report      the report on a run and its end
 host_frames  the hosts of a run, found by their ranks
 frames      the run and its ranks at one moment, as the observer makes them
 commands    from onlookers and observers, DEALER -> ROUTER, one payload each

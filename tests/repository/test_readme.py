@@ -15,6 +15,7 @@ from ddptop.agent.wire.diagnoses.kept import Censused, Difference, Kept, RankMem
 from ddptop.agent.wire.diagnoses.probed import Connection, Probe, Rank
 from ddptop.tui.cli.output import status
 from ddptop.tui.cli.output.stacks import as_json as stacks_json
+from ddptop.tui.model import documented
 from ddptop.tui.model.diagnosis import memory, probe, profile
 
 
@@ -30,8 +31,8 @@ def test_every_field_of_the_json_is_told() -> None:
     shown = hung_frame()
     run = status.as_json(shown)
     (verdict,) = shown.verdicts
-    interval = status.interval_json(verdict)
-    event = status.event_json(Event(1, "text"))
+    interval = documented.interval_json(verdict)
+    event = documented.event_json(Event(1, "text"))
     stacks = stacks_json(shown, Stacks(1.0, (Inspection(0, 1, "agent", 1),)))
     for above, fields in (
         ("## `ddptop ps --json`", status.run_json(shown)),

@@ -23,8 +23,8 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 
 if TYPE_CHECKING:
-    from ddptop.agent.end.report import Report
     from ddptop.agent.wire.diagnoses.kept import Kept
+    from ddptop.agent.wire.report import Report
 
 __all__ = [
     "Busy", "Cancelled", "Control", "Home", "Hung", "Inspector", "ReadOnly", "Refused", "Source", "Unholdable",

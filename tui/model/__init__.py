@@ -1,6 +1,7 @@
 """A run in words and numbers.
 
-diagnosis  why a run stands or has ended: hang, stacks, report, and diagnoses on request
-sentences  what is said of a run, by its frame
-metrics    the numbers that can be drawn
+diagnosis   why a run stands or has ended: hang, stacks, report, and diagnoses on request
+sentences   what is said of a run, by its frame
+documented  the JSON of events and verdicts
+metrics     the numbers that can be drawn
 """

@@ -20,6 +20,7 @@ from ddptop.agent.record import recording
 from ddptop.agent.run import ends, hosts
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, identify, is_alive
+from ddptop.agent.wire.report import Report
 
 TRAIN = """
 import os, pathlib, sys, time
@@ -41,7 +42,7 @@ while time.monotonic() < deadline and not pathlib.Path("over").exists():
 """
 
 
-def died(launch: Callable[..., RunDir], folder: Path, end: str, **fields: object) -> report.Report:
+def died(launch: Callable[..., RunDir], folder: Path, end: str, **fields: object) -> Report:
     """Let rank 1 of two end so, once both are up, and return the report on the run."""
     directory = launch(TRAIN.replace("END", end), **fields)
     running(directory)

@@ -186,3 +186,30 @@ def test_what_a_rank_prints_and_goes_on_after_is_found_only_at_its_end(tmp_path:
     assert traces.printed(output).splitlines()[-1] == "ValueError: scene 20 has no lanes"
     assert traces.printed(output + "step 2\n" * 20) == ""
     assert traces.printed("step 1\n") == ""
+
+
+def test_frames_of_libraries_are_folded_in_the_stack() -> None:
+    """Several in a row become one line; one alone, and the user's own, stay."""
+    library = '  File "/opt/lib/python3.11/site-packages/torch/x.py", line 2, in f\n    f()\n    ~~^'
+    mine = '  File "/home/me/train.py", line 7, in <module>\n    step()'
+    trace = "\n".join(
+        ("Traceback (most recent call last):", mine, library, library, mine, library, "KeyError: 1", "  more")
+    )
+    folded = "  … 2 frames of libraries"
+    assert "\n".join(traces.folded(trace.splitlines())) == "\n".join(
+        ("Traceback (most recent call last):", mine, folded, mine, library, "KeyError: 1", "  more")
+    )
+
+
+@pytest.mark.parametrize("names", [("deeper",), ("even", "odd"), ("a", "b", "c")])
+def test_frames_of_a_recursion_are_told_once(names: tuple[str, ...]) -> None:
+    """Of one function or of several that call each other, with their number; what is around them stays."""
+    frames = [f'  File "/home/ada/train.py", line {line}, in {name}\n    x' for line, name in enumerate(names, 5)]
+    opening = ["Traceback (most recent call last):", '  File "/home/ada/train.py", line 90, in <module>\n    main()']
+    trace = "\n".join([*opening, *(frames * 12), "RecursionError: maximum recursion depth exceeded"])
+    shown = traces.folded(trace.splitlines())
+    for frame in frames:
+        assert shown.count(frame.splitlines()[0]) == 1
+    this = "that" if len(names) == 1 else f"these {len(names)}"
+    assert f"  … {this} 11 times more" in shown
+    assert "RecursionError: maximum recursion depth exceeded" in shown

@@ -21,7 +21,6 @@ from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.frame import Frame, whole
 from ddptop.agent.client.stacks import Stacks
-from ddptop.agent.end.report import Report
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Process
@@ -29,6 +28,7 @@ from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict
 from ddptop.agent.wire.diagnoses.kept import Kept
 from ddptop.agent.wire.frames import ENDED, AllReduce, Calls, EventLine, RankFrame
+from ddptop.agent.wire.report import Report
 from ddptop.tui.link.source import Refused, Unholdable
 from support.values.histories import RecordedHistory
 from support.values.inspections import inspection

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ddptop.agent import wire
 from ddptop.agent.end import kinds
-from ddptop.agent.end.report import RankEnd, Report
 from ddptop.agent.run.records import Run
+from ddptop.agent.wire.report import EndKind, RankEnd, Report
 
 RUN = Run(
     "toy-1", "id", "toy.py", ("--key", "***"), 3, "gloo", "cpu", 1_000_000_000, True, state="failed",
@@ -22,10 +22,13 @@ HANG = wire.Verdict(
     hang=wire.Hang("spinning", (1,), "toy.py:3 main", "all_reduce 4 MB, group 0, rank 0"),
 )  # fmt: skip
 REPORT = Report(
-    run=RUN, state="failed", exit_code=137, cause="rank 1 was killed by SIGKILL (out of memory: memory.events)",
-    kind=kinds.HOST_MEMORY, evidence="memory.events counts 1 out-of-memory kill more, limit 1.00 GiB", first=FIRST,
-    ranks=(OTHER, FIRST), collateral="rank 0: RuntimeError: Connection closed by peer",
-    traceback="Traceback (most recent call last):\n  <b>\nKeyError: 1", traceback_rank=0,
+    run=RUN.run, program=RUN.program, world=3, backend="gloo", device="cpu", launched=True,
+    begun_at_ns=RUN.created_at_ns, ended_at_ns=RUN.ended_at_ns, state="failed", exit_code=137,
+    cause="rank 1 was killed by SIGKILL (out of memory: memory.events)", kind=EndKind(*kinds.HOST_MEMORY[:3]),
+    evidence="memory.events counts 1 out-of-memory kill more, limit 1.00 GiB", first=FIRST, ranks=(OTHER, FIRST),
+    collateral="rank 0: RuntimeError: Connection closed by peer",
+    traceback="Traceback (most recent call last):\n  <b>\nKeyError: 1",
+    stack=("Traceback (most recent call last):", "  <b>", "KeyError: 1"), traceback_rank=0,
     events=(wire.Event(65_000_000_000, "rank 1 was killed", 1, "error"),), verdicts=(HANG,),
     versions={"ddptop": "0.1", "torch": "2.15"}, launched_as="toy.py --key '***'",
 )  # fmt: skip

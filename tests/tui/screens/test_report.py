@@ -72,7 +72,7 @@ async def test_the_key_that_the_header_names_shows_the_report_in_every_view(view
 async def test_a_verbatim_line_longer_than_the_screen_is_shown_to_its_end() -> None:
     """Its rest stands below, with its spaces."""
     source = StillSource(frame("failed", cause="rank 1: ValueError: x", exit_code=1))
-    source.reported = replace(REPORT, traceback="Traceback:\n" + "x" * 100 + "  the end of it")
+    source.reported = replace(REPORT, stack=("Traceback:", "x" * 100 + "  the end of it"))
     async with dashboard(source).run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "Report" in footer_keys(pilot.app), "the key")
         await pilot.press("o")

@@ -5,6 +5,5 @@ status      `ps` and `status`, also as JSON
 card        `status` of one run, for people
 logs        `ddptop logs`
 stacks      `ddptop stacks`, also as JSON
-report      `ddptop report`
 pages       `ddptop help`: the pages of the manual
 """

@@ -11,9 +11,9 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.stacks import Stacks
-from ddptop.tui.cli.output.status import hang_json
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.diagnosis.stacks import places
+from ddptop.tui.model.documented import hang_json
 from ddptop.tui.views.stacks.lines import text_lines
 
 

@@ -5,7 +5,6 @@ The JSON is an interface; the manual's page `json` documents it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +17,9 @@ from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.frames import RankDetail, RankFrame, RunDetail, RunFrame
 from ddptop.agent.wire.hosts import HostFrame
-from ddptop.tui.drawing.units import DASH, aligned, count, date, duration, moment, significant, size
+from ddptop.tui.drawing.units import DASH, aligned, count, date, duration, moment, size
 from ddptop.tui.model.diagnosis import hang
+from ddptop.tui.model.documented import as_event, number, verdict_json
 from ddptop.tui.model.sentences import not_linked, unheard_hosts, unobserved, with_rank
 
 if TYPE_CHECKING:
@@ -50,22 +50,10 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "at": round(frame.at, 3),
         "hosts": _hosts_json(frame),
         "ranks": [_rank_json(rank) for rank in frame.ranks],
-        "verdict": None if frame.verdict is None else _verdict_json(frame.verdict),
-        "verdicts": [_verdict_json(verdict) for verdict in frame.verdicts],
+        "verdict": None if frame.verdict is None else verdict_json(frame.verdict),
+        "verdicts": [verdict_json(verdict) for verdict in frame.verdicts],
     }
     return {name: made[name] if name in made else _value(getattr(frame, name), name) for name in OF_RUN}
-
-
-def event_json(event: wire.Event) -> dict[str, Any]:
-    """Return the documented form of an event; empty texts are null."""
-    return {
-        "at": event.at_ns / 1e9,
-        "level": event.level,
-        "rank": event.rank,
-        "action": event.action or None,
-        "who": event.who or None,
-        "text": event.text,
-    }
 
 
 def event_line(event: wire.Event, hosts: Mapping[int, str] = NO_NAMES) -> str:
@@ -103,23 +91,6 @@ def _at_ns(each: wire.Event | wire.Verdict) -> int:
     return each.at_ns if isinstance(each, wire.Event) else each.told_at_ns
 
 
-def interval_json(verdict: wire.Verdict) -> dict[str, Any]:
-    """Return the documented form of a verdict among the events: the fields of an event, and those of the interval."""
-    until = verdict.until_at_ns
-    return {
-        **event_json(_as_event(verdict)),
-        "since": verdict.since_at_ns / 1e9,
-        "until": None if until is None else until / 1e9,
-        "kind": verdict.kind,
-        "phase": verdict.phase,
-        "cost_ms": _number(verdict.cost_ms),
-        "share": _number(verdict.share),
-        "hang": hang_json(verdict.hang),
-        "host": verdict.host or None,
-        **_line_json(verdict),
-    }
-
-
 def interval_line(verdict: wire.Verdict, hosts: Mapping[int, str] = NO_NAMES) -> str:
     """Return a verdict as a line of `events`, with how long it lasted."""
     said, since = (date(at_ns / 1e9).split() for at_ns in (verdict.told_at_ns, verdict.since_at_ns))
@@ -127,16 +98,12 @@ def interval_line(verdict: wire.Verdict, hosts: Mapping[int, str] = NO_NAMES) ->
     if (until := verdict.until_at_ns) is not None:
         end = date(until / 1e9).split()
         lasted = f"for {_lasted(until - verdict.since_at_ns)}, until {_clock(end, said)}"
-    return f"{event_line(_as_event(verdict), hosts)} (since {_clock(since, said)}, {lasted})"
+    return f"{event_line(as_event(verdict), hosts)} (since {_clock(since, said)}, {lasted})"
 
 
 def _clock(moment: list[str], said: list[str]) -> str:
     """Return a time of day, with its date where that is another one than that of the line."""
     return moment[1] if moment[0] == said[0] else " ".join(moment)
-
-
-def _as_event(verdict: wire.Verdict) -> wire.Event:
-    return wire.Event(verdict.told_at_ns, verdict.ageless, verdict.rank, verdict.level)
 
 
 def _lasted(span_ns: int) -> str:
@@ -180,7 +147,7 @@ def _value(value: object, name: str = "") -> object:
     """Return a value of a frame as JSON has it; a text that says nothing is null."""
     match value:
         case float():
-            return _number(value)
+            return number(value)
         case tuple():
             return [*value]
         case dict():
@@ -208,56 +175,11 @@ def _host_json(host: HostFrame) -> dict[str, Any]:
         "ranks": list(host.ranks),
         "node": host.node,
         "heard_at": None if host.heard_at is None else round(host.heard_at, 3),
-        "offset_ms": _number(host.offset_ms),
-        "offset_error_ms": _number(host.offset_error_ms),
-        "rtt_ms": _number(host.rtt_ms),
+        "offset_ms": number(host.offset_ms),
+        "offset_error_ms": number(host.offset_error_ms),
+        "rtt_ms": number(host.rtt_ms),
         "version": host.agent_version or None,
     }
-
-
-def _verdict_json(verdict: wire.Verdict) -> dict[str, Any]:
-    names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text")
-    told = {name: getattr(verdict, name) for name in names}
-    told |= {
-        "since": verdict.since_at_ns / 1e9,
-        "every": verdict.every,
-        "hang": hang_json(verdict.hang),
-        "host": verdict.host or None,
-        **_line_json(verdict),
-    }
-    return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
-
-
-def _line_json(verdict: wire.Verdict) -> dict[str, Any]:
-    return {
-        "line": verdict.line or None,
-        "line_ms": verdict.line_ms,
-        "line_share": verdict.line_share,
-        "cause": verdict.cause or None,
-    }
-
-
-def hang_json(told: wire.Hang | None) -> dict[str, Any] | None:
-    """Return the documented form of what is known of a hang."""
-    if told is None:
-        return None
-    return {
-        "class": told.kind,
-        "ranks": list(told.ranks),
-        "where": told.where or None,
-        "waiting": told.waiting or None,
-        "evidence": told.evidence or None,
-        "sure": told.sure,
-        "timeout_at": None if told.timeout_at_ns is None else told.timeout_at_ns / 1e9,
-        "timeout_of": told.timeout_of or None,
-    }
-
-
-def _number(value: float | None) -> float | None:
-    # JSON has no NaN and no infinity.
-    if value is None or not math.isfinite(value):
-        return None
-    return round(value, 6) if abs(value) >= 1 else float(significant(value, 6))
 
 
 def run_json(frame: Frame) -> dict[str, Any]:

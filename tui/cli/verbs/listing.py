@@ -217,6 +217,7 @@ def _events(options: argparse.Namespace) -> int:
     from ddptop.agent import wire
     from ddptop.agent.record import recording
     from ddptop.tui.cli.output import status
+    from ddptop.tui.model.documented import event_json, interval_json
 
     directory = chosen(options.run, last=True)
     database = directory.database
@@ -224,12 +225,7 @@ def _events(options: argparse.Namespace) -> int:
     run = directory.read()
     found = status.happened(recording.events_of(database, run), verdicts, run.ended_at_ns)
     if options.json:
-        print_json(
-            [
-                status.interval_json(each) if isinstance(each, wire.Verdict) else status.event_json(each)
-                for each in found
-            ]
-        )
+        print_json([interval_json(each) if isinstance(each, wire.Verdict) else event_json(each) for each in found])
     else:
         hosts = status.hosts_of(directory.everyone())
         for each in found:
@@ -242,7 +238,7 @@ def _events(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from ddptop.agent.end import report as reports
-    from ddptop.tui.cli.output import report
+    from ddptop.tui.model.diagnosis import report
 
     found = reports.of(chosen(options.run, last=True))
     if options.json:

@@ -1,27 +1,26 @@
-"""The report on a run as lines of text: the same on the dashboard, in plain output and on paper. Pure."""
+"""The report on a run as lines of text, the same on the dashboard, in plain output and on paper, and as JSON. Pure.
+
+The JSON is an interface; the manual's page `json` documents it.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ddptop.agent.run.script.sources import is_library
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.tui.drawing.units import clock, date, duration
+from ddptop.tui.model.documented import event_json, interval_json
 
 if TYPE_CHECKING:
     from ddptop.agent import wire
-    from ddptop.agent.end.report import RankEnd, Report
+    from ddptop.agent.wire.report import RankEnd, Report
 
-_FRAME: Final = re.compile(r'\s+File "([^"]+)", line ')
 _DIVERGED: Final = (
     "Do not use its checkpoints. Look for what changes a parameter on some ranks alone: a step that one skips, an `if` "
     "on the rank, a parameter outside of DDP, unequal seeds before it was wrapped."
 )
-_CYCLE: Final = 8
-"""Frames at most that repeat in a recursion, and are shown once."""
+_FENCE: Final = "```"
 _MOST_RANKS: Final = 16
 """Ranks of a lost run that get a line of their own."""
 
@@ -45,12 +44,12 @@ class ReportLine(NamedTuple):
 
 def head(report: Report) -> str:
     """Return how the run stands: `resnet-7f3a failed, exit code 1, after 00:42`."""
-    run = report.run
     code = f", exit code {report.exit_code}" if report.exit_code is not None else ""
     if report.state in ("starting", "running"):
-        return f"{run.run} is {report.state}"
-    took = "" if run.ended_at_ns is None else f", after {duration((run.ended_at_ns - run.created_at_ns) / 1e9).strip()}"
-    return f"{run.run} {report.state}{code}{took}"
+        return f"{report.run} is {report.state}"
+    ended_ns, begun_ns = report.ended_at_ns, report.begun_at_ns
+    took = "" if ended_ns is None else f", after {duration((ended_ns - begun_ns) / 1e9).strip()}"
+    return f"{report.run} {report.state}{code}{took}"
 
 
 def summary(report: Report) -> list[ReportLine]:
@@ -62,11 +61,10 @@ def summary(report: Report) -> list[ReportLine]:
 
 def whole(report: Report) -> list[ReportLine]:
     """Return all of the report."""
-    run = report.run
-    placed = ", ".join(filter(None, (plural(run.world, "rank"), run.backend, run.device)))
+    placed = ", ".join(filter(None, (plural(report.world, "rank"), report.backend, report.device)))
     hosts = sorted({each.host for each in report.ranks if each.host})
     on = f" on {clean_line(', '.join(hosts), 200)}" if hosts else ""
-    begun = date(run.created_at_ns / 1e9)
+    begun = date(report.begun_at_ns / 1e9)
     lines = [ReportLine("", head(report), "bold level-error" if report.failed else "bold value")]
     if not report.failed:
         lines.append(ReportLine("", _sound(report)))
@@ -75,11 +73,11 @@ def whole(report: Report) -> list[ReportLine]:
     lines += _facts(report)
     lines += [
         ReportLine("command", report.launched_as),
-        ReportLine("run", f"{placed}{on}, {'launched' if run.launched else 'started by hand'} {begun}"),
+        ReportLine("run", f"{placed}{on}, {'launched' if report.launched else 'started by hand'} {begun}"),
         ReportLine("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items())),
     ]
-    if run.injected:
-        lines.append(ReportLine("injected", run.injected))
+    if report.injected:
+        lines.append(ReportLine("injected", report.injected))
     lines += _stack(report)
     lines += _output(report)
     if report.verdicts:
@@ -140,7 +138,7 @@ def _hang(report: Report) -> list[ReportLine]:
     said = "" if stuck.is_the_cause(report.cause) else f"{stuck.ageless}; "
     lines = [ReportLine("hung", f"{said}from {clock(stuck.since_at_ns / 1e9)}{until}", "bold level-error")]
     if report.stood:
-        lines.append(ReportLine("stacks", f"ddptop stacks {report.run.run} shows where the ranks stood then"))
+        lines.append(ReportLine("stacks", f"ddptop stacks {report.run} shows where the ranks stood then"))
     return lines
 
 
@@ -161,54 +159,13 @@ def _rank(end: RankEnd) -> str:
 
 
 def _stack(report: Report) -> list[ReportLine]:
-    if not report.traceback:
+    if not report.stack:
         return []
     whose = "the launcher" if report.traceback_rank is None else f"rank {report.traceback_rank}"
     return [
         ReportLine("", f"stack of {whose}", "bold label"),
-        *(ReportLine("", line) for line in _folded(report.traceback.splitlines())),
+        *(ReportLine("", line) for line in report.stack),
     ]
-
-
-def _folded(trace: list[str]) -> list[str]:
-    """Return a stack with the frames of libraries between those of the user's code as one line each."""
-    blocks: list[tuple[bool, list[str]]] = []
-    for line in trace:
-        if found := _FRAME.match(line):
-            blocks.append((is_library(found[1]), [line]))
-        elif line[:1].isspace() and not line.startswith("  …") and blocks and blocks[-1][1][0][:1].isspace():
-            blocks[-1][1].append(line)
-        else:
-            blocks.append((False, [line]))
-    blocks, told = _without_repeats(blocks), []
-    for library, group in groupby(blocks, key=lambda block: block[0]):
-        frames = [lines for _, lines in group]
-        if library and len(frames) > 1:
-            told.append(f"  … {len(frames)} frames of libraries")
-        else:
-            told += [line for lines in frames for line in lines]
-    return told
-
-
-def _without_repeats(blocks: list[tuple[bool, list[str]]]) -> list[tuple[bool, list[str]]]:
-    """Return frames with those once that come again and again, up to `_CYCLE` of them in a row."""
-    found: list[tuple[bool, list[str]]] = []
-    places = [lines[0] for _, lines in blocks]
-    at = 0
-    while at < len(blocks):
-        for length in range(1, _CYCLE + 1):
-            times = 1
-            while places[at : at + length] == places[at + times * length : at + (times + 1) * length]:
-                times += 1
-            if times > 2 and _FRAME.match(places[at]):
-                found += blocks[at : at + length]
-                found.append((False, [f"  … {'that' if length == 1 else f'these {length}'} {times - 1} times more"]))
-                at += times * length
-                break
-        else:
-            found.append(blocks[at])
-            at += 1
-    return found
 
 
 def _output(report: Report) -> list[ReportLine]:
@@ -231,7 +188,7 @@ def _sound(report: Report) -> str:
         case "starting" | "running":
             stuck = report.hang
             if stuck is not None:
-                return f"It lives, but makes no steps{at}: {stuck.ageless}; ddptop stacks {report.run.run}"
+                return f"It lives, but makes no steps{at}: {stuck.ageless}; ddptop stacks {report.run}"
             return f"It lives{at}: there is no end to explain."
         case "stopped" | "killed":
             return f"Somebody ended it{at}{', where it hung' if report.hang is not None else ''}."
@@ -253,3 +210,84 @@ def _verdict(verdict: wire.Verdict) -> tuple[str, str]:
         told += f"; the others in {stuck.waiting}" if stuck.waiting else ""
     until = "" if verdict.until_at_ns is None else f" until {clock(verdict.until_at_ns / 1e9)}"
     return f"{clock(verdict.since_at_ns / 1e9)}{until}", told
+
+
+def text(report: Report) -> str:
+    """Return the whole of a report as text."""
+    return "\n".join(map(plain, whole(report)))
+
+
+def markdown(report: Report) -> str:
+    """Return a report for an issue tracker: facts as a list, what is verbatim in fences."""
+    first, *rest = whole(report)
+    told = [f"### ddptop report: {_inline(first.text)}", ""]
+    fenced = False
+    for line in rest:
+        if line.is_heading:
+            told += [*([_FENCE] if fenced else []), "", f"**{line.text}**", "", f"{_FENCE}text"]
+            fenced = True
+        elif fenced:
+            # A fence in a text would end the block.
+            told.append(line.text.replace(_FENCE, "'''"))
+        else:
+            # The advice is ours, with its own signs.
+            shown = line.text if line.label == "to do" else _inline(line.text)
+            told.append(f"- **{line.label}**: {shown}" if line.label else f"{shown}\n")
+    return "\n".join([*told, *([_FENCE] if fenced else [])])
+
+
+def _inline(text: str) -> str:
+    """Return a text without the signs that Markdown would act on."""
+    return "".join(f"\\{char}" if char in "\\`*_[]<>#|" else char for char in text)
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Return the documented form of `report --json`."""
+    kind = report.kind
+    return {
+        "run": report.run,
+        "state": report.state,
+        "exit_code": report.exit_code,
+        "program": report.program,
+        "command": report.launched_as,
+        "world": report.world,
+        "backend": report.backend,
+        "device": report.device,
+        "launched": report.launched,
+        "started_at": report.begun_at_ns / 1e9,
+        "ended_at": None if report.ended_at_ns is None else report.ended_at_ns / 1e9,
+        "cause": report.cause or None,
+        "cause_rank": None if report.first is None else report.first.rank,
+        "kind": None if kind is None else kind.name,
+        "title": None if kind is None else kind.title,
+        "advice": None if kind is None else kind.advice,
+        "hang": None if report.hang is None else interval_json(report.hang),
+        "evidence": report.evidence or None,
+        "collateral": report.collateral or None,
+        "traceback": report.traceback or None,
+        "traceback_rank": report.traceback_rank,
+        "ranks": [_rank_json(each) for each in report.ranks],
+        "versions": dict(report.versions),
+        "verdicts": [interval_json(each) for each in report.verdicts],
+        "events": [event_json(each) for each in report.events],
+    }
+
+
+def _rank_json(end: RankEnd) -> dict[str, Any]:
+    return {
+        "rank": end.rank,
+        "host": end.host or None,
+        "pid": end.pid,
+        "state": end.state,
+        "told": end.told or None,
+        "exit_code": end.exit_code,
+        "signal": end.signal,
+        "ended_at": None if end.ended_at_ns is None else end.ended_at_ns / 1e9,
+        "step": end.step,
+        "where": end.where or None,
+        "memory_bytes": end.memory_bytes,
+        "memory_total_bytes": end.memory_total_bytes,
+        "heard_at": None if end.heard_at_ns is None else end.heard_at_ns / 1e9,
+        "health": end.health,
+        "output": list(end.output),
+    }

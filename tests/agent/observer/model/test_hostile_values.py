@@ -36,6 +36,7 @@ from ddptop.tui.cli import main, parsing
 from ddptop.tui.cli.output import card, plain, status
 from ddptop.tui.cli.verbs import options
 from ddptop.tui.drawing import units
+from ddptop.tui.model import documented
 from ddptop.tui.screens.run import VIEWS
 
 WORLD = 3
@@ -121,7 +122,7 @@ def test_lines_and_json_hold_nothing_that_a_terminal_obeys(frame: Frame, events:
         for event in known:
             assert isinstance(event, wire.Event)
             print(status.event_line(event))
-            options.print_json(status.event_json(event))
+            options.print_json(documented.event_json(event))
         options.print_json(status.run_json(frame))
         print(status.encoded(status.as_json(frame)))
     assert not marks(out.getvalue())

@@ -12,6 +12,7 @@ from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.cli.output import plain, status
+from ddptop.tui.model import documented
 
 
 def test_the_store_tells_of_each_change_once():
@@ -91,9 +92,9 @@ def test_the_json_has_what_is_known_of_a_hang():
         "evidence": "record of collectives, stacks", "sure": True, "timeout_at": NOW + 1742,
         "timeout_of": None,
     }  # fmt: skip
-    assert status.interval_json(verdict)["hang"] == status.as_json(hung_frame())["verdict"]["hang"]
-    assert status.interval_json(verdict)["level"] == "error"
-    assert status.hang_json(wire.Hang("gone")) == {
+    assert documented.interval_json(verdict)["hang"] == status.as_json(hung_frame())["verdict"]["hang"]
+    assert documented.interval_json(verdict)["level"] == "error"
+    assert documented.hang_json(wire.Hang("gone")) == {
         "class": "gone", "ranks": [], "where": None, "waiting": None, "evidence": None, "sure": True,
         "timeout_at": None, "timeout_of": None,
     }  # fmt: skip

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
 from support.values.reports import REPORT
 
 from ddptop.agent import wire
 from ddptop.agent.end import kinds
 from ddptop.tui.cli.output import pages, status
-from ddptop.tui.cli.output import report as told
-from ddptop.tui.model.diagnosis import report as lines
+from ddptop.tui.model.diagnosis import report as told
 
 
 def test_the_text_says_all_of_it() -> None:
@@ -43,12 +41,12 @@ def test_the_text_says_all_of_it() -> None:
 
 def test_the_end_of_plain_output_has_cause_and_stack_alone() -> None:
     """A sound run has none."""
-    text = [lines.plain(line) for line in lines.summary(REPORT)]
+    text = [told.plain(line) for line in told.summary(REPORT)]
     assert text[0].startswith("cause:")
     assert text[-1] == "KeyError: 1"
     assert "command" not in "".join(text)
-    sound = replace(REPORT, state="finished", cause="", kind=None, traceback="", first=None, exit_code=0)
-    assert lines.summary(sound) == []
+    sound = replace(REPORT, state="finished", cause="", kind=None, traceback="", stack=(), first=None, exit_code=0)
+    assert told.summary(sound) == []
     assert "finished well at step 1,200" in told.text(sound)
     lives = replace(sound, state="running", verdicts=())
     assert "It lives at step 1,200: there is no end to explain." in told.text(lives)
@@ -59,13 +57,13 @@ def test_the_end_of_plain_output_has_cause_and_stack_alone() -> None:
 def test_a_run_that_hung_at_its_end_leads_with_the_hang() -> None:
     """Also where a timeout failed it, or somebody killed it, which is no cause of its own."""
     hung = replace(REPORT, hang=REPORT.verdicts[0], stood=True)
-    text = [lines.plain(line) for line in lines.summary(hung)]
+    text = [told.plain(line) for line in told.summary(hung)]
     assert text[0].startswith("hung:      rank 1 hangs; from ")
     assert text[1] == "stacks:    ddptop stacks toy-1 shows where the ranks stood then"
     assert text[2].startswith("cause:")
     assert "stacks:" not in told.text(replace(hung, stood=False))
     # What was told while it lived is the cause then, and told once.
-    same = [lines.plain(line) for line in lines.summary(replace(hung, cause="rank 1 hangs"))]
+    same = [told.plain(line) for line in told.summary(replace(hung, cause="rank 1 hangs"))]
     assert same[0].startswith("hung:      from ")
     assert same[2] == "cause:     rank 1 hangs"
     assert "hung:" not in told.text(REPORT)
@@ -87,38 +85,6 @@ def test_a_run_whose_parameters_differ_has_not_finished_well() -> None:
     assert text[2].startswith("to do:     Do not use its checkpoints.")
     assert "Do not use its checkpoints." in told.text(replace(sound, state="running"))
     assert "Do not use" not in told.text(replace(sound, verdicts=()))
-
-
-def test_frames_of_libraries_are_folded_in_the_stack() -> None:
-    """Several in a row become one line; one alone, and the user's own, stay; JSON has them all."""
-    library = '  File "/opt/lib/python3.11/site-packages/torch/x.py", line 2, in f\n    f()\n    ~~^'
-    mine = '  File "/home/me/train.py", line 7, in <module>\n    step()'
-    trace = "\n".join(
-        ("Traceback (most recent call last):", mine, library, library, mine, library, "KeyError: 1", "  more")
-    )
-    report = replace(REPORT, traceback=trace)
-    text = told.text(report)
-    start = text.index("--- stack of rank 0")
-    shown = text[start : text.index("--- last output")].splitlines()[1:]
-    folded = "  … 2 frames of libraries"
-    assert "\n".join(shown) == "\n".join(
-        ("Traceback (most recent call last):", mine, folded, mine, library, "KeyError: 1", "  more")
-    )
-    assert told.as_json(report)["traceback"] == trace
-
-
-@pytest.mark.parametrize("names", [("deeper",), ("even", "odd"), ("a", "b", "c")])
-def test_frames_of_a_recursion_are_told_once(names: tuple[str, ...]) -> None:
-    """Of one function or of several that call each other, with their number; what is around them stays."""
-    frames = [f'  File "/home/ada/train.py", line {line}, in {name}\n    x' for line, name in enumerate(names, 5)]
-    opening = ["Traceback (most recent call last):", '  File "/home/ada/train.py", line 90, in <module>\n    main()']
-    trace = "\n".join([*opening, *(frames * 12), "RecursionError: maximum recursion depth exceeded"])
-    shown = [line.text for line in lines.whole(replace(REPORT, traceback=trace))]
-    for frame in frames:
-        assert shown.count(frame.splitlines()[0]) == 1
-    this = "that" if len(names) == 1 else f"these {len(names)}"
-    assert f"  … {this} 11 times more" in shown
-    assert "RecursionError: maximum recursion depth exceeded" in shown
 
 
 def test_markdown_keeps_what_is_verbatim_in_fences() -> None:
