@@ -4,6 +4,7 @@ watch         a run, alive or ended, as frames
 frame         all that is known of a run at one moment
 subscription  the frames that an observer publishes, and questions to it
 look          one look at some runs
+other_users   the runs of other users, for root
 history       the numbers of a run, by step and by time
 logs          the output of the ranks, line by line
 stacks        where the ranks stand
@@ -14,4 +15,5 @@ takeover      the start of another observer, where a run has none
 settings      the settings of this user
 state         what is remembered for this user
 program       our programs as processes
+machine       this machine and its load
 """

@@ -5,7 +5,6 @@ verbs        the verbs, a module for each family
 view         a run as the dashboard or as lines
 output       the output of the verbs, as lines or JSON
 elsewhere    verbs that are carried out on other machines
-other_users  the runs of other users, for root
 parsing      the parser: help, and problems in one line
 completion   the completion of the command line in a shell
 

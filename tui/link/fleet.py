@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.machine import HostLoad
 from ddptop.agent.wire import Verdict
 from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units
@@ -94,29 +95,6 @@ def _remark(verdict: Verdict) -> str:
     if verdict.rank is not None:
         return f"rank {verdict.rank}{' hangs' if verdict.kind == 'hang' else ''}"
     return _HELD_BACK_BY.get(verdict.kind, verdict.kind.replace("_", " "))
-
-
-@dataclass(frozen=True, slots=True)
-class GpuLoad:
-    """One GPU at one moment."""
-
-    percent: float | None
-    memory_bytes: int | None
-    memory_total_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class HostLoad:
-    """The machine at one moment."""
-
-    cores: int
-    """That a run started here may use."""
-    cpu_percent: float | None
-    """Of all cores, since the look before; None at the first."""
-    memory_bytes: int
-    """Not to be had any more."""
-    memory_total_bytes: int
-    gpus: tuple[GpuLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

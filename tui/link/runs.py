@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -10,18 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.client.acting.control import RunControl
+from ddptop.agent.client.machine import Machine
 from ddptop.agent.client.start.request import Request
 from ddptop.agent.client.watch import Link
-from ddptop.agent.launcher import machine
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.drawing import units
-from ddptop.tui.link.fleet import GpuLoad, HostLoad, Listing, RunLine, line_of
+from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.source import Refused, frame_now
 
 if TYPE_CHECKING:
-    import pynvml
-
     from ddptop.tui.launch.programs import Option
 
 BUDGET_S: Final = 0.15
@@ -40,7 +37,7 @@ class Runs:
         self._connect = connect
         self._who = who
         self._clock = clock
-        self._host: Host | None = None
+        self._machine: Machine | None = None
         self._looking = threading.Lock()
         """A socket may change threads only with such a barrier between."""
         self._links: dict[str, Link] = {}
@@ -53,8 +50,8 @@ class Runs:
         """Look at all runs; see `Fleet.listing`."""
         with self._looking:
             lines = list(self._lines(shown, self._clock() + BUDGET_S))
-            self._host = self._host or Host()
-            return Listing(sorted(lines, key=lambda line: line.over), self._host.look())
+            self._machine = self._machine or Machine()
+            return Listing(sorted(lines, key=lambda line: line.over), self._machine.look())
 
     def _lines(self, shown: RunLine | None, deadline: float) -> Iterable[RunLine]:
         known = self._known(None if shown is None else shown.run_id)
@@ -153,47 +150,3 @@ class Runs:
             for link in self._links.values():
                 link.close()
             self._links.clear()
-
-
-class Host:
-    """Looks at this machine now and then."""
-
-    def __init__(self) -> None:
-        import pynvml
-
-        self._looked: tuple[float, float] | None = None
-        """Seconds of all cores at the look before: idle, and in all."""
-        self._gpus: list[pynvml.c_nvmlDevice_t] = []
-        # No driver, no GPU.
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlInit()
-            self._gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-
-    def look(self) -> HostLoad:
-        """Return its load since the look before."""
-        import psutil
-
-        # Not `cpu_percent`: it remembers the look before of each thread alone, and says 0 in a new one.
-        times = psutil.cpu_times()._asdict()
-        within = times.get("guest", 0.0) + times.get("guest_nice", 0.0)
-        idle, total = times["idle"] + times.get("iowait", 0.0), sum(times.values()) - within
-        was_idle, was_total = self._looked or (idle, total)
-        cpu = 100 * (1 - (idle - was_idle) / (total - was_total)) if total > was_total else None
-        self._looked = idle, total
-        memory = psutil.virtual_memory()
-        gpus = tuple(map(_load, self._gpus))
-        return HostLoad(machine.cores(), cpu, memory.total - memory.available, memory.total, gpus)
-
-
-def _load(handle: pynvml.c_nvmlDevice_t) -> GpuLoad:
-    import pynvml
-
-    used: int | None = None
-    total: int | None = None
-    percent: float | None = None
-    with contextlib.suppress(pynvml.NVMLError):
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        used, total = int(memory.used), int(memory.total)
-    with contextlib.suppress(pynvml.NVMLError):
-        percent = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    return GpuLoad(percent, used, total)

@@ -17,13 +17,14 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.machine import HostLoad
 from ddptop.agent.text import plural
 from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, fitted, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
-from ddptop.tui.link.fleet import Fleet, HostLoad, Listing, RunLine, line_of
+from ddptop.tui.link.fleet import Fleet, Listing, RunLine, line_of
 
 LOOK_S: Final = 1.0
 ONE_LINE: Final = 78

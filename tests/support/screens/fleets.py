@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.machine import GpuLoad, HostLoad
 from ddptop.agent.client.start.request import Request
 from ddptop.tui.launch.programs import Option
-from ddptop.tui.link.fleet import GpuLoad, HostLoad, Listing, RunLine, line_of
+from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.source import Refused
 from support.screens.frames import StillSource, frame, verdict_frame
 

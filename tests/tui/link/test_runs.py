@@ -8,7 +8,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from ddptop.tui.link.runs import Host
+from ddptop.agent.client.machine import Machine
 
 
 class Times(NamedTuple):
@@ -25,7 +25,7 @@ def test_the_load_is_that_since_the_look_before_in_whatever_thread(monkeypatch: 
     """Unknown at the first look and where no time has passed; a guest's time is in that of the user already."""
     times = iter([Times(10, 5, 80, 5, 4), Times(13, 6, 85, 6, 6), Times(13, 6, 85, 6, 6), Times(23, 6, 85, 6, 16)])
     monkeypatch.setattr(psutil, "cpu_times", lambda: next(times))
-    host = Host()
+    host = Machine()
     loads = []
     for _ in range(4):
         with ThreadPoolExecutor(1) as thread:

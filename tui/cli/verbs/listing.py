@@ -131,13 +131,11 @@ def _no_threads_of_numpy() -> Iterator[None]:
 
 def _others(thresholds: Thresholds) -> list[Frame]:
     """Return the runs of other users, and print whose runs could not be read."""
-    from ddptop.agent.run import rundir
-
     with _no_threads_of_numpy():
+        from ddptop.agent.client import other_users
         from ddptop.agent.client.acting.actor import who
-        from ddptop.tui.cli import other_users
 
-    shown, problems = other_users.frames(rundir.bases_of_others(), who("shell"), thresholds)
+    shown, problems = other_users.frames(who("shell"), thresholds)
     for line in problems:
         print(f"ddptop: {line}", file=sys.stderr)
     return shown

@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.harness import DEADLINE_S, WAITING, ddptop
 
+from ddptop.agent.client import other_users
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.agent.wire.frames import RunFrame
-from ddptop.tui.cli import other_users
 
 THEM = 12345
 """A user that this system does not know."""
@@ -358,7 +358,7 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
         "import os, sys, zmq, psutil, msgspec\n"
         "from ddptop.agent.client import takeover\n"
         "from ddptop.agent.client import settings\n"
-        "from ddptop.tui.cli import main, other_users, view\n"
+        "from ddptop.agent.client import other_users\nfrom ddptop.tui.cli import main, view\n"
         "from ddptop.tui.cli.output import status\n"
         "from ddptop.agent.observer.model import store\n"
         "os.setgroups([]); os.setgid(4321); os.setuid(4321)\n"

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -77,11 +77,10 @@ class _Child:
     problem: str = ""
 
 
-def frames(bases: Mapping[int, Path], who: str, thresholds: Thresholds) -> tuple[list[Frame], list[str]]:
+def frames(who: str, thresholds: Thresholds) -> tuple[list[Frame], list[str]]:
     """Return a frame without ranks of each run, newest first, and a line for each user whose runs could not be read.
 
     Args:
-        bases: by user, where the runs are; see `rundir.bases_of_others`.
         who: as for `look.frames`.
         thresholds: as for `look.frames`.
     """
@@ -93,7 +92,7 @@ def frames(bases: Mapping[int, Path], who: str, thresholds: Thresholds) -> tuple
 
     found: list[Frame] = []
     problems: list[str] = []
-    waiting = iter(sorted(bases.items()))
+    waiting = iter(sorted(rundir.bases_of_others().items()))
     while group := list(islice(waiting, _AT_ONCE)):
         for child in _gather(group, read):
             name = user_name(child.uid)
