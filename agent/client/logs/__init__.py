@@ -7,5 +7,6 @@ merging   the entries of several logs in one order; identical ones of several ra
 excerpt   the part of one log that is held, which can be moved through all of it
 copies    copies of the logs of ranks on other hosts, kept up to date
 stream    all of several logs from their beginnings
+of_run    the logs of a run as they are written
 matching  which entries are wanted: by level, and by words
 """

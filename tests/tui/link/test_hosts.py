@@ -14,12 +14,12 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.logs.of_run import RunLogs
 from ddptop.agent.client.watch import Link
 from ddptop.agent.end import survey
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.wire.frames import RankFrame
-from ddptop.tui.cli.output import logs
 from ddptop.tui.link.source import frame_now
 
 
@@ -85,10 +85,9 @@ def test_both_doors_show_all_ranks_with_their_hosts(runtime: Path, monkeypatch: 
                 assert {rank.rank for rank in shown.ranks if not rank.far} == here
         assert looked[one.directory.path] == {0, 1}
         assert looked[two.directory.path] <= {2, 3}
-        told = ["the logs of ranks 2-3 are on node2: `ddptop logs train` there"]
         # They are written a moment after their ranks are shown.
-        until(lambda: logs.elsewhere(one.directory) == told, "the members of the other host")
-        assert logs.elsewhere(one.directory, (0, 1)) == []
+        until(lambda: RunLogs(one.directory).left_out == {"node2": [2, 3]}, "the members of the other host")
+        assert RunLogs(one.directory, (0, 1)).left_out == {}
         with looked_at(one) as link:
             seen(link, lambda frame: frame.hosts.several, "both hosts")
             later.close()
