@@ -48,11 +48,11 @@ from ddptop.agent.wire.codec import Unreadable as Unreadable
 from ddptop.agent.wire.codec import encode as encode
 from ddptop.agent.wire.codec import is_reply as is_reply
 from ddptop.agent.wire.codec import read_answer as read_answer
+from ddptop.agent.wire.codec import read_bundle as read_bundle
 from ddptop.agent.wire.codec import read_command as read_command
 from ddptop.agent.wire.codec import read_frame as read_frame
 from ddptop.agent.wire.codec import read_history as read_history
 from ddptop.agent.wire.codec import read_host_hello as read_host_hello
-from ddptop.agent.wire.codec import read_newest as read_newest
 from ddptop.agent.wire.codec import read_numbers as read_numbers
 from ddptop.agent.wire.codec import read_recorded as read_recorded
 from ddptop.agent.wire.codec import read_telemetry as read_telemetry
@@ -120,7 +120,9 @@ from ddptop.agent.wire.frames import Restart as Restart
 from ddptop.agent.wire.frames import Rows as Rows
 from ddptop.agent.wire.frames import RunFrame as RunFrame
 from ddptop.agent.wire.hosts import MOST_HOSTS as MOST_HOSTS
+from ddptop.agent.wire.hosts import TOPIC_BUNDLE as TOPIC_BUNDLE
 from ddptop.agent.wire.hosts import UNHEARD as UNHEARD
+from ddptop.agent.wire.hosts import Bundle as Bundle
 from ddptop.agent.wire.hosts import Census as Census
 from ddptop.agent.wire.hosts import Conclude as Conclude
 from ddptop.agent.wire.hosts import HostEnd as HostEnd
@@ -156,7 +158,6 @@ from ddptop.agent.wire.telemetry import TOPIC_BEAT as TOPIC_BEAT
 from ddptop.agent.wire.telemetry import TOPIC_CHECKSUMS as TOPIC_CHECKSUMS
 from ddptop.agent.wire.telemetry import TOPIC_EVENT as TOPIC_EVENT
 from ddptop.agent.wire.telemetry import TOPIC_HELLO as TOPIC_HELLO
-from ddptop.agent.wire.telemetry import TOPIC_NEWEST as TOPIC_NEWEST
 from ddptop.agent.wire.telemetry import TOPIC_RECORD as TOPIC_RECORD
 from ddptop.agent.wire.telemetry import TOPIC_STEPS as TOPIC_STEPS
 from ddptop.agent.wire.telemetry import TOPIC_SUMMARY as TOPIC_SUMMARY
@@ -167,7 +168,6 @@ from ddptop.agent.wire.telemetry import Event as Event
 from ddptop.agent.wire.telemetry import Hang as Hang
 from ddptop.agent.wire.telemetry import Hello as Hello
 from ddptop.agent.wire.telemetry import Holding as Holding
-from ddptop.agent.wire.telemetry import Newest as Newest
 from ddptop.agent.wire.telemetry import NumberedSteps as NumberedSteps
 from ddptop.agent.wire.telemetry import Recorded as Recorded
 from ddptop.agent.wire.telemetry import Saved as Saved

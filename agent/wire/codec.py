@@ -12,14 +12,13 @@ import msgspec
 from ddptop.agent.wire.answers import Answer, HistoryAnswer, HistoryPart
 from ddptop.agent.wire.commands import Command
 from ddptop.agent.wire.frames import EncodedRows, RankFrame, Rows, RunFrame
-from ddptop.agent.wire.hosts import HostHello
+from ddptop.agent.wire.hosts import Bundle, HostHello
 from ddptop.agent.wire.incoming import clean_name, cleaned, is_plain
 from ddptop.agent.wire.telemetry import (
     Beat,
     Collective,
     EncodedSteps,
     Hello,
-    Newest,
     NumberedSteps,
     Recorded,
     Step,
@@ -35,7 +34,7 @@ _numbers: msgspec.msgpack.Decoder[NumberedSteps] = msgspec.msgpack.Decoder(Numbe
 _command: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _history: msgspec.msgpack.Decoder[HistoryAnswer] = msgspec.msgpack.Decoder(HistoryAnswer)
-_newest: msgspec.msgpack.Decoder[Newest] = msgspec.msgpack.Decoder(Newest)
+_bundle: msgspec.msgpack.Decoder[Bundle] = msgspec.msgpack.Decoder(Bundle)
 _host_hello: msgspec.msgpack.Decoder[HostHello] = msgspec.msgpack.Decoder(HostHello)
 _recorded: msgspec.msgpack.Decoder[Recorded] = msgspec.msgpack.Decoder(Recorded)
 
@@ -57,7 +56,7 @@ _REPLY: Final = b"\xa5reply"
 def encode(
     message: Telemetry
     | EncodedSteps
-    | Newest
+    | Bundle
     | Command
     | Answer
     | HistoryAnswer
@@ -113,9 +112,9 @@ def read_numbers(payload: bytes) -> NumberedSteps:
     return _typed(_numbers, payload)
 
 
-def read_newest(payload: bytes) -> Newest:
-    """Decode a `Newest` message, but not its parts, each of which is to be read by `read_telemetry`."""
-    return _typed(_newest, payload)
+def read_bundle(payload: bytes) -> Bundle:
+    """Decode a bundle, but not its parts, each of which is to be read by `read_telemetry`."""
+    return _typed(_bundle, payload)
 
 
 def read_command(payload: bytes) -> Command:

@@ -19,7 +19,8 @@ from ddptop.agent.wire.telemetry import Verdict
 TOPIC_RUN: Final = b"run"
 """`RunFrame`, four times a second while anybody subscribes, and at every change of state."""
 TOPIC_OUTLINE: Final = b"outline"
-"""`RunFrame` without its events, once a second: for the observers of other hosts, where nobody may be looking on."""
+"""`RunFrame` without its events, at each change of the hosts, of the verdicts and of the state, and every ten seconds:
+for the observers of other hosts, where nobody may be looking on."""
 TOPIC_RANK: Final = b"rank"
 """`RankFrame` of one rank (`topic_of`), four times a second while anybody subscribes to it."""
 TOPIC_RANKS: Final = b"ranks"

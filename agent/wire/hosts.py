@@ -12,6 +12,7 @@ import msgspec
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.message import Amount, Count, Message, Moment, Rank, Whole
 
+TOPIC_BUNDLE: Final = b"bundle"
 MOST_HOSTS: Final = 4_096
 """Hosts of a run at most."""
 
@@ -87,6 +88,16 @@ class HostFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
             return ""
         since = "" if self.heard_at is None else f" since {time.strftime('%H:%M:%S', time.localtime(self.heard_at))}"
         return f"{self.host} is {'not heard' if self.state == 'silent' else 'gone'}{since}"
+
+
+class Bundle(Message, frozen=True, tag="bundle"):
+    """Messages of the ranks of a host since the last bundle, in order, for the observer that judges on another host.
+
+    Of a large group it has no steps: these are judged by their summaries.
+    """
+
+    messages: tuple[msgspec.Raw, ...]
+    """Each is to be read by `read_telemetry`."""
 
 
 class Census(msgspec.Struct, frozen=True, array_like=True, gc=False):

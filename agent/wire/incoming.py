@@ -75,7 +75,8 @@ _REMEMBERED: Final = 160
 """Characters of a name at most for the cache, so that it stays small."""
 
 
-_MOST_PLAIN: Final = 256
+_MOST_PLAIN: Final = 4096
+"""Forms of a message whose texts are known to need no cleaning: hosts, logs and activities of many ranks."""
 _cleanings: Final[dict[type, _Cleaning]] = {}
 
 
@@ -129,15 +130,14 @@ def _struct(kind: inspect.StructType, limit: int | None) -> _Cleaning | None:
     def cleaning(struct: Any) -> Any:
         values = read(struct)
         known = values[:middle]
-        if known in plain and not any(values[middle:-1]):
-            return struct
+        done = middle if known in plain else 0
         changes = {}
-        for name, value in zip(names, values, strict=False):
+        for name, value in zip(names[done:], values[done:], strict=False):
             if value and (new := parts[name](value)) is not value:
                 changes[name] = new
         if changes:
             return msgspec.structs.replace(struct, **changes)
-        if len(plain) < _MOST_PLAIN and sum(map(len, filter(None, known))) < LONGEST:
+        if not done and len(plain) < _MOST_PLAIN and sum(map(len, filter(None, known))) < LONGEST:
             plain.add(known)
         return struct
 
@@ -166,10 +166,18 @@ def _mapping(key: _Cleaning | None, value: _Cleaning | None) -> _Cleaning | None
     if key is None and value is None:
         return None
     of_key, of_value = key or _same, value or _same
+    plain: set[tuple[str, ...]] = set()
 
     def cleaning(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        # The names of phases and metrics are the same from frame to frame.
+        if value is None and (names := tuple(mapping)) in plain:
+            return mapping
         new = {of_key(name): of_value(each) for name, each in mapping.items()}
-        return mapping if new == mapping else new
+        if new != mapping:
+            return new
+        if value is None and len(plain) < _MOST_PLAIN and sum(map(len, names)) < LONGEST:
+            plain.add(names)
+        return mapping
 
     return cleaning
 

@@ -1,7 +1,6 @@
 """What ranks and the observer publish on PUB sockets, and the topics under which they do.
 
-A message goes out as two frames, `[topic, payload]`.  The observer repeats what its ranks publish, under the topic and
-the number of the rank (`topic_of`), and `Newest`, in which the newest of all is together.
+A message goes out as two frames, `[topic, payload]`.
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
@@ -33,7 +32,6 @@ TOPIC_BATCH: Final = b"batch"
 TOPIC_SUMMARY: Final = b"summary"
 TOPIC_EVENT: Final = b"event"
 TOPIC_CHECKSUMS: Final = b"checksums"
-TOPIC_NEWEST: Final = b"newest"
 TOPIC_RECORD: Final = b"record"
 """Between the observers of a run on several hosts only; see `Recorded`."""
 
@@ -43,7 +41,7 @@ summaries, and only the records of those ranks that somebody looks at."""
 
 
 def topic_of(topic: bytes, rank: int) -> bytes:
-    """Return the topic under which the observer repeats what a rank publishes under `topic`: `steps/00017`."""
+    """Return the topic of an observer that is of one rank alone: `rank/00017`."""
     return b"%s/%05d" % (topic, rank)
 
 
@@ -479,17 +477,6 @@ class Recorded(Message, frozen=True, tag="recorded"):
     events: Annotated[tuple[Event, ...], msgspec.Meta(max_length=1024)] = ()
     verdicts: Annotated[tuple[Verdict, ...], msgspec.Meta(max_length=1024)] = ()
     """In place of what was recorded of their numbers before."""
-
-
-class Newest(Message, frozen=True, tag="newest"):
-    """The newest `Hello`, `Beat` and `Summary` of some ranks, as each has sent them, for the observer of another host.
-
-    Of a large group once a second what has changed, and to each new subscriber all.  It takes several of them, so that
-    each is within `MAX_MESSAGE_BYTES`.
-    """
-
-    messages: tuple[msgspec.Raw, ...]
-    """Each is to be read by `read_telemetry`."""
 
 
 Telemetry = Hello | Beat | Steps | Summary | Event | Verdicts | Checksums

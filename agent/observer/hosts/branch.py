@@ -14,7 +14,6 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.hosts import elsewhere
-from ddptop.agent.observer.hosts.elsewhere import WATCHED
 from ddptop.agent.observer.hosts.link.frames import ANSWER, COMMAND, MEMBERS, PUBLICATION, SUBSCRIBE, UNSUBSCRIBE
 from ddptop.agent.observer.hosts.link.peer import Peer
 from ddptop.agent.observer.hosts.link.side import Side
@@ -146,9 +145,7 @@ class Branch(OneSide):
         if self._subscriptions is not None:
             subscribed = self._here.subscribed
             record = {wire.TOPIC_RECORD} if self._here.common.is_ready else set()
-            self._subscriptions.want(
-                {*subscribed, wire.TOPIC_OUTLINE, *record, *({WATCHED} if subscribed else ())}, again=new
-            )
+            self._subscriptions.want({*subscribed, wire.TOPIC_OUTLINE, *record}, again=new)
 
     def pass_up(self, requester: bytes, rank: int | None, command: wire.Command) -> bool:
         """Hand a question of an onlooker here to the head; return False where it is to be answered here."""
@@ -191,8 +188,8 @@ class Branch(OneSide):
             if each.generation == newest and rank not in self._here.members
         }
 
-    def look_at(self, ranks: frozenset[int]) -> None:
-        """The head subscribes to the records of ranks in sight by itself."""
+    def look_at(self, topics: Set[bytes]) -> None:
+        """The head subscribes to the ranks in sight by itself."""
 
     def states(self) -> tuple[HostFrame, ...]:
         """Return what is known of all hosts: by the head, or by this one alone."""

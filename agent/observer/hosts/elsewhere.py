@@ -11,6 +11,7 @@ from collections.abc import Set
 from functools import lru_cache
 from typing import Final
 
+import msgspec
 import zmq
 
 from ddptop.agent import wire
@@ -24,9 +25,8 @@ LINK: Final = b"link:"
 Nobody here is called so: the service refuses that, and names that ZeroMQ makes up begin with a zero byte."""
 EACH_HOST: Final = LINK + b"00:each"
 """Sender of a kill that every host is told by itself, as by its scheduler: this one does not wait for the head."""
-WATCHED: Final = b"watched"
-"""A topic without messages: as long as another observer subscribes to it, somebody looks on there, and what the ranks
-publish is handed on ten times a second."""
+_ROOM: Final = wire.MAX_MESSAGE_BYTES - (4 << 10)
+"""Bytes of the parts of one bundle."""
 _FORWARDED: Final = b"f"
 """Requester of the commands to single ranks, whose numbers tell them apart."""
 _FILL: Final = b"q"
@@ -35,7 +35,7 @@ _MOST_WAITING_BYTES: Final = 8 << 20
 """Bytes of an answer for which there is no room yet; beyond them it is given up, and asked for anew later."""
 _MOST_TOPICS: Final = 8_192
 """Topics of one observer: a few, and the records of ranks in sight one by one."""
-_TOPIC: Final = re.compile(rb"(?:hello|beat|steps|summary|rank)(?:/[0-9]{0,5})?|[a-z]{0,9}")
+_TOPIC: Final = re.compile(rb"(?:steps|rank)(?:/[0-9]{0,5})?|[a-z]{0,9}")
 
 
 def is_topic(topic: bytes) -> bool:
@@ -113,6 +113,10 @@ class Elsewhere:
         self._topics: dict[bytes, set[bytes]] = {}
         """By peer, what its observer subscribes to: at a branch the head's, at the head those of branches."""
         self._shows_head = False
+        self._bundle: list[msgspec.Raw] = []
+        self._bundle_bytes = 0
+        self.takes_bundles = False
+        """True while the observer of another host judges by what the ranks here publish."""
         self.version = 0
         """Another number after each change of who gets what is published."""
 
@@ -206,18 +210,22 @@ class Elsewhere:
         if not is_topic(topic) or (len(topics) >= _MOST_TOPICS and topic not in topics):
             return False
         topics.add(topic)
-        self.version += 1
+        self._note_topics()
         return True
 
     def unsubscribe(self, peer: bytes, topic: bytes) -> None:
         """Take note of the end of a subscription."""
         self._topics.get(peer, set()).discard(topic)
-        self.version += 1
+        self._note_topics()
 
     def leave(self, peer: bytes) -> None:
         """Take note that nobody is there any more."""
         self._topics.pop(peer, None)
+        self._note_topics()
+
+    def _note_topics(self) -> None:
         self.version += 1
+        self.takes_bundles = bool(self.takers(wire.TOPIC_BUNDLE))
 
     def takers(self, topic: bytes) -> tuple[bytes, ...]:
         """Return those who subscribe to a topic or to its beginning."""
@@ -231,11 +239,6 @@ class Elsewhere:
         """What anybody at another host subscribes to."""
         return set().union(*self._topics.values())
 
-    @property
-    def is_watched(self) -> bool:
-        """Say whether anybody looks on at another host."""
-        return any(WATCHED in topics for topics in self._topics.values())
-
     def publish(self, peer: bytes, topic: bytes, payload: bytes) -> None:
         """Send the observer of another host a publication; one that does not read loses it."""
         self._send(peer, PUBLICATION, topic, payload)
@@ -244,6 +247,21 @@ class Elsewhere:
         """Send it to each that subscribes to it."""
         for peer in self.takers(topic):
             self.publish(peer, topic, payload)
+
+    def add(self, payload: bytes) -> None:
+        """Put a message of a rank here into the next bundle; one without room in any is not judged elsewhere."""
+        if self._bundle_bytes + len(payload) > _ROOM:
+            self.send_bundle()
+        if len(payload) <= _ROOM:
+            self._bundle.append(msgspec.Raw(payload))
+            self._bundle_bytes += len(payload)
+
+    def send_bundle(self) -> None:
+        """Send what was added since the last bundle."""
+        if self._bundle:
+            self.publish_all(wire.TOPIC_BUNDLE, wire.encode(wire.Bundle(tuple(self._bundle))))
+            self._bundle.clear()
+            self._bundle_bytes = 0
 
     def answer(self, requester: bytes, frames: tuple[bytes, ...]) -> bool | None:
         """Answer somebody at another host: True once sent, None where there is no room now, False without a link."""

@@ -6,6 +6,7 @@ What a branch says is taken for its own ranks only, as far as it can be true.
 from __future__ import annotations
 
 import time
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +14,6 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.hosts import elsewhere
-from ddptop.agent.observer.hosts.elsewhere import WATCHED
 from ddptop.agent.observer.hosts.link.frames import ANSWER, COMMAND, MEMBERS, PUBLICATION, SUBSCRIBE, UNSUBSCRIBE
 from ddptop.agent.observer.hosts.link.peer import Peer
 from ddptop.agent.observer.hosts.link.side import Side
@@ -21,6 +21,7 @@ from ddptop.agent.observer.hosts.questions import GONE, LINKED, SILENT, Question
 from ddptop.agent.observer.hosts.sides import (
     Asked,
     Come,
+    Framed,
     Heard,
     Left,
     Mirror,
@@ -34,12 +35,11 @@ from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import Member
 from ddptop.agent.wire import EACH_RECORD, HostFrame
 
-_SMALL: Final = (
-    wire.TOPIC_NEWEST, wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT,
-    wire.TOPIC_CHECKSUMS,
-)  # fmt: skip
-_LARGE: Final = (wire.TOPIC_NEWEST, wire.TOPIC_EVENT, wire.TOPIC_CHECKSUMS)
-"""In a large group the newest of all ranks of a host comes together, once a second."""
+_ALWAYS: Final = frozenset({wire.TOPIC_RANKS, wire.TOPIC_BUNDLE})
+"""Of each branch, also while nobody looks on: the frames of its ranks once a second, and their messages for the judge.
+"""
+_OF_BRANCHES: Final = frozenset({wire.TOPIC_OUTLINE, wire.TOPIC_RECORD})
+"""What each branch subscribes to, also while nobody looks on there."""
 _OF_SETTLED: Final = frozenset((PUBLICATION, COMMAND, ANSWER))
 """What can be taken in only once it is known which ranks are where."""
 GONE_S: Final = 10.0
@@ -59,8 +59,6 @@ class Connected:
     members: dict[int, Member] = field(default_factory=dict)
     ranks: frozenset[int] = frozenset()
     """Those of its ranks that are taken for its own."""
-    summaries: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By rank, generation and number of its newest summary."""
     state: str = ""
     refused: int = 0
     otherwise_since: float | None = None
@@ -77,8 +75,8 @@ class Head(OneSide):
         self._world = here.run.world
         self._branches: dict[bytes, Connected] = {}
         self._followed: dict[int, tuple[int, Process]] = {}
-        self._in_sight: frozenset[int] = frozenset()
-        """Ranks of a large group whose records are wanted at once."""
+        self._in_sight: Set[bytes] = frozenset()
+        """Of a large group, the topics of single ranks that somebody looks at, or that the judge suspects."""
         self._known: dict[int, Member] = {}
         """The records of all ranks, as the branches were sent them last."""
         self._linked: dict[str, bytes] = {}
@@ -214,21 +212,21 @@ class Head(OneSide):
         return GONE if is_over or time.monotonic() - branch.peer.since > GONE_S else SILENT
 
     def _topics(self, branch: Connected) -> set[bytes]:
-        topics = set(_SMALL if self._world <= EACH_RECORD else _LARGE)
+        topics = set(_ALWAYS)
         if self._here.common.is_ready:
             topics.add(wire.TOPIC_RECORD)
-        if self._here.subscribed or self._elsewhere.is_watched:
-            topics.add(WATCHED)
         if self._world > EACH_RECORD:
-            topics |= {wire.topic_of(wire.TOPIC_STEPS, rank) for rank in self._in_sight & branch.ranks}
+            topics |= {topic for topic in self._in_sight if int(topic[-5:]) in branch.ranks}
+        elif self._here.subscribed or self._elsewhere.topics - _OF_BRANCHES:
+            topics.add(wire.TOPIC_RANK + b"/")
         return topics
 
-    def look_at(self, ranks: frozenset[int]) -> None:
-        """Have the records of these ranks of a large group at once, as far as they are on other hosts."""
-        self._in_sight = ranks
+    def look_at(self, topics: Set[bytes]) -> None:
+        """Have these topics of single ranks of a large group at once, as far as they are on other hosts."""
+        self._in_sight = topics
 
     def _subscribe_at(self, branch: Connected, *, again: bool = False) -> None:
-        branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_NEWEST, wire.TOPIC_RECORD) if again else ())
+        branch.subscriptions.want(self._topics(branch), again=(wire.TOPIC_RANKS, wire.TOPIC_RECORD) if again else ())
 
     def turn(self) -> None:
         """Do what was left for want of room, and what was asked for by the main thread."""
@@ -281,10 +279,20 @@ class Head(OneSide):
         if topic == wire.TOPIC_RECORD:
             # Its verdicts are those of a host that was alone.
             return False not in [self._take_event(branch, event) for event in wire.read_recorded(payload).events]
-        parts = [payload]
-        if topic == wire.TOPIC_NEWEST:
-            parts = [bytes(part) for part in wire.read_newest(payload).messages]
-        return False not in [self._take_telemetry(branch, part) for part in parts]
+        if topic == wire.TOPIC_BUNDLE:
+            parts = wire.read_bundle(payload).messages
+            return False not in [self._take_telemetry(branch, bytes(part)) for part in parts]
+        if topic.startswith(wire.TOPIC_RANK):
+            return self._take_frames(branch, wire.read_frame(payload))
+        return self._take_telemetry(branch, payload)
+
+    def _take_frames(self, branch: Connected, message: wire.RunFrame | wire.RankFrame | wire.Rows) -> bool:
+        if isinstance(message, wire.RunFrame):
+            return False
+        frames = message.ranks if isinstance(message, wire.Rows) else (message,)
+        own = [frame for frame in frames if frame.rank in branch.ranks]
+        self._here.news += map(Framed, own)
+        return len(own) == len(frames)
 
     def _take_event(self, branch: Connected, event: wire.Event) -> bool:
         if event.rank is not None and event.rank not in branch.ranks:
@@ -296,8 +304,6 @@ class Head(OneSide):
     def _take_telemetry(self, branch: Connected, payload: bytes) -> bool:
         message = wire.read_telemetry(payload)
         # By comparison: `isinstance` asks the metaclass of these classes, which takes ten times as long.
-        if type(message) is wire.Event:
-            return self._take_event(branch, message)
         if not (
             type(message) is wire.Beat
             or type(message) is wire.Summary
@@ -308,12 +314,6 @@ class Head(OneSide):
             return False
         if message.rank not in branch.ranks:
             return False
-        if type(message) is wire.Summary:
-            # The newest of all come again with each new link.
-            newest = message.generation, message.number
-            if newest <= branch.summaries.get(message.rank, (-1, -1)):
-                return True
-            branch.summaries[message.rank] = newest
         self._here.news.append(Heard(message, payload))
         return True
 

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Set
+from collections.abc import Collection, Set
 from typing import Any, Final
 
 import msgspec
@@ -165,10 +165,16 @@ class LinkedHosts(OtherHosts):
         self._side.want(new)
         return True
 
-    def look_at(self, ranks: frozenset[int]) -> None:
-        """Have the records of these ranks of a large group at once."""
+    @property
+    def own_ranks(self) -> Collection[int] | None:
+        """The ranks of this host, whose frames alone are made here while the head makes those of all; else None."""
+        world = self._run.world
+        return [rank for rank in self._here.members if rank < world] if self._here.elsewhere.shows_head else None
+
+    def look_at(self, topics: Set[bytes]) -> None:
+        """Have these topics of single ranks of a large group at once."""
         if self._side is not None:
-            self._side.look_at(ranks)
+            self._side.look_at(topics)
 
     def lose(self, rank: int) -> None:
         """Take note that the process of a rank on this host is gone."""
@@ -219,12 +225,6 @@ class LinkedHosts(OtherHosts):
         if run.local_world is None and (run.launched or time.monotonic() - self._began < _ALL_COME_S):
             return False
         return ranks_here(run, here) < run.world
-
-    @property
-    def may_be_several(self) -> bool:
-        """True where the run has ranks on other hosts, or that is not known yet."""
-        is_unknown = self._run.local_world is None and time.monotonic() - self._began < _ALL_COME_S
-        return self._are_several() or (is_unknown and not self._run.launched)
 
     def _each_second(self) -> None:
         if self._here.read():

@@ -38,6 +38,12 @@ class Heard(NamedTuple):
     payload: bytes
 
 
+class Framed(NamedTuple):
+    """A rank on another host as the observer there shows it."""
+
+    frame: wire.RankFrame
+
+
 class Come(NamedTuple):
     """A rank on another host was found, or the process that has its place now."""
 
@@ -90,7 +96,7 @@ class Greeted(NamedTuple):
     topics: Set[bytes] | None
 
 
-News = Heard | Come | Left | Missed | Asked | Answered | Shown | Known | Greeted | Said
+News = Heard | Framed | Come | Left | Missed | Asked | Answered | Shown | Known | Greeted | Said
 """What has come from other hosts, in order."""
 
 

@@ -11,10 +11,13 @@ from itertools import islice
 from operator import attrgetter, is_
 from typing import Final
 
+from msgspec.structs import replace
+
 from ddptop.agent.observer.judge import standstill
 from ddptop.agent.observer.judge.crowding import placed
 from ddptop.agent.observer.model.ranks.group import WAIT
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
+from ddptop.agent.observer.model.ranks.recent import Means
 from ddptop.agent.observer.model.situation import Situation, Supervision
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import states
@@ -156,8 +159,7 @@ class Framer:
         """Return the frame of a rank; a `short` one is without its earlier losses."""
         store, situation = self._store, self._store.situation
         model, now, state = store.ranks[rank], situation.at, situation.ranks[rank]
-        beat, hello, member, means = model.beat or _NO_BEAT, model.hello, model.member, model.means
-        host = self.hosts.of(rank)
+        member, means, host = model.member, model.means, self.hosts.of(rank)
         is_elsewhere = member is None and states.has_other_hosts(store.run)
         kind = situation.totals.collective
         reduces = model.latencies_ms(ALL_REDUCE)
@@ -167,10 +169,9 @@ class Framer:
         may_stand = state in _MOVING and situation.state != "held"
         stands = state in _STANDING or (may_stand and standstill.stands(age, means.step_ms))
         moving = state in _MOVING and not stands
-        flops_per_s = rate_of(beat.flops, None if means.step_ms is None else means.step_ms * 1e6) if moving else None
-        return RankFrame(
-            **dict(zip(_OF_BEAT, _of_beat(beat))),  # noqa: B905
-            rank=rank,
+        frame = model.frame or _own_frame(model, means, short=short)
+        return replace(
+            frame,
             state=state,
             activity=_activity(model, now, state, host, placed=host is not None or is_elsewhere),
             pid=member.process.pid if member is not None else None,
@@ -179,26 +180,17 @@ class Framer:
             step_age_s=age,
             stands=stands,
             heard_age_s=model.heard_age(now),
-            loss=model.loss,
-            losses=() if short else tuple(model.losses),
-            step_ms=means.step_ms,
-            phases_ms=means.phases_ms,
+            losses=() if short else frame.losses,
             allreduce_ms=AllReduce(*reduces, *exchange),
             collective_ms=Calls(kind, *(reduces if kind == ALL_REDUCE else model.latencies_ms(kind))),
             samples_per_s=means.samples_per_s if moving else None,
             tokens_per_s=means.tokens_per_s if moving else None,
-            flops_per_s=flops_per_s,
-            mfu=flops_per_s / beat.peak if flops_per_s is not None and beat.peak else None,
-            memory_kind="device" if beat.device is not None and not beat.device.startswith("cpu") else "process",
+            flops_per_s=frame.flops_per_s if moving else None,
+            mfu=frame.mfu if moving else None,
             log=self._log_of(model, is_elsewhere=is_elsewhere),
             far=model.far,
             unkept=member is not None and member.log is None,
-            metrics=dict(model.metrics),
-            missed=model.missed,
-            device_ms=means.device_ms,
             ended=_ended(model),
-            coordinates=None if beat.coordinates is None else dict(islice(beat.coordinates.items(), AXES)),
-            python_version=None if hello is None else hello.python_version,
         )
 
     def _log_of(self, model: RankModel, *, is_elsewhere: bool) -> str | None:
@@ -243,6 +235,30 @@ def _only(values: Set[str | None]) -> str | None:
     return next(iter(values)) if len(values) == 1 else None
 
 
+def _own_frame(model: RankModel, means: Means, *, short: bool) -> RankFrame:
+    """Return what is known of a rank by its own messages, in a frame that lacks its state."""
+    beat = model.beat or _NO_BEAT
+    flops_per_s = rate_of(beat.flops, None if means.step_ms is None else means.step_ms * 1e6)
+    return RankFrame(
+        **dict(zip(_OF_BEAT, _of_beat(beat))),  # noqa: B905
+        rank=model.rank,
+        state="",
+        activity="",
+        loss=model.loss,
+        losses=() if short else tuple(model.losses),
+        step_ms=means.step_ms,
+        phases_ms=means.phases_ms,
+        device_ms=means.device_ms,
+        flops_per_s=flops_per_s,
+        mfu=flops_per_s / beat.peak if flops_per_s is not None and beat.peak else None,
+        memory_kind="device" if beat.device is not None and not beat.device.startswith("cpu") else "process",
+        metrics=dict(model.metrics),
+        missed=model.missed,
+        coordinates=None if beat.coordinates is None else dict(islice(beat.coordinates.items(), AXES)),
+        python_version=None if model.hello is None else model.hello.python_version,
+    )
+
+
 def _activity(model: RankModel, now: float, state: str, host: HostFrame | None, *, placed: bool) -> str:
     """Return what a rank does, or what its host tells of it."""
     if placed and state == "silent" and host is not None and host.is_unheard:
@@ -255,6 +271,8 @@ def _activity(model: RankModel, now: float, state: str, host: HostFrame | None, 
     if state == "held" and model.beat is not None and model.beat.held_at_ns is not None:
         held_s = now - model.beat.held_at_ns / 1e9 + (model.lag_s or 0.0)
         return f"{clean(model.beat.activity, 40)}, {span(max(0.0, held_s))}"
+    if model.frame is not None and state == model.frame.state:
+        return model.frame.activity
     return states.describe(model.evidence(now), state)
 
 

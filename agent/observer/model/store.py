@@ -26,7 +26,7 @@ from ddptop.agent.observer.model.situation import Liveness, Situation, Sources, 
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import has_other_hosts
 from ddptop.agent.run.switches.thresholds import Thresholds
-from ddptop.agent.wire.frames import ENDED, EventLine
+from ddptop.agent.wire.frames import ENDED, EventLine, RankFrame
 from ddptop.agent.wire.hosts import HostFrame
 
 if TYPE_CHECKING:
@@ -136,6 +136,12 @@ class Store:
                 self.alignment.take(together)
                 if judge is not None:
                     judge.step(together)
+
+    def take_frame(self, frame: RankFrame, now: float) -> None:
+        """Take in how the observer of another host shows a rank there; one of an earlier process is left out."""
+        model = self.ranks.get(frame.rank)
+        if model is not None and model.far and model.member is not None and frame.pid == model.member.process.pid:
+            model.take_frame(frame, now)
 
     def _take_beat(self, beat: wire.Beat, now: float) -> None:
         if beat.generation is not None:

@@ -15,10 +15,11 @@ from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.service.service import Service
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.run.rundir import Run, RunDirError
-from ddptop.agent.wire import EACH_RECORD
 
 EVERY_S: Final = 0.25
 """Seconds between two frames."""
+OUTLINE_S: Final = 10.0
+"""Seconds between two outlines where nothing has changed but figures."""
 UNWATCHED_S: Final = 1.0
 """Seconds between two moments of the model, and two frames for other hosts, while nobody looks on."""
 RECORD_S: Final = 5.0
@@ -46,7 +47,14 @@ class Frames:
         """Until then nothing is said that an earlier observer may have recorded otherwise."""
         self._world = world
         self._service = service
-        self._due = self._outline_due = self._record_due = 0.0
+        self.own_ranks: Collection[int] | None = None
+        """The ranks of this host, while the observer of another host shows all of them; None: all are shown here."""
+        self._due = self._second_due = self._record_due = 0.0
+        self._outline: object = None
+        """What was told by the last outline, which came at `_outlined_at`."""
+        self._outlined_at = -math.inf
+        self._said: list[str] = []
+        """The states of the ranks here by their own word, at the last frame of them for another host."""
         self._part = 0
         """The part of the ranks that the next rows are of."""
         self._newcomers: set[bytes] = set()
@@ -54,12 +62,18 @@ class Frames:
     @property
     def due(self) -> float:
         """The time of the next frame by the monotonic clock; infinite while nobody wants one."""
-        return self._due if self._is_watched or self._service.wants(wire.TOPIC_OUTLINE) else math.inf
+        return self._due if self._is_watched or self._is_followed else math.inf
 
     @property
     def _is_watched(self) -> bool:
-        topics = wire.TOPIC_RUN, wire.TOPIC_RANKS, wire.TOPIC_RANK + b"/"
+        """True while somebody looks on, here or at another host."""
+        topics = wire.TOPIC_RUN, wire.TOPIC_RANK + b"/", *((wire.TOPIC_RANKS,) if self.own_ranks is None else ())
         return any(map(self._service.wants, topics)) or self._service.shows_ranks
+
+    @property
+    def _is_followed(self) -> bool:
+        """True while the observer of another host wants to know once a second how things are here."""
+        return any(map(self._service.wants, (wire.TOPIC_OUTLINE, wire.TOPIC_RANKS)))
 
     def greet(self, topics: Collection[bytes]) -> None:
         """Publish soon all that these new subscriptions are to."""
@@ -69,14 +83,14 @@ class Frames:
 
     def hurry(self) -> None:
         """Publish the next frame at once."""
-        self._due = self._outline_due = 0.0
+        self._due = self._second_due = 0.0
 
     def turn(self, *, at_once: bool = False) -> None:
         """Publish what is due; `at_once` a frame of this moment in any case."""
         now, is_watched = time.monotonic(), self._is_watched
-        if now < self._due and not at_once:
+        has_changed = self._has_changed()
+        if now < self._due and not (at_once or has_changed):
             return
-        outlines = self._service.wants(wire.TOPIC_OUTLINE)
         is_readable = self.recall(now + _RECALL_S)
         is_late = not is_readable and now > self.known_by
         if not (self._model.is_recalled or is_late or at_once):
@@ -88,22 +102,25 @@ class Frames:
         # Removed under our eyes, what the ranks say is all there is.
         with contextlib.suppress(RunDirError):
             self._model.look()
-            if is_watched or outlines:
+            if is_watched or self._is_followed:
                 self._model.survey()
         self._model.store.advance(time.time())
         if now >= self._record_due:
             self._record()
-        if not (is_watched or outlines):
+        if not (is_watched or self._is_followed):
             return
         run = self._model.framer.frame()
-        if outlines and (now >= self._outline_due or at_once):
-            self._outline_due = now + UNWATCHED_S - EVERY_S / 2
-            self._service.publish(wire.TOPIC_OUTLINE, wire.encode(msgspec.structs.replace(run, events=())))
+        is_second = at_once or has_changed or now >= self._second_due
         # The ranks first: who has the frame of the run has those of its ranks.
         self._publish_ranks()
-        self._publish_rows()
+        if is_second or self.own_ranks is None:
+            self._publish_rows()
+        if is_second:
+            self._second_due = now + UNWATCHED_S - EVERY_S / 2
+            self._publish_outline(run, now)
         self._newcomers.clear()
-        self._service.publish(wire.TOPIC_RUN, _encoded(run))
+        if self._service.wants(wire.TOPIC_RUN):
+            self._service.publish(wire.TOPIC_RUN, _encoded(run))
 
     def finish(self, run: Run | None) -> None:
         """Record the last frames, of this moment; `run` is the record of the run with its end, where it is over."""
@@ -127,6 +144,24 @@ class Frames:
         now = time.monotonic()
         self._record_due = now + max(RECORD_S, _RECORD_SHARE * (now - began))
 
+    def _publish_outline(self, run: wire.RunFrame, now: float) -> None:
+        hosts = tuple((each.host, each.state, each.ranks, each.gone) for each in run.on_hosts)
+        outline = run.state, run.cause, tuple(each.number for each in run.verdicts), hosts
+        is_awaited = now >= self._outlined_at + OUTLINE_S or self._has_newcomer(wire.TOPIC_OUTLINE)
+        if (outline != self._outline or is_awaited) and self._service.wants(wire.TOPIC_OUTLINE):
+            self._outline, self._outlined_at = outline, now
+            self._service.publish(wire.TOPIC_OUTLINE, wire.encode(msgspec.structs.replace(run, events=())))
+
+    def _has_newcomer(self, topic: bytes) -> bool:
+        return any(topic.startswith(new) for new in self._newcomers)
+
+    def _has_changed(self) -> bool:
+        """Say whether a rank here is in another state, which the observer of another host is to know at once."""
+        models = self._model.store.ranks
+        said = [beat.state for rank in self.own_ranks or () if (beat := models[rank].beat) is not None]
+        has_changed, self._said = said != self._said, said
+        return has_changed
+
     def recall(self, deadline: float) -> bool:
         """Read on in what an earlier observer has recorded; return False where another process holds it."""
         is_readable = self._recorder.recorded_before is not None
@@ -139,18 +174,19 @@ class Frames:
         return is_readable
 
     def _publish_ranks(self) -> None:
-        ranks = range(self._world) if self._world <= EACH_RECORD else sorted(self._service.ranks_wanted())
-        for rank in ranks:
+        for rank in range(self._world) if self.own_ranks is None else self.own_ranks:
             topic = wire.topic_of(wire.TOPIC_RANK, rank)
-            if rank < self._world and self._service.wants(topic):
+            if self._service.wants(topic):
                 self._service.publish(topic, wire.encode(self._model.framer.rank(rank)))
 
     def _publish_rows(self) -> None:
         if not self._service.wants(wire.TOPIC_RANKS):
             return
-        ranks = range(self._part, self._world, _PARTS)
+        ranks: Collection[int] = range(self._part, self._world, _PARTS)
         self._part = (self._part + 1) % _PARTS
-        if any(wire.TOPIC_RANKS.startswith(topic) for topic in self._newcomers):
+        if self.own_ranks is not None:
+            ranks = self.own_ranks
+        elif self._has_newcomer(wire.TOPIC_RANKS):
             ranks = range(self._world)
         rows: list[msgspec.Raw] = []
         size = 0

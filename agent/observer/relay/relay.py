@@ -21,7 +21,7 @@ from ddptop.agent import wire
 from ddptop.agent.control.events import Events
 from ddptop.agent.observer.actions.actions import Actions
 from ddptop.agent.observer.hosts import sides
-from ddptop.agent.observer.hosts.common import CommonRecord, Newest
+from ddptop.agent.observer.hosts.common import CommonRecord
 from ddptop.agent.observer.hosts.elsewhere import Elsewhere, is_elsewhere
 from ddptop.agent.observer.hosts.link.side import Said
 from ddptop.agent.observer.hosts.role import LinkedHosts
@@ -30,7 +30,6 @@ from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.judge.kinds.memory_growth import KIND as MEMORY_GROWTH
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.model.situation import Circumstances, Supervision
-from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.frames import Frames
 from ddptop.agent.observer.relay.hanging import Hanging
@@ -100,8 +99,7 @@ class Relay:
         """Set for all that other threads hand over."""
         self.events = Events(self._wake)
         self.faults = 0
-        self._world = run.world
-        self._is_large = run.world > EACH_RECORD
+        self._world, self._is_large = run.world, run.world > EACH_RECORD
         self._following = Following()
         self.circumstances = Circumstances()
         """The circumstances of an action, as they are once a second; may be read from any thread."""
@@ -116,7 +114,7 @@ class Relay:
             logs=directory.logs,
             all_bytes=retention.bound_of(run),
         )
-        elsewhere = Elsewhere()
+        elsewhere = self._elsewhere = Elsewhere()
         self._common = CommonRecord(self._recorder, elsewhere)
         here = ThisHost(directory, run, elsewhere, self._common)
         self.hosts = LinkedHosts(context, here, self._wake, self.requests.arrived)
@@ -126,7 +124,6 @@ class Relay:
         self._fills = Fills(context, directory.owner, elsewhere)
         self._forwarding = Forwarding(context, directory.owner, self._service, elsewhere)
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
-        self._newest = Newest()
         database = directory.database if is_plain(directory.database) else None
         self._model = RunModel(directory, run, thresholds.of_user().thresholds, database)
         self._frames = Frames(self._model, run.world, self._service, self._recorder)
@@ -321,6 +318,7 @@ class Relay:
             with self._wall("receiving"):
                 self._look()
         for name, part in (
+            ("messages for another host", self._elsewhere.send_bundle),
             ("silent ranks", self._forwarding.expire),
             ("looks at ranks", self._inspections.turn),
             ("waiting answers", self._service.send_more),
@@ -379,8 +377,9 @@ class Relay:
             with self._wall("news of other hosts"):
                 self._take_news(news)
         self._show_common()
-        self._intake.wants_steps = self._is_large or self._service.repeats(wire.Steps)
+        self._intake.wants_steps = self._wants_steps()
         self._hanging.unheard = self.hosts.unheard
+        self._frames.own_ranks = self.hosts.own_ranks
         judge = self._judge if self.hosts.judges else None
         before, self._model.store.judge = self._model.store.judge, judge
         if before is not None and judge is None:
@@ -398,6 +397,8 @@ class Relay:
                     # One that was told without a link comes again with it, perhaps at once.
                     self._intake.take(news.message, news.payload)
                     self._pass_on()
+            case sides.Framed():
+                self._model.store.take_frame(news.frame, time.time())
             case sides.Shown():
                 self._service.show(news.topic, news.payload)
             case sides.Answered():
@@ -443,7 +444,6 @@ class Relay:
 
     def _follow(self, member: Member, *, elsewhere: bool = False) -> None:
         if self._intake.follow_elsewhere(member) if elsewhere else self._intake.follow(member):
-            self._newest.begin(member.generation)
             self._suspects.restart()
             if self._judge is not None:
                 self._judge.restart(member.generation)
@@ -473,17 +473,10 @@ class Relay:
         self._held_at = now
         self._intake.hurry()
         self._take_in()
-        if self._is_large:
-            self._repeat_newest()
-
-    def _repeat_newest(self) -> None:
-        if self._service.wants(wire.TOPIC_NEWEST):
-            for payload in self._newest.changes():
-                self._service.publish(wire.TOPIC_NEWEST, payload)
 
     def _greet(self) -> None:
         new = self._service.read_subscriptions()
-        self._intake.wants_steps = self._is_large or self._service.repeats(wire.Steps)
+        self._intake.wants_steps = self._wants_steps()
         if not self.hosts.subscribe_up(new):
             self._newcomers |= new
         now = time.monotonic()
@@ -494,10 +487,6 @@ class Relay:
         new, self._newcomers = self._newcomers, set()
         self._take_in()
         self._frames.greet(new)
-        # The others are for the observers of other hosts.
-        if wire.TOPIC_NEWEST in new:
-            for payload in self._newest.all():
-                self._service.publish(wire.TOPIC_NEWEST, payload)
 
     def _send_events(self) -> None:
         for event in self.events.take():
@@ -526,15 +515,20 @@ class Relay:
     def _pass_on(self) -> None:
         """Hand what has come from ranks to all that want it beside the model."""
         heard, service = self._intake.heard, self._service
-        judges, are_several = self.hosts.judges, self.hosts.may_be_several
+        judges, elsewhere = self.hosts.judges, self._elsewhere
         while heard:
             message, payload = heard.popleft()
             # By comparison: `isinstance` asks the metaclass of these classes, which takes ten times as long.
+            if (
+                elsewhere.takes_bundles
+                and type(message) is not wire.Event
+                and not (self._is_large and type(message) is wire.Steps)
+            ):
+                elsewhere.add(payload)
             if type(message) is wire.Steps:
                 self._suspects.steps(message)
+                service.publish(wire.topic_of(wire.TOPIC_STEPS, message.rank), payload)
             elif type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
-                if are_several:
-                    self._newest.note(message, payload)
                 self._hanging.note(message)
                 if type(message) is wire.Beat:
                     if judges:
@@ -545,12 +539,10 @@ class Relay:
             elif type(message) is wire.Event:
                 self._common.note(message)
                 service.publish(wire.TOPIC_EVENT, payload)
-                continue
-            else:
-                service.publish(wire.TOPIC_CHECKSUMS, payload)
-                continue
-            if service.repeats(type(message)):
-                service.repeat(message, payload)
+
+    def _wants_steps(self) -> bool:
+        """Say whether anybody but model and recorder wants the records of ranks, each as it comes."""
+        return self._is_large or self._elsewhere.takes_bundles or self._service.wants_records
 
     def _due(self) -> float:
         """Return the time of the next look at what the ranks have published.
@@ -563,13 +555,7 @@ class Relay:
             return 0.0
         frame = self._frames.due
         asks = self._intake.is_asking or self._fills.busy
-        if asks or self._hanging.is_looking or not self._judges:
-            pause_s = PERIOD_S
-        elif frame == math.inf and self._service.is_watched:
-            # The observer of another host hands on what the ranks here publish.
-            pause_s = frames.EVERY_S
-        else:
-            pause_s = EVERY_S
+        pause_s = PERIOD_S if asks or self._hanging.is_looking or not self._judges else EVERY_S
         return min(self._looked_at + pause_s, frame)
 
     def _look(self) -> None:
@@ -621,9 +607,10 @@ class Relay:
         with self._wall("actions"):
             self.actions.each_second(self.circumstances)
         if self._is_large:
-            self._repeat_newest()
-            wanted = self._service.ranks_wanted() | self._suspects.ask(self._model.store.judge)
-            self.hosts.look_at(wanted)
+            suspects = self._suspects.ask(self._model.store.judge)
+            topics = self._service.in_sight() | {wire.topic_of(wire.TOPIC_STEPS, rank) for rank in suspects}
+            wanted = frozenset(int(topic[-5:]) for topic in topics)
+            self.hosts.look_at(topics)
             self._model.store.watch(wanted)
             with self._wall("ranks in sight"):
                 self._intake.look_at(wanted)

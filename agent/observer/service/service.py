@@ -43,13 +43,6 @@ _MOST_A_TURN: Final = 1_000
 _MOST_SUBSCRIPTIONS: Final = 100_000
 _IN_SIGHT: Final = (wire.TOPIC_STEPS + b"/", wire.TOPIC_RANK + b"/")
 """Beginnings of the topics of a rank that somebody looks at."""
-_REPEATED: Final[dict[type, bytes]] = {
-    wire.Beat: wire.TOPIC_BEAT,
-    wire.Steps: wire.TOPIC_STEPS,
-    wire.Summary: wire.TOPIC_SUMMARY,
-    wire.Hello: wire.TOPIC_HELLO,
-}
-"""By kind of message of a rank, the beginning of its topic."""
 _SOONEST_S: Final = 0.002
 _LATEST_S: Final = 0.1
 
@@ -79,11 +72,9 @@ class Service:
         self._subscribed: set[bytes] = set()
         self._takers: dict[bytes, tuple[bool, tuple[bytes, ...]]] = {}
         """By topic, whether an onlooker here subscribes to it or to its beginning, and which other hosts do."""
-        self._repeated: frozenset[type] = frozenset()
-        """The kinds of messages of ranks to which anybody subscribes."""
+        self._wants_records = self._shows_ranks = False
         self._version = -1
         self._elsewhere = elsewhere
-        self._topics: dict[tuple[type, int], bytes] = {}
         self._waiting: dict[bytes, _Waiting] = {}
         self._pause_s = _SOONEST_S
         self._retry_at = 0.0
@@ -140,15 +131,8 @@ class Service:
         here, elsewhere = self._takers_of(topic)
         return here or bool(elsewhere)
 
-    def repeats(self, kind: type) -> bool:
-        """Say whether anybody subscribes to messages of ranks of this kind."""
-        if self._version != self._elsewhere.version:
-            self._renew()
-        return kind in self._repeated
-
     def _takers_of(self, topic: bytes) -> tuple[bool, tuple[bytes, ...]]:
-        if self._version != self._elsewhere.version:
-            self._renew()
+        self._renew()
         found = self._takers.get(topic)
         if found is None:
             here = not self._elsewhere.shows_head and self._has_subscriber(topic)
@@ -157,13 +141,18 @@ class Service:
 
     def _renew(self) -> None:
         """Take in that somebody subscribes to something else than before."""
-        self._version = self._elsewhere.version
-        self._takers.clear()
-        topics = self._topics_of_all()
-        self._repeated = frozenset(
-            kind for kind, begin in _REPEATED.items()
-            if any(topic.startswith(begin) or begin.startswith(topic) for topic in topics)
-        )  # fmt: skip
+        if self._version != self._elsewhere.version:
+            self._version = self._elsewhere.version
+            self._takers.clear()
+            topics, steps, rank = self._topics_of_all(), wire.TOPIC_STEPS, wire.TOPIC_RANK + b"/"
+            self._wants_records = any(topic.startswith(steps) or steps.startswith(topic) for topic in topics)
+            self._shows_ranks = any(topic.startswith(rank) for topic in topics)
+
+    @property
+    def wants_records(self) -> bool:
+        """True while anybody subscribes to the records of ranks."""
+        self._renew()
+        return self._wants_records
 
     def _topics_of_all(self) -> Set[bytes]:
         return self._elsewhere.topics | (set() if self._elsewhere.shows_head else self._subscribed)
@@ -173,19 +162,14 @@ class Service:
         return any(topic[:length] in self._subscribed for length in range(len(topic) + 1))
 
     @property
-    def is_watched(self) -> bool:
-        """True while somebody looks on, here or at another host."""
-        return bool(self._subscribed) or self._elsewhere.is_watched
-
-    @property
     def shows_ranks(self) -> bool:
         """True while anybody subscribes to the frame of a rank."""
-        return any(topic.startswith(wire.TOPIC_RANK + b"/") for topic in self._topics_of_all())
+        self._renew()
+        return self._shows_ranks
 
-    def ranks_wanted(self) -> frozenset[int]:
-        """Return the ranks of which frames or records are subscribed to one by one."""
-        numbers = (topic[-5:] for topic in self._topics_of_all() if topic[:-5] in _IN_SIGHT)
-        return frozenset(int(number) for number in numbers if number.isdigit())
+    def in_sight(self) -> set[bytes]:
+        """Return the topics of single ranks to which anybody subscribes: of their frames, or of their records."""
+        return {topic for topic in self._topics_of_all() if topic[:-5] in _IN_SIGHT and topic[-5:].isdigit()}
 
     def publish(self, topic: bytes, payload: bytes) -> None:
         """Send a message to its subscribers; one that does not read loses it."""
@@ -199,14 +183,6 @@ class Service:
         """Send a message of the head to the onlookers here."""
         if self._elsewhere.shows_head and self._has_subscriber(topic):
             self.pub.send_multipart([topic, payload])
-
-    def repeat(self, message: wire.Beat | wire.Steps | wire.Summary | wire.Hello, payload: bytes) -> None:
-        """Repeat a message of a rank, as it was sent."""
-        key = type(message), message.rank
-        topic = self._topics.get(key)
-        if topic is None:
-            topic = self._topics[key] = wire.topic_of(_REPEATED[key[0]], message.rank)
-        self.publish(topic, payload)
 
     def received(self) -> Iterator[tuple[bytes, list[bytes]]]:
         """Yield the messages that have arrived, each with its sender."""

@@ -73,7 +73,6 @@ FORMS: dict[type[msgspec.Struct], str] = {
     ),
     wire.Event: "event: at_ns text rank level action who",
     wire.Verdicts: "verdicts: at_ns verdicts missing_steps named_from_ms",
-    wire.Newest: "newest: messages",
     wire.EventLine: "at text rank level verdict",
     wire.Restart: "generation at step",
     wire.HostFrame: (
@@ -97,6 +96,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "recorded_every injected ends_at awaits refused unlinked missing_steps named_from_ms verdicts"
     ),
     wire.Rows: "rows: at ranks",
+    wire.Bundle: "bundle: messages",
     wire.HostHello: "host_hello: protocol agent_version run run_id host world generation ranks at_ns",
     wire.Compared: "group number ranks tensors differing_ranks differing_tensors first text",
     wire.Parameters: "step modules reasons",
@@ -141,7 +141,7 @@ def test_every_message_has_a_form_in_this_version() -> None:
     """A new message is added to the table; a new version has a table of its own."""
     assert wire.PROTOCOL == 4
     unions: tuple[Any, ...] = (wire.Telemetry, wire.Command, wire.Answer, wire.HistoryAnswer)
-    unions += (wire.Telemetry | wire.HostHello | wire.Newest, wire.RunFrame | wire.RankFrame | wire.Rows)
+    unions += (wire.Telemetry | wire.HostHello | wire.Bundle, wire.RunFrame | wire.RankFrame | wire.Rows)
     messages = {kind for kind, form in FORMS.items() if ":" in form}
     assert {kind for union in unions for kind in union.__args__} == messages
 

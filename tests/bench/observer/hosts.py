@@ -57,6 +57,10 @@ import load
 from observer.heard import Heard
 
 HOSTS_A_PROCESS: Final = 43
+FRAME_S: Final = 0.25
+"""Seconds between two frames of a rank that somebody looks at."""
+_PARTS: Final = (0.1, 0.0, 0.2, 0.35, 0.05, 0.28, 0.02)
+"""The phases of a step, in the order of `wire.PHASES`."""
 MOST_RECORDS: Final = 400
 """Last records that a far rank makes for somebody who asks."""
 IN_SIGHT: Final = 24
@@ -146,6 +150,8 @@ class FarRank(HeldRank):
         self._made: list[wire.Step] = []
         self._delayed_from: int | None = None
         self.topic = wire.topic_of(wire.TOPIC_STEPS, rank)
+        self._topic_of_frame = wire.topic_of(wire.TOPIC_RANK, rank)
+        self._framed_at = 0.0
         process = msgspec.structs.replace(self.member.process, namespace=f"of-{self.member.host}")
         self.member = msgspec.structs.replace(self.member, process=process)
         self._base_ns = step_ns
@@ -158,7 +164,7 @@ class FarRank(HeldRank):
     @property
     def is_looked_at(self) -> bool:
         """Say whether its records are wanted at once."""
-        return self._recorded >= 0 or self._host.wants(self.topic)
+        return self._recorded >= 0 or self._host.wants(self.topic) or self._host.wants(self._topic_of_frame)
 
     def go_to(self, seq: int, now_ns: int, delayed_from: int | None) -> None:
         """Have made so many steps by now, with the delay from step `delayed_from` on."""
@@ -177,6 +183,23 @@ class FarRank(HeldRank):
             self._recorded = -1
             self._made.clear()
         self._delayed_from = delayed_from
+        if self._host.wants(self._topic_of_frame) and now_ns / 1e9 > self._framed_at + FRAME_S:
+            self._framed_at = now_ns / 1e9
+            frame = msgspec.structs.replace(self.frame, step=seq, losses=(0.5,) * 240)
+            self._host.publish(self._topic_of_frame, wire.encode(frame))
+
+    @property
+    def frame(self) -> wire.RankFrame:
+        """The frame that the observer of its host makes of it."""
+        step_ms, member = self._base_ns / 1e6, self.member
+        return wire.RankFrame(
+            rank=self.rank, state="running", activity="backward", pid=member.process.pid, host=member.host,
+            step=self.records.seq, step_age_s=0.05, heard_age_s=0.5, loss=0.5,
+            step_ms=step_ms, phases_ms=dict(zip(wire.PHASES, (part * step_ms for part in _PARTS), strict=True)),
+            allreduce_ms=wire.AllReduce(5.0, 5.0), collective_ms=wire.Calls(p50=5.0, p99=5.0), samples_per_s=320.0,
+            memory_bytes=850 << 20, cpu_percent=95.0,
+            device="cpu", mechanism="process-group hooks", metrics={"accuracy": 0.5},
+        )  # fmt: skip
 
     def fill(self, command: wire.Fill) -> Iterator[bytes]:
         """Return the records that are asked for."""
@@ -226,7 +249,7 @@ class FarRank(HeldRank):
         self._host.has_news |= self.hold != before
 
     def _send(self, topic: bytes, payload: bytes) -> None:
-        self._host.note(topic, self.rank, payload)
+        self._host.note(payload)
 
 
 class FakeHost:
@@ -237,7 +260,7 @@ class FakeHost:
         self._topics: set[bytes] = set()
         self._told: set[bytes] = set()
         self._session = -1
-        self._newest: dict[bytes, dict[int, bytes]] = {wire.TOPIC_BEAT: {}, wire.TOPIC_SUMMARY: {}}
+        self._bundle: list[msgspec.Raw] = []
         self._looks = False
         self.has_news = False
         """The hold of a rank has changed: the head is to hear that before the second is over."""
@@ -257,27 +280,26 @@ class FakeHost:
         """Send a message to the head."""
         self.branch.send(HEAD, frames.PUBLICATION, topic, payload)
 
-    def note(self, topic: bytes, rank: int, payload: bytes) -> None:
+    def note(self, payload: bytes) -> None:
         """Take in what a rank says of itself."""
-        if self.wants(wire.TOPIC_NEWEST):
-            self._newest[topic][rank] = payload
-        elif self.wants(wire.topic_of(topic, rank)):
-            self.publish(wire.topic_of(topic, rank), payload)
+        if self.wants(wire.TOPIC_BUNDLE):
+            self._bundle.append(msgspec.Raw(payload))
 
     def tell(self) -> None:
-        """Send what all ranks have said of themselves since the last time."""
+        """Send what all ranks have said of themselves since the last time, and a row of each."""
         self.has_news = False
-        told = [payload for newest in self._newest.values() for payload in newest.values()]
-        if told:
-            self.publish(wire.TOPIC_NEWEST, wire.encode(wire.Newest(tuple(map(msgspec.Raw, told)))))
-            for newest in self._newest.values():
-                newest.clear()
+        if self._bundle:
+            self.publish(wire.TOPIC_BUNDLE, wire.encode(wire.Bundle(tuple(self._bundle))))
+            self._bundle.clear()
+        if self.wants(wire.TOPIC_RANKS):
+            rows = wire.Rows(time.time(), tuple(rank.frame for rank in self.ranks))
+            self.publish(wire.TOPIC_RANKS, wire.encode(rows))
 
     def look_on(self) -> None:
         """Subscribe at the head as a dashboard on this host would."""
         if not self._looks:
             self._looks = True
-            for topic in (*_BRIEFLY, *(wire.topic_of(wire.TOPIC_STEPS, rank) for rank in range(IN_SIGHT))):
+            for topic in (*_BRIEFLY, *(wire.topic_of(wire.TOPIC_RANK, rank) for rank in range(IN_SIGHT))):
                 self.branch.send(HEAD, frames.SUBSCRIBE, topic)
 
     def hear(self) -> None:
@@ -294,15 +316,14 @@ class FakeHost:
             return
         self._session = head.session
         self._topics.clear()
+        for topic in (wire.TOPIC_OUTLINE, wire.TOPIC_RECORD):
+            self.branch.send(HEAD, frames.SUBSCRIBE, topic)
         members = FarRanks(tuple(rank.member for rank in self.ranks))
         self.branch.send(HEAD, frames.MEMBERS, msgspec.json.encode(members))
 
     def _arrived(self, peer: bytes, kind: bytes, content: list[bytes]) -> None:
         if kind == frames.SUBSCRIBE:
             self._topics.add(content[0])
-            if wire.TOPIC_NEWEST.startswith(content[0]):
-                hellos = tuple(msgspec.Raw(wire.encode(rank.hello)) for rank in self.ranks)
-                self.publish(wire.TOPIC_NEWEST, wire.encode(wire.Newest(hellos)))
         elif kind == frames.UNSUBSCRIBE:
             self._topics.discard(content[0])
         elif kind == frames.COMMAND and len(content) == 3:
@@ -634,7 +655,7 @@ def onlooker(directory: RunDir) -> Iterator[None]:
     context: zmq.Context[Any] = zmq.Context()
     subscriber = context.socket(zmq.SUB)
     subscriber.setsockopt(zmq.CONFLATE, 1)
-    for topic in (*_BRIEFLY, *(wire.topic_of(wire.TOPIC_STEPS, rank) for rank in range(IN_SIGHT))):
+    for topic in (*_BRIEFLY, *(wire.topic_of(wire.TOPIC_RANK, rank) for rank in range(IN_SIGHT))):
         subscriber.subscribe(topic)
     subscriber.connect(directory.address("observer", "pub"))
     try:

@@ -39,6 +39,16 @@ class Onlooker:
         assert isinstance(frame, wire.RunFrame)
         return frame
 
+    def rank_frames(self) -> list[wire.RankFrame]:
+        """Return the newest frame of each rank of which one was heard."""
+        found: dict[int, wire.RankFrame] = {}
+        for topic, payload in self.listen():
+            if topic.startswith(wire.TOPIC_RANK):
+                frame = wire.read_frame(payload)
+                assert not isinstance(frame, wire.RunFrame)
+                found |= {each.rank: each for each in (frame.ranks if isinstance(frame, wire.Rows) else (frame,))}
+        return [found[rank] for rank in sorted(found)]
+
     def await_all(self, *expected: tuple[bytes, bytes]) -> None:
         """Wait until these were heard."""
         until(lambda: set(expected) <= set(self.listen()), "what was published")

@@ -16,14 +16,17 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts.link import branch
-from ddptop.agent.observer.hosts.link.branch import HEAD, Branch
+from ddptop.agent.observer.hosts.link import frames, keys
+from ddptop.agent.observer.hosts.link.addresses import Place
+from ddptop.agent.observer.hosts.link.branch import Branch
+from ddptop.agent.observer.hosts.link.head import Head
+from ddptop.agent.observer.hosts.link.side import Arrived, Side
 from ddptop.agent.observer.judge.judge import Judge
 from ddptop.agent.observer.relay.relay import MakeJudge, Relay, judge_of
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.base import BASE_VARIABLE
-from ddptop.agent.run.hosts import Listen, Rendezvous
-from ddptop.agent.run.rundir import Run, RunDir
+from ddptop.agent.run.hosts import FarRanks, Listen, Rendezvous
+from ddptop.agent.run.rundir import Member, Process, Run, RunDir
 from support.fakes.links import Cable
 from support.fakes.ranks import Rank
 from support.fakes.relay import relayed
@@ -114,39 +117,77 @@ class NoJudge(Judge):
         return ()
 
 
-class Foe:
-    """A branch that says whatever the test wants."""
+Published = wire.Telemetry | wire.Bundle | wire.Rows | wire.RankFrame | wire.RunFrame | bytes
 
-    def __init__(self, link: Branch) -> None:
-        self._link = link
 
-    def until(self, condition: Callable[[], object]) -> None:
+class FakePeer:
+    """The other side of a link of a real observer: it says whatever the test wants, and notes what it is sent."""
+
+    def __init__(self, link: Side, run: Run, host: str) -> None:
+        self.wanted: set[bytes] = set()
+        """What the observer subscribes to."""
+        self.published: list[tuple[bytes, bytes]] = []
+        """Topics and payloads that it has published."""
+        self._link, self._run, self._host = link, run, host
+
+    def until(self, condition: Callable[[], object], what: str = "the other observer") -> None:
         """Turn the link until something is so."""
 
         def turned() -> object:
-            self._link.turn()
+            for each in self._link.turn():
+                match each:
+                    case Arrived(_, frames.SUBSCRIBE, [topic]):
+                        self.wanted.add(topic)
+                    case Arrived(_, frames.UNSUBSCRIBE, [topic]):
+                        self.wanted.discard(topic)
+                    case Arrived(_, frames.PUBLICATION, [topic, payload]):
+                        self.published.append((topic, payload))
             return condition()
 
-        until(turned, "the hostile branch")
+        until(turned, what)
 
-    def send(self, kind: bytes, *frames: bytes) -> None:
+    def send(self, kind: bytes, *content: bytes) -> None:
         """Send a message, when there is room."""
-        self.until(lambda: self._link.send(HEAD, kind, *frames))
+        self.until(lambda: any(self._link.send(name, kind, *content) for name in self._link.peers))
 
-    def publish(self, topic: bytes, message: wire.Telemetry | bytes) -> None:
+    def publish(self, topic: bytes, message: Published) -> None:
         """Publish something."""
-        self.send(b"P", topic, message if isinstance(message, bytes) else wire.encode(message))
+        self.send(frames.PUBLICATION, topic, message if isinstance(message, bytes) else wire.encode(message))
+
+    def tell_of(self, *ranks: int) -> None:
+        """Tell of the processes of ranks, which have 100 and their rank for a number."""
+        members = [
+            Member(rank, rank, self._run.world, Process(100 + rank, 1.0), self._host, 0, "", "", None) for rank in ranks
+        ]
+        self.send(frames.MEMBERS, msgspec.json.encode(FarRanks(tuple(members))))
 
 
 @contextlib.contextmanager
-def hostile(listen: Listen, run: Run, ranks: tuple[int, ...], host: str) -> Iterator[Foe]:
+def branch_of(listen: Listen, run: Run, ranks: tuple[int, ...], host: str) -> Iterator[FakePeer]:
     """Be a branch that has the key of the run."""
-    hello = wire.HostHello(wire.PROTOCOL, "1", run.run, run.run_id, host, run.world, ranks=ranks, at_ns=time.time_ns())
     with zmq.Context() as context:
-        link = branch.Branch(context, listen, hello)
-        foe = Foe(link)
+        link = Branch(context, listen, _hello(run, ranks, host))
+        made = FakePeer(link, run, host)
         try:
-            foe.until(lambda: link.is_linked)
-            yield foe
+            made.until(lambda: link.is_linked)
+            yield made
         finally:
             link.close()
+
+
+@contextlib.contextmanager
+def head_of(branch: Host, ranks: tuple[int, ...], host: str) -> Iterator[FakePeer]:
+    """Be the head for an observer on another host."""
+    run = branch.directory.read()
+    link = Head(keys.generate(), Place("127.0.0.1"), _hello(run, ranks, host))
+    made = FakePeer(link, run, host)
+    try:
+        branch.learn(link.listen)
+        made.until(lambda: any(peer.is_linked for peer in link.peers.values()))
+        yield made
+    finally:
+        link.close()
+
+
+def _hello(run: Run, ranks: tuple[int, ...], host: str) -> wire.HostHello:
+    return wire.HostHello(wire.PROTOCOL, "1", run.run, run.run_id, host, run.world, ranks=ranks, at_ns=time.time_ns())

@@ -14,7 +14,7 @@ from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.text import clean, plural
-from ddptop.agent.wire import HELD, PHASES, Beat, Hello, Step, Summary
+from ddptop.agent.wire import HELD, PHASES, Beat, Hello, RankFrame, Step, Summary
 from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of
 
 DEFAULT = Thresholds()
@@ -48,6 +48,10 @@ class RankModel:
         """It runs on another host."""
         self.lag_s: float | None = None
         """Seconds by which the clock of its host is ahead of the one here; None where that is not known."""
+        self.frame: RankFrame | None = None
+        """Of a rank on another host, how the observer there shows it, once that is known."""
+        self._framed_at = 0.0
+        """When that came."""
         self.heard_at: float | None = None
         """When anything came from it last, or was recorded of it."""
         self.met = False
@@ -109,12 +113,24 @@ class RankModel:
             if step.seq > self._seq:
                 if self._seq and not recorded:
                     self.missed += step.seq - self._seq - 1
-                self._append(step)
+                self._seq = step.seq
+                if self.frame is None:
+                    self._append(step)
                 new.append(step)
         return new
 
+    def take_frame(self, frame: RankFrame, now: float) -> None:
+        """Take in how the observer of its host shows it; what its steps were like is known from that alone."""
+        self.frame, self._framed_at, self.loss = frame, now, frame.loss
+        self.missed = frame.missed
+        self._note_metrics(frame.metrics)
+        if frame.heard_age_s is not None:
+            self.heard_at = max(self.heard_at or 0.0, now - frame.heard_age_s)
+
     def take_summary(self, summary: Summary) -> None:
         """Take in what its steps were like, once."""
+        if self.frame is not None:
+            return
         before = self.told
         if before is not None and summary.number <= before.number:
             return
@@ -143,7 +159,6 @@ class RankModel:
             self.losses.clear()
 
     def _append(self, step: Step) -> None:
-        self._seq = step.seq
         self._recent.append(step)
         self._note_loss(step.step, step.loss)
         for kind, took in latencies_of(step):
@@ -174,6 +189,8 @@ class RankModel:
     @property
     def means(self) -> Means:
         """The means of its recent steps."""
+        if self.frame is not None:
+            return _of_frame(self.frame)
         if self._means is not None:
             return self._means
         told = self._newer_summary
@@ -187,6 +204,8 @@ class RankModel:
     @property
     def dominant(self) -> str | None:
         """The kind of collective that has taken most time; None where its records have none."""
+        if self.frame is not None:
+            return self.frame.collective_ms.op
         told = self._newer_summary
         if told is None:
             return max(self._took, key=self._took.__getitem__, default=None)
@@ -195,6 +214,9 @@ class RankModel:
 
     def latencies_ms(self, kind: str) -> tuple[float | None, float | None]:
         """Return the median and the 99th percentile of one kind of collective, in ms."""
+        if (frame := self.frame) is not None:
+            calls = frame.allreduce_ms if kind == ALL_REDUCE else frame.collective_ms
+            return (calls.p50, calls.p99) if kind in (ALL_REDUCE, frame.collective_ms.op) else (None, None)
         told, p50, p99 = self._newer_summary, None, None
         if told is None:
             p50, p99 = self._latencies[kind].percentiles() or (None, None)
@@ -209,12 +231,14 @@ class RankModel:
         """Steps completed."""
         ended = None if self.member is None or self.member.ended is None else self.member.ended.step
         if self.beat is None:
-            return ended
+            return ended if self.frame is None else self.frame.step
         return max(self.beat.step, 0 if self._superseded else self._last_told, ended or 0)
 
     @property
     def _last_told(self) -> int:
         """The last step that its records and summaries tell of, without those of the generations before."""
+        if self.frame is not None:
+            return self.frame.step or 0
         told = self.told.step if self.told is not None else 0
         last = self._recent.last
         return told if last is None else max(told, last.step)
@@ -241,7 +265,7 @@ class RankModel:
     def expect(self) -> None:
         """Forget what was known of the process before: another one takes its place, in a new generation."""
         self._superseded, self.met = True, False
-        self.member = self.beat = self.alive = self.heard_at = self.listened_at = None
+        self.member = self.beat = self.frame = self.alive = self.heard_at = self.listened_at = None
         self.look(None, None)
 
     def evidence(self, now: float) -> states.Evidence:
@@ -273,9 +297,16 @@ class RankModel:
 
     def state(self, now: float) -> str:
         """Return the rank's state; see `states.of_rank`."""
+        if self.frame is not None and self._is_as_framed(now):
+            return self.frame.state
         if self._surely_runs(now):
             return "running"
         return states.of_rank(self.evidence(now), self._thresholds.silent_s)
+
+    def _is_as_framed(self, now: float) -> bool:
+        """Say whether nothing newer is known of it than how the observer of its host shows it."""
+        has_ended = self.alive is False or (self.member is not None and self.member.ended is not None)
+        return not has_ended and now - self._framed_at <= self._thresholds.silent_s
 
     def _surely_runs(self, now: float) -> bool:
         """Say whether a quick look at the evidence is enough, as nearly always."""
@@ -326,6 +357,8 @@ class RankModel:
         """Return the seconds since its last step, or since the end of a later pause; None while it is held."""
         if self.beat is not None and self.beat.state in HELD:
             return None
+        if self.frame is not None and self.frame.step_age_s is not None:
+            return self.frame.step_age_s + max(0.0, now - self._framed_at)
         last, told = self._recent.last, self.told
         newest = max(
             (self.beat.step_at_ns or 0) if self.beat is not None else 0,
@@ -333,6 +366,10 @@ class RankModel:
             0 if told is None else told.end_at_ns,
         )
         return max(0.0, now - self._since(newest)) if newest else None
+
+
+def _of_frame(frame: RankFrame) -> Means:
+    return Means(frame.step_ms, frame.phases_ms, frame.device_ms, frame.samples_per_s, frame.tokens_per_s)
 
 
 def _of_summary(told: Summary) -> Means:

@@ -11,7 +11,7 @@ import zmq
 from support.fakes.onlookers import Onlooker
 from support.fakes.ranks import beat, steps, summary
 from support.fakes.relay import relayed
-from support.fakes.relays import Host, NoJudge, hostile, several
+from support.fakes.relays import Host, NoJudge, branch_of, head_of, several
 from support.harness import until
 from support.values.messages import read_reply
 from support.values.recordings import read_history
@@ -20,6 +20,7 @@ from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.hosts import head as head_side
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
+from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay.relay import Relay, judge_of
 from ddptop.agent.record.recording import read_events, read_verdicts
 from ddptop.agent.run import hosts
@@ -28,6 +29,7 @@ from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.refusals import Unheard
 
 Look = Callable[..., Onlooker]
+ALL_RANKS = wire.TOPIC_RANK + b"/"
 
 
 @pytest.fixture
@@ -39,10 +41,6 @@ def look() -> Iterator[Look]:
         def make(host: Host, *topics: bytes) -> Onlooker:
             looker = Onlooker(context, host.directory, *topics)
             made.append(looker)
-            if topics and b"" not in topics:
-                # The first frame says that the observer knows what is subscribed to.
-                looker.sub.subscribe(wire.TOPIC_RUN)
-                looker.run_frame()
             return looker
 
         yield make
@@ -64,34 +62,25 @@ def _events(host: Host) -> list[str]:
     return [each.text for each in read_events(host.directory.database) if isinstance(each, wire.Event)]
 
 
-def _until_wanted(topic: bytes, *relays: Relay) -> None:
-    """Wait until another observer has subscribed at these, for who looks on there."""
-    for relay in relays:
-        until(lambda relay=relay: topic in relay._service._elsewhere.topics, f"a subscriber to {topic!r}")  # type: ignore[misc]
-
-
 def test_both_observers_show_all_ranks(runtime: Path, look: Look) -> None:
-    """What any rank publishes reaches the onlookers of both hosts, byte for byte, and the head records it."""
+    """What any rank publishes is in its frame for the onlookers of both hosts, and in the record of the head."""
     with several(runtime, 2, 2) as (one, two), one.observed() as head, two.observed() as branch:
         two.find(one)
-        until(lambda: branch.hosts.role == "branch", "the link")
+        _linked(branch)
         _met(one, two)
-        lookers = [look(each, b"") for each in (one, two)]
-        for looker in lookers:
-            until(lambda looker=looker: b"run" in {topic for topic, _ in looker.listen()}, "an observer")  # type: ignore[misc]
-        _until_wanted(b"", head)
-        _until_wanted(wire.TOPIC_BEAT, branch)
-        expected = []
+        lookers = [look(each, wire.TOPIC_RUN, ALL_RANKS) for each in (one, two)]
         for rank in (*one.ranks, *two.ranks):
-            number = rank.rank
-            for topic, message in (
-                (wire.TOPIC_BEAT, beat(number, 3)),
-                (wire.TOPIC_STEPS, steps(number, 0, 1)),
-            ):
-                expected.append((wire.topic_of(topic, number), rank.publish(topic, message)[0]))
+            rank.publish(wire.TOPIC_BEAT, beat(rank.rank, 3))
+            rank.publish(wire.TOPIC_STEPS, steps(rank.rank, 1, 2))
+        places = [("node1", 3, 2), ("node1", 3, 2), ("node2", 3, 2), ("node2", 3, 2)]
         for looker in lookers:
-            looker.await_all(*expected)
-        until(lambda: all(_records(one.directory, rank) == [0, 1] for rank in range(4)), "the record of the head")
+
+            def shown(looker: Onlooker = looker) -> list[tuple[str | None, int | None, int]]:
+                return [(each.host, each.step, len(each.losses)) for each in looker.rank_frames()]
+
+            until(lambda: shown() == places, "the frames of all ranks")  # used at once
+            assert {host.host: host.ranks for host in looker.run_frame().on_hosts} == {"node1": (0, 1), "node2": (2, 3)}
+        until(lambda: all(_records(one.directory, rank) == [1, 2] for rank in range(4)), "the record of the head")
         branch.events.say("its own word")
         until(lambda: "node2: its own word" in _events(one), "the event of the branch in the record of the head")
         assert head.hosts.role == "head"
@@ -284,17 +273,19 @@ def test_a_question_that_a_connection_took_along_is_put_again(runtime: Path) -> 
 def test_a_branch_serves_its_ranks_while_the_head_is_away_and_finds_the_next_head(runtime: Path, look: Look) -> None:
     """A head with another port and other keys, as an observer that takes over is one, becomes the head again."""
     with several(runtime, 1, 1) as (one, two), two.observed() as branch:
-        with one.observed() as head:
+
+        def is_shown(rank: int, step: int) -> bool:
+            (one, two)[rank].ranks[0].publish(wire.TOPIC_BEAT, beat(rank, step))
+            return any(each.rank == rank and each.step == step for each in looker.rank_frames())
+
+        with one.observed():
             two.find(one)
             _linked(branch)
             _met(one, two)
-            looker = look(two, wire.TOPIC_BEAT)
-            _until_wanted(wire.TOPIC_BEAT, head)
-            first = one.ranks[0].publish(wire.TOPIC_BEAT, beat(0, 1))[0]
-            until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 0), first) in looker.listen(), "the rank of the head")
+            looker = look(two, ALL_RANKS)
+            until(lambda: is_shown(0, 1), "the rank of the head")
         until(lambda: branch.hosts.role == "alone", "the branch to be alone")
-        own = two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 2))[0]
-        until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 1), own) in looker.listen(), "its own rank")
+        until(lambda: is_shown(1, 2), "its own rank")
         looker.ask(1, wire.Query(3))
         peer, command = two.ranks[0].asked()
         two.ranks[0].answer(peer, wire.Reply(command.id, True))
@@ -302,13 +293,11 @@ def test_a_branch_serves_its_ranks_while_the_head_is_away_and_finds_the_next_hea
         looker.ask(0, wire.Query(4))
         assert not read_reply(looker.answered()[1]).done
         (one.directory.path / "hosts" / hosts.LISTEN).unlink(missing_ok=True)
-        with one.observed() as head:
+        with one.observed():
             two.find(one)
             _linked(branch)
             _met(one)
-            _until_wanted(wire.TOPIC_BEAT, head)
-            again = one.ranks[0].publish(wire.TOPIC_BEAT, beat(0, 9))[0]
-            until(lambda: (wire.topic_of(wire.TOPIC_BEAT, 0), again) in looker.listen(), "the rank of the head")
+            until(lambda: is_shown(0, 9), "the rank of the head")
 
 
 def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path, look: Look) -> None:
@@ -332,34 +321,102 @@ def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path,
             until(lambda: not head._hanging.unheard, "its ranks to be heard again")
 
 
+def test_the_head_shows_ranks_as_the_observer_of_their_host_does(runtime: Path, look: Look) -> None:
+    """It takes a row a second, and all four times a second while somebody looks on; the judge gets what ranks send."""
+    shown = wire.RankFrame(
+        rank=1, state="frozen", activity="stopped by SIGSTOP", pid=101, host="n2", step=7, step_age_s=4.0,
+        heard_age_s=2.0, losses=(0.5,), step_ms=20.0, phases_ms={"forward": 20.0}, allreduce_ms=wire.AllReduce(1.5),
+        collective_ms=wire.Calls(p50=1.5), cpu_percent=3.0, log="/of/that/host", unkept=True,
+    )  # fmt: skip
+    of_another = wire.Rows(0.0, (msgspec.structs.replace(shown, step=99, pid=55),))
+    with (
+        several(runtime, 1, 1) as (one, _),
+        one.observed(),
+        branch_of(one.listen, one.directory.read(), (1,), "node2") as branch,
+    ):
+        branch.until(lambda: branch.wanted == {wire.TOPIC_RANKS, wire.TOPIC_BUNDLE, wire.TOPIC_RECORD})
+        branch.tell_of(1)
+        looker = look(one, wire.TOPIC_RUN, ALL_RANKS)
+        branch.until(lambda: ALL_RANKS in branch.wanted, "the subscription for who looks on")
+
+        def is_shown() -> bool:
+            branch.publish(wire.topic_of(wire.TOPIC_RANK, 1), shown)
+            branch.publish(wire.TOPIC_RANKS, of_another)
+            return any(each.step == 7 for each in looker.rank_frames())
+
+        branch.until(is_shown, "the frame")
+        (frame,) = (each for each in looker.rank_frames() if each.rank == 1)
+        assert (frame.step_age_s or 0.0) >= 4.0
+        assert frame == msgspec.structs.replace(
+            shown, host="node2", log=None, far=True, stands=True, step_age_s=frame.step_age_s,
+            heard_age_s=frame.heard_age_s,
+        )  # fmt: skip
+        branch.publish(wire.TOPIC_BUNDLE, wire.Bundle((msgspec.Raw(wire.encode(steps(1, 1, 2))),)))
+        branch.until(lambda: _records(one.directory, 1) == [1, 2], "the records")
+        assert looker.run_frame().step_ms == 20.0
+
+
+def test_a_branch_tells_of_its_own_ranks_and_shows_what_the_head_does(
+    runtime: Path, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that comes into another state is told at once; the head's frames go to onlookers as they are."""
+    with several(runtime, 1, 1) as (_, two), two.observed() as branch, head_of(two, (0,), "node1") as head:
+        (rank,) = two.ranks
+        head.until(lambda: {wire.TOPIC_OUTLINE, wire.TOPIC_RECORD} == head.wanted, "what a branch always wants")
+        for topic in (wire.TOPIC_RANKS, wire.TOPIC_BUNDLE):
+            head.send(b"S", topic)
+        head.until(lambda: wire.TOPIC_BEAT in rank.hear(), "its rank to be heard")
+
+        def last() -> dict[int, str]:
+            rows = [wire.read_frame(payload) for topic, payload in head.published if topic == wire.TOPIC_RANKS]
+            return (
+                {each.rank: each.state for each in rows[-1].ranks} if rows and isinstance(rows[-1], wire.Rows) else {}
+            )
+
+        (sent,) = rank.publish(wire.TOPIC_BEAT, beat(1, 3))
+        head.until(lambda: last() == {1: "running"}, "the row of its rank, and of no other one")
+        bundled = [msgspec.Raw(sent)]
+        head.until(lambda: (wire.TOPIC_BUNDLE, wire.encode(wire.Bundle(tuple(bundled)))) in head.published)
+        monkeypatch.setattr(frames, "UNWATCHED_S", 1e6)
+        rank.publish(wire.TOPIC_BEAT, msgspec.structs.replace(beat(1, 4), state="paused", held_at_ns=1))
+        head.until(lambda: last() == {1: "paused"}, "its pause")
+        looker = look(two, wire.TOPIC_RUN)
+        head.until(lambda: wire.TOPIC_RUN in head.wanted, "the subscription of the onlooker")
+        of_head = wire.RunFrame(
+            run="train", state="running", program="x", world=2, at=1.0, cause="why",
+            verdicts=(wire.Verdict(3, "slow_rank", "rank 0", 1),),
+            on_hosts=(wire.HostFrame("node1", "linked", (0,)), wire.HostFrame("node2", "linked", (1,))),
+        )  # fmt: skip
+        head.publish(wire.TOPIC_OUTLINE, of_head)
+        head.publish(wire.TOPIC_RUN, of_head)
+        head.until(lambda: (wire.TOPIC_RUN, wire.encode(of_head)) in looker.listen(), "the frame of the head")
+        assert (branch.hosts.last_verdicts, branch.hosts.cause) == (of_head.verdicts, "why")
+
+
 def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
     """It may speak for its own ranks alone; the others are heard as before."""
     with several(runtime, 1, 1, 1) as (one, two, _), one.observed() as head, two.observed() as branch:
         two.find(one)
         _linked(branch)
         _met(one, two)
-        looker = look(one, wire.TOPIC_BEAT, wire.TOPIC_STEPS)
-        with hostile(one.listen, one.directory.read(), ranks=(2,), host="node3") as foe:
-            foe.publish(wire.TOPIC_BEAT, beat(0, 666))
-            foe.publish(wire.TOPIC_BEAT, beat(1, 666))
-            foe.publish(wire.TOPIC_NEWEST, wire.encode(wire.Newest((msgspec.Raw(wire.encode(beat(1, 666))),))))
-            foe.publish(wire.TOPIC_RUN, wire.Verdicts(1))
+        looker = look(one, ALL_RANKS)
+        with branch_of(one.listen, one.directory.read(), ranks=(2,), host="node3") as foe:
+            foe.tell_of(2)
+            lie = wire.encode(beat(1, 666))
+            foe.publish(wire.TOPIC_BUNDLE, wire.Bundle((msgspec.Raw(wire.encode(beat(0, 666))), msgspec.Raw(lie))))
+            foe.publish(
+                wire.TOPIC_RANKS, wire.Rows(0.0, (wire.RankFrame(rank=1, state="failed", activity="", step=666),))
+            )
+            foe.publish(wire.TOPIC_RANKS, wire.Verdicts(1))
+            foe.publish(wire.TOPIC_RUN, lie)
             foe.publish(wire.TOPIC_EVENT, b"noise")
             foe.send(b"M", b'{"members": [{"rank": 1}]}')
             foe.send(b"K", b"-1", b"")
             foe.send(b"A", b"f", b"1", wire.encode(wire.Reply(1, True)))
-            foe.publish(wire.TOPIC_BEAT, beat(2, 1))
-            mine = wire.topic_of(wire.TOPIC_BEAT, 2), wire.encode(beat(2, 1))
-            until(lambda: mine in looker.listen(), "its own rank")
-            assert head.refused >= 7
-            assert not any(
-                getattr(wire.read_telemetry(payload), "step", 0) == 666
-                for topic, payload in looker.heard
-                if topic != wire.TOPIC_RUN
-            )
-            other = wire.topic_of(wire.TOPIC_BEAT, 1), wire.encode(beat(1, 5))
+            foe.publish(wire.TOPIC_BUNDLE, wire.Bundle((msgspec.Raw(wire.encode(beat(2, 1))),)))
             two.ranks[0].publish(wire.TOPIC_BEAT, beat(1, 5))
-            until(lambda: other in looker.listen(), "the other branch")
+            until(lambda: [each.step for each in looker.rank_frames()] == [None, 5, 1], "what is true of the ranks")
+            assert head.refused >= 8
 
 
 def test_the_main_threads_ask_each_other(runtime: Path) -> None:
@@ -390,28 +447,22 @@ def test_the_main_threads_ask_each_other(runtime: Path) -> None:
         assert head.hosts.ask("nobody", wire.Note(43, note), 5.0).result(10) is None
 
 
-def test_of_a_large_group_the_newest_comes_together_and_steps_of_ranks_in_sight(runtime: Path, look: Look) -> None:
-    """Nobody is sent all records of a large group; those of a rank that somebody looks at come as they are made."""
+def test_a_branch_of_a_large_group_tells_a_row_a_second_and_all_of_a_rank_in_sight(runtime: Path, look: Look) -> None:
+    """Nobody is sent all records of a large group; those of a rank that somebody looks at are in its frame."""
     with several(runtime, 1, 1, world=70) as (one, two), one.observed(), two.observed() as branch:
         two.find(one)
         _linked(branch)
-        looker = look(one, wire.TOPIC_NEWEST, wire.topic_of(wire.TOPIC_STEPS, 1))
-        near, afar = one.ranks[0], two.ranks[0]
+        looker, (afar,) = look(one, wire.TOPIC_RANKS), two.ranks
         afar.meet(wire.TOPIC_BATCH)
         afar.fill()
         afar.publish(wire.TOPIC_SUMMARY, summary(1, 1))
         afar.publish(wire.TOPIC_BEAT, beat(1, 4))
-
-        def newest() -> set[int]:
-            told = [wire.read_newest(payload) for topic, payload in looker.listen() if topic == wire.TOPIC_NEWEST]
-            each = [wire.read_telemetry(bytes(part)) for parts in told for part in parts.messages]
-            return {part.rank for part in each if isinstance(part, wire.Summary)}
-
-        until(lambda: 1 in newest(), "the summary of the far rank")
-        assert near.rank == 0
+        until(lambda: (4, ()) in {(each.step, each.losses) for each in looker.rank_frames()}, "the row of the far rank")
+        assert wire.TOPIC_STEPS not in afar.hear()
+        looker.sub.subscribe(wire.topic_of(wire.TOPIC_RANK, 1))
         afar.meet(wire.TOPIC_STEPS)
-        sent = afar.publish(wire.TOPIC_STEPS, steps(1, 7))[0]
-        until(lambda: (wire.topic_of(wire.TOPIC_STEPS, 1), sent) in looker.listen(), "the records in sight")
+        afar.publish(wire.TOPIC_STEPS, steps(1, 7))
+        until(lambda: any(each.losses for each in looker.rank_frames()), "the records in sight")
 
 
 def _all_events(host: Host) -> list[wire.Event]:

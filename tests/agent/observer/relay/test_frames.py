@@ -16,10 +16,8 @@ from support.fakes.relay import relayed
 from support.harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.observer.hosts.common import Newest
 from ddptop.agent.observer.relay import frames as frames_module
 from ddptop.agent.observer.relay import relay as relay_module
-from ddptop.agent.observer.service.service import Service
 from ddptop.agent.record import recording
 from ddptop.agent.run.rundir import RunDir
 
@@ -160,29 +158,6 @@ def test_no_frame_is_made_while_nobody_looks_on(
         until(lambda: look.heard(), "a frame of the one rank that is subscribed to")
         assert made
         assert {topic for topic, _ in look.heard()} == {b"rank/00001"}
-
-
-def test_nothing_is_done_for_other_hosts_in_a_run_on_one(
-    new_run: Callable[..., RunDir], looker: Callable[..., Looker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a dashboard that looks on, no message of a rank is repeated, and none is kept to be told again."""
-    done: list[str] = []
-    monkeypatch.setattr(Service, "repeat", lambda *_: done.append("repeated"))
-    monkeypatch.setattr(Newest, "note", lambda *_: done.append("kept"))
-    directory = new_run(world=2, local_world=2)
-    with ranks(directory, 2) as group, relayed(directory):
-        met(group)
-        look = looker(directory, wire.TOPIC_RUN, ALL_RANKS, wire.TOPIC_STEPS + b"/00000")
-
-        def beats() -> set[int]:
-            return {each.step for _, each in look.heard() if isinstance(each, wire.RankFrame) and each.step is not None}
-
-        group[1].publish(wire.TOPIC_BEAT, beat(1, 41))
-        until(lambda: 41 in beats(), "the frame of the rank")
-        assert done == []
-        group[0].publish(wire.TOPIC_STEPS, steps(0, 1))
-        until(lambda: done, "what is subscribed to")
-        assert done == ["repeated"]
 
 
 @pytest.mark.parametrize("world", [2, 300])

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import zmq
 from support.fakes.onlookers import Onlooker
-from support.fakes.ranks import Rank, beat, hello, ranks, step, steps, summary
+from support.fakes.ranks import Rank, beat, ranks, step, steps
 from support.fakes.relay import relayed
 from support.harness import DEADLINE_S, until
 from support.values.messages import read_reply
@@ -27,7 +27,7 @@ from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.service import service
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.record.recording import read_events
-from ddptop.agent.run.rundir import Member, Process, RunDir
+from ddptop.agent.run.rundir import Process, RunDir
 from ddptop.agent.wire.refusals import Unheard
 
 
@@ -56,8 +56,10 @@ def _records(directory: RunDir, rank: int = 0) -> list[int]:
     ]
 
 
-def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
-    """Byte for byte, under the number of the rank; of a message that cannot be true nothing arrives."""
+def test_records_and_events_arrive_as_they_were_sent(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
+) -> None:
+    """Byte for byte, records under the number of the rank; of a message that cannot be true nothing arrives."""
     directory = new_run(world=2)
     with ranks(directory, 2) as group, relayed(directory) as relay:
         for rank in group:
@@ -68,13 +70,8 @@ def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlo
         until(looker.listen, "the subscription")
         for rank in group:
             number = rank.rank
-            for topic, message in (
-                (wire.TOPIC_HELLO, hello(number)),
-                (wire.TOPIC_BEAT, beat(number, 3)),
-                (wire.TOPIC_STEPS, steps(number, 0, 1)),
-                (wire.TOPIC_SUMMARY, summary(number, 1)),
-            ):
-                expected.append((wire.topic_of(topic, number), rank.publish(topic, message)[0]))
+            (payload,) = rank.publish(wire.TOPIC_STEPS, steps(number, 0, 1))
+            expected.append((wire.topic_of(wire.TOPIC_STEPS, number), payload))
             rank.publish(wire.TOPIC_BEAT, beat(7, 7), b"noise", wire.Verdicts(9))
             expected.append((wire.TOPIC_EVENT, rank.publish(wire.TOPIC_EVENT, wire.Event(number, "text", number))[0]))
         relay.events.say("its own word")
@@ -82,7 +79,6 @@ def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlo
         until(lambda: any(b"its own word" in payload for _, payload in looker.listen()), "the observer's own event")
         until(lambda: relay.refused == 6, "what cannot be true to be counted")
         assert not any(b"/00007" in topic or payload == b"noise" for topic, payload in looker.heard)
-        assert [topic for topic, _ in looker.heard].count(b"hello/00001") == 1
     assert _records(directory, 1) == [0, 1]
 
 
@@ -107,38 +103,14 @@ def test_the_end_of_a_script_wakes_who_looks_after_the_run(
     with ranks(directory, 1) as (rank,), relayed(directory) as relay:
         rank.meet()
         rank.fill()
-        looker = onlooker(directory, b"")
-        until(looker.listen, "the greeting")
+        looker = onlooker(directory, wire.TOPIC_RANK)
         poller = zmq.Poller()
         poller.register(relay.requests.arrived, zmq.POLLIN)
-        (payload,) = rank.publish(wire.TOPIC_BEAT, beat(0, 3))
-        looker.await_all((wire.topic_of(wire.TOPIC_BEAT, 0), payload))
+        rank.publish(wire.TOPIC_BEAT, beat(0, 3))
+        until(lambda: [each.step for each in looker.rank_frames()] == [3], "the sign of life")
         assert not poller.poll(0)
         rank.publish(wire.TOPIC_BEAT, msgspec.structs.replace(beat(0, 4), state="ended"))
         assert poller.poll(int(1000 * DEADLINE_S))
-
-
-def test_a_newcomer_knows_all_at_once(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
-    """The newest of each rank and the run come without another word of the ranks."""
-    directory = new_run(world=2, nodes=2)
-    with ranks(directory, 2) as group, relayed(directory):
-        first = onlooker(directory, b"beat/", wire.TOPIC_NEWEST)
-        for rank in group:
-            rank.meet()
-            rank.publish(wire.TOPIC_HELLO, hello(rank.rank))
-            rank.publish(wire.TOPIC_SUMMARY, summary(rank.rank, 5))
-        topic = wire.topic_of(wire.TOPIC_BEAT, 1)
-        for number in (1, 2):
-
-            def is_heard() -> bool:
-                (payload,) = group[1].publish(wire.TOPIC_BEAT, beat(1, number))  # noqa: B023 # used at once
-                return (topic, payload) in first.listen()
-
-            until(is_heard, "the beat")
-        late = onlooker(directory, wire.TOPIC_NEWEST, wire.TOPIC_RUN)
-        until(lambda: {b"newest", b"run"} <= {topic for topic, _ in late.listen()}, "the greeting")
-        (together,) = (payload for topic, payload in late.heard if topic == b"newest")
-        assert newest(together) == [hello(0), summary(0, 5), hello(1), beat(1, 2), summary(1, 5)]
 
 
 def test_without_onlookers_the_relay_rests_and_still_answers_with_the_newest(
@@ -165,11 +137,12 @@ def test_without_onlookers_the_relay_rests_and_still_answers_with_the_newest(
         # What is sent through one socket may overtake what is sent through another.
         until(lambda: newest() == 4, "the newest step")
         assert relay._pause_s() > 1000
+        looker.sub.subscribe(wire.TOPIC_RUN)
         looker.sub.subscribe(wire.TOPIC_STEPS)
         until(lambda: relay._pause_s() < 1, "the first of those who look on")
         sent = rank.publish(wire.TOPIC_STEPS, steps(0, 4))
         looker.await_all((b"steps/00000", sent[0]))
-        looker.sub.unsubscribe(wire.TOPIC_STEPS)
+        looker.sub.unsubscribe(wire.TOPIC_RUN)
         until(lambda: relay._pause_s() > 1000, "the last of those who look on to leave")
         rank.publish(wire.TOPIC_STEPS, steps(0, 5))
         until(lambda: newest() == 6, "the last step")
@@ -300,7 +273,7 @@ def test_a_reader_that_sleeps_harms_nobody(
     with ranks(directory, 1) as (rank,), relayed(directory) as relay:
         rank.meet()
         rank.fill()
-        asleep, awake = onlooker(directory, b"steps/"), onlooker(directory, b"beat/")
+        asleep, awake = onlooker(directory, b"steps/"), onlooker(directory, wire.TOPIC_RANK)
         asleep.ask(0, wire.Fill(1))
         peer, fill = rank.asked()
         big = wire.Steps(0, tuple(step(number) for number in range(1000)))
@@ -308,8 +281,8 @@ def test_a_reader_that_sleeps_harms_nobody(
             rank.answer(peer, big)
         rank.answer(peer, wire.Reply(fill.id, True))
         rank.publish(wire.TOPIC_STEPS, *(steps(0, number) for number in range(2000)))
-        beats = [rank.publish(wire.TOPIC_BEAT, beat(0, number))[0] for number in range(5)]
-        until(lambda: beats[-1] in [payload for _, payload in awake.listen()], "the last beat")
+        rank.publish(wire.TOPIC_BEAT, beat(0, 4000))
+        until(lambda: [each.step for each in awake.rank_frames()] == [4000], "the last beat")
         awake.ask(0, wire.Query(2))
         _, query = rank.asked()
         rank.answer(_, wire.Reply(query.id, True))
@@ -349,36 +322,6 @@ def test_a_command_to_a_former_process_does_not_reach_the_next(
         rank.close()
 
 
-def test_a_restart_forgets_the_former_ranks(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
-    """Who comes then is told of the new ones only."""
-    directory = new_run(world=1, max_restarts=1, nodes=2)
-    with zmq.Context() as context, relayed(directory) as relay:
-        rank = Rank(context, directory, 0)
-        rank.meet()
-        rank.fill()
-        looker = onlooker(directory, b"hello/", b"beat/")
-        heard = wire.topic_of(wire.TOPIC_HELLO, 0)
-        rank.publish(wire.TOPIC_BEAT, beat(0, 77))
-        until(lambda: rank.publish(wire.TOPIC_HELLO, hello(0)) and heard in dict(looker.listen()), "the first")
-        relay.follow(_of_generation(directory, 1))
-        rank.fill()
-        rank.publish(wire.TOPIC_HELLO, hello(0), hello(0, 1))
-        looker.await_all((heard, wire.encode(hello(0, 1))))
-        late = onlooker(directory, wire.TOPIC_NEWEST)
-        until(late.listen, "the greeting")
-        assert newest(late.heard[0][1]) == [hello(0, 1)]
-        rank.close()
-
-
-def newest(payload: bytes) -> list[wire.Telemetry]:
-    """Return what the observer of another host is told of ranks together."""
-    return [wire.read_telemetry(bytes(each)) for each in wire.read_newest(payload).messages]
-
-
-def _of_generation(directory: RunDir, generation: int) -> Member:
-    return msgspec.structs.replace(directory.members()[0], generation=generation)
-
-
 def test_many_questions_for_the_history_do_not_hold_up_the_rest(
     new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,13 +338,12 @@ def test_many_questions_for_the_history_do_not_hold_up_the_rest(
     with ranks(directory, 1) as (rank,), relayed(directory):
         rank.meet()
         rank.fill()
-        looker, other = onlooker(directory, b"beat/"), onlooker(directory)
-        topic = wire.topic_of(wire.TOPIC_BEAT, 0)
-        until(lambda: rank.publish(wire.TOPIC_BEAT, beat(0, 1)) and topic in dict(looker.listen()), "the first beat")
+        looker, other = onlooker(directory, wire.TOPIC_RANK), onlooker(directory)
+        until(looker.rank_frames, "the first frame")
         for number in range(most):
             other.cmd.send(wire.encode(wire.History(number)))
-        (payload,) = rank.publish(wire.TOPIC_BEAT, beat(0, 2))
-        until(lambda: (topic, payload) in looker.listen(), "the beat")
+        rank.publish(wire.TOPIC_BEAT, beat(0, 2))
+        until(lambda: [each.step for each in looker.rank_frames()] == [2], "the beat")
         assert not other.cmd.poll(0)
         goes_on.set()
         for _ in range(most):

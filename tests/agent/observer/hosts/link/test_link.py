@@ -173,7 +173,10 @@ def test_an_address_that_is_none_is_said_once_and_the_next_is_tried() -> None:
     [
         (hello("node2", (2,), run_id="another"), "it belongs to another run"),
         (hello("node2", (2,), world=4), "its world is 4, that of the head 8"),
-        (hello("node2", (2,), protocol=99, agent_version="9.1"), "it speaks protocol 99 (ddptop 9.1), the head 3"),
+        (
+            hello("node2", (2,), protocol=99, agent_version="9.1"),
+            f"it speaks protocol 99 (ddptop 9.1), the head {wire.PROTOCOL}",
+        ),
         (hello("node2", (1, 2)), "it claims rank 1, which is on node1"),
         (hello("node2", (8,)), "it claims ranks beyond its world of 8"),
     ],
