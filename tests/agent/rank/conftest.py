@@ -13,9 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.bases import base_of_its_own
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Member, Run
+
+
+@pytest.fixture(scope="package", autouse=True)
+def runtime() -> Iterator[Path]:
+    """A runtime directory for all these tests: what is started for a whole file is looked at in each of its tests."""
+    with base_of_its_own() as base, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(rundir.BASE_VARIABLE, str(base))
+        yield base
 
 
 class Rank:
