@@ -31,6 +31,7 @@ from ddptop.agent.observer.hosts.sides import (
 )
 from ddptop.agent.run.records import Member
 from ddptop.agent.wire import HostFrame
+from ddptop.agent.wire.refusals import Unheard
 
 FIRST_S: Final = 10.0
 """Seconds after the start in which the link may be made before it is said that there is none."""
@@ -136,7 +137,7 @@ class Branch(OneSide):
             self._here.say(f"{missed}: {self._here.alone}", "warning")
         under_way, self._under_way = self._under_way, {}
         for requester, rank, number in under_way:
-            self._refuse(requester, _to(rank), number, f"{missed}: it may have been done")
+            self._refuse(requester, _to(rank), number, f"{missed}: it may have been done", Unheard.kind)
         # Who looks on is told what this host knows.
         self._here.news.append(Greeted(None))
 
@@ -165,8 +166,9 @@ class Branch(OneSide):
         self._refuse(requester, _to(number), command.id, problem)
         return True
 
-    def _refuse(self, requester: bytes, to: tuple[bytes, ...], number: int, problem: str) -> None:
-        self._here.news.append(Answered(requester, (*to, wire.encode(wire.Reply(number, False, problem)))))
+    def _refuse(self, requester: bytes, to: tuple[bytes, ...], number: int, problem: str, kind: str = "") -> None:
+        reply = wire.Reply(number, False, problem, refusal=kind)
+        self._here.news.append(Answered(requester, (*to, wire.encode(reply))))
 
     def turn(self) -> None:
         """Do what was asked for by the main thread."""

@@ -12,7 +12,7 @@ from support.fakes.onlookers import Onlooker
 from support.fakes.ranks import beat, steps, summary
 from support.fakes.relay import relayed
 from support.fakes.relays import Host, NoJudge, branch_of, head_of, several
-from support.harness import until
+from support.harness import DEADLINE_S, until
 from support.values.messages import read_reply
 from support.values.recordings import read_history
 
@@ -176,6 +176,30 @@ def test_a_command_to_any_rank_of_either_host_is_answered(runtime: Path, look: L
                 rank.answer(peer, steps(rank.rank, 0), steps(rank.rank, 1), wire.Reply(command.id, True))
                 answers = [wire.read_answer(looker.answered()[1]) for _ in range(3)]
                 assert answers == [steps(rank.rank, 0), steps(rank.rank, 1), wire.Reply(9, True)]
+
+
+def test_an_action_asked_for_at_a_branch_is_the_head_s(runtime: Path, look: Look) -> None:
+    """It answers, and the event has its author; where it is lost meanwhile, whoever has asked is told so."""
+    with several(runtime, 1, 1) as (one, two), two.observed() as branch:
+        looker = look(two)
+
+        def reply() -> wire.Reply:
+            assert looker.cmd.poll(int(1000 * DEADLINE_S)), "no answer"
+            return read_reply(looker.cmd.recv())
+
+        with one.observed() as head:
+            two.find(one)
+            _linked(branch)
+            _met(one, two)
+            until(lambda: [each.state for each in head.hosts.hosts()] == ["linked"], "the other host")
+            looker.cmd.send(wire.encode(wire.Act(7, "dance", "eve")))
+            assert reply() == wire.Reply(7, False, "there is no action 'dance'")
+            until(lambda: "dance refused: there is no action 'dance' · eve" in _events(one), "the event")
+            looker.cmd.send(wire.encode(wire.Act(8, "pause", "eve")))
+            assert isinstance(one.ranks[0].asked()[1], wire.Hold)
+        lost = reply()
+        assert (lost.id, lost.refusal) == (8, "unheard")
+        assert lost.text.startswith("node1, the host of rank 0, is not heard: it may have been done")
 
 
 def test_verdicts_are_the_head_s_at_both_hosts(runtime: Path, look: Look) -> None:
