@@ -134,7 +134,17 @@ class Forwarding:
             answer(requester, rank, wire.Reply(command.id, False, "too many commands wait; ask again"))
             return
         self._number += 1
-        if not self._send(rank, msgspec.structs.replace(command, id=self._number)):
+        numbered, is_sent = msgspec.structs.replace(command, id=self._number), False
+        if isinstance(numbered, wire.ReadLog):
+            is_sent = self._elsewhere.forward_to_host(rank, numbered)
+        elif rank not in self._peers:
+            is_sent = self._elsewhere.forward(rank, numbered)
+        elif self.is_there(rank):
+            # It fails where the rank reads nothing, so that the queue is full.
+            with contextlib.suppress(zmq.ZMQError):
+                self.socket.send_multipart([self._peers[rank][1], wire.encode(numbered)], zmq.NOBLOCK)
+                is_sent = True
+        if not is_sent:
             answer(requester, rank, silence(command.id, rank))
             return
         self._counts[who] = self._counts.get(who, 0) + 1
@@ -146,20 +156,6 @@ class Forwarding:
     def is_holding(self) -> bool:
         """True while a rank may come to a hold, or leave one: what it says of that is awaited."""
         return time.monotonic() < self._holds_until
-
-    def _send(self, rank: int, command: wire.Command) -> bool:
-        if isinstance(command, wire.ReadLog):
-            return self._elsewhere.forward_to_host(rank, command)
-        if not self.is_there(rank):
-            return False
-        if rank not in self._peers:
-            return self._elsewhere.forward(rank, command)
-        try:
-            self.socket.send_multipart([self._peers[rank][1], wire.encode(command)], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            # It reads nothing, so that the queue is full.
-            return False
-        return True
 
     def _patience_s(self, rank: int, command: wire.Command) -> float:
         if rank in self._peers:
