@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from ddptop.agent import wire
 from ddptop.agent.observer.actions.action import NAP_S, Action, Turns
-from ddptop.agent.observer.actions.ranks import INSIST_S, AllEnded
+from ddptop.agent.observer.actions.ranks import INSIST_S, RENEW_S, AllEnded
 from ddptop.agent.text import plural, ranks_in_spans
 from ddptop.agent.wire import Beat, Reply, Saved
 from ddptop.agent.wire.frames import awaited
@@ -27,7 +28,6 @@ PATIENCE_S: Final = 60.0
 """Seconds that a pause waits for the slowest rank to reach the step, and a step for the next progress."""
 LEASE_S: Final = 4.0
 """Seconds that a hold outlives the observer."""
-RENEW_S: Final = 1.0
 FIRST_S: Final = 10.0
 """Seconds that a pause waits in a group that has not completed a single step: its program may have none."""
 LEAVE_S: Final = 30.0
@@ -61,13 +61,9 @@ def pause(action: Action) -> Turns[str]:
     """
     held = yield from _lease(action)
     action.decide()
-    action.ranks.tell(wire.Keep(0, held.token))
     action.outcome = said = f"held at step {held.step:,} in {(action.clock() - action.began) * 1e3:,.0f} ms"
-    # What is asked for next finds them paused.
-    for _ in range(int(LEASE_S / RENEW_S)):
-        if (yield from _until(action, lambda beat: beat.hold is not None and beat.hold.kept)):
-            break
-        action.ranks.tell(wire.Keep(0, held.token))
+    # Nobody waits for that, but what is asked for next finds them paused.
+    yield from action.ranks.bring(wire.Keep(0, held.token), lambda beat: beat.hold is not None and beat.hold.kept)
     return said
 
 
@@ -87,7 +83,7 @@ def step(action: Action) -> Turns[str]:
         where = ", ".join(f"rank {rank} at {beat.step}" for rank, beat in standing.items())
         raise Unholdable(f"the ranks are held at different steps ({where}): there is no common step to go on to")
     target = max(beat.step for beat in standing.values()) + steps
-    yield from ranks.insist(wire.Advance(0, target))
+    yield from ranks.bring(wire.Advance(0, target), partial(_goes_to, target))
     yield from _await_target(action, target)
     took_ms = (action.clock() - action.began) * 1e3
     return f"held at step {target:,} after {plural(steps, 'step')} in {took_ms:,.0f} ms"
@@ -99,15 +95,12 @@ def resume(action: Action) -> Turns[str]:
     Raises:
         Refused: some rank does not answer, or none was held.
     """
-    # First whether all can be told: none goes on alone, into a collective that waits for the others.
-    yield from action.ranks.standing()
-    replies = yield from action.ranks.insist(wire.Resume(0))
-    if all(reply.text == "was not paused" for reply in replies.values()):
+    # First whether all are heard: none goes on alone, into a collective that waits for the others.
+    standing = yield from action.ranks.standing()
+    if all(map(_is_free, standing.values())):
         raise Refused("not paused")
-    action.outcome = said = f"resumed at step {max(reply.step or 0 for reply in replies.values()):,}"
-    # As above.
-    yield from _until(action, lambda beat: beat.hold is None)
-    return said
+    yield from action.ranks.bring(wire.Resume(0), _is_free)
+    return f"resumed at step {max(beat.step for beat in standing.values()):,}"
 
 
 def checkpoint(action: Action) -> Turns[str]:
@@ -137,17 +130,18 @@ def stop(action: Action) -> Turns[str]:
     saved = "without a checkpoint"
     if saves:
         saved = yield from undone(action, held, _save(action, held))
-    # Of ranks that end at once the answers may be lost.
+    action.wait()
+    again_at = 0.0
     with contextlib.suppress(AllEnded):
-        yield from ranks.insist(wire.End(0, action.author))
-    deadline = action.clock() + LEAVE_S
-    while left := ranks.remaining():
-        if action.clock() > deadline:
-            raise Refused(
-                f"{ranks_in_spans(left)} did not end within {LEAVE_S:.0f} s at step {held.step:,} ({saved}); "
-                f"`ddptop kill` ends what is left"
-            )
-        yield 0.05
+        while True:
+            ranks.drop_departed()
+            if action.waited_s > LEAVE_S:
+                late = f"{ranks_in_spans(ranks.ranks)} did not end within {LEAVE_S:.0f} s at step {held.step:,}"
+                raise Refused(f"{late} ({saved}); `ddptop kill` ends what is left")
+            if action.waited_s >= again_at:
+                ranks.tell(wire.End(0, action.author))
+                again_at = action.waited_s + RENEW_S
+            yield 0.05
     return f"stopped at step {held.step:,}, {saved}"
 
 
@@ -167,16 +161,15 @@ def settle(action: Action) -> Turns[str]:
     standing = yield from ranks.standing()
     kept = {rank: beat.hold for rank, beat in standing.items() if beat.hold is not None and beat.hold.kept}
     if kept and ranks.stopped_by:
-        with contextlib.suppress(AllEnded):
-            yield from ranks.insist(wire.End(0, ranks.stopped_by))
+        ranks.tell(wire.End(0, ranks.stopped_by))
         return f"a stop by {ranks.stopped_by} was left half done: {ranks_in_spans(standing)} ended, too"
     if kept and len(kept) < len(standing):
-        yield from ranks.insist(wire.Resume(0))
+        yield from ranks.bring(wire.Resume(0), _is_free)
         return f"an action was left half done, with only {ranks_in_spans(kept)} held: all ranks go on"
     limits = {hold.limit for hold in kept.values()}
     if len(limits) > 1:
         furthest = max(limits)
-        yield from ranks.insist(wire.Advance(0, furthest))
+        yield from ranks.bring(wire.Advance(0, furthest), partial(_goes_to, furthest))
         return f"a step was left half done: all ranks go on to step {furthest:,}, and are paused there"
     return ""
 
@@ -249,7 +242,7 @@ def undone(action: Action, held: Held, work: Turns[_Found]) -> Turns[_Found]:
 def let_go(action: Action, held: Held) -> Turns[None]:
     """Let a group go that was not paused before."""
     if not held.was_paused:
-        yield from action.ranks.insist(wire.Resume(0))
+        yield from action.ranks.bring(wire.Resume(0), _is_free)
 
 
 def renew(action: Action, held: Held) -> None:
@@ -339,17 +332,6 @@ def _await_target(action: Action, target: int) -> Turns[None]:
         action.check_wait(after)
 
 
-def _until(action: Action, is_so: Callable[[Beat], bool]) -> Turns[bool]:
-    """Wait a moment until something is so of all ranks, and say whether it is."""
-    give_up = action.clock() + RENEW_S
-    while not all(is_so(beat) for beat in action.ranks.beats().values()):
-        if (left_s := give_up - action.clock()) <= 0:
-            action.ranks.drop_departed()
-            return False
-        yield left_s
-    return True
-
-
 # Checkpoints
 
 
@@ -371,7 +353,8 @@ def _save(action: Action, held: Held) -> Turns[str]:
     nap = 0.01
     action.decide()
     while True:
-        replies = yield from action.ranks.ask_all(wire.Save(0, held.token))
+        replies = yield from action.ranks.ask(wire.Save(0, held.token))
+        action.ranks.check_heard(replies)
         if not any(reply.pending for reply in replies.values()):
             break
         yield nap
@@ -413,6 +396,14 @@ def is_held(beat: Beat | None, token: str, step: int) -> bool:
     """Say whether a rank is held at a step by an action."""
     hold = None if beat is None else beat.hold
     return hold is not None and hold.held and (hold.token, hold.limit) == (token, step)
+
+
+def _is_free(beat: Beat) -> bool:
+    return beat.hold is None
+
+
+def _goes_to(step: int, beat: Beat) -> bool:
+    return beat.hold is not None and beat.hold.limit >= step
 
 
 def _is_paused(standing: Mapping[int, Beat]) -> bool:

@@ -15,8 +15,8 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.observer.actions.action import NAP_S, Action, Diagnosed, Turns, aside
 from ddptop.agent.observer.actions.diagnosis import check_room
-from ddptop.agent.observer.actions.pause import RENEW_S, Held, hold, let_go, renew, undone
-from ddptop.agent.observer.actions.ranks import Ranks
+from ddptop.agent.observer.actions.pause import Held, hold, let_go, renew, undone
+from ddptop.agent.observer.actions.ranks import RENEW_S, Ranks
 from ddptop.agent.observer.judge import probe as judge
 from ddptop.agent.record import diagnoses
 from ddptop.agent.text import plural, ranks_in_spans

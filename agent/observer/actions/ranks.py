@@ -23,7 +23,9 @@ from ddptop.agent.wire.refusals import Refused, Unheard
 ANSWER_S: Final = 2.0
 """A rank's agent answers within milliseconds, also while its training thread is busy."""
 INSIST_S: Final = 6.0
-"""Seconds in which every rank has to acknowledge what some of them may have done already."""
+"""Seconds in which every rank has to do what some of them may have done already."""
+RENEW_S: Final = 1.0
+"""Seconds after which a rank is told again."""
 _RECORDED_S: Final = 2.0
 """Seconds to wait for the record of a rank on a linked host: it is written once a second."""
 _REQUESTER: Final = b"actions"
@@ -123,11 +125,6 @@ class Ranks:
         if not self.ranks:
             raise AllEnded("every rank has ended meanwhile")
 
-    def remaining(self) -> list[int]:
-        """Return the ranks whose script has not ended."""
-        gone = self.departed()
-        return [rank for rank in self.ranks if rank not in gone]
-
     # What they say
 
     def beats(self) -> dict[int, Beat]:
@@ -154,10 +151,10 @@ class Ranks:
 
     # What they are asked
 
-    def tell(self, command: wire.Command) -> None:
-        """Tell all ranks something; nobody waits for their replies."""
+    def tell(self, command: wire.Command, ranks: Collection[int] | None = None) -> None:
+        """Tell these ranks something, or all; nobody waits for their replies."""
         command = deadline.limited(command, ANSWER_S)
-        for rank in self.ranks:
+        for rank in self.ranks if ranks is None else ranks:
             self._forwarding.forward(_REQUESTER, rank, command, lambda *_: None)
 
     def ask(self, command: wire.Command, ranks: Collection[int] | None = None, timeout_s: float = ANSWER_S) -> Replies:
@@ -185,31 +182,27 @@ class Ranks:
         # In one order, so that what is said of the same refusals is the same text.
         return dict(sorted(replies.items()))
 
-    def ask_all(self, command: wire.Command) -> Replies:
-        """Ask all ranks and return their replies, refusals included.
+    def bring(self, command: wire.Command, is_so: Callable[[Beat], bool]) -> Generator[float, None, None]:
+        """Tell ranks something until it is so by the word of each, again those of which it is not.
 
         Raises:
-            Unheard: a rank that has not ended does not answer.
+            Unheard: it is not so within `INSIST_S`, of a rank that has not ended.
         """
-        replies = yield from self.ask(command)
-        self.check_heard(replies)
-        return replies
+        give_up = self._clock() + INSIST_S
+        while True:
+            self.tell(command, self._others_than(is_so))
+            again = self._clock() + RENEW_S
+            while self._others_than(is_so) and (left_s := again - self._clock()) > 0:
+                yield left_s
+            if not (left := self._others_than(is_so)):
+                return
+            self.drop_departed()
+            if self._clock() >= give_up:
+                self.check_heard(set(self.ranks).difference(left))
 
-    def insist(self, command: wire.Command) -> Replies:
-        """Ask all ranks, those again that do not answer, or refuse; return their replies, the last refusals included.
-
-        Raises:
-            Unheard: a rank that has not ended does not answer within `INSIST_S`.
-        """
-        replies = yield from self.ask(command)
-        for _ in range(int(INSIST_S / ANSWER_S) - 1):
-            # A refusal may be one of a command that came too late.
-            left = [rank for rank in self.ranks if rank not in replies or not replies[rank].done]
-            if not left:
-                break
-            replies |= yield from self.ask(command, left)
-        self.check_heard(replies)
-        return replies
+    def _others_than(self, is_so: Callable[[Beat], bool]) -> list[int]:
+        beats = self.beats()
+        return [rank for rank in self.ranks if rank not in beats or not is_so(beats[rank])]
 
     def check(self, replies: Mapping[int, Reply]) -> None:
         """Raise `Refused` where a rank has not answered, or refused."""

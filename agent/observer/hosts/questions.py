@@ -29,8 +29,7 @@ SILENT: Final = "silent"
 GONE: Final = "gone"
 """States of a host; see `wire.HostFrame`."""
 _OWN: Final = b"o"
-"""Beginning of the requester of these questions, before the one who has asked here; their numbers tell them apart."""
-_LONGEST_NAME: Final = 31
+"""Requester of these questions, whose numbers tell them apart."""
 _MOST: Final = 10_000
 """Questions that wait for their replies."""
 _LOST_S: Final = 3.0
@@ -52,8 +51,8 @@ class OtherHosts:
         """Return what is known of the other hosts."""
         return ()
 
-    def ask(self, host: str, command: wire.Command, timeout_s: float, requester: bytes = b"") -> Answer:
-        """Send a command to the observer of a host, `HEAD` for that of the head, for somebody who has asked here."""
+    def ask(self, host: str, command: wire.Command, timeout_s: float) -> Answer:
+        """Send a command to the observer of a host, `HEAD` for that of the head."""
         return unanswered()
 
 
@@ -69,7 +68,6 @@ class _Question:
     host: str
     command: wire.Command
     until: float
-    requester: bytes
     answer: Answer
     peer: bytes = b""
 
@@ -87,9 +85,9 @@ class Questions:
         self._number = 0
         self._is_closed = False
 
-    def ask(self, host: str, command: wire.Command, timeout_s: float, requester: bytes) -> Answer:
+    def ask(self, host: str, command: wire.Command, timeout_s: float) -> Answer:
         """Ask the observer of a host; see `OtherHosts.ask`."""
-        question = _Question(host, command, time.monotonic() + timeout_s, requester[:_LONGEST_NAME], Future())
+        question = _Question(host, command, time.monotonic() + timeout_s, Future())
         self._put.put(question)
         self._wake.set()
         if self._is_closed:
@@ -118,7 +116,7 @@ class Questions:
             return
         self._number += 1
         command = deadline.departing(msgspec.structs.replace(question.command, id=self._number))
-        if not link.send(peer, COMMAND, _OWN + question.requester, wire.encode(command)):
+        if not link.send(peer, COMMAND, _OWN, wire.encode(command)):
             self._end(question, None)
             return
         self._under_way[self._number] = replace(question, peer=peer)
@@ -160,7 +158,7 @@ class Questions:
     @staticmethod
     def is_own(requester: bytes) -> bool:
         """Say whether an answer is to a question of this side's main thread."""
-        return requester[:1] == _OWN
+        return requester == _OWN
 
     def close(self) -> None:
         """Give up all questions, also those that come."""

@@ -93,12 +93,12 @@ class LinkedHosts(OtherHosts):
         here = set(self._here.members)
         return tuple(each for each in self._states if here.isdisjoint(each.ranks))
 
-    def ask(self, host: str, command: wire.Command, timeout_s: float, requester: bytes = b"") -> Answer:
-        """Send a command to the observer of a host, for somebody who has asked here."""
+    def ask(self, host: str, command: wire.Command, timeout_s: float) -> Answer:
+        """Send a command to the observer of a host."""
         side = self._side
         if side is None or self._closed:
             return unanswered()
-        return side.questions.ask(host, command, timeout_s, requester)
+        return side.questions.ask(host, command, timeout_s)
 
     @property
     def refused(self) -> int:

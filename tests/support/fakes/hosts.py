@@ -68,7 +68,7 @@ class Side(OtherHosts):
         """Change what the others know of this host."""
         self.state = msgspec.structs.replace(self.state, state=state, **changes)
 
-    def ask(self, host: str, command: wire.Command, timeout_s: float, requester: bytes = b"") -> Answer:
+    def ask(self, host: str, command: wire.Command, timeout_s: float) -> Answer:
         """Put a command into the other's requests."""
         self.asked.append((host, command))
         other = self.net.hosts.get(host or self.net.head)

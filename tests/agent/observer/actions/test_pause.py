@@ -194,6 +194,7 @@ def test_a_stop_that_has_ended_some_ranks_alone_is_completed(group_of: GroupOf) 
     held = paused(group)
     left_half_done(group, "stop", wire.End)
     assert group.texts[-1] == "a stop by ada was left half done: ranks 1-2 ended, too"
+    group.turn()
     assert [(gate.completed, gate.ended_by) for gate in group.gates] == [(held, "ada")] * 3
 
 
