@@ -117,9 +117,9 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     torchrun = unseen.may_live(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
     far = {rank: each for rank, each in directory.far_members().items() if rank not in known}
-    states_of_hosts = hosts.read_hosts(directory.path) if far else ()
+    gone = hosts.gone_ranks(hosts.read_hosts(directory.path) if far else ())
     over = run.state in ENDED
-    training = tuple(rank for rank, each in far.items() if not over and hosts.may_train(each, states_of_hosts))
+    training = tuple(rank for rank, each in far.items() if not over and hosts.may_train(each, gone))
 
     def found(
         state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None, kind: str = ""
@@ -326,12 +326,11 @@ def end_unrecorded(directory: RunDir, grace_s: float, progress: escalation.Progr
 
 def _elsewhere(directory: RunDir) -> dict[str, int]:
     """Return by other host the number of its ranks that may still train: only an observer reaches them."""
-    known = hosts.read_hosts(directory.path)
-    here = directory.members()
+    gone, here = hosts.gone_ranks(hosts.read_hosts(directory.path)), directory.members()
     left = [
         clean_line(member.host, 60)
         for rank, member in directory.far_members().items()
-        if rank not in here and hosts.may_train(member, known)
+        if rank not in here and hosts.may_train(member, gone)
     ]
     return dict(sorted(Counter(left).items()))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -188,12 +189,15 @@ def forget(run: Path) -> None:
         write_far(run, FarRanks())
 
 
-def may_train(member: Member, known: tuple[HostFrame, ...]) -> bool:
-    """Say whether a rank on another host may still train, by its record and by what is known of the hosts."""
-    if member.ended is not None:
-        return False
-    # None of the hosts has a rank that was not reported to the observer yet.
-    return not any(member.rank in (each.ranks if each.state == "gone" else each.gone) for each in known)
+def may_train(member: Member, gone: Set[int]) -> bool:
+    """Say whether a rank on another host may still train, by its record and by the ranks that are `gone`."""
+    # One that was not reported to the observer yet is none of those.
+    return member.ended is None and member.rank not in gone
+
+
+def gone_ranks(known: Iterable[HostFrame]) -> frozenset[int]:
+    """Return the ranks on other hosts that are gone, by what is known of the hosts."""
+    return frozenset(rank for each in known for rank in (each.ranks if each.state == "gone" else each.gone))
 
 
 def _read(run: Path, name: str, kind: type[_Kind]) -> _Kind | None:

@@ -107,7 +107,7 @@ class Ranks:
     def departed(self) -> set[int]:
         """Return the ranks whose script has ended or whose process is gone."""
         self._look()
-        known, others = self._model.store.ranks, self._others.hosts()
+        known, gone = self._model.store.ranks, hosts.gone_ranks(self._others.hosts())
         if self._model.store.run.state in ENDED:
             return set(known)
         return {
@@ -115,7 +115,7 @@ class Ranks:
             for rank, each in known.items()
             if each.member is None
             or each.member.ended is not None
-            or not (hosts.may_train(each.member, others) if each.far else may_live(each.member.process))
+            or not (hosts.may_train(each.member, gone) if each.far else may_live(each.member.process))
         }
 
     def drop_departed(self) -> None:

@@ -102,7 +102,7 @@ class Frames:
         # Removed under our eyes, what the ranks say is all there is.
         with contextlib.suppress(RunDirError):
             self._model.look()
-            if is_watched or self._is_followed:
+            if is_watched or self.own_ranks is not None:
                 self._model.survey()
         self._model.store.advance(time.time())
         if now >= self._record_due:
