@@ -6,6 +6,7 @@ host_frames  the hosts of a run, found by their ranks
 frames      the run and its ranks at one moment, as the observer makes them
 commands    from onlookers and observers, DEALER -> ROUTER, one payload each
 answers     one `Reply` to each command, and the messages before it
+numbers     the numbers of a step, their means, and the names of those of a history
 latencies   the latency of collectives from `Step` records, alike in the agent and in the dashboard
 telemetry   from PUB sockets, `[topic, payload]`
 inspection  the place at which a rank stands, in detail
@@ -17,8 +18,8 @@ message     the base of all messages, the types of their numbers, the bounds on 
 refusals    why an action was not carried out
 incoming    the cleaning of decoded messages
 
-Each imports only entries below it in this list; `commands`, `answers` and `latencies` do not import each other, nor do
-`telemetry`, `inspection` and `diagnoses`.
+Each imports only entries below it in this list; `commands`, `answers`, `numbers` and `latencies` do not import each
+other, nor do `telemetry`, `inspection` and `diagnoses`.
 
 The messages need msgspec and the cleaning of text, and nothing else, so that any program can read and write them.
 A message that was read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.

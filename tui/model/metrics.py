@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ddptop.agent.record.history.numbers import CUSTOM, RECORDED, WIDTHS_S
+from ddptop.agent.wire.numbers import CUSTOM, RECORDED, WIDTHS_S
 from ddptop.tui.drawing import units
 
 __all__ = ["CUSTOM", "METRICS", "RECORDED", "WIDTHS_S", "Metric", "metric_named", "offered"]

@@ -21,8 +21,8 @@ from ddptop.agent import wire
 from ddptop.agent.client.history.first import ALL_RANKS, COLUMNS, first_question
 from ddptop.agent.client.history.stretches import MOST_CELLS, Stretch, stretch_of
 from ddptop.agent.record.history.columns import stride_of
-from ddptop.agent.record.history.numbers import WIDTHS_S, columns_for
 from ddptop.agent.record.history.series import Cells, Series, joined
+from ddptop.agent.wire.numbers import WIDTHS_S, columns_for
 
 EDGE_S: Final = 0.5
 """Seconds between two questions about the right edge."""

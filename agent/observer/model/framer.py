@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Set
+from dataclasses import fields
 from itertools import islice
 from operator import attrgetter, is_
 from typing import Final
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from ddptop.agent.observer.judge import standstill
 from ddptop.agent.observer.judge.crowding import placed
-from ddptop.agent.observer.model.ranks.group import WAIT
+from ddptop.agent.observer.model.ranks.group import WAIT, Totals
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
 from ddptop.agent.observer.model.ranks.recent import Means
 from ddptop.agent.observer.model.situation import Situation, Supervision
@@ -27,6 +28,7 @@ from ddptop.agent.wire.frames import ENDED, AllReduce, Calls, RankFrame, RunFram
 from ddptop.agent.wire.host_frames import NO_HOSTS, UNREPORTED, HostFrames
 from ddptop.agent.wire.hosts import HostFrame
 from ddptop.agent.wire.latencies import ALL_REDUCE
+from ddptop.agent.wire.numbers import AMOUNTS
 
 _MOVING: Final = frozenset({"running", "pausing"})
 """States in which steps are completed."""
@@ -40,7 +42,15 @@ _OF_BEAT: Final = tuple(
     if name in Beat.__struct_fields__ and name not in ("rank", "state", "activity", "step", "coordinates")
 )
 """Fields that a heartbeat and a frame have alike; these five are made of more than a heartbeat."""
+_OF_TOTALS: Final = tuple(
+    field.name
+    for field in fields(Totals)
+    if field.name in RunFrame.__struct_fields__ and field.name not in ("backend", "device", "refused")
+)
+"""The same of a group and its frame; of these three more is known than its ranks say."""
 _of_beat: Final = attrgetter(*_OF_BEAT)
+_NONE_IF_STILL: Final = dict.fromkeys((*(f"{amount}_per_s" for amount in AMOUNTS), "flops_per_s", "mfu"))
+"""What a rank does in a second, while it makes no steps."""
 AXES: Final = 8
 """Names of coordinates that are shown."""
 _NO_BEAT: Final = Beat(0, 0, "", "", 0, None, 0)
@@ -74,6 +84,8 @@ class Framer:
         moving = state in _MOVING and not stands
         cause, cause_rank = store.cause
         return RunFrame(
+            **{name: getattr(totals, name) for name in _OF_TOTALS},
+            **(totals.rates if moving else {}),
             run=run.run,
             state=state,
             program=clean(run.program, 200),
@@ -83,26 +95,10 @@ class Framer:
             device=run.device or totals.device,
             placement=self._placement(),
             injected=run.injected or None,
-            note=totals.note,
-            recorded_every=totals.recorded_every,
-            steps_are=totals.steps_are,
             started_at=run.created_at_ns / 1e9,
             ended_at=self._ended_at(state),
             held_since=self._held(state, beats),
-            step=step,
-            total_steps=total,
-            total_by=totals.total_by,
             eta_s=(total - step) * step_ms / 1e3 if moving and total and step is not None and step_ms else None,
-            step_ms=step_ms,
-            phases_ms=totals.phases_ms,
-            samples_per_s=totals.samples_per_s if moving else None,
-            tokens_per_s=totals.tokens_per_s if moving else None,
-            flops_per_s=totals.flops_per_s if moving else None,
-            mfu=totals.mfu if moving else None,
-            loss=totals.loss,
-            is_loss_unsure=totals.is_loss_unsure,
-            collective=totals.collective,
-            slowest=totals.slowest,
             pid=run.torchrun.pid if run.torchrun is not None else None,
             supervised=state not in ENDED and (live.supervised if live is not None else True),
             orphaned=live.orphaned if live is not None else False,
@@ -170,6 +166,8 @@ class Framer:
         stands = state in _STANDING or (may_stand and standstill.stands(age, means.step_ms))
         moving = state in _MOVING and not stands
         frame = model.frame or _own_frame(model, means, short=short)
+        if not moving:
+            frame = replace(frame, **_NONE_IF_STILL)
         return replace(
             frame,
             state=state,
@@ -183,10 +181,6 @@ class Framer:
             losses=() if short else frame.losses,
             allreduce_ms=AllReduce(*reduces, *exchange),
             collective_ms=Calls(kind, *(reduces if kind == ALL_REDUCE else model.latencies_ms(kind))),
-            samples_per_s=means.samples_per_s if moving else None,
-            tokens_per_s=means.tokens_per_s if moving else None,
-            flops_per_s=frame.flops_per_s if moving else None,
-            mfu=frame.mfu if moving else None,
             log=self._log_of(model, is_elsewhere=is_elsewhere),
             far=model.far,
             unkept=member is not None and member.log is None,
@@ -241,6 +235,7 @@ def _own_frame(model: RankModel, means: Means, *, short: bool) -> RankFrame:
     flops_per_s = rate_of(beat.flops, None if means.step_ms is None else means.step_ms * 1e6)
     return RankFrame(
         **dict(zip(_OF_BEAT, _of_beat(beat))),  # noqa: B905
+        **means.others,
         rank=model.rank,
         state="",
         activity="",

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final
 
 from ddptop.agent.wire import Step, Summary
 from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of, percentiles
+from ddptop.agent.wire.numbers import AMOUNTS, SPAN_FIELDS
 
 LATENCIES: Final = 512
 """Recent collectives of a kind over which the latencies of a summary are computed."""
 
 METRICS: Final = 64
 """Names of metrics in a summary at most; further ones are left out."""
+
+_spans: Final = attrgetter(*SPAN_FIELDS)
+_amounts: Final = attrgetter(*AMOUNTS)
 
 
 class Digest:
@@ -51,21 +56,20 @@ class Digest:
         p50, p99 = percentiles(self._latencies[ALL_REDUCE]) or (None, None)
         most = max(self._took, key=self._took.__getitem__)
         dominant_p50, dominant_p99 = percentiles(self._latencies[most]) or (None, None)
-        samples = [step.samples for step in steps if step.samples is not None]
-        tokens = [step.tokens for step in steps if step.tokens is not None]
         count = len(steps) + sum(step.counted for step in steps)
         recorded_ns = sum(step.wall_ns for step in steps)
         wall_ns = recorded_ns + sum(step.counted_ns for step in steps)
 
-        def mean(values: Iterable[int]) -> int:
-            """Return the mean of a phase over all steps: the same part of those that were only counted."""
-            total = sum(values)
+        def span(values: Sequence[int | None]) -> int | None:
+            """Return the mean of a span over all steps: the same part of those that were only counted."""
+            known = [value for value in values if value is not None]
+            if len(known) < len(values):
+                return None
+            total = sum(known)
             return total // count if count == len(steps) else total * wall_ns // max(1, recorded_ns) // count
 
-        def known_mean(values: Sequence[int | None]) -> int | None:
-            known = [value for value in values if value is not None]
-            return mean(known) if len(known) == len(values) else None
-
+        means: dict[str, Any] = dict(zip(SPAN_FIELDS, map(span, zip(*map(_spans, steps), strict=True)), strict=True))
+        means |= zip(AMOUNTS, map(_amount, zip(*map(_amounts, steps), strict=True)), strict=True)
         return Summary(
             rank=self._rank,
             number=self._number,
@@ -74,22 +78,18 @@ class Digest:
             seq=last.seq,
             steps=count,
             wall_ns=wall_ns // count,
-            data_ns=known_mean([step.data_ns for step in steps]),
-            forward_ns=known_mean([step.forward_ns for step in steps]),
-            backward_ns=known_mean([step.backward_ns for step in steps]),
-            optimizer_ns=known_mean([step.optimizer_ns for step in steps]),
-            wait_ns=known_mean([step.wait_ns for step in steps]),
-            other_ns=mean(step.other_ns for step in steps),
             loss=self._loss,
-            samples=sum(samples) / len(samples) if samples else None,
-            starved_ns=known_mean([step.starved_ns for step in steps]),
             p50_ns=p50,
             p99_ns=p99,
             metrics=dict(self._metrics),
             generation=self.generation,
-            copy_ns=known_mean([step.copy_ns for step in steps]),
             dominant=KINDS.index(most),
             dominant_p50_ns=dominant_p50,
             dominant_p99_ns=dominant_p99,
-            tokens=sum(tokens) / len(tokens) if tokens else None,
+            **means,
         )
+
+
+def _amount(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

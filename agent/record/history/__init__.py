@@ -1,6 +1,5 @@
 """The history of a run: the numbers of every rank, over the steps and over time, in tables of the run's file.
 
-numbers   the names of the numbers
 rows      what ranks tell, until it is written
 series    numbers in buckets, which are folded into wider ones
 packing   buckets as bytes

@@ -12,9 +12,9 @@ import numpy as np
 
 from ddptop.agent import wire
 from ddptop.agent.record.history.columns import Columns, fold, parts_of_steps, parts_of_time, stride_of
-from ddptop.agent.record.history.numbers import OVER_TIME, WIDTHS_S, columns_for
 from ddptop.agent.record.history.stored import Stored
 from ddptop.agent.run.files.database import DAMAGE, is_locked
+from ddptop.agent.wire.numbers import OVER_TIME, WIDTHS_S, columns_for
 
 MOST_CELLS: Final = 1 << 19
 """Columns of all ranks together in one answer: 512 columns of 1,024 ranks, 10 MB."""

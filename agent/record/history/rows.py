@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from ddptop.agent import wire
-from ddptop.agent.record.history.numbers import CUSTOM, MOST_COLUMNS, MOST_NAMES, RECORDED
 from ddptop.agent.record.history.series import Buckets, Floats, Whole
+from ddptop.agent.wire.numbers import CUSTOM, MOST_COLUMNS, MOST_NAMES, NUMBERS, OVER_TIME, RECORDED
 
 FORM: Final = 1
 """Number of the form of `Progress` and of the table of buckets; another one is not read."""
@@ -91,7 +91,15 @@ class Rows:
             if step.seq > newest:
                 newest = step.seq
                 wall_ns = max(0, step.wall_ns + step.counted_ns)
-                self._add(rank, step.step, step.end_at_ns, wall_ns, 1, _of_step(step), step.metrics)
+                self._add(
+                    rank,
+                    step.step,
+                    step.end_at_ns,
+                    wall_ns,
+                    1,
+                    [number.of_step(step) for number in NUMBERS],
+                    step.metrics,
+                )
         self.progress.seqs[rank] = newest
 
     def summary(self, told: wire.Summary) -> None:
@@ -101,7 +109,15 @@ class Rows:
         if told.seq > self.progress.seqs.get(told.rank, -1):
             self.progress.seqs[told.rank] = told.seq
             wall_ns = max(0, told.wall_ns * told.steps)
-            self._add(told.rank, told.step, told.end_at_ns, wall_ns, told.steps, _of_summary(told), told.metrics)
+            self._add(
+                told.rank,
+                told.step,
+                told.end_at_ns,
+                wall_ns,
+                told.steps,
+                [number.of_summary(told) for number in NUMBERS],
+                told.metrics,
+            )
 
     def memory(self, rank: int, at_ns: int, memory_bytes: int | None) -> None:
         """Take in a reading; it counts for the steps from here on."""
@@ -130,7 +146,7 @@ class Rows:
         return generation == progress.generation
 
     def _add(
-        self, rank: int, step: int, end_ns: int, took_ns: int, steps: int, numbers: tuple[float, ...],
+        self, rank: int, step: int, end_ns: int, took_ns: int, steps: int, numbers: Sequence[float],
         given: Mapping[str, float],
     ) -> None:  # fmt: skip
         progress = self.progress
@@ -146,7 +162,9 @@ class Rows:
             progress.first.setdefault(rank, number)
             for name, value in given.items():
                 if name in progress.names or self._has_room_for(name):
-                    self._given.append((len(self._waiting) // _WIDTH, CUSTOM + name, _finite(value)))
+                    self._given.append(
+                        (len(self._waiting) // _WIDTH, CUSTOM + name, value if value == value else math.inf)
+                    )
         mfu = self._least_ms[rank] / numbers[_STEP] if numbers[_STEP] > 0 else math.nan
         second = end_ns // 10**9 if 0 < end_ns < _LAST_NS and steps > 0 else -1
         since = -(-(end_ns - took_ns) // 10**9)
@@ -208,9 +226,11 @@ class Rows:
 
 def _by_time(table: Floats) -> Buckets:
     of = {name: table[:, _BEFORE + index] for index, name in enumerate(RECORDED)}
-    names = "step", "wait", "data", "forward", "backward", "optimizer", "other", "loss"
-    values = np.stack([of["step"] - of["wait"], table[:, 6], *(of[name] for name in names)], axis=1)
-    return _over_seconds(("own", "number", *names), table[:, 0], table[:, 3], table[:, 4], table[:, 5], values)
+    of |= {"own": of["step"] - of["wait"], "number": table[:, 6]}
+    # The memory has readings of its own.
+    names = tuple(name for name in OVER_TIME if name != "memory")
+    values = np.stack([of[name] for name in names], axis=1)
+    return _over_seconds(names, table[:, 0], table[:, 3], table[:, 4], table[:, 5], values)
 
 
 def _over_seconds(
@@ -236,48 +256,3 @@ def _cells(values: Floats, weight: np.ndarray) -> np.ndarray:
     cells[:, :3] = np.where(np.abs(values) > _LARGEST, np.inf, values).T[:, None]
     cells[:, 3] = np.where(np.isnan(values), 0.0, weight[:, None]).T
     return cells
-
-
-def _of_step(step: wire.Step) -> tuple[float, ...]:
-    """Return a record's numbers in the order of `RECORDED`, without MFU and memory."""
-    calls = [
-        call.duration_ns
-        for call in step.collectives
-        if call.duration_ns is not None and call.op.startswith("all_reduce")
-    ]
-    return (
-        math.nan if step.loss is None else _finite(step.loss),
-        step.wall_ns / 1e6,
-        *_spans(step),
-        # A history has no number for copies.
-        (step.other_ns + (step.copy_ns or 0)) / 1e6,
-        statistics.median(calls) / 1e6 if calls else math.nan,
-        math.nan if step.samples is None or not step.wall_ns else step.samples / step.wall_ns * 1e9,
-        math.nan if step.tokens is None or not step.wall_ns else step.tokens / step.wall_ns * 1e9,
-        math.nan if step.lr is None else _finite(step.lr),
-    )
-
-
-def _of_summary(told: wire.Summary) -> tuple[float, ...]:
-    """Return a summary's numbers in the order of `RECORDED`, without MFU and memory."""
-    return (
-        math.nan if told.loss is None else _finite(told.loss),
-        told.wall_ns / 1e6,
-        *_spans(told),
-        (told.other_ns + (told.copy_ns or 0)) / 1e6,
-        math.nan if told.p50_ns is None else told.p50_ns / 1e6,
-        math.nan if told.samples is None or not told.wall_ns else told.samples / told.wall_ns * 1e9,
-        math.nan if told.tokens is None or not told.wall_ns else told.tokens / told.wall_ns * 1e9,
-        math.nan,
-    )
-
-
-def _spans(told: wire.Step | wire.Summary) -> list[float]:
-    """Return the phases of `RECORDED` but `other`, in ms; NaN where one is not known."""
-    spans = told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns, told.wait_ns
-    return [math.nan if span is None else span / 1e6 for span in spans]
-
-
-def _finite(value: float) -> float:
-    # NaN says "not known" in the arrays; a value that is NaN is known, and not finite.
-    return math.inf if value != value else value

@@ -17,11 +17,11 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from ddptop.agent.record.history.numbers import CUSTOM, MOST_NAMES, RECORDED, columns_for
 from ddptop.agent.record.history.packing import INDEX, packed, unpacked_cells
 from ddptop.agent.record.history.rows import FORM, Progress, Rows
 from ddptop.agent.record.history.series import Buckets, Floats, Series, Whole, together
 from ddptop.agent.wire.incoming import clean_name
+from ddptop.agent.wire.numbers import CUSTOM, MOST_NAMES, RECORDED, columns_for
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS

@@ -13,9 +13,9 @@ from ddptop.agent.client.history.asked import EDGE_S, Asked
 from ddptop.agent.client.history.history import History
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.record.history.answers import answer
-from ddptop.agent.record.history.numbers import WIDTHS_S
 from ddptop.agent.record.history.series import Floats, Series, Whole
 from ddptop.agent.record.history.stored import Writer
+from ddptop.agent.wire.numbers import WIDTHS_S
 
 
 class Kept:

@@ -6,18 +6,21 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES, Beat
 from ddptop.agent.wire.latencies import KINDS
 from ddptop.agent.wire.mesh import replica_of
+from ddptop.agent.wire.numbers import AMOUNTS
 
 _Times = tuple[float | None, ...]
 """Of one rank, in ms: a step, and the phases of it in the order of `PHASES`."""
 WAIT = 1 + PHASES.index("wait")
 """Where the waiting for others stands among the times of a rank."""
 _TOLD = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES))
+_amounts = attrgetter(*AMOUNTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,8 @@ class Totals:
     total_by: str | None
     step_ms: float | None
     phases_ms: dict[str, float] | None
-    samples_per_s: float | None
-    tokens_per_s: float | None
-    flops_per_s: float | None
-    mfu: float | None
+    rates: Mapping[str, Any]
+    """What is done in a second, by the names of its fields in a `RunFrame`; not while the group stands."""
     loss: float | None
     is_loss_unsure: bool
     collective: str
@@ -52,7 +53,7 @@ class Totals:
 def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     """Return the numbers of the group that these ranks are; see `settings.Thresholds` for the factor."""
     beats = [model.beat for model in models if model.beat is not None]
-    times, samples, tokens = _measured(models)
+    times, amounts = _measured(models)
     work = [(model.beat, times[model.rank][0]) for model in models if model.rank in times]
     total = max((beat for beat in beats if beat.total_steps), key=lambda beat: beat.total_steps or 0, default=None)
     losses = [model.loss for model in models if model.loss is not None]
@@ -63,10 +64,11 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         total_by=None if total is None else total.total_by,
         step_ms=max((each[0] for each in times.values() if each[0] is not None), default=None),
         phases_ms=_mean_phases(times.values()),
-        samples_per_s=sum(samples.values()) if samples else None,
-        tokens_per_s=sum(tokens.values()) if tokens else None,
-        flops_per_s=_flops_per_s(work),
-        mfu=_mfu(work),
+        rates={
+            **{f"{amount}_per_s": sum(each.values()) if each else None for amount, each in amounts.items()},
+            "flops_per_s": _flops_per_s(work),
+            "mfu": _mfu(work),
+        },
         loss=sum(losses) / len(losses) if losses else None,
         is_loss_unsure=any(beat.is_loss_unsure for beat in beats),
         collective=max(KINDS, key=dominant.count),
@@ -88,34 +90,31 @@ def step_of(models: Iterable[RankModel]) -> int | None:
     return min(known) if known and len(known) == len(steps) else None
 
 
-def _measured(
-    models: Collection[RankModel],
-) -> tuple[dict[int, _Times], dict[object, float], dict[object, float]]:
-    """Return the times of each rank that has any, and the samples and the tokens a second where they are known.
+def _measured(models: Collection[RankModel]) -> tuple[dict[int, _Times], dict[str, dict[object, float]]]:
+    """Return the times of each rank that has any, and of each of `AMOUNTS` so much a second where it is known.
 
     Samples on which several ranks work together count once: rates are by replica.
     """
     times: dict[int, _Times] = {}
-    samples: dict[object, float] = {}
-    tokens: dict[object, float] = {}
+    amounts: dict[str, dict[object, float]] = {amount: {} for amount in AMOUNTS}
     for model in models:
         told = model.told
         if model.brief and told is not None:
             # Most ranks of a large group are never drawn: their own means need not be worked out.
             times[model.rank] = tuple([None if span is None else span / 1e6 for span in _TOLD(told)])
-            rates = rate_of(told.samples, told.wall_ns), rate_of(told.tokens, told.wall_ns)
+            rates = [rate_of(amount, told.wall_ns) for amount in _amounts(told)]
         else:
             means = model.means
-            rates = means.samples_per_s, means.tokens_per_s
+            rates = [means.others.get(f"{amount}_per_s") for amount in AMOUNTS]
             if means.step_ms is not None and means.phases_ms is not None:
                 times[model.rank] = (means.step_ms, *map(means.phases_ms.get, PHASES))
-        if rates == (None, None):
+        if rates.count(None) == len(rates):
             continue
         replica = replica_of(model.rank, None if model.beat is None else model.beat.coordinates)
-        for rate, of_all in zip(rates, (samples, tokens), strict=True):
+        for rate, of_all in zip(rates, amounts.values(), strict=True):
             if rate is not None:
                 of_all[replica] = max(rate, of_all.get(replica, 0.0))
-    return times, samples, tokens
+    return times, amounts
 
 
 def _flops_per_s(work: Iterable[tuple[Beat | None, float | None]]) -> float | None:

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from ddptop.agent.observer.judge.standstill import is_stalled
-from ddptop.agent.observer.model.ranks.recent import Latencies, Means, RecentSteps
+from ddptop.agent.observer.model.ranks.recent import OTHERS, SPANS, Latencies, Means, RecentSteps, means_of
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.text import clean, plural
-from ddptop.agent.wire import HELD, PHASES, Beat, Hello, RankFrame, Step, Summary
+from ddptop.agent.wire import HELD, Beat, Hello, RankFrame, Step, Summary
 from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of
+from ddptop.agent.wire.numbers import AMOUNTS
 
 DEFAULT = Thresholds()
 LOSSES = 240
@@ -24,7 +25,7 @@ METRICS = 64
 """Names a script may log before further ones are left out."""
 _USUAL = frozenset({"running", "sleeping", "disk-sleep", "idle"})
 """Statuses of a process that may train."""
-_SPANS = attrgetter(*(f"{phase}_ns" for phase in PHASES))
+_spans = attrgetter(*(f"{span}_ns" for span in SPANS))
 DENIED_NS = 2_000_000_000
 """So much later than the end of its script a rank must say that it goes on, to be believed."""
 
@@ -369,16 +370,14 @@ class RankModel:
 
 
 def _of_frame(frame: RankFrame) -> Means:
-    return Means(frame.step_ms, frame.phases_ms, frame.device_ms, frame.samples_per_s, frame.tokens_per_s)
+    return Means(frame.step_ms, frame.phases_ms, frame.device_ms, {name: getattr(frame, name) for name in OTHERS})
 
 
 def _of_summary(told: Summary) -> Means:
-    return Means(
-        step_ms=told.wall_ns / 1e6,
-        phases_ms={phase: span / 1e6 for phase, span in zip(PHASES, _SPANS(told), strict=True) if span is not None},
-        device_ms=None,
-        samples_per_s=rate_of(told.samples, told.wall_ns),
-        tokens_per_s=rate_of(told.tokens, told.wall_ns),
+    return means_of(
+        told.wall_ns / 1e6,
+        {name: span / 1e6 for name, span in zip(SPANS, _spans(told), strict=True) if span is not None},
+        {name: rate_of(getattr(told, name), told.wall_ns) for name in AMOUNTS},
     )
 
 

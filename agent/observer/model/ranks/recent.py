@@ -13,8 +13,10 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
-from ddptop.agent.wire import DEVICE_PHASES, PHASES, Step
+from ddptop.agent.wire import DEVICE_PHASES, PHASES, Step, numbers
+from ddptop.agent.wire.frames import RankFrame
 from ddptop.agent.wire.latencies import percentiles_of_ordered
+from ddptop.agent.wire.numbers import AMOUNTS
 
 HELD: Final = 512
 """Steps, and latencies, of which the newest are held."""
@@ -22,13 +24,14 @@ WINDOW_NS: Final = 2_000_000_000
 """Step time and phases are means over this much training, at least over one step."""
 _ON_DEVICE: Final = (len(DEVICE_PHASES) - 1, len(DEVICE_PHASES))
 """How many phases a record tells of the device."""
+SPANS: Final = (*PHASES, *(span for span in numbers.SPANS if f"{span}_ms" in RankFrame.__struct_fields__))
+"""The phases, and the other times of a step that a frame has."""
+OTHERS: Final = (*(f"{span}_ms" for span in SPANS[len(PHASES) :]), *(f"{amount}_per_s" for amount in AMOUNTS))
+"""The fields of a frame that have the means of these and of `AMOUNTS`."""
 _NUMBERS: Final = attrgetter(
-    "wall_ns", "counted", "counted_ns", *(f"{phase}_ns" for phase in PHASES), "samples", "tokens", "device_ns"
+    "wall_ns", "counted", "counted_ns", *(f"{span}_ns" for span in SPANS), *AMOUNTS, "device_ns"
 )
-_SPANS: Final = slice(3, 3 + len(PHASES))
-"""Where the phases are among the numbers of a step."""
-_SAMPLES: Final = 3 + len(PHASES)
-_DEVICE: Final = _SAMPLES + 2
+_DEVICE: Final = 3 + len(SPANS) + len(AMOUNTS)
 """Where the phases on the device are, which are not added up."""
 
 
@@ -39,8 +42,19 @@ class Means:
     step_ms: float | None
     phases_ms: dict[str, float] | None
     device_ms: dict[str, float] | None
-    samples_per_s: float | None
-    tokens_per_s: float | None
+    others: dict[str, Any]
+    """Those of `OTHERS`."""
+
+
+def means_of(
+    step_ms: float,
+    spans_ms: dict[str, float],
+    rates: dict[str, float | None],
+    device_ms: dict[str, float] | None = None,
+) -> Means:
+    """Return means of `SPANS` and `AMOUNTS`, of which the phases go into one field."""
+    others = {f"{span}_ms": spans_ms.pop(span, None) for span in SPANS[len(PHASES) :]}
+    return Means(step_ms, spans_ms, device_ms, {**others, **{f"{name}_per_s": rate for name, rate in rates.items()}})
 
 
 class RecentSteps:
@@ -81,23 +95,22 @@ class RecentSteps:
         self._advance()
         steps = len(self._window)
         if not steps:
-            return Means(None, None, None, None, None)
-        recorded, counted, counted_ns, *spans, samples, tokens = self._sums
-        unknown = self._unknown
+            return Means(None, None, None, {})
+        recorded, counted, counted_ns, *sums = self._sums
+        gaps = self._unknown[3:]
         total, all_steps = recorded + counted_ns, steps + counted
         # Steps that were only counted have the same phases, in the time that they took.
         more = total / recorded / all_steps if recorded and all_steps > steps else 1 / steps
-        return Means(
-            step_ms=total / all_steps / 1e6,
-            phases_ms={
-                phase: span * more / 1e6
-                for phase, span, gaps in zip(PHASES, spans, unknown[_SPANS], strict=True)
-                # A phase that was not observed in every step is left out.
-                if not gaps
+        per_s = all_steps / steps / total * 1e9 if total else 0.0
+        return means_of(
+            total / all_steps / 1e6,
+            # A phase that was not observed in every step is left out.
+            {span: each * more / 1e6 for span, each, none in zip(SPANS, sums, gaps, strict=False) if not none},
+            {
+                amount: each * per_s if none < steps and total else None
+                for amount, each, none in zip(AMOUNTS, sums[len(SPANS) :], gaps[len(SPANS) :], strict=False)
             },
-            device_ms=_device([step[_DEVICE] for step in self._window]) if unknown[_DEVICE] < steps else None,
-            samples_per_s=samples / steps * all_steps / total * 1e9 if unknown[_SAMPLES] < steps and total else None,
-            tokens_per_s=tokens / steps * all_steps / total * 1e9 if unknown[_SAMPLES + 1] < steps and total else None,
+            _device([step[_DEVICE] for step in self._window]) if gaps[-1] < steps else None,
         )
 
     def _advance(self) -> None:

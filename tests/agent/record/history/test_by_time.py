@@ -11,8 +11,8 @@ import pytest
 from support.values.histories import Kept
 from support.values.steps import BASE, SECOND, step
 
-from ddptop.agent.record.history.numbers import MOST_COLUMNS, columns_for
 from ddptop.agent.wire import EACH_RECORD, Step, Summary
+from ddptop.agent.wire.numbers import MOST_COLUMNS, columns_for
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 
 
