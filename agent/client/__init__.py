@@ -2,6 +2,7 @@
 
 watch         a run, alive or ended, as frames
 frame         all that is known of a run at one moment
+recorded      the same by the record of the run alone
 subscription  the frames that an observer publishes, and questions to it
 look          one look at some runs
 other_users   the runs of other users, for root

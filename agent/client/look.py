@@ -12,21 +12,17 @@ from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.watch import Link
 from ddptop.agent.record import retention
 from ddptop.agent.run import rundir
-from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.wire.frames import ENDED
 
 PATIENCE_S = 2.0
 """How long a live rank is given to be heard: twice the period of its heartbeat."""
 LONGER_S = 5.0
 """The same at most, for a rank of which there is no other sign: until it is known to be silent."""
-SURE_S = 0.3
-"""From the moment on at which a rank is silent."""
 
 
 def frames(
     directories: Sequence[rundir.RunDir],
     who: str,
-    thresholds: Thresholds,
     *,
     onlooker: bool = False,
     measured: bool = True,
@@ -38,12 +34,12 @@ def frames(
     links = []
     for directory in directories:
         try:
-            links.append(Link(directory, who, thresholds, onlooker=onlooker or directory.owner != os.getuid()))
+            links.append(Link(directory, who, onlooker=onlooker or directory.owner != os.getuid()))
         except rundir.RunDirError:
             # Removed, or damaged, since it was listed.
             continue
     try:
-        found = heard(links, thresholds.silent_s)
+        found = heard(links)
         if not measured:
             return found
         return [
@@ -55,7 +51,7 @@ def frames(
             link.close()
 
 
-def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> list[Frame]:
+def heard(links: Sequence[Link]) -> list[Frame]:
     """Poll until all is known of every run, or has had time enough, and return the frames of then.
 
     The observer of a run sends at once what it knows of all ranks, also of those that are silent. Only where it is gone
@@ -68,10 +64,7 @@ def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> lis
         waited = time.monotonic() - began
         if waited > PATIENCE_S or all(link.complete for link in links):
             frames = [_frame_now(link) for link in links]
-            # The state of a run may follow from what its frame is made of.
-            if all(link.complete for link in links) or waited > min(silent_s + SURE_S, LONGER_S):
-                return frames
-            if not any(map(_is_doubtful, frames)):
+            if waited > LONGER_S or not any(map(_is_doubtful, frames)):
                 return frames
         time.sleep(0.005)
 

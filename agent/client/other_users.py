@@ -28,7 +28,6 @@ from msgspec.structs import replace
 
 from ddptop.agent.client import look
 from ddptop.agent.client.frame import Frame, whole
-from ddptop.agent.client.settings import Thresholds
 from ddptop.agent.run import base, rundir
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire.frames import LONGEST, RunFrame
@@ -77,18 +76,17 @@ class _Child:
     problem: str = ""
 
 
-def frames(who: str, thresholds: Thresholds) -> tuple[list[Frame], list[str]]:
+def frames(who: str) -> tuple[list[Frame], list[str]]:
     """Return a frame without ranks of each run, newest first, and a line for each user whose runs could not be read.
 
     Args:
         who: as for `look.frames`.
-        thresholds: as for `look.frames`.
     """
 
     def read(uid: int, folder: Path) -> list[Frame]:
         runs = rundir.runs_in(folder, uid)[:MOST_RUNS]
         pieces = (runs[first : first + _LINKS] for first in range(0, len(runs), _LINKS))
-        return [frame for piece in pieces for frame in look.frames(piece, who, thresholds, onlooker=True)]
+        return [frame for piece in pieces for frame in look.frames(piece, who, onlooker=True)]
 
     found: list[Frame] = []
     problems: list[str] = []

@@ -1,7 +1,7 @@
 """A run, alive or ended: the `Source` of the screens, of `status` and of the plain output.
 
-The frames of a live run come from its observer, those of one that has ended, or whose observer is gone, from its
-directory. Messages are taken in without waiting and for a bounded time, but for the one at hand.
+The frames of a live run come from its observer, those of one that has ended from its record. Messages are taken in
+without waiting and for a bounded time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,19 +17,22 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.agent.client import diagnoses, takeover
+from ddptop.agent import wire
+from ddptop.agent.client import diagnoses, recorded, takeover
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.frame import Frame, whole
+from ddptop.agent.client.recorded import Frames
 from ddptop.agent.client.stacks import RunInspector
 from ddptop.agent.client.subscription import Subscription
 from ddptop.agent.control.hearing import OBSERVED_S, Hearing
 from ddptop.agent.end import survey
-from ddptop.agent.observer.model.run_model import LOOK_S, RunModel
+from ddptop.agent.end.survey import Survey
+from ddptop.agent.record import recording
 from ddptop.agent.run import rundir, states
+from ddptop.agent.run.files.database import Locked
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, RunDir, RunDirError
-from ddptop.agent.run.switches.thresholds import Thresholds
-from ddptop.agent.wire import HostFrame, RankFrame, RunFrame
+from ddptop.agent.wire import HostFrame, RankFrame
 from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
 from ddptop.agent.wire.refusals import Refused
@@ -40,17 +43,22 @@ if TYPE_CHECKING:
     from ddptop.agent.wire.diagnoses.kept import Kept
     from ddptop.agent.wire.report import Report
 
-DEFAULT = Thresholds()
 DRAIN_S: Final = 0.016
 """How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
 LONG_POLL_S: Final = 0.9 * DRAIN_S
 """Where a `poll` took longer, it may have stopped at its limit, and more messages may be there."""
 CATCH_UP_S = 0.03
-"""Seconds of a `poll` in which the recording is read: the frame is not complete before."""
+"""Seconds of a `poll` in which the steps of an ended run are read."""
+LOOK_S: Final = 0.25
+"""Seconds between two looks at the record of the run."""
+MEET_S: Final = 1.0
+"""Seconds between two looks whether the run has an observer, while none is heard."""
 START_S = 10.0
 """Seconds that the observer of a run may take to come, before it is missed."""
 GREETING_S = 0.5
-"""Seconds that an observer may take for its first frame, before the directory is read."""
+"""Seconds that an observer may take for its first frame, before somebody looks whether there is one."""
+RECENT_RECORDS: Final = 8192
+"""Messages with steps that are read of an ended run."""
 
 
 class Link:
@@ -60,7 +68,6 @@ class Link:
         self,
         directory: RunDir,
         who: str,
-        thresholds: Thresholds = DEFAULT,
         *,
         onlooker: bool = False,
         looks_back: bool = False,
@@ -72,7 +79,6 @@ class Link:
         `looks_back` holds more of the history than a frame of now needs. The `clock` bounds each `poll`.
         """
         self._clock = clock
-        self._thresholds = thresholds
         self._looks_back = looks_back
         self._who = who
         self._onlooker = onlooker
@@ -96,41 +102,33 @@ class Link:
         """When their folder was changed last, as far as they are known."""
         self._stamp: tuple[int, int] | None = None
         """File and time of the record when it was seen to be that of this run."""
-        self._look_due = 0.0
+        self._look_due = self._meet_due = 0.0
         self._opened_at = self._clock()
         self._framed = False
         """True once somebody has seen the run."""
-        self._told: tuple[tuple[HostFrame, ...], HostFrames] = ((), NO_HOSTS)
+        self._hosts: tuple[tuple[HostFrame, ...], HostFrames] = ((), NO_HOSTS)
         self._now = time.time()
         self.history = _history(self._run.world) if self._looks_back else None
         """Where somebody looks back."""
-        self._observed: Subscription | None = None
-        self.model: RunModel | None = None
-        """The state by its directory, where no observer says it."""
+        self._recorded: Frames | None = None
+        """Those of the record, where no observer is heard."""
+        self._found: Survey | None = None
+        """The run by its processes, likewise."""
+        self._shown: Frames | None = None
+        """Those that were shown last."""
+        self.settled = False
+        """True once the last frames of a run that has ended are shown."""
+        self._steps: Iterator[wire.Telemetry] | None = None
+        """The steps that are still to be read of one that has ended."""
         # One that has looked after the run for a while answers at once.
         starting = self._run.observer is None or self._run.state == "starting"
         self._patience_s = START_S if starting else OBSERVED_S
-        self._hearing = Hearing(self._thresholds.silent_s)
-        if self._has_ended:
-            self._ask_directory()
-        else:
+        self._hearing = Hearing(OBSERVED_S)
+        self._observed: Subscription | None = None
+        self._refused = 0
+        """Messages that could not be read of an observer that has gone."""
+        if not self._has_ended:
             self._observed = Subscription(directory, self._run.world, self.history, self._is_same, self._clock)
-            self.model = self._new_model(None)
-
-    def _new_model(self, database: Path | None) -> RunModel:
-        return RunModel(self.directory, self._run, self._thresholds, database, self._clock)
-
-    def _ask_directory(self) -> None:
-        """Have the directory say all that is known of the run."""
-        database = self._database()
-        self.model = self._new_model(database)
-        if self._has_ended and self.history is not None:
-            if database is not None:
-                from ddptop.agent.record.history import answers
-
-                self.history.asked.end(partial(answers.from_file, database, self._run.world))
-            else:
-                self.history.asked.end()
 
     def report(self) -> Report:
         """Return the report on the run; see `Source.report`."""
@@ -163,32 +161,19 @@ class Link:
     @property
     def _is_heard(self) -> bool:
         """True while an observer sends frames of the run, and has sent all of it."""
-        if self._observed is None or self._has_ended or not self._observed.is_whole:
+        if self._observed is None or not self._observed.is_whole:
             return False
         return self._hearing.missed_s(time.time()) is None
 
     @property
-    def settled(self) -> bool:
-        """True once the recording has been read of which the present frame is made."""
-        return self.model is None or self.model.is_recalled
-
-    @property
     def complete(self) -> bool:
-        """True once a frame has all that there is: from the observer of the run, else from its directory."""
+        """True once a frame has all that there is: from the observer of the run, or where none will say more."""
+        if self._has_ended:
+            return self.settled
         if self._is_heard:
             return True
-        return self.model is not None and self.model.is_surveyed and self.settled and self._is_unheard
-
-    @property
-    def _is_unheard(self) -> bool:
-        """True where the directory has to say what there is: nobody else does, or will in a moment."""
-        if self._has_ended or self._observed is None or self._observed.problem:
-            return True
-        if self.model is not None and self.model.store.liveness is not None:
-            live = self.model.store.liveness
-            if not live.supervised and self._run.observer is not None:
-                return True
-        return self._hearing.missed_s(time.time()) is not None
+        is_silent = self._observed is None or self._observed.problem or self._hearing.missed_s(time.time()) is not None
+        return bool(is_silent) and self._found is not None and self._found.supervised
 
     def poll(self) -> None:
         """Take in what has arrived, for a bounded time; waits for no message."""
@@ -208,10 +193,10 @@ class Link:
         deadline = self._clock() + DRAIN_S
         if self._observed is not None:
             self._hear(self._observed, deadline)
-        if self.model is not None:
-            self._read(self.model, now)
-        if self._has_ended and self.history is not None and self.history.begun:
-            self.history.asked.ask_source()
+        if not self._has_ended and not self._is_heard:
+            self._see_to_observer(now)
+        if self._has_ended:
+            self._look_at_end()
 
     def _hear(self, observed: Subscription, deadline: float) -> None:
         """Take in what the observer says."""
@@ -219,34 +204,111 @@ class Link:
         if observed.drain(deadline):
             self._hearing.hear(time.time())
         if self._is_heard:
-            # Its frame is all that is known.
-            self.model = None
+            # Its frames are all that is known.
+            self._found = self._recorded = None
+        if observed.run is not None and observed.run.state in ENDED:
+            # The record says so, too.
+            self._look_due = 0.0
         observed.mend()
         observed.take_answers()
-        if not self._has_ended:
-            observed.ask_for_history()
+        observed.ask_for_history()
 
-    def _read(self, model: RunModel, now: float) -> None:
-        """Take in what the directory says."""
-        awaited = not self._is_unheard and now - self._opened_at < GREETING_S
-        try:
-            model.look()
-            if not awaited:
-                model.survey(self._meet)
-        except RunDirError:
-            # Removed under our eyes: the last frame stays.
+    def _see_to_observer(self, now: float) -> None:
+        """Find out whether the run has an observer, start one where it has none, and show the record meanwhile."""
+        is_awaited = now - self._opened_at < GREETING_S and self._observed is not None and not self._observed.problem
+        if is_awaited or now < self._meet_due:
             return
-        if not self._is_unheard:
+        self._meet_due = now + MEET_S
+        with contextlib.suppress(RunDirError):
+            # Removed under our eyes, the last frame stays.
+            self._found = found = self._meet(self.directory)
+            if found.ended and not found.supervised:
+                self._run = msgspec.structs.replace(
+                    found.run,
+                    state=found.state,
+                    exit_code=found.exit_code,
+                    cause=found.cause,
+                    cause_rank=found.cause_rank,
+                )
+        if self._recorded is None and self._hearing.at is None:
+            with contextlib.suppress(Locked):
+                self._recorded = self._read()
+            if self._recorded is not None and not self._has_ended:
+                # Until somebody is heard, its ranks are as they were then.
+                self._hearing.expect(self._recorded[0].at)
+
+    def _read(self) -> Frames | None:
+        """Return the frames that are recorded; None where there are none that can be read.
+
+        Raises:
+            Locked: another process holds the file.
+        """
+        if self._database is None:
+            return None
+        run, ranks = recording.read_frames(self._database, or_locked=True)
+        if run is None or run.world != self._run.world:
+            return None
+        return recorded.whole(run, ranks, self._by_record())
+
+    @property
+    def _heard(self) -> Frames | None:
+        """The newest frames of an observer."""
+        observed = self._observed
+        if observed is None or observed.run is None or not observed.is_whole:
+            return None
+        return observed.run, [observed.ranks[rank] for rank in range(self._run.world)]
+
+    def _by_record(self) -> Frames:
+        run = self._run if self._found is None else msgspec.structs.replace(self._run, state=self._found.state)
+        return recorded.of_record(run, self.directory.everyone(), self._now)
+
+    def _look_at_end(self) -> None:
+        """Show the last frames of the run, which has ended, and its steps."""
+        if not self.settled:
+            with contextlib.suppress(RunDirError, Locked):
+                self._end()
+        if self.history is None:
             return
-        if not model.is_recorded and (database := self._database()) is not None:
-            model.read(database)
-        for message in model.recall(self._clock() + CATCH_UP_S):
-            if self.history is not None:
-                self.history.hear(message)
-        if model.is_recalled and not self._has_ended and model.known_at is not None:
-            # Until somebody is heard, its ranks are as they were when they were recorded.
-            for hearing in (self._hearing, model.store.hearing):
-                hearing.expect(self._hearing.at or model.known_at)
+        until = self._clock() + CATCH_UP_S
+        for message in self._steps or ():
+            self.history.hear(message)
+            if self._clock() > until:
+                break
+        if self.history.begun:
+            self.history.asked.ask_source()
+
+    def _end(self) -> None:
+        """Take the last frames from the record, else those that were heard, and the end of the run by its record."""
+        heard, frames = self._heard, self._read()
+        if heard is not None and (frames is None or (frames[0].state not in ENDED and frames[0].at < heard[0].at)):
+            frames = heard
+        events: list[wire.Event] = []
+        if (frames is None or frames[0].state not in ENDED) and not self._onlooker:
+            # Its observer has not told of its end.
+            since = 0.0 if frames is None else frames[0].at
+            known = recording.events_of(self.directory.database, self._run)
+            events = [each for each in known if each.at_ns / 1e9 > since]
+        if frames is None and not self._onlooker:
+            events += recording.without_frames(self.directory.database)
+        frames = frames or self._by_record()
+        self._shown = recorded.concluded(frames, self._run, self.directory, events)
+        self.settled = True
+        if self._observed is not None:
+            self._refused += self._observed.refused
+            self._observed.close()
+            self._observed = None
+        if self.history is not None:
+            self._end_history(self.history)
+
+    def _end_history(self, history: History) -> None:
+        """Have the file answer what views look back at."""
+        if self._database is None:
+            history.asked.end()
+            return
+        from ddptop.agent.record.history import answers
+
+        history.asked.end(partial(answers.from_file, self._database, self._run.world))
+        self._steps = iter(recording.read_steps(self._database, RECENT_RECORDS))
 
     def _go_over(self, following: RunDir) -> None:
         self._next = self.control.restarted = None
@@ -264,8 +326,9 @@ class Link:
             self._observed.ask_for_history()
             self._observed.take_answers()
 
+    @property
     def _database(self) -> Path | None:
-        """Return the file of the record, None where it is not to be read: that may write beside it."""
+        """The file of the record; None where it is not to be read: that may write beside it."""
         file = self.directory.database
         return file if not self._onlooker and is_plain(file) else None
 
@@ -290,19 +353,14 @@ class Link:
             # An elastic launcher goes on with another number of ranks, for which nothing here was made.
             self._next = self.directory
             return
-        has_just_ended = run.state in ENDED and not self._has_ended
-        self._run = run
+        if run != self._run and (run.state in ENDED or not self._has_ended):
+            # On a full disk its end is known by its processes alone.
+            self._run, self.settled = run, False
         if states.has_other_hosts(run):
             self._know_members()
-        if has_just_ended:
-            # Its observer has said its last: what follows is in the record.
-            self._ask_directory()
-            return
         waited_s = self._clock() - self._opened_at
         if self._hearing.at is None and waited_s >= self._patience_s:
             self._hearing.expect(time.time() - waited_s)
-        if self.model is None and self._hearing.missed_s(time.time()) is not None:
-            self.model = self._new_model(self._database())
 
     def _know_members(self) -> None:
         with contextlib.suppress(OSError):
@@ -339,15 +397,13 @@ class Link:
     def advance(self, now: float) -> None:
         """Move on to this moment."""
         self._now = now
-        if self.model is not None:
-            self.model.store.advance(now)
 
     def frame(self) -> Frame:
         """Return the frame of the moment it has come to."""
         self._framed = True
-        run, ranks = self._frames()
-        if run.on_hosts != self._told[0]:
-            self._told = run.on_hosts, HostFrames(run.on_hosts)
+        run, ranks = self._shown = self._frames()
+        if run.on_hosts != self._hosts[0]:
+            self._hosts = run.on_hosts, HostFrames(run.on_hosts)
         if self._is_replaced:
             run = replace(run, state=self._run.state, cause=self._run.cause)
         if self.control.countdown:
@@ -355,18 +411,23 @@ class Link:
         silent_s = None if run.state in ENDED else self._hearing.missed_s(self._now)
         if states.has_other_hosts(self._run):
             ranks = [self._from_here(rank) for rank in ranks]
-        frame = whole(run, tuple(ranks), self._told[1], self.history, silent_s)
-        refused = 0 if self._observed is None else self._observed.refused
+        frame = whole(run, tuple(ranks), self._hosts[1], self.history, silent_s)
+        refused = self._refused + (0 if self._observed is None else self._observed.refused)
         return replace(frame, refused=frame.refused + refused) if refused else frame
 
-    def _frames(self) -> tuple[RunFrame, list[RankFrame]]:
-        """Return the frame of the run and those of its ranks by who knows them best."""
-        model, told = self.model, self._observed
-        knows = model is not None and model.is_recalled and model.is_recorded
-        if told is not None and told.run is not None and told.is_whole and not knows:
-            return _by(told.run, model), [told.ranks[rank] for rank in range(self._run.world)]
-        assert model is not None
-        return model.framer.frame(), list(model.framer.ranks())
+    def _frames(self) -> Frames:
+        """Return the newest frames that are known."""
+        if self._is_replaced:
+            # Nothing is read of the run that has its name.
+            return self._heard or self._shown or recorded.of_record(self._run, {}, self._now)
+        if self._shown is not None and self.settled:
+            return self._shown
+        frames = self._heard or self._recorded or self._by_record()
+        if self._has_ended:
+            return recorded.concluded(frames, self._run, self.directory)
+        if (found := self._found) is None:
+            return frames
+        return replace(frames[0], supervised=found.supervised, orphaned=found.orphaned), frames[1]
 
     def _from_here(self, rank: RankFrame) -> RankFrame:
         """Return a rank of a run on several hosts as it is seen from this one: its log may be here, or be copied here.
@@ -386,19 +447,6 @@ class Link:
             self._observed.close()
         if self._copies is not None:
             self._copies.close()
-
-
-def _by(run: RunFrame, model: RunModel | None) -> RunFrame:
-    """Return the last frame of an observer, with the present state by the run's record and its processes."""
-    if model is None:
-        return run
-    now, live = model.framer.frame(), model.store.liveness
-    if now.state in ENDED:
-        return replace(
-            run, state=now.state, cause=now.cause, cause_rank=now.cause_rank, exit_code=now.exit_code,
-            ended_at=now.ended_at, at=now.at,
-        )  # fmt: skip
-    return run if live is None else replace(run, supervised=live.supervised, orphaned=live.orphaned)
 
 
 def _copied_logs(directory: RunDir) -> CopiedLogs:

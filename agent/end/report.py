@@ -164,7 +164,7 @@ class _Mask:
 
 
 def _last_words(database: Path) -> tuple[dict[int, wire.Beat], dict[int, wire.Hello]]:
-    beats = {each.rank: each for each in recording.read_end(database) if isinstance(each, wire.Beat)}
+    beats = {each.rank: each for each in recording.read_beats(database) if isinstance(each, wire.Beat)}
     hellos = {each.rank: each for each in recording.read_ranks(database) if isinstance(each, wire.Hello)}
     return beats, hellos
 

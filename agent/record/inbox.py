@@ -37,9 +37,9 @@ class Begin:
 
 @dataclass(frozen=True)
 class Own:
-    """A message of the observer itself."""
+    """An event of the observer itself."""
 
-    message: wire.Event | wire.Verdicts
+    message: wire.Event
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Inbox:
             elif isinstance(item, LastFrames):
                 self._frames = [item]
                 return True
-            elif isinstance(item, Own) and isinstance(item.message, wire.Event):
+            elif isinstance(item, Own):
                 return self._put_event(item)
             elif isinstance(item, Asked) and len(self._items) >= MOST:
                 return False
@@ -160,8 +160,7 @@ class Inbox:
     def take(self, most: int) -> list[Item]:
         """Return the oldest items, of about `most` bytes; none where none wait."""
         with self._lock:
-            taken: list[Item] = [*self._latest.values(), *self._judged.values()]
-            taken += self._frames
+            taken: list[Item] = [*self._latest.values(), *self._judged.values(), *self._frames]
             self._latest, self._judged, self._frames = {}, {}, []
             size = 0
             while self._events and size < most:

@@ -139,9 +139,9 @@ class Recorder:
             self._wake.set()
         return taken
 
-    def add(self, message: wire.Event | wire.Verdicts) -> None:
-        """Record a message of the observer at once: the author of an action may read the record next."""
-        self.inbox.put(Own(message))
+    def add(self, event: wire.Event) -> None:
+        """Record an event of the observer at once: the author of an action may read the record next."""
+        self.inbox.put(Own(event))
         self._wake.set()
 
     def rename(self, before: wire.Event, after: wire.Event) -> None:
@@ -308,11 +308,9 @@ class Recorder:
                 return recording.frame_rows(item.run, item.ranks)
             case Asked():
                 raise ValueError("a question is answered after what has come before it was written")
-            case Own(wire.Event() as event):
-                # The event may come from another process: the observer's socket accepts `wire.Note`.
-                return self._event_rows(event, OBSERVER)
             case Own():
-                return [recording.row(item.message, wire.encode(item.message))]
+                # The event may come from another process: the observer's socket accepts `wire.Note`.
+                return self._event_rows(item.message, OBSERVER)
 
     @property
     def _numbers(self) -> Rows | None:

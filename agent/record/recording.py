@@ -93,6 +93,14 @@ def unreadable(database: Path) -> list[wire.Event]:
     return []
 
 
+def without_frames(database: Path) -> list[wire.Event]:
+    """Return an event that says of a recording that it has no last frames; none where it has, or cannot be read."""
+    if not os.path.lexists(database) or unreadable(database) or read_frames(database)[0] is not None:
+        return []
+    text = "the recording is of an older ddptop: how the ranks were at the end is not in it; `ddptop report` has more"
+    return [wire.Event(time.time_ns(), text, None, "warning")]
+
+
 def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdict]:
     """Return the recorded verdicts in order; none where the file has none.
 
@@ -108,17 +116,24 @@ def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdi
     return found
 
 
-def read_end(database: Path) -> Iterator[wire.Telemetry]:
-    """Yield the last `Beat` of each rank, and of a run that is over what was wrong with it then."""
+def read_beats(database: Path) -> Iterator[wire.Telemetry]:
+    """Yield the last `Beat` of each rank."""
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank")
-    yield from _read(database, "SELECT payload FROM latest WHERE kind = 'verdicts'")
 
 
-def read_frames(database: Path) -> tuple[wire.RunFrame | None, dict[int, wire.RankFrame]]:
-    """Return the frame of the run and those of its ranks that were recorded last, as far as they can be read."""
+def read_frames(database: Path, *, or_locked: bool = False) -> tuple[wire.RunFrame | None, dict[int, wire.RankFrame]]:
+    """Return the frame of the run and those of its ranks that were recorded last, as far as they can be read.
+
+    Those of another protocol are not read.
+
+    Raises:
+        Locked: another process holds the file; only with `or_locked`.
+    """
     run: wire.RunFrame | None = None
     ranks: dict[int, wire.RankFrame] = {}
-    for (payload,) in _rows(database, "SELECT payload FROM frames ORDER BY rank"):
+    same = "(SELECT user_version FROM pragma_user_version) = ?"
+    query = f"SELECT payload FROM frames WHERE {same} ORDER BY rank"
+    for (payload,) in _rows(database, query, wire.PROTOCOL, or_locked=or_locked):
         with contextlib.suppress(wire.Unreadable, TypeError):
             frame = wire.read_frame(payload)
             if isinstance(frame, wire.RunFrame):
@@ -224,9 +239,7 @@ def row(message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> Row:
             return INSERT_EVENT, (message.at_ns, payload)
         case wire.Hello():
             latest = "hello", message.rank, message.generation
-        case wire.Verdicts():
-            latest = "verdicts", _OBSERVER, 0
-        case wire.Summary() | wire.Checksums():
+        case wire.Verdicts() | wire.Summary() | wire.Checksums():
             raise ValueError(f"{type(message).__name__} is not recorded")
     return _INSERT_LATEST, (*latest, payload)
 
@@ -304,6 +317,7 @@ def open_file(database: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA user_version = {wire.PROTOCOL}")
         connection.executescript(_SCHEMA)
     except DAMAGE:
         connection.close()

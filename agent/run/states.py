@@ -7,6 +7,7 @@ ended rank does not come to life again, but for one whose own process denies the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
@@ -24,6 +25,8 @@ _ALL_COME_S: Final = 30.0
 """Seconds after the first rank of a job within which the others on its host come, where their number is not known."""
 _BUSY: Final = 50.0
 """Percent of a core from which on a process is called busy, whatever its status was at the moment of the look."""
+_SOURCE: Final = re.compile(r"\[/\S+\.(?:cc|cpp|cu|h|hpp):\d+\] ")
+"""The line of its source that a library of machine code puts before an error."""
 _DOING: Final = {"running": "is busy", "disk-sleep": "waits for the disk", "sleeping": "sleeps", "idle": "sleeps"}
 
 
@@ -109,6 +112,17 @@ def describe(evidence: Evidence, state: str) -> str:
     if evidence.said is None and state == "starting":
         return "its process is up, not heard yet" if evidence.reported else "waiting for the process"
     return clean(evidence.activity, 60)
+
+
+def describe_rank_end(ended: Ended | None, *, alive: bool | None) -> str | None:
+    """Return the end of a rank in one line: `exit code 1: ValueError: bad lr`; None where it has not ended."""
+    if ended is None:
+        return "its process is gone" if alive is False else None
+    code = "exit code not known" if ended.exit_code is None else f"exit code {ended.exit_code}"
+    # Where in its own source a library found the error would be all of it in a narrow place.
+    error = _SOURCE.sub("", ended.error or "")[:300]
+    said = error if error and alive else code + (f": {error}" if error else "")
+    return said + lingers(ended, alive=alive)
 
 
 def lingers(ended: Ended, *, alive: bool | None) -> str:

@@ -83,7 +83,7 @@ def job(variant: str, net: str, world: int, device: str, blocks: int) -> dict[st
 def _recorded(base: Path) -> dict[str, float]:
     """Return one step in how many was recorded at the end of the run below this folder; empty where there is none."""
     databases = [rundir.RunDir(record.parent).database for record in base.glob("*/run.json")]
-    told = [message for database in databases for message in recording.read_end(database)]
+    told = [message for database in databases for message in recording.read_beats(database)]
     numbers = [message.recorded_every for message in told if isinstance(message, wire.Beat)]
     return {"every": max(numbers)} if numbers else {}
 

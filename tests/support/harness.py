@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ddptop.agent.client.look import frames
-from ddptop.agent.client.settings import Thresholds
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.output.status import as_json
 from support.processes.asking import WARM, Warm
@@ -113,7 +112,7 @@ def status(run: str) -> dict[str, Any]:
     """
 
     def told() -> dict[str, Any] | None:
-        (frame,) = frames([rundir.find(run)], "test", Thresholds())
+        (frame,) = frames([rundir.find(run)], "test")
         found: dict[str, Any] = json.loads(json.dumps(as_json(frame)))
         silent = [
             rank

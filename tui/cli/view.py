@@ -42,7 +42,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     It begins with the run, with all runs `listed` if so asked, or with nothing but their list where there is no run.
     """
     actor = who("dashboard")
-    shown = partial(Link, who=actor, thresholds=settings.thresholds, looks_back=True)
+    shown = partial(Link, who=actor, looks_back=True)
 
     source: Source
     if directory is None:
@@ -61,7 +61,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
         gc.enable()
 
     # Closes the source when it ends; the last frame is still there.
-    others = Runs(lambda run: Link(run, actor, settings.thresholds), actor)
+    others = Runs(lambda run: Link(run, actor), actor)
     code = run_dashboard(source, settings=settings, fleet=others, listed=listed)
     frame = frame_now(source)
     if not frame.run:
@@ -76,9 +76,9 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
 
     The first is written once the live ranks have been heard, the last when the run is over.
     """
-    link = Link(directory, who("shell"), settings.thresholds)
+    link = Link(directory, who("shell"))
     try:
-        frame = look.heard([link], settings.thresholds.silent_s)[0]
+        frame = look.heard([link])[0]
         due = time.monotonic()
         while True:
             if frame.state in ENDED:
@@ -109,7 +109,7 @@ def await_start(directory: RunDir, settings: Settings, said: Callable[[str], Non
         settings: The user's.
         said: Takes a line on what the start has come to, again and again.
     """
-    link = Link(directory, who("shell"), settings.thresholds)
+    link = Link(directory, who("shell"))
     present: float | None = None
     stepped: float | None = None
     try:
@@ -147,7 +147,7 @@ def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], setting
     from ddptop.tui.app import snapshot
     from ddptop.tui.app.program import FAILED
 
-    link = Link(directory, who("shell"), settings.thresholds, looks_back=True)
+    link = Link(directory, who("shell"), looks_back=True)
     try:
         file.write_text(snapshot.take(link, size, settings), encoding="utf-8")
     except OSError as problem:
@@ -194,14 +194,14 @@ def exit_code(frame: Frame) -> int:
 
 def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
-    link = Link(directory, who("shell"), settings.thresholds)
+    link = Link(directory, who("shell"))
     view = plain.PlainView(link, sys.stdout, settings.plain.interval_s, partial(_ending_report, link))
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     stopping: list[threading.Thread] = []
     try:
         if not launched_here:
             # Before anything is known of the ranks, the run would be said to be starting.
-            look.heard([link], settings.thresholds.silent_s)
+            look.heard([link])
         while True:
             try:
                 frame = view.follow()

@@ -5,7 +5,6 @@ Everything on the screen, in `status --json` and in the plain output comes from 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import fields
 from itertools import islice
@@ -34,8 +33,6 @@ _MOVING: Final = frozenset({"running", "pausing"})
 """States in which steps are completed."""
 _STANDING: Final = frozenset({"stalled", "silent", "frozen"})
 """States in which they should be, and are not."""
-_SOURCE: Final = re.compile(r"\[/\S+\.(?:cc|cpp|cu|h|hpp):\d+\] ")
-"""The line of its source that a library of machine code puts before an error."""
 _OF_BEAT: Final = tuple(
     name
     for name in RankFrame.__struct_fields__
@@ -184,7 +181,7 @@ class Framer:
             log=self._log_of(model, is_elsewhere=is_elsewhere),
             far=model.far,
             unkept=member is not None and member.log is None,
-            ended=_ended(model),
+            ended=states.describe_rank_end(None if member is None else member.ended, alive=model.alive),
         )
 
     def _log_of(self, model: RankModel, *, is_elsewhere: bool) -> str | None:
@@ -281,14 +278,3 @@ def _all_stand(models: Iterable[RankModel], now: float, step_ms: float | None) -
             return False
         stepped = stepped or age is not None
     return stepped
-
-
-def _ended(model: RankModel) -> str | None:
-    if model.member is None or model.member.ended is None:
-        return "its process is gone" if model.alive is False else None
-    ended = model.member.ended
-    code = "exit code not known" if ended.exit_code is None else f"exit code {ended.exit_code}"
-    # Where in its own source a library found the error would be all of it in a narrow place.
-    error = _SOURCE.sub("", ended.error or "")[:300]
-    told = error if error and model.alive else code + (f": {error}" if error else "")
-    return told + states.lingers(ended, alive=model.alive)

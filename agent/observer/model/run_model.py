@@ -1,35 +1,29 @@
 """The model of one run, with what its directory says: the records, the recording and the processes.
 
-The observer of a run holds one and tells it what it hears. Of a run that has ended, or whose observer is gone, the
-directory says all that is known, by the same code.
+The observer of a run holds one and tells it what it hears; of what an earlier one has heard the recording tells.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from ddptop.agent import wire
-from ddptop.agent.control import journal
 from ddptop.agent.end import freezer, survey
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.situation import Liveness
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.model.turns import Turns
 from ddptop.agent.record import recording
-from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.hosts import far_file, read_rendezvous
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 from ddptop.agent.run.switches.thresholds import USUAL, Thresholds
 from ddptop.agent.wire import EACH_RECORD
-from ddptop.agent.wire.frames import ENDED
 
 LOOK_S: Final = 0.25
 """Seconds between two looks at the records of the run and its ranks."""
@@ -40,8 +34,6 @@ HEARD_S: Final = 2.0
 RECENT_RECORDS: Final = 8192
 """Messages of the recording that the numbers of a run are made of; plots alone look back further."""
 
-Meet = Callable[[RunDir, dict[int, Member], Collection[int]], survey.Survey]
-
 
 class RunModel:
     """One run; for use from one thread."""
@@ -51,7 +43,6 @@ class RunModel:
         directory: RunDir,
         run: Run,
         thresholds: Thresholds = USUAL,
-        database: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Know of a run what its record says.
@@ -60,23 +51,14 @@ class RunModel:
             directory: where its records are.
             run: its record, as it is now.
             thresholds: from where on something is said.
-            database: the recording that is read, bit by bit; None: none is.
             clock: seconds, for what is due.
         """
         self._directory = directory
         self._clock = clock
-        self._has_ended = run.state in ENDED
         logs = {rank: str(directory.rank_log(rank)) for rank in range(run.world)} if run.launched else {}
-        self.store = Store(run, thresholds, brief=run.world > EACH_RECORD and not self._has_ended)
+        self.store = Store(run, thresholds, brief=run.world > EACH_RECORD)
         self.framer = Framer(self.store, logs)
-        self.is_recorded = False
-        """True where there is a recording to be read."""
-        self._recording: Iterator[wire.Telemetry | wire.Verdict] | None = None
-        if database is not None:
-            self.read(database)
-        elif not is_plain(directory.database):
-            for event in recording.unreadable(directory.database):
-                self.store.apply(event, event.at_ns / 1e9)
+        self._recording: Iterator[wire.Telemetry | wire.Verdict] | None = self._recorded(directory.database)
         self._members: dict[int, Member] = {}
         """Those of this host: no other process is looked up here."""
         self._surveyed: dict[int, Member] | None = None
@@ -86,38 +68,20 @@ class RunModel:
         self._look_due = self._survey_due = 0.0
 
     @property
-    def is_surveyed(self) -> bool:
-        """True once its processes were looked at; of a run that has ended there are none."""
-        return self._has_ended or self.store.liveness is not None
-
-    @property
     def is_recalled(self) -> bool:
         """True once the recording was read."""
         return self._recording is None
 
-    @property
-    def known_at(self) -> float | None:
-        """When the rank that was heard last was heard, in seconds since the epoch."""
-        return max((model.heard_at for model in self.store.ranks.values() if model.heard_at is not None), default=None)
-
-    def read(self, database: Path) -> None:
-        """Have `recall` read a recording."""
-        self.is_recorded = True
-        self._recording = self._recorded(database)
-
-    def recall(self, deadline: float) -> list[wire.Telemetry]:
-        """Read on in the recording until a moment of the clock, and return the messages that were read."""
-        read: list[wire.Telemetry] = []
+    def recall(self, deadline: float) -> None:
+        """Read on in the recording until a moment of the clock."""
         for message in self._recording or ():
             if isinstance(message, wire.Verdict):
                 self.store.changes.recall_verdict(message)
             else:
                 self.store.recall(message, time.time())
-                read.append(message)
             if self._clock() > deadline:
-                return read
+                return
         self._recording = None
-        return read
 
     def hurry(self) -> None:
         """Have the next `look` and `survey` do it at once: somebody asks who may just have changed something."""
@@ -158,10 +122,8 @@ class RunModel:
         self.store.know_members({**far, **self._members}, far.keys())
         return True
 
-    def survey(self, meet: Meet = survey.look) -> None:
+    def survey(self) -> None:
         """Look at the processes of the run on this host, where that is due.
-
-        `meet` may be one that does something for the run as well, see `takeover.meet`.
 
         Raises:
             RunDirError: there is no readable record of this run any more.
@@ -173,7 +135,7 @@ class RunModel:
         at = time.time()
         heard = self.store.heard(at, HEARD_S) if self.store.is_brief else frozenset()
         spared = self._spared(heard, at)
-        found = meet(self._directory, self._members, heard | spared)
+        found = survey.look(self._directory, self._members, heard | spared)
         self.store.know_liveness(liveness(self._directory, found, at, spared))
         self._surveyed = self._members
         if self.store.unlinked:
@@ -194,18 +156,10 @@ class RunModel:
         """Yield what is recorded, what the numbers of now are made of last."""
         yield from recording.unreadable(database)
         yield from self._starts(database)
-        # Of a live run no state: its observer says that, or its processes do.
-        yield from (each for each in recording.read_end(database) if self._has_ended or isinstance(each, wire.Beat))
-        events = (each for each in recording.read_events(database) if isinstance(each, wire.Event))
-        yield from journal.with_end(events, self.store.run)
-        yield from self._verdicts(database)
+        yield from recording.read_beats(database)
+        yield from recording.read_events(database)
+        yield from recording.read_verdicts(database)
         yield from recording.read_steps(database, RECENT_RECORDS)
-
-    def _verdicts(self, database: Path) -> Iterator[wire.Verdict]:
-        """Yield the recorded verdicts; one that went on when the run ended goes on."""
-        at_end = {verdict.number for verdict in self.store.changes.verdicts} if self._has_ended else set()
-        for verdict in recording.read_verdicts(database):
-            yield msgspec.structs.replace(verdict, until_at_ns=None) if verdict.number in at_end else verdict
 
     def _starts(self, database: Path) -> Iterator[wire.Telemetry]:
         """Yield who the ranks were, one generation after the other, and how far they came in each but the newest."""

@@ -94,9 +94,6 @@ class Store:
                 self._greet(message, now, heard=True)
             case wire.Event(at_ns, text, rank, level):
                 self.changes.add(EventLine(at_ns / 1e9, text, rank, level))
-            case wire.Verdicts():
-                # As they were recorded at the end of a run.
-                self.changes.note_verdicts(message.at_ns, message.verdicts)
             case wire.Checksums():
                 if self.judge is not None:
                     self.judge.checksums(message)

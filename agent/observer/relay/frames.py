@@ -22,7 +22,7 @@ OUTLINE_S: Final = 10.0
 """Seconds between two outlines where nothing has changed but figures."""
 UNWATCHED_S: Final = 1.0
 """Seconds between two moments of the model, and two frames for other hosts, while nobody looks on."""
-RECORD_S: Final = 5.0
+RECORD_S: Final = 2.0
 """Seconds between two moments that are recorded at least: what is known of a run whose machine is switched off."""
 _RECORD_SHARE: Final = 300
 """Of a large group moments are recorded so seldom that this takes one part in so many of a core."""

@@ -45,7 +45,6 @@ from ddptop.agent.observer.service.service import Service
 from ddptop.agent.record import retention
 from ddptop.agent.record.budget import Budget
 from ddptop.agent.record.recorder import Recorder
-from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 from ddptop.agent.run.switches import thresholds
 from ddptop.agent.wire import EACH_RECORD
@@ -124,8 +123,7 @@ class Relay:
         self._fills = Fills(context, directory.owner, elsewhere)
         self._forwarding = Forwarding(context, directory.owner, self._service, elsewhere)
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
-        database = directory.database if is_plain(directory.database) else None
-        self._model = RunModel(directory, run, thresholds.of_user().thresholds, database)
+        self._model = RunModel(directory, run, thresholds.of_user().thresholds)
         self._frames = Frames(self._model, run.world, self._service, self._recorder)
         self._make_judge = judge
         self._judge: Judge | None = None
@@ -678,8 +676,6 @@ class Relay:
                 self._end_judging(at_ns)
             self._common.finish(at_ns)
             self._common.tell()
-            # Who looks on, and who reads the record, is told what was wrong at the end, the same first.
-            self._recorder.add(wire.Verdicts(at_ns, self._verdicts if told is None else told))
             if told is not None:
                 self._model.store.changes.note_verdicts(at_ns, told)
         # Before the record ends: what was said last, of these verdicts too.

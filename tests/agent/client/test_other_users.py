@@ -183,7 +183,7 @@ def test_addresses_in_records_are_not_connected_to(place: Path) -> None:
             member = Member(rank, rank, 2, me, "h", 0, address, address, None)
             (folder / "ranks" / f"{rank}.json").write_bytes(msgspec.json.encode(member))
         found, _ = listed(place)
-        assert found["lure"]["state"] in ("starting", "silent")
+        assert found["lure"]["state"] == "running"
         for each in (server, trap):
             each.setblocking(False)
             with pytest.raises(BlockingIOError):
@@ -347,7 +347,7 @@ def test_a_live_run_of_another_user_is_heard(place: Path) -> None:
             found, _ = listed(place)
         finally:
             sleeper.kill()
-    assert (found["alive"]["state"], found["alive"]["user"]) == ("starting", str(THEM))
+    assert (found["alive"]["state"], found["alive"]["user"]) == ("running", str(THEM))
 
 
 def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> None:
@@ -360,7 +360,6 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
         "from ddptop.agent.client import settings\n"
         "from ddptop.agent.client import other_users\nfrom ddptop.tui.cli import main, view\n"
         "from ddptop.tui.cli.output import status\n"
-        "from ddptop.agent.observer.model import store\n"
         "os.setgroups([]); os.setgid(4321); os.setuid(4321)\n"
         "sys.argv = ['ddptop', 'ps', '--all']\n"
         "main.main()\n"
@@ -384,7 +383,7 @@ def test_there_is_one_thread_when_it_forks() -> None:
         "os.fork = fork\n"
         f"rundir.bases_of_others = lambda: {{{THEM}: Path('/nowhere')}}\n"
         "before = dict(os.environ)\n"
-        "listing._others(settings.Settings().thresholds)\n"
+        "listing._others()\n"
         "assert before == dict(os.environ)"
     )
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}

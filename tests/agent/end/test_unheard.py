@@ -17,7 +17,6 @@ from support.harness import WAIT, WAIT_LOCKED, until
 
 from ddptop.agent import wire
 from ddptop.agent.client import look
-from ddptop.agent.client.settings import Thresholds
 from ddptop.agent.client.watch import Link
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
@@ -56,7 +55,7 @@ while time.monotonic() < deadline:
 
 def told(directory: RunDir) -> dict[str, Any]:
     """Return what a fresh `status` says of a run, once a fresh `ps` has said the same."""
-    own, listed = (look.frames(each, "the test", Thresholds()) for each in ([directory], rundir.runs()))
+    own, listed = (look.frames(each, "the test") for each in ([directory], rundir.runs()))
     row = status.run_json(next(frame for frame in listed if frame.run == directory.name))
     found = status.as_json(own[0])
     states = {found["state"], row["state"]}
@@ -70,7 +69,7 @@ def until_recorded(directory: RunDir) -> None:
     """Wait until the observer has recorded the last step of both ranks."""
 
     def beats() -> bool:
-        last = [beat for beat in recording.read_end(directory.database) if isinstance(beat, wire.Beat)]
+        last = [beat for beat in recording.read_beats(directory.database) if isinstance(beat, wire.Beat)]
         return [beat.step for beat in last] == [60, 60]
 
     until(beats, "60 steps of both ranks are recorded")

@@ -65,16 +65,15 @@ def test_round_trip_also_while_writing(runtime: Path) -> None:
     until(lambda: list(read_history(database)) == [HELLO, wire.Steps(0, (step(0), step(1)))], "the first batch")
     put(recording, *(wire.Steps(0, (step(n),)) for n in range(2, 500)))
     put(recording, beat(1), beat(500))
-    event, last = wire.Event(7, "rank 0 finished", 0), wire.Verdicts(8)
+    event = wire.Event(7, "rank 0 finished", 0)
     recording.add(event)
-    recording.add(last)
     until(lambda: beat(500) in list(read_history(database)), "the last batch")
     assert recording.close()
     history = list(read_history(database))
     assert history[0] == HELLO
     steps = [each for message in history if isinstance(message, wire.Steps) for each in message.steps]
     assert steps == [step(n) for n in range(500)]
-    assert history[-3:] == [event, beat(500), last]
+    assert history[-2:] == [event, beat(500)]
     assert sorted(path.name for path in runtime.glob("run.db*")) == ["run.db"]
 
 
@@ -172,7 +171,7 @@ def test_a_file_that_cannot_be_written_is_said_once(runtime: Path) -> None:
 
 
 def test_one_odd_message_costs_itself(runtime: Path) -> None:
-    """A note with an impossible time, verdicts with an impossible one: others are."""
+    """A note with an impossible time, a verdict with an impossible one: others are."""
     said = SaidEvents()
     database = runtime / "run.db"
     recording = Recorder(database, 1, said)
@@ -180,14 +179,14 @@ def test_one_odd_message_costs_itself(runtime: Path) -> None:
     recording.add(wire.Event(2**64 - 1, "far in the future", 10**18, "strange"))
     recording.add(wire.Event(-5, "before the epoch"))
     recording.add(wire.Event(6, "a lone \udc80 surrogate"))
-    recording.add(wire.Verdicts(2**70))
+    recording.judge(wire.Verdict(1, "slow_rank", "odd", 2**70))
     put(recording, beat(7))
     until(lambda: beat(7) in list(read_history(database)), "the beat after all that")
     assert recording.close()
     events = {each.text: each for each in read_history(database) if isinstance(each, wire.Event)}
     assert events.keys() == {"far in the future", "before the epoch", "a lone ? surrogate"}
     assert all(0 <= each.at_ns < 2**63 and each.rank is None and each.level == "info" for each in events.values())
-    assert not any(isinstance(each, wire.Verdicts) for each in read_history(database))
+    assert recording_file.read_verdicts(database) == []
     assert (recording.refused, recording.faults) == (1, 1)
     assert len([text for text in said.texts if "was not recorded" in text]) == len(set(said.texts))
 
@@ -218,22 +217,19 @@ def test_a_slow_disk_costs_steps_and_no_event() -> None:
 
 
 def test_events_and_verdicts_are_bounded_too() -> None:
-    """While the disk hangs: the newest events stay, whoever says them; of each verdict the newest; the last word."""
+    """While the disk hangs: the newest events stay, whoever says them; of each verdict the newest."""
     inbox, extra = Inbox(), 100
     for number in range(MOST_EVENTS + extra):
         event = wire.Event(number, "x")
         assert inbox.put(Own(event) if number % 2 else Told(event, b"x"))
     for number in range(1_000):
         inbox.put(Judged(wire.Verdict(number % 2, "slow_rank", str(number), number)))
-    last = Own(wire.Verdicts(1))
-    assert inbox.put(last)
     items = inbox.take(MOST_BYTES)
     assert [item.verdict.text for item in items if isinstance(item, Judged)] == ["998", "999"]
-    assert len(items) == MOST_EVENTS + 2 + 1
+    assert len(items) == MOST_EVENTS + 2
     oldest = items[2]
     assert isinstance(oldest, Own | Told)
     assert oldest.message == wire.Event(extra, "x")
-    assert items[-1] is last
     assert inbox.dropped == extra
     assert not inbox
     assert inbox.put(Own(wire.Event(0, "x")))
@@ -244,20 +240,13 @@ _numbers_of_any_size = st.integers(-(2**80), 2**80)
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.builds(wire.Event, _numbers_of_any_size, _texts, _numbers_of_any_size | st.none(), _texts, _texts, _texts)
-    | st.builds(wire.Verdicts, _numbers_of_any_size)
-)
-def test_whatever_is_added_can_be_stored_or_is_refused(tmp_path: Path, message: wire.Event | wire.Verdicts) -> None:
-    """Valid types with hostile values give rows that SQLite takes, or none; an event always gives one."""
-    recording = Recorder(tmp_path / "run.db", 2, SaidEvents())
-    rows = recording._guarded(Own(message))
-    assert len(rows) == 1 or (isinstance(message, wire.Verdicts) and recording.refused == 1)
+@given(st.builds(wire.Event, _numbers_of_any_size, _texts, _numbers_of_any_size | st.none(), _texts, _texts, _texts))
+def test_an_event_can_be_stored_whatever_it_says(tmp_path: Path, event: wire.Event) -> None:
+    """Valid types with hostile values give a row that SQLite takes."""
+    (row,) = Recorder(tmp_path / "run.db", 2, SaidEvents())._guarded(Own(event))
     connection = sqlite3.connect(":memory:")
-    connection.executescript("CREATE TABLE events(at_ns INTEGER, payload BLOB);"
-                             "CREATE TABLE latest(kind, rank, generation, payload);")  # fmt: skip
-    for row in rows:
-        connection.execute(*row)
+    connection.execute("CREATE TABLE events(at_ns INTEGER, payload BLOB)")
+    connection.execute(*row)
     for (payload,) in connection.execute("SELECT payload FROM events"):
         wire.read_telemetry(payload)
     connection.close()
@@ -276,7 +265,6 @@ def test_whatever_a_rank_publishes_can_be_stored_or_is_refused(tmp_path: Path, d
         st.builds(wire.Steps, small, st.lists(step, max_size=3).map(tuple), small)
         | st.builds(wire.Event, number, st.text(max_size=9), small | st.none(), st.text(max_size=9))
         | st.builds(wire.Beat, small, number, st.text(max_size=9), st.text(max_size=9), number, small, number)
-        | st.builds(wire.Verdicts, number)
         | st.builds(wire.Summary, *[small] * 13)
         | st.builds(lambda rank, of: msgspec.structs.replace(HELLO, rank=rank, generation=of), small, small)
     )
@@ -316,7 +304,7 @@ def test_a_file_of_noise_is_read_as_far_as_it_goes(tmp_path: Path, noise: bytes,
     with database.open("r+b" if database.exists() else "wb") as file:
         file.seek(0 if whole else at)
         file.write(noise)
-    for read in (read_history, recording_file.read_steps, recording_file.read_events, recording_file.read_end):
+    for read in (read_history, recording_file.read_steps, recording_file.read_events, recording_file.read_beats):
         list(read(database))
     list(recording_file.read_steps(database, 5))
     recording_file.read_frames(database)

@@ -78,6 +78,8 @@ class Observer:
         for message in heard:
             if isinstance(message, Supervision):
                 self.store.supervise(message, now)
+            elif isinstance(message, wire.Verdicts):
+                self.store.changes.note_verdicts(message.at_ns, message.verdicts)
             else:
                 self.store.apply(message, now)
         self.store.advance(now)

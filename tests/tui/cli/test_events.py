@@ -72,7 +72,7 @@ def test_a_recording_that_cannot_be_read_is_said(capsys: Captured, monkeypatch: 
         main()
     printed = "".join(capsys.readouterr()).splitlines()
     assert len([line for line in printed if f"the recording cannot be read ({file}" in line]) == 1
-    model = RunModel(RunDir(file.parent), rundir.find("odd").read(), database=file if odd == "noise" else None)
+    model = RunModel(RunDir(file.parent), rundir.find("odd").read())
     model.recall(math.inf)
     assert [line.text for line in model.store.changes.events if "the recording cannot be read" in line.text]
 

@@ -221,7 +221,7 @@ def test_who_follows_a_run_whose_name_was_taken_comes_to_an_end(folder: Path) ->
     link = Link(directory, "test")
     try:
         link.poll()
-        assert frame_now(link).state == "starting"
+        assert frame_now(link).state == "running"
         control = link.control
         link.open("same")
         assert link.control is control, "it is shown already"

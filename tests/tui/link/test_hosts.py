@@ -17,7 +17,6 @@ from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.logs.of_run import RunLogs
 from ddptop.agent.client.watch import Link
 from ddptop.agent.end import survey
-from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.wire.frames import RankFrame
 from ddptop.tui.link.source import frame_now
@@ -49,13 +48,13 @@ def seen(link: Link, condition: Callable[[Frame], object], what: str) -> Frame:
 def test_both_doors_show_all_ranks_with_their_hosts(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No process of the other host is looked up, and after its observer is gone its ranks are silent."""
     looked: dict[Path, set[int]] = defaultdict(set)
-    original = RunModel.survey
+    original = survey.look
 
-    def look(directory: RunDir, members: dict[int, Member], heard: Collection[int]) -> survey.Survey:
-        looked[directory.path].update(members)
-        return survey.look(directory, members, heard)
+    def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = ()) -> survey.Survey:
+        looked[directory.path].update(directory.members() if members is None else members)
+        return original(directory, members, heard)
 
-    monkeypatch.setattr(RunModel, "survey", lambda model, meet=None: original(model, look))
+    monkeypatch.setattr(survey, "look", look)
     with several(runtime, 2, 2) as (one, two), one.observed(), ExitStack() as later:
         branch = later.enter_context(two.observed())
         two.find(one)

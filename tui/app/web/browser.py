@@ -53,7 +53,7 @@ def main() -> None:
     # What a browser can draw does not depend on the locale of the server.
     look = msgspec.structs.replace(found.look, glyphs="unicode" if found.look.glyphs == "auto" else found.look.glyphs)
     code = run_dashboard(
-        Link(directory, who("browser"), found.thresholds, looks_back=True),
+        Link(directory, who("browser"), looks_back=True),
         msgspec.structs.replace(found, look=look),
         read_only=mode != ["--control"],
     )

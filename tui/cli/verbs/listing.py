@@ -14,7 +14,6 @@ from ddptop.tui.cli.verbs.options import PRINTED, Verbs, add_remote, add_run, ad
 
 if TYPE_CHECKING:
     from ddptop.agent.client.frame import Frame
-    from ddptop.agent.client.settings import Thresholds
     from ddptop.agent.run.rundir import RunDir
 
 _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
@@ -88,17 +87,7 @@ def add(verbs: Verbs) -> None:
     _add_stacks(verbs)
 
 
-def _thresholds() -> Thresholds:
-    """Return those of the user's settings; the defaults, and say why, where the settings cannot be used."""
-    from ddptop.agent.client import settings
-
-    found, problem = settings.load_or_default()
-    if problem is not None:
-        complain(f"{problem}; the defaults are used", 2)
-    return found.thresholds
-
-
-def _frames(directories: list[RunDir], thresholds: Thresholds, *, measured: bool) -> list[Frame]:
+def _frames(directories: list[RunDir], *, measured: bool) -> list[Frame]:
     import gc
 
     # What is imported and taken in stays, and need not be looked through for garbage.
@@ -108,7 +97,7 @@ def _frames(directories: list[RunDir], thresholds: Thresholds, *, measured: bool
         from ddptop.agent.client import look
         from ddptop.agent.client.acting.actor import who
 
-        return look.frames(directories, who("shell"), thresholds, measured=measured)
+        return look.frames(directories, who("shell"), measured=measured)
     finally:
         if collects:
             gc.enable()
@@ -129,13 +118,13 @@ def _no_threads_of_numpy() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _others(thresholds: Thresholds) -> list[Frame]:
+def _others() -> list[Frame]:
     """Return the runs of other users, and print whose runs could not be read."""
     with _no_threads_of_numpy():
         from ddptop.agent.client import other_users
         from ddptop.agent.client.acting.actor import who
 
-    shown, problems = other_users.frames(who("shell"), thresholds)
+    shown, problems = other_users.frames(who("shell"))
     for line in problems:
         print(f"ddptop: {line}", file=sys.stderr)
     return shown
@@ -151,19 +140,18 @@ def _ps(options: argparse.Namespace) -> int:
 
     if options.run is not None:
         return complain(f"ps: {options.run!r}: a host is named with a colon: `ddptop ps {options.run}:`", 2)
-    thresholds = _thresholds()
     others: list[Frame] = []
     if options.all and os.getuid() != 0:
         print("ddptop: only root sees the runs of others: sudo ddptop ps --all", file=sys.stderr)
     elif options.all:
         # Before anything else: the processes that do it are forked, and what a thread holds then is held for ever.
-        others = _others(thresholds)
+        others = _others()
     removed = len(takeover.tidy())
     damaged: list[str] = []
     own = rundir.runs(damaged)
     for line in damaged:
         print(f"ddptop: {clean_line(line)}", file=sys.stderr)
-    found = _frames(own, thresholds, measured=True) + others
+    found = _frames(own, measured=True) + others
     shown = sorted(found, key=lambda frame: frame.started_at or 0.0, reverse=True)
     if options.json:
         print_json([status.run_json(frame) for frame in shown])
@@ -194,13 +182,17 @@ def _say_removed(removed: int, runs: list[RunDir]) -> None:
 
 def _status(options: argparse.Namespace) -> int:
     from ddptop.agent.record import recording
+    from ddptop.agent.wire.frames import ENDED
     from ddptop.tui.cli import parsing
     from ddptop.tui.cli.output import card, status
 
     directory = chosen(options.run, last=True)
-    for event in recording.unreadable(directory.database):
+    shown = _frames([directory], measured=False)
+    lacks = recording.unreadable(directory.database)
+    if shown and shown[0].state in ENDED:
+        lacks += recording.without_frames(directory.database)
+    for event in lacks:
         print(f"ddptop: {event.text}", file=sys.stderr)
-    shown = _frames([directory], _thresholds(), measured=False)
     if not shown:
         return complain(f"run {directory.name} was removed just now", 1)
     if options.json:
@@ -283,7 +275,6 @@ def _add_stacks(verbs: Verbs) -> None:
 def _stacks(options: argparse.Namespace) -> int:
     from ddptop.agent.client import look
     from ddptop.agent.client.acting.actor import who
-    from ddptop.agent.client.settings import load_or_default
     from ddptop.agent.client.watch import Link
     from ddptop.agent.wire.frames import ENDED
     from ddptop.tui.cli import parsing
@@ -295,10 +286,9 @@ def _stacks(options: argparse.Namespace) -> int:
     for rank in options.rank or ():
         if not 0 <= rank < run.world:
             return complain(f"run {run.run} has ranks 0 to {run.world - 1}, no rank {rank}", 2)
-    thresholds = load_or_default()[0].thresholds
-    link = Link(directory, who("shell"), thresholds)
+    link = Link(directory, who("shell"))
     try:
-        frame = look.heard([link], thresholds.silent_s)[0]
+        frame = look.heard([link])[0]
         taken = link.inspector.recorded(0.0) if frame.state in ENDED else None
         taken = taken or link.inspector.ask(options.rank, native=options.native)
     except Refused as refusal:

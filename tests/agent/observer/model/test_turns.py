@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes.observers import observed
@@ -41,7 +42,7 @@ def test_who_comes_and_goes_keeps_nobody_from_a_turn() -> None:
     assert turns.spared({1}) == frozenset()
 
 
-def test_of_a_large_group_that_is_not_heard_some_are_looked_up_at_a_time() -> None:
+def test_of_a_large_group_that_is_not_heard_some_are_looked_up_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them at first, when other processes have come, and while the observer is silent; else in turn."""
     world = LOOKED_UP + wire.EACH_RECORD
     now = 0.0
@@ -51,6 +52,7 @@ def test_of_a_large_group_that_is_not_heard_some_are_looked_up_at_a_time() -> No
         looked_up.append(world - len(heard))
         return survey.Survey(directory.read(), "running", True, False, members, tuple(range(world)), ())
 
+    monkeypatch.setattr(survey, "look", look)
     with observed(Run("turns", "turns", "toy.py", (), world, "gloo", "cpu", 10**9, True)) as observer:
         directory = observer.directory
         model = RunModel(directory, directory.read(), clock=lambda: now)
@@ -61,7 +63,7 @@ def test_of_a_large_group_that_is_not_heard_some_are_looked_up_at_a_time() -> No
             for _ in range(count):
                 now += SURVEY_S
                 model.look()
-                model.survey(look)
+                model.survey()
             return looked_up
 
         def hear() -> None:

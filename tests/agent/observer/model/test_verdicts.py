@@ -21,7 +21,7 @@ def test_the_store_tells_of_each_change_once():
     store = Store(run)
     verdict = wire.Verdict(1, "slow_rank", "rank 1 holds the group back by 30 ms a step", 3 * 10**9, None, 1, "data")
     for second, present in ((2, ()), (4, (verdict,)), (5, (verdict,)), (6, ()), (7, ())):
-        store.apply(wire.Verdicts(second * 10**9, present), second)
+        store.changes.note_verdicts(second * 10**9, present)
         frame = frame_at(store, second)
     texts = [event.text for event in frame.events]
     assert texts[0] == "injected faults: rank 1: 30 ms more in data loading"
@@ -37,7 +37,7 @@ def test_the_line_of_a_verdict_is_where_it_was_told_and_says_since_when():
     store = Store(Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True))
     verdict = wire.Verdict(1, "hang", "rank 1 hangs", 3 * 10**9, None, 1, said_at_ns=9 * 10**9)
     store.apply(wire.Event(5 * 10**9, "checkpoint"), 5)
-    store.apply(wire.Verdicts(10 * 10**9, (verdict,)), 10)
+    store.changes.note_verdicts(10 * 10**9, (verdict,))
     since = time.strftime("%H:%M:%S", time.localtime(3))
     shown = [(event.at, event.text) for event in frame_at(store, 10).events]
     assert shown[-2:] == [(5.0, "checkpoint"), (9.0, f"rank 1 hangs (since {since})")]

@@ -120,7 +120,7 @@ def told(monkeypatch: Patch) -> type[Told]:
     monkeypatch.setattr(Told, "shown", hung_frame())
     Told.inspector.stacks = Stacks(NOW, hung())
     monkeypatch.setattr(live, "Link", Told)
-    monkeypatch.setattr(look, "heard", lambda links, silent_s: [links[0].shown])
+    monkeypatch.setattr(look, "heard", lambda links: [links[0].shown])
     return Told
 
 
