@@ -1,5 +1,6 @@
 """Whoever looks on at runs, or acts on them.
 
+runs          the runs of this machine, found by name, and what is kept with each
 watch         a run, alive or ended, as frames
 frame         all that is known of a run at one moment
 recorded      the same by the record of the run alone

@@ -10,7 +10,6 @@ from ddptop.agent.text import ranks_in_spans
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ddptop.agent.run.rundir import RunDir
     from ddptop.agent.wire.diagnoses.kept import Kept
 
 
@@ -60,10 +59,3 @@ def read(kind: str, folder: Path) -> Kept[Any] | None:
     from ddptop.agent.record import diagnoses
 
     return diagnoses.read(kind, folder)
-
-
-def kept(directory: RunDir, kind: str) -> list[Kept[Any]]:
-    """Return the diagnoses of a kind that are kept with a run, the newest first."""
-    from ddptop.agent.record import diagnoses
-
-    return diagnoses.kept(directory, kind)

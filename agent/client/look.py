@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.runs import Run, RunDirError
 from ddptop.agent.client.watch import Link
-from ddptop.agent.record import retention
-from ddptop.agent.run import rundir
 from ddptop.agent.wire.frames import ENDED
 
 PATIENCE_S = 2.0
@@ -21,7 +20,7 @@ LONGER_S = 5.0
 
 
 def frames(
-    directories: Sequence[rundir.RunDir],
+    found: Sequence[Run],
     who: str,
     *,
     onlooker: bool = False,
@@ -32,20 +31,18 @@ def frames(
     Where they are `measured`, the frames have the bytes of the runs on disk.
     """
     links = []
-    for directory in directories:
+    for run in found:
+        foreign = run.directory.owner != os.getuid()
         try:
-            links.append(Link(directory, who, onlooker=onlooker or directory.owner != os.getuid()))
-        except rundir.RunDirError:
+            links.append(Link(run.directory, who, onlooker=onlooker or foreign))
+        except RunDirError:
             # Removed, or damaged, since it was listed.
             continue
     try:
-        found = heard(links)
+        shown = heard(links)
         if not measured:
-            return found
-        return [
-            replace(frame, size_bytes=retention.size_of(link.directory.path))
-            for link, frame in zip(links, found, strict=True)
-        ]
+            return shown
+        return [replace(frame, size_bytes=Run(link.directory).size()) for link, frame in zip(links, shown, strict=True)]
     finally:
         for link in links:
             link.close()

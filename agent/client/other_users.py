@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from ddptop.agent.client import look
 from ddptop.agent.client.frame import Frame, whole
+from ddptop.agent.client.runs import Run
 from ddptop.agent.run import base, rundir
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire.frames import LONGEST, RunFrame
@@ -84,8 +85,8 @@ def frames(who: str) -> tuple[list[Frame], list[str]]:
     """
 
     def read(uid: int, folder: Path) -> list[Frame]:
-        runs = rundir.runs_in(folder, uid)[:MOST_RUNS]
-        pieces = (runs[first : first + _LINKS] for first in range(0, len(runs), _LINKS))
+        theirs = [Run(directory) for directory in rundir.runs_in(folder, uid)[:MOST_RUNS]]
+        pieces = (theirs[first : first + _LINKS] for first in range(0, len(theirs), _LINKS))
         return [frame for piece in pieces for frame in look.frames(piece, who, onlooker=True)]
 
     found: list[Frame] = []

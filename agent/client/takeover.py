@@ -13,10 +13,9 @@ from collections.abc import Collection
 from typing import Final
 
 from ddptop.agent.end import processes, survey
-from ddptop.agent.record import retention
-from ddptop.agent.run import detached, rundir
+from ddptop.agent.run import detached
 from ddptop.agent.run.identity import ELSEWHERE
-from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError, is_alive
+from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.wire.frames import ENDED
 
 _START_S: Final = 5.0
@@ -57,17 +56,3 @@ def _start(directory: RunDir, run: Run) -> None:
         return
     starting = detached.start(directory)
     threading.Thread(target=starting.wait, name="observer-status", daemon=True).start()
-
-
-def tidy(spared: RunDir | None = None) -> dict[str, int]:
-    """Record the end of every run that ended without an observer, and remove the oldest ended runs but `spared`.
-
-    Return the names of the removed runs, each with its bytes.
-    """
-    for directory in rundir.runs():
-        with contextlib.suppress(RunDirError):
-            run = directory.read()
-            # Of a run that has ended or is looked after nothing is to be done, and its ranks need not be looked up.
-            if run.state not in ENDED and not is_alive(run.observer):
-                meet(directory)
-    return rundir.prune(spared, retention.size_of)

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.agent import wire
-from ddptop.agent.client import diagnoses, recorded, takeover
+from ddptop.agent.client import recorded, runs, takeover
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.frame import Frame, whole
 from ddptop.agent.client.recorded import Frames
@@ -87,6 +87,11 @@ class Link:
         """A run to be shown from the next `poll` on; the one that is shown, where its number of ranks has changed."""
         self._open(directory)
 
+    @classmethod
+    def of(cls, run: runs.Run, who: str, *, looks_back: bool = False) -> Link:
+        """Open a run, to be looked at and acted on by `who`."""
+        return cls(run.directory, who, looks_back=looks_back)
+
     def _open(self, directory: RunDir) -> None:
         self.directory = directory
         self._run = directory.read()
@@ -139,7 +144,7 @@ class Link:
 
     def diagnoses(self, kind: str) -> list[Kept[Any]]:
         """Return the diagnoses of a kind that are kept with the run, the newest first; in any thread."""
-        return diagnoses.kept(self.directory, kind)
+        return runs.Run(self.directory).diagnoses(kind)
 
     def open(self, run: str) -> None:
         """Show another run from now on; see `Source.open`."""

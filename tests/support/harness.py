@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from ddptop.agent.client import runs
 from ddptop.agent.client.look import frames
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.output.status import as_json
@@ -112,7 +113,7 @@ def status(run: str) -> dict[str, Any]:
     """
 
     def told() -> dict[str, Any] | None:
-        (frame,) = frames([rundir.find(run)], "test")
+        (frame,) = frames([runs.find(run)], "test")
         found: dict[str, Any] = json.loads(json.dumps(as_json(frame)))
         silent = [
             rank

@@ -146,10 +146,10 @@ def test_config_helps_with_a_broken_file(
     assert "One of dark, light." in output
 
 
-def test_what_only_prints_goes_on_with_the_defaults(
+def test_what_only_prints_needs_no_settings(
     file: Path, own_base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`ps` and `status` print, and say once that the settings have an error."""
+    """`ps` and `status` print, whatever stands there."""
     file.write_text("[look]\ntheme = 'blue'\n")
     name = f"settled-{os.getpid()}"
     rundir.create(Run(name, name, "toy", (), 1, "gloo", "cpu", time.time_ns(), True, state="finished", exit_code=0))
@@ -157,10 +157,8 @@ def test_what_only_prints_goes_on_with_the_defaults(
         monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
-        output, errors = capsys.readouterr()
         assert ended.value.code == 0
-        assert name in output
-        assert errors.count("look.theme: 'blue' is not one of dark, light") == errors.count("\n") == 1
+        assert name in capsys.readouterr().out
 
 
 def test_what_config_prints_is_the_file_it_came_from(file: Path) -> None:

@@ -66,25 +66,24 @@ def _teach(parser: argparse.ArgumentParser) -> None:
 
 
 def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
-    from ddptop.agent.end import survey
-    from ddptop.agent.run.rundir import RunDirError, digits_of, runs
+    from ddptop.agent.client import runs
     from ddptop.agent.wire.frames import ENDED
 
     found = {}
-    for directory in runs():
+    for run in runs.listed():
         try:
-            look = survey.look(directory)
-        except RunDirError:
+            state, record = run.state(), run.record()
+        except runs.RunDirError:
             continue
-        ended = look.state in ENDED
+        ended = state in ENDED
         if parsed_args.verb in (_LIVE_VERBS if ended else _ENDED_VERBS):
             continue
-        told = f"{look.state}, {look.run.program}, {plural(look.run.world, 'rank')}"
-        digits = digits_of(directory.name)
+        told = f"{state}, {record.program}, {plural(record.world, 'rank')}"
+        digits = runs.digits_of(run.name)
         if prefix and digits is not None and digits.startswith(prefix):
             # A shell matches beginnings alone.
-            found[digits] = f"{directory.name}, {told}"
-        found[directory.name] = told
+            found[digits] = f"{run.name}, {told}"
+        found[run.name] = told
     return found
 
 

@@ -139,13 +139,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         return _carried_out(options)
     except Complaint as problem:
-        from ddptop.agent.client.settings import SettingsError
-        from ddptop.agent.run.rundir import RunDirError
-        from ddptop.tui.remote.target import Unreachable
-
-        if not isinstance(problem, RunDirError | SettingsError | Unreachable):
-            raise
-        return complain(problem, problem.code if isinstance(problem, Unreachable) else 2)
+        return complain(problem, getattr(problem, "code", 2))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ from typing import Final
 from ddptop.agent.client import look
 from ddptop.agent.client.acting.actor import reached, who
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.runs import Run, RunDirError
 from ddptop.agent.client.settings import Settings
 from ddptop.agent.client.watch import Link
-from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean
 from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.cli.output import plain, status
@@ -36,19 +35,19 @@ _FAILED: Final = frozenset({"failed", "killed", "lost"})
 """How a rank ends that is not done."""
 
 
-def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool = False) -> int:
+def show_dashboard(run: Run | None, settings: Settings, *, listed: bool = False) -> int:
     """Show the dashboard until it is left, then say how to come back.
 
     It begins with the run, with all runs `listed` if so asked, or with nothing but their list where there is no run.
     """
     actor = who("dashboard")
-    shown = partial(Link, who=actor, looks_back=True)
+    shown = partial(Link.of, who=actor, looks_back=True)
 
     source: Source
-    if directory is None:
+    if run is None:
         source = Home(shown)
     else:
-        source = shown(directory)
+        source = shown(run)
         # The observer answers while the dashboard, which takes half a second, is imported.
         source.poll()
 
@@ -61,7 +60,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
         gc.enable()
 
     # Closes the source when it ends; the last frame is still there.
-    others = Runs(lambda run: Link(run, actor), actor)
+    others = Runs(lambda each: Link.of(each, actor), actor)
     code = run_dashboard(source, settings=settings, fleet=others, listed=listed)
     frame = frame_now(source)
     if not frame.run:
@@ -71,12 +70,12 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     return code or (exit_code(frame) if frame.state in ENDED else 0)
 
 
-def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int:
+def stream_json(run: Run, settings: Settings, count: int | None) -> int:
     """Write a frame a line until the run has ended, or `count` of them; return the exit code.
 
     The first is written once the live ranks have been heard, the last when the run is over.
     """
-    link = Link(directory, who("shell"))
+    link = Link.of(run, who("shell"))
     try:
         frame = look.heard([link])[0]
         due = time.monotonic()
@@ -98,18 +97,18 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
         link.close()
 
 
-def await_start(directory: RunDir, settings: Settings, said: Callable[[str], None]) -> str | None:
+def await_start(run: Run, settings: Settings, said: Callable[[str], None]) -> str | None:
     """Wait until the ranks have made a step, and return the cause where the run has failed by then.
 
     A rank that fails while torchrun may still restart the group is not the end of it. Once all ranks have processes,
     `NO_STEP_S` is the longest wait.
 
     Args:
-        directory: The run.
+        run: The run.
         settings: The user's.
         said: Takes a line on what the start has come to, again and again.
     """
-    link = Link(directory, who("shell"))
+    link = Link.of(run, who("shell"))
     present: float | None = None
     stepped: float | None = None
     try:
@@ -142,12 +141,12 @@ def _has_failed(frame: Frame) -> bool:
     return frame.cause is not None and ended and frame.generation >= frame.max_restarts
 
 
-def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
+def write_snapshot(run: Run, file: Path, size: tuple[int, int], settings: Settings) -> int:
     """Write a snapshot of the dashboard into a file; return the exit code."""
     from ddptop.tui.app import snapshot
     from ddptop.tui.app.program import FAILED
 
-    link = Link(directory, who("shell"), looks_back=True)
+    link = Link.of(run, who("shell"), looks_back=True)
     try:
         file.write_text(snapshot.take(link, size, settings), encoding="utf-8")
     except OSError as problem:
@@ -192,9 +191,9 @@ def exit_code(frame: Frame) -> int:
     return frame.exit_code if frame.exit_code >= 0 else 128 - frame.exit_code
 
 
-def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool) -> int:
+def follow_plainly(run: Run, settings: Settings, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
-    link = Link(directory, who("shell"))
+    link = Link.of(run, who("shell"))
     view = plain.PlainView(link, sys.stdout, settings.plain.interval_s, partial(_ending_report, link))
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     stopping: list[threading.Thread] = []
@@ -211,14 +210,14 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
             except KeyboardInterrupt as interrupt:
                 terminated = isinstance(interrupt, _Terminated)
             if not launched_here:
-                run = reached(directory.name)
-                print(as_called(f"\n{run} goes on.  End it: ddptop kill {run}"), file=sys.stderr)
+                name = reached(run.name)
+                print(as_called(f"\n{name} goes on.  End it: ddptop kill {name}"), file=sys.stderr)
                 return 130
             answer = "" if terminated else _answer(frame_now(link))
-            if not answer and directory.read().on_term:
+            if not answer and run.record().on_term:
                 answer = "s"
             if answer != "s":
-                code = _interrupted(link, view, directory, answer or "k")
+                code = _interrupted(link, view, run, answer or "k")
                 return code if answer else 128 + signal.SIGTERM
             # Should it not end at a step, another Ctrl-C asks again.
             stopping.append(threading.Thread(target=_stop, args=(link,), daemon=True))
@@ -237,7 +236,7 @@ def _ending_report(link: Link) -> list[str]:
 
     try:
         lines = report.summary(link.report())
-    except rundir.RunDirError:
+    except RunDirError:
         return []
     # The cause is in the lines above.
     told = [report.plain(line) for line in lines if line.label != "cause"]
@@ -260,13 +259,13 @@ def _answer(frame: Frame) -> str:
         return ""
 
 
-def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, answer: str) -> int:
+def _interrupted(link: Link, view: plain.PlainView, run: Run, answer: str) -> int:
     if answer == "l":
         for text in farewell(frame_now(link)):
             print(as_called(text), file=sys.stderr)
         return 130
     # In a thread, so that what happens meanwhile is printed as it happens.
-    ending = threading.Thread(target=_end, args=(link, directory.read().grace_s), daemon=True)
+    ending = threading.Thread(target=_end, args=(link, run.record().grace_s), daemon=True)
     ending.start()
     view.follow()
     ending.join(timeout=5)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ddptop.agent.client.runs import Run
 from ddptop.agent.client.start import checks, run
 from ddptop.agent.client.start.request import RESUME, Program, Request, RequestError
 from ddptop.trainers import CATALOGUE
@@ -11,20 +10,17 @@ from ddptop.trainers.rank.refusal import NO_MPI
 from ddptop.tui.launch import remembered
 from ddptop.tui.launch.target import target
 
-if TYPE_CHECKING:
-    from ddptop.agent.run.rundir import RunDir
 
-
-def launch(request: Request, tell: run.Tell = lambda line: None, *, belongs: bool = False) -> RunDir:
-    """Start a run and return its directory; see `client.start.run.launch`.
+def launch(request: Request, tell: run.Tell = lambda line: None, *, belongs: bool = False) -> Run:
+    """Start a run and return it; see `client.start.run.launch`.
 
     Raises:
         RequestError: the request cannot work.
         RunDirError: there is no place for the run, or its name is taken.
     """
-    directory = run.launch(request, checked(request), tell, belongs=belongs)
+    launched = run.launch(request, checked(request), tell, belongs=belongs)
     remembered.note_launch(request)
-    return directory
+    return launched
 
 
 def checked(request: Request) -> Program:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ddptop.agent.client import runs
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.machine import Machine
 from ddptop.agent.client.start.request import Request
 from ddptop.agent.client.watch import Link
-from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.drawing import units
 from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.source import Refused, frame_now
@@ -31,7 +30,7 @@ class Runs:
     """The `Fleet` of this user's run directories."""
 
     def __init__(
-        self, connect: Callable[[RunDir], Link], who: str, clock: Callable[[], float] = time.monotonic
+        self, connect: Callable[[runs.Run], Link], who: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """List runs by links that `connect` makes, and act on them for `who`."""
         self._connect = connect
@@ -71,19 +70,19 @@ class Runs:
         """
         known: dict[str, str] = {}
         try:
-            directories = rundir.runs()
-        except (OSError, RunDirError):
+            found = runs.listed()
+        except (OSError, runs.RunDirError):
             # The folder of runs went away under our eyes; the run shown stays.
-            directories = []
-        for directory in directories:
+            found = []
+        for run in found:
             try:
-                run_id = directory.read().run_id
-                known[run_id] = directory.name
-                if run_id in self._links and self._links[run_id].directory.name != directory.name:
+                run_id = run.record().run_id
+                known[run_id] = run.name
+                if run_id in self._links and self._links[run_id].directory.name != run.name:
                     self._links.pop(run_id).close()
                 if run_id != shown and run_id not in self._over and run_id not in self._links:
-                    self._links[run_id] = self._connect(directory)
-            except RunDirError:
+                    self._links[run_id] = self._connect(run)
+            except runs.RunDirError:
                 # Removed, or damaged, since it was listed.
                 continue
         for run_id in [run_id for run_id in self._links if run_id not in known or run_id == shown]:
@@ -104,9 +103,8 @@ class Runs:
     def control(self, run: str) -> RunControl:
         """Return what acts on a run; see `Fleet.control`."""
         try:
-            directory = rundir.find(run)
-            return RunControl(directory, directory.read(), self._who)
-        except RunDirError as problem:
+            return RunControl.of(runs.find(run), self._who)
+        except runs.RunDirError as problem:
             raise Refused(str(problem)) from problem
 
     def options(self, program: str) -> tuple[Option, ...]:
@@ -125,22 +123,14 @@ class Runs:
 
         try:
             return launch(request).name
-        except (RequestError, RunDirError) as problem:
+        except (RequestError, runs.RunDirError) as problem:
             raise Refused(str(problem)) from problem
 
     def remove(self, line: RunLine) -> str:
         """Remove an ended run, as `ddptop clean` does; see `Fleet.remove`."""
-        # Here, because they load the observer, and most dashboards remove nothing.
-        from ddptop.agent.client import takeover
-        from ddptop.agent.record import retention
-
         try:
-            directory = rundir.find(line.run)
-            if not takeover.meet(directory).ended:
-                raise Refused(f"{line.run} has not ended, and was not removed")
-            size = retention.size_of(directory.path)
-            rundir.remove(directory, line.run_id, over=True)
-        except RunDirError as problem:
+            size = runs.find(line.run).remove(line.run_id)
+        except runs.RunDirError as problem:
             raise Refused(str(problem)) from problem
         return f"removed {line.run}: {units.size(size).strip()} came free"
 

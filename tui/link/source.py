@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from msgspec.structs import replace
 
+from ddptop.agent.client import runs
 from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.stacks import Stacks
-from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 
 if TYPE_CHECKING:
@@ -290,7 +289,7 @@ class _Refusal:
 class Home:
     """A `Source` before a run is chosen; it becomes the run's own with the first that is opened."""
 
-    def __init__(self, connect: Callable[[RunDir], Source]) -> None:
+    def __init__(self, connect: Callable[[runs.Run], Source]) -> None:
         self._connect = connect
         self._source: Source | None = None
         self._none = Frame(run="", state="starting", program="", world=0, at=0.0)
@@ -313,11 +312,11 @@ class Home:
             self._source.open(run)
             return
         try:
-            directory = rundir.find(run)
-            directory.read()
-        except RunDirError as problem:
+            found = runs.find(run)
+            found.record()
+        except runs.RunDirError as problem:
             raise Refused(str(problem)) from problem
-        self._source = self._connect(directory)
+        self._source = self._connect(found)
 
     def poll(self) -> None:
         """Take in what has arrived."""
@@ -338,7 +337,7 @@ class Home:
     def report(self) -> Report:
         """Return the report on the run that is shown."""
         if self._source is None:
-            raise RunDirError("no run is shown")
+            raise runs.RunDirError("no run is shown")
         return self._source.report()
 
     def diagnoses(self, kind: str) -> list[Kept[Any]]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.client import takeover
+from ddptop.agent.client import runs, takeover
 from ddptop.agent.client.acting import actor
 from ddptop.agent.client.acting.ending import Ending
 from ddptop.agent.client.acting.kill import Aim, Consent
@@ -60,6 +60,11 @@ class RunControl:
         self.restarted: RunDir | None = None
         """The run that a restart has started, set by the thread of the restart."""
         self._ending = Ending(directory, who)
+
+    @classmethod
+    def of(cls, run: runs.Run, who: str) -> RunControl:
+        """Act on a run for `who`."""
+        return cls(run.directory, run.record(), who)
 
     @property
     def world(self) -> int:
@@ -229,10 +234,10 @@ class RunControl:
         with refusing():
             self._check_run()
             try:
-                started = start.restart(self._directory, resume=resume, who=self._who, tell=lines.append)
+                started = start.restart(runs.Run(self._directory), resume=resume, who=self._who, tell=lines.append)
             except RequestError as problem:
                 raise Refused(str(problem)) from problem
-        self.restarted = started
+        self.restarted = started.directory
         return "; ".join([f"started again as {started.name}", *lines])
 
 

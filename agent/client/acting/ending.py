@@ -20,6 +20,7 @@ from ddptop.agent.client import takeover
 from ddptop.agent.client.acting import actor, membership
 from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.client.acting.membership import ProcessLine
+from ddptop.agent.client.runs import Run
 from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.caller import connect, readable
 from ddptop.agent.end import processes, survey
@@ -53,6 +54,21 @@ def _named(directory: RunDir, who: str) -> str:
         return actor.in_run(who, states.has_other_hosts(directory.read(), hosts.far_members(directory.path)))
     except (RunDirError, OSError):
         return who
+
+
+def kill_unrecorded(run: Run, grace_s: float, progress: Callable[[str], None]) -> str | None:
+    """End a run whose folder or record was lost while it lived; return the outcome, None where there is none.
+
+    Raises:
+        RunDirError: some process did not end.
+    """
+    with contextlib.suppress(RunDirError):
+        run.record()
+        return None
+    try:
+        return survey.end_unrecorded(run.directory, grace_s, progress)
+    except Survived as left:
+        raise RunDirError(str(left)) from left
 
 
 class Ending:

@@ -9,11 +9,16 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from ddptop.agent.run.identity import Process
+from ddptop.agent.run.identity import Process, identify
 from ddptop.agent.wire.refusals import Refused
 
 Aim = int | Process | None
 """What a kill or a signal is meant for: a rank by its number, one process by its identity, or the whole run."""
+
+
+def process_of(pid: int) -> Process | None:
+    """Return the living process with a pid, None where there is none."""
+    return identify(pid)
 
 
 class Consent:

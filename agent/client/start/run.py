@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.client import settings, takeover
+from ddptop.agent.client import settings
+from ddptop.agent.client.runs import Record, Run, named, tidy
 from ddptop.agent.client.start import checks
 from ddptop.agent.client.start import hosts as named_hosts
 from ddptop.agent.client.start.request import CHECKPOINTS, RESUME, Program, Request, RequestError
@@ -23,7 +24,7 @@ from ddptop.agent.launcher.slurm import is_task
 from ddptop.agent.record import retention
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.files import masking
-from ddptop.agent.run.rundir import Run, RunDir, identify
+from ddptop.agent.run.rundir import identify
 from ddptop.agent.run.switches import checking, injection
 from ddptop.agent.startup import pythonpath
 from ddptop.agent.text import masked_words, plural
@@ -40,8 +41,8 @@ Tell = Callable[[str], None]
 """Takes a line on what was done besides."""
 
 
-def launch(request: Request, program: Program, tell: Tell = lambda line: None, *, belongs: bool = False) -> RunDir:
-    """Start a run and return its directory, without waiting for its ranks; `tell` what was done besides.
+def launch(request: Request, program: Program, tell: Tell = lambda line: None, *, belongs: bool = False) -> Run:
+    """Start a run and return it, without waiting for its ranks; `tell` what was done besides.
 
     Where the request cannot work nothing is started, and nothing of the run is left behind.
 
@@ -69,7 +70,7 @@ def launch(request: Request, program: Program, tell: Tell = lambda line: None, *
     if several is not None and not request.name:
         # The hosts agree on the name without a word, and so cannot count the runs that had it before.
         set_aside(name, tell)
-    run = Run(
+    record = Record(
         run=name,
         run_id=secrets.token_hex(16) if several is None else named_hosts.run_id_of(shown, several),
         program=f"-m {request.program}" if request.as_module else request.program,
@@ -95,7 +96,7 @@ def launch(request: Request, program: Program, tell: Tell = lambda line: None, *
         node=None if several is None else several.rendezvous.node_rank,
         resumes=program.resumes,
     )
-    return begin(run, request.who, tell)
+    return begin(record, request.who, tell)
 
 
 def command(request: Request, program: Program) -> tuple[str, ...]:
@@ -131,7 +132,7 @@ def belongs_here() -> bool:
     return is_task(os.environ) or os.getpid() == 1
 
 
-def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell: Tell = lambda line: None) -> RunDir:
+def restart(ended: Run, *, resume: bool = False, who: str = "somebody", tell: Tell = lambda line: None) -> Run:
     """Start a run again with the settings of one that has ended; the old one and its history stay.
 
     The new run is called as the old one with a number behind it, counting up.
@@ -146,9 +147,9 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
         RequestError: it has not ended, or cannot be repeated.
         rundir.RunDirError: there is no place for the run.
     """
-    if not takeover.meet(ended).ended:
+    if not ended.has_ended():
         raise RequestError(f"run {ended.name} has not ended; `ddptop kill {ended.name}` ends it")
-    old = masking.whole(ended.path, ended.read())
+    old = masking.whole(ended.directory.path, ended.record())
     if not old.launched:
         raise RequestError(f"run {old.run} was started by hand, so that only whoever did can start it again")
     if not os.path.isdir(old.cwd):
@@ -159,7 +160,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
             f"{old.program} does not take {RESUME}; `ddptop restart {old.run}` starts it from the beginning"
         )
     checks.check_torch()
-    run = Run(
+    record = Record(
         **{name: getattr(old, name) for name in _SETTINGS},
         run=_next_name(old.run),
         # The same on all hosts, each of which restarts it by itself.
@@ -170,7 +171,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
         launched=True,
         owner=os.getuid(),
     )
-    return begin(run, who, tell, ended)
+    return begin(record, who, tell, ended)
 
 
 def keeps_checkpoints(arguments: Iterable[str]) -> bool:
@@ -178,50 +179,51 @@ def keeps_checkpoints(arguments: Iterable[str]) -> bool:
     return any(argument.partition("=")[0] == CHECKPOINTS for argument in arguments)
 
 
-def begin(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunDir:
+def begin(record: Record, who: str, tell: Tell, spared: Run | None = None) -> Run:
     """Make the directory of a run and start its observer, which starts the ranks; `spared` is not removed for its room.
 
     Raises:
         RequestError: the settings cannot be used, or no process can be started.
         rundir.RunDirError: there is no place for the run, or its name is taken.
     """
-    run, removed = _with_room(run, spared)
+    record, removed = _with_room(record, spared)
     told = _removal(removed)
     if told:
         tell(told)
-    directory = rundir.create(run)
+    directory = rundir.create(record)
     if told:
-        journal.note(directory, wire.Event(run.created_at_ns, told, None, "info"))
-    command = shlex.join((run.program, *masked_words(run.arguments)))
-    text = journal.sentence("launched", f"{command}, world {run.world}", who)
-    journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
+        journal.note(directory, wire.Event(record.created_at_ns, told, None, "info"))
+    command = shlex.join((record.program, *masked_words(record.arguments)))
+    text = journal.sentence("launched", f"{command}, world {record.world}", who)
+    journal.note(directory, wire.Event(record.created_at_ns, text, None, "info", "launch", who))
     try:
         observers.start(directory)
     except OSError as problem:
         with contextlib.suppress(rundir.RunDirError):
             rundir.discard(directory)
         raise RequestError(f"the observer could not be started: {problem}") from problem
-    return directory
+    return Run(directory)
 
 
 def set_aside(name: str, tell: Tell) -> None:
     """Give an ended run of this name another one."""
-    before = RunDir(rundir.base() / name)
-    if os.path.lexists(before.path) and takeover.meet(before).ended:
+    before = named(name)
+    if os.path.lexists(before.directory.path) and before.ended() is not None:
         aside = _next_name(name)
-        rundir.set_aside(before, aside)
+        rundir.set_aside(before.directory, aside)
         tell(f"the last run of this name is now {aside}")
 
 
-def _with_room(run: Run, spared: RunDir | None) -> tuple[Run, dict[str, int]]:
-    """Return the run with the room that the settings give it, and the ended runs removed to make it, with bytes."""
+def _with_room(record: Record, spared: Run | None) -> tuple[Record, dict[str, int]]:
+    """Return a record with the room that the settings give its run, and the runs removed for it, with bytes."""
     try:
         storage = settings.load().storage
     except settings.SettingsError as problem:
         raise RequestError(str(problem)) from problem
-    removed = takeover.tidy(spared) | retention.make_room(storage.all_mib << 20, spared=spared)
+    kept = None if spared is None else spared.directory
+    removed = tidy(spared) | retention.make_room(storage.all_mib << 20, spared=kept)
     bounds = {"run_bytes": storage.run_mib << 20, "all_bytes": storage.all_mib << 20}
-    return msgspec.structs.replace(run, **bounds, removed=len(removed)), removed
+    return msgspec.structs.replace(record, **bounds, removed=len(removed)), removed
 
 
 def _removal(removed: Mapping[str, int]) -> str:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddptop.agent.client.runs import Run
 from ddptop.agent.client.start import hosts
 from ddptop.agent.client.start import run as start
 from ddptop.agent.client.start.checks import problems, ranks, ranks_here
@@ -125,7 +126,7 @@ def test_names_tell_runs_apart() -> None:
 def test_a_run_over_hosts_is_written_down_as_one() -> None:
     """Its record has all ranks and those of this host, whose observer waits for no others."""
     request = TWO._replace(world=8, node_rank=1, rdzv_id="demo")
-    run = launch.launch(request).read()
+    run = launch.launch(request).record()
     assert (run.run, run.world, run.local_world, run.nodes, run.node) == ("train-demo", 8, 4, 2, 1)
     assert states.ranks_here(run, 0) == 4
     assert "--rdzv-endpoint=localhost:29400" in run.command
@@ -137,13 +138,13 @@ def test_a_run_over_hosts_is_written_down_as_one() -> None:
 def test_an_ended_run_of_the_same_name_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hosts cannot count the runs that had their name: the old one gets another, with all that it has."""
     request = TWO._replace(world=2, rdzv_id="again")
-    first = launch.launch(request)
+    first = launch.launch(request).directory
     first.rank_log(0).write_text("last words\n")
     with pytest.raises(rundir.RunDirError, match="already there"):
         launch.launch(request)
     first.update(state="finished")
     lines: list[str] = []
-    second = launch.launch(request, lines.append)
+    second = launch.launch(request, lines.append).directory
     assert second.path == first.path
     assert second.read().run_id == first.read().run_id
     aside = rundir.find("train-again.2")
@@ -160,9 +161,9 @@ def test_a_restart_is_one_run_again() -> None:
     request = TWO._replace(world=2, rdzv_id="restarted")
     found = []
     for _ in "two hosts":
-        old = launch.launch(request)
+        old = launch.launch(request).directory
         old.update(state="failed")
-        new = start.restart(old)
+        new = start.restart(Run(old)).directory
         found.append((new.read().run, new.read().run_id, new.read().command, new.read().local_world))
         new.update(state="failed")
         rundir.remove(new)

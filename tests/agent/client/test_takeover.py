@@ -22,7 +22,7 @@ from support.processes import supervised
 from support.processes.supervised import events, over, running
 
 from ddptop.agent import wire
-from ddptop.agent.client import takeover
+from ddptop.agent.client import runs, takeover
 from ddptop.agent.end import survey
 from ddptop.agent.launcher import observers
 from ddptop.agent.record.recording import read_ranks
@@ -215,11 +215,11 @@ def test_no_ranks_are_looked_up_of_a_run_that_is_looked_after(
         return members(self)
 
     monkeypatch.setattr(RunDir, "members", look_up)
-    takeover.tidy()
+    runs.tidy()
     assert (read, directory.read().state) == ([], "running")
     gone = msgspec.structs.replace(me, boot="an earlier one")
     directory.update(observer=gone, torchrun=gone)
-    takeover.tidy()
+    runs.tidy()
     assert directory.read().state == "lost"
     assert read
     # Of another container, which nobody holds any more.
@@ -227,7 +227,7 @@ def test_no_ranks_are_looked_up_of_a_run_that_is_looked_after(
     other = new_run(state="running", observer=unseen, torchrun=unseen)
     for path in (other.path, other.path / "run.json", other.path / "ranks"):
         os.utime(path, (1e9, 1e9))
-    takeover.tidy()
+    runs.tidy()
     assert other.read().state == "lost"
 
 

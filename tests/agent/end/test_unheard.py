@@ -16,10 +16,9 @@ from support.fakes.relay import relayed
 from support.harness import WAIT, WAIT_LOCKED, until
 
 from ddptop.agent import wire
-from ddptop.agent.client import look
+from ddptop.agent.client import look, runs
 from ddptop.agent.client.watch import Link
 from ddptop.agent.record import recording
-from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Ended, Member, RunDir, identify
 from ddptop.agent.wire.frames import ENDED
@@ -55,7 +54,7 @@ while time.monotonic() < deadline:
 
 def told(directory: RunDir) -> dict[str, Any]:
     """Return what a fresh `status` says of a run, once a fresh `ps` has said the same."""
-    own, listed = (look.frames(each, "the test") for each in ([directory], rundir.runs()))
+    own, listed = (look.frames(each, "the test") for each in ([runs.Run(directory)], runs.listed()))
     row = status.run_json(next(frame for frame in listed if frame.run == directory.name))
     found = status.as_json(own[0])
     states = {found["state"], row["state"]}

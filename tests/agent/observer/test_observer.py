@@ -17,6 +17,7 @@ from support.harness import DEADLINE_S, WAIT, carriers, until
 from support.processes.supervised import events, over, running
 
 from ddptop.agent import wire
+from ddptop.agent.client.runs import Run
 from ddptop.agent.client.settings import Settings
 from ddptop.agent.end import survey
 from ddptop.agent.launcher import launcher
@@ -117,7 +118,7 @@ def test_a_failure_is_told_before_the_other_ranks_have_ended(launch: Launch) -> 
         "print('usage: script.py\\nscript.py: error: unrecognized arguments: 2', file=sys.stderr)\n"
         "sys.exit(2)"
     )
-    assert view.await_start(directory, Settings(), lambda _: None) == "rank 0: unrecognized arguments: 2"
+    assert view.await_start(Run(directory), Settings(), lambda _: None) == "rank 0: unrecognized arguments: 2"
     assert 1 in survey.look(directory).alive
     assert "rank 0's script ended with exit code 2: unrecognized arguments: 2" in events(directory)
 

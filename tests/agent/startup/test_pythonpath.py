@@ -78,6 +78,6 @@ def test_a_search_path_that_the_user_gives_is_kept(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ddptop.agent.launcher.observers.start", lambda directory: None)
     request = Request("train.py", world=1, backend="gloo", start="spawn", environment=("PYTHONPATH=/mine",))
-    directory = launch.launch(request)
+    directory = launch.launch(request).directory
     assert directory.read().environment["PYTHONPATH"].split(os.pathsep) == [str(FILE.parent), "/mine"]
     directory.update(state="finished")

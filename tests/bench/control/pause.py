@@ -135,7 +135,7 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
 
     world, seed = CASES[case], random.Random(case)
     arguments = ("--train", case, "--folder", str(folder))
-    directory = launch(Request(__file__, arguments=arguments, world=world))
+    directory = launch(Request(__file__, arguments=arguments, world=world)).directory
     link = Link(directory, "benchmark")
     try:
         deadline = time.monotonic() + 120

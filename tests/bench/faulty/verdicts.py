@@ -232,7 +232,7 @@ def job(
             # Nothing as yet: it makes the runner patch torch on every rank.
             inject=tuple(f"rank={rank},phase=data,ms=0" for rank in range(world)),
         )
-        directory = launch(request)
+        directory = launch(request).directory
         while (run := directory.read()).state not in ENDED:
             time.sleep(0.5)
         if run.state != "finished":

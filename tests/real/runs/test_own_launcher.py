@@ -9,6 +9,7 @@ from typing import Any
 
 from support.harness import ddptop, until, write_script
 
+from ddptop.agent.client import runs
 from ddptop.agent.client.look import frames
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.output.status import as_json, run_json
@@ -44,8 +45,8 @@ def test_ps_and_status_agree(tmp_path: Path) -> None:
     name = launched.stdout.strip()
 
     def look() -> tuple[dict[str, Any], dict[str, Any]]:
-        (frame,) = frames([rundir.find(name)], "test")
-        (other,) = frames([rundir.find(name)], "test")
+        (frame,) = frames([runs.find(name)], "test")
+        (other,) = frames([runs.find(name)], "test")
         return as_json(frame), run_json(other)
 
     def look_from_outside() -> tuple[dict[str, Any], dict[str, Any]]:

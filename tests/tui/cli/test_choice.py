@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from support.harness import WAITING
 from support.screens.frames import frame
 
+from ddptop.agent.client import runs
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.cli import view
@@ -44,8 +45,7 @@ def make() -> Iterator[Make]:
 def live(monkeypatch: pytest.MonkeyPatch) -> list[RunDir]:
     """The runs that are alive, as far as the verbs can tell."""
     found: list[RunDir] = []
-    for module in (options, control):
-        monkeypatch.setattr(module, "live_runs", lambda: found)
+    monkeypatch.setattr(runs, "live", lambda: [runs.Run(directory) for directory in found])
     return found
 
 
@@ -84,10 +84,10 @@ def test_a_kill_that_comes_too_late_names_the_restart(make: Make, live: list[Run
     """Of the same name with a higher number; other runs are none."""
     old = make("choice-c3", "killed")
     live.append(make("choice-d4.2", "running"))
-    assert control._restart_of(old) == ""
+    assert control._restart_of(runs.Run(old)) == ""
     live.append(make("choice-c3.2", "running"))
-    assert control._restart_of(old) == "; its restart choice-c3.2 is running"
-    assert control._restart_of(live[-1]) == ""
+    assert control._restart_of(runs.Run(old)) == "; its restart choice-c3.2 is running"
+    assert control._restart_of(runs.Run(live[-1])) == ""
 
 
 def test_who_leaves_a_run_that_is_stopping_is_told_so() -> None:

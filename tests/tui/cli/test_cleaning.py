@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 from support.harness import DDPTOP
 
-from ddptop.agent.client import settings
+from ddptop.agent.client import runs, settings
 from ddptop.agent.client.start import run as start
 from ddptop.agent.launcher import observers
 from ddptop.agent.record import recording
@@ -161,11 +161,11 @@ def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
     oldest = made("oldest", 9)
     oldest.update(launched=True, cwd=str(tmp_path), command=("x",))
     said: list[str] = []
-    again = start.restart(oldest, tell=said.append)
+    again = start.restart(runs.Run(oldest), tell=said.append).directory
     assert left() == ["old-1", "oldest", "oldest.2"]
     assert said == ["removed 3 finished runs, 8 MiB: old-2, old-3, old-4"]
     assert said[0] in [event.text for event in recording.events_of(again.database, again.read())]
-    assert start.restart(oldest, tell=said.append).name == "oldest.3"
+    assert start.restart(runs.Run(oldest), tell=said.append).name == "oldest.3"
     assert len(said) == 1
 
 
@@ -177,7 +177,7 @@ def test_a_run_that_has_taken_the_name_meanwhile_stays(own_base: Path, capsys: p
     new = made("same", 1, size=4096)
     assert cleaning._remove([chosen]) == ([], 1)
     assert "another run has taken this name meanwhile" in capsys.readouterr().err
-    assert new.read().run_id != chosen.run.run_id
+    assert new.read().run_id != chosen.record.run_id
     assert left() == ["same"]
 
 

@@ -13,8 +13,8 @@ import pytest
 from support.values import traces
 from support.values.traces import kineto, rank, spent, step
 
-from ddptop.agent.client import diagnoses
 from ddptop.agent.client import diagnoses as kinds
+from ddptop.agent.client import runs
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.observer.judge.probe import NOTHING
 from ddptop.agent.record import diagnoses as kept_diagnoses
@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 def shown(kind: str, run: rundir.RunDir) -> list[ReportLine]:
     """Return what a screen shows of the newest diagnosis of a kind."""
-    return newest(kind, diagnoses.kept(run, kind), run.read().world)
+    return newest(kind, runs.Run(run).diagnoses(kind), run.read().world)
 
 
 CAUSE = "train.py:52 made 3 more float32[64, 32, 256] in 3 steps (6 MiB), held by list `kept` of main()"

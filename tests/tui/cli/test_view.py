@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 from support.screens.frames import frame, rank_frame
 
+from ddptop.agent.client import runs
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.settings import Settings
 from ddptop.agent.run.rundir import RunDir
@@ -24,8 +26,12 @@ class Late:
 
     unmet = (0,)
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self) -> None:
         self.polls = 0
+
+    @classmethod
+    def of(cls, *_: object) -> Late:
+        return cls()
 
     @property
     def complete(self) -> bool:
@@ -54,7 +60,7 @@ def test_a_run_is_not_called_starting_before_it_is_heard(
 ) -> None:
     """`watch` waits for the first word of the observer, and only then says a state."""
     monkeypatch.setattr(view, "Link", Late)
-    assert view.follow_plainly(cast("RunDir", None), Settings(), launched_here=False) == 0
+    assert view.follow_plainly(cast("runs.Run", None), Settings(), launched_here=False) == 0
     printed = capsys.readouterr().out
     assert "starting" not in printed
     assert "step 1,284" in printed
@@ -91,7 +97,7 @@ def test_ctrl_c_while_a_start_is_awaited_leaves_the_run(
 
     monkeypatch.setattr(view, "await_start", interrupted)
     options = Namespace(detach=True, no_wait=no_wait)
-    assert show_launched(options, RunDir(Path("toy-1")), Settings()) == (0 if no_wait else 130)
+    assert show_launched(options, runs.Run(RunDir(Path("toy-1"))), Settings()) == (0 if no_wait else 130)
     printed = capsys.readouterr()
     goes_on = "toy-1 goes on.  Come back: ddptop attach toy-1\nEnd it:        ddptop kill toy-1\n"
     assert (printed.out, printed.err) == (("toy-1\n", "") if no_wait else ("", goes_on))
@@ -106,11 +112,11 @@ def await_start(
     """Return what `launch --detach` says of a run with these frames, and at which poll; the lines meanwhile: `SAID`."""
     link = Starting(*frames)
     SAID.clear()
-    monkeypatch.setattr(view, "Link", lambda *_: link)
+    monkeypatch.setattr(view, "Link", SimpleNamespace(of=lambda *_: link))
     monkeypatch.setattr(plain, "POLL_S", 0.0)
     monkeypatch.setattr(view, "OTHERS_S", others_s)
     monkeypatch.setattr(view, "NO_STEP_S", no_step_s)
-    return view.await_start(cast("RunDir", None), Settings(), SAID.append), link.polls
+    return view.await_start(cast("runs.Run", None), Settings(), SAID.append), link.polls
 
 
 def started(*steps: int | None, state: str = "running", **changes: Any) -> Frame:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent.client import state
+from ddptop.agent.client.runs import Run
 from ddptop.agent.client.start import run as start
 from ddptop.agent.client.start.checks import CHECKS
 from ddptop.agent.client.start.request import Request
@@ -142,17 +143,17 @@ def test_an_option_acts_and_is_repeated(option: LaunchOption, record: Path) -> N
     """A run with it is written down as another one than a run without; its restart gets the same, but for the name."""
     name = f"acts-{option.key.replace('_', '-')}"
     beside: dict[str, Any] = dict(BESIDE.get(option.key, {}))
-    plain = launch.launch(Request("train.py", name=name)._replace(**beside))
+    plain = launch.launch(Request("train.py", name=name)._replace(**beside)).directory
     before = settings_of(plain)
     # An endpoint that has a name here.
     value = "localhost:29400" if option.key == "rdzv_endpoint" else other(option)
     value = "3" if option.key == "nnodes" else value
     changed: dict[str, Any] = beside | {option.key: value}
-    with_option = launch.launch(Request("train.py", name=f"{name}-with")._replace(**changed))
+    with_option = launch.launch(Request("train.py", name=f"{name}-with")._replace(**changed)).directory
     after = settings_of(with_option)
     assert after != before | {"run": f"{name}-with"}
     with_option.update(state="finished")
-    assert settings_of(start.restart(with_option)) == after | {"run": f"{with_option.name}.2"}
+    assert settings_of(start.restart(Run(with_option)).directory) == after | {"run": f"{with_option.name}.2"}
 
 
 def test_the_programs_that_are_remembered_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def fleet(folder: Path) -> Iterator[Runs]:
     """The fleet of that folder."""
-    made = Runs(lambda directory: Link(directory, "test"), "test")
+    made = Runs(lambda run: Link.of(run, "test"), "test")
     yield made
     made.close()
 
@@ -82,7 +82,7 @@ def test_a_look_is_bounded(folder: Path, poll_s: float, most: int) -> None:
 
     for name in ("one", "two"):
         ended(name, 1_000)
-    fleet = Runs(lambda directory: NeverSettled(directory, "test"), "test", clock=lambda: now)
+    fleet = Runs(lambda run: NeverSettled(run.directory, "test"), "test", clock=lambda: now)
     try:
         fleet.listing(None)
         assert polled == {"one": most, "two": most}

@@ -13,32 +13,32 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.client import settings
+from ddptop.agent.client import runs, settings
 from ddptop.agent.client.acting.actor import who
 from ddptop.agent.client.program import limit_memory
 from ddptop.agent.client.watch import Link
-from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.app.program import run_dashboard
 
 ROOM: Final = 1 << 30
 """Bytes of memory that a tab may get beyond what it has at its start."""
 
 
-def exactly(name: str, run_id: str) -> RunDir:
+def exactly(name: str, run_id: str) -> runs.Run:
     """Return the run of that name and that id, and none that has taken its name since.
 
     Raises:
         RunDirError: it is gone.
     """
-    directory = RunDir(rundir.base() / name)
+    run = runs.named(name)
     try:
-        found = directory.read().run_id
-    except RunDirError:
+        found = run.record().run_id
+    except runs.RunDirError:
         found = ""
     if found != run_id:
-        raise RunDirError(f"run {name!r}: the run that is served is gone; end `ddptop serve` and start it for another")
-    return directory
+        raise runs.RunDirError(
+            f"run {name!r}: the run that is served is gone; end `ddptop serve` and start it for another"
+        )
+    return run
 
 
 def main() -> None:
@@ -46,14 +46,14 @@ def main() -> None:
     limit_memory(ROOM)
     name, run_id, *mode = sys.argv[1:]
     try:
-        directory = exactly(name, run_id)
-    except RunDirError as problem:
+        run = exactly(name, run_id)
+    except runs.RunDirError as problem:
         raise SystemExit(f"ddptop: {problem}") from problem
     found = settings.load()
     # What a browser can draw does not depend on the locale of the server.
     look = msgspec.structs.replace(found.look, glyphs="unicode" if found.look.glyphs == "auto" else found.look.glyphs)
     code = run_dashboard(
-        Link(directory, who("browser"), looks_back=True),
+        Link.of(run, who("browser"), looks_back=True),
         msgspec.structs.replace(found, look=look),
         read_only=mode != ["--control"],
     )

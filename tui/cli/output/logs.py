@@ -11,7 +11,7 @@ from ddptop.agent.client.logs.lines import LogLine
 from ddptop.agent.client.logs.matching import ALL, Wanted
 from ddptop.agent.client.logs.merging import Merged, merged, named
 from ddptop.agent.client.logs.of_run import RunLogs
-from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.client.runs import Run
 from ddptop.agent.text import ranks_in_spans
 from ddptop.tui.drawing import units
 
@@ -20,22 +20,20 @@ POLL_S: Final = 0.1
 Say = Callable[[str], None]
 
 
-def show(
-    directory: RunDir, ranks: Sequence[int] = (), *, follow: bool, say: Say, note: Say, wanted: Wanted = ALL
-) -> None:
+def show(run: Run, ranks: Sequence[int] = (), *, follow: bool, say: Say, note: Say, wanted: Wanted = ALL) -> None:
     """Print the log of a rank, or those of several as one, with time and ranks before each line.
 
     Args:
-        directory: the run.
+        run: the run.
         ranks: the ranks; all of them, and torchrun, where there is none.
         follow: whether to go on until the run ends.
         say: prints a line.
         note: says beside the output that there is none.
         wanted: what is to be printed.
     """
-    logs = RunLogs(directory, ranks)
+    logs = run.logs(ranks)
     try:
-        _show(directory.name, ranks, logs, follow=follow, say=say, note=note, wanted=wanted)
+        _show(run.name, ranks, logs, follow=follow, say=say, note=note, wanted=wanted)
     finally:
         logs.close()
 

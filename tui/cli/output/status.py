@@ -5,9 +5,9 @@ The JSON is an interface; the manual's page `json` documents it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,9 +21,6 @@ from ddptop.tui.drawing.units import DASH, aligned, count, date, duration, momen
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.documented import as_event, number, verdict_json
 from ddptop.tui.model.sentences import not_linked, unheard_hosts, unobserved, with_rank
-
-if TYPE_CHECKING:
-    from ddptop.agent.run.rundir import Member
 
 
 def _fields(kind: type[msgspec.Struct], base: type[msgspec.Struct]) -> tuple[str, ...]:
@@ -63,32 +60,9 @@ def event_line(event: wire.Event, hosts: Mapping[int, str] = NO_NAMES) -> str:
     return f"{date(event.at_ns / 1e9)} {mark} {with_rank(event.text, event.rank, host)}"
 
 
-def hosts_of(members: Mapping[int, Member]) -> Mapping[int, str]:
+def hosts_of(names: Mapping[int, str]) -> Mapping[int, str]:
     """Return the names of the hosts of a run by rank, where there are several; else nothing."""
-    names = {rank: member.host for rank, member in members.items()}
     return names if len(set(names.values())) > 1 else NO_NAMES
-
-
-def happened(
-    events: Iterable[wire.Event], verdicts: Iterable[wire.Verdict], ended_at_ns: int | None
-) -> list[wire.Event | wire.Verdict]:
-    """Return the events of a run and its verdicts, each where it was told; verdicts of an ended run have ended too.
-
-    Args:
-        events: in the order of their times.
-        verdicts: the intervals, in any order.
-        ended_at_ns: when the run ended, None for one that goes on.
-    """
-    found: list[wire.Event | wire.Verdict] = [*events, *(_over(verdict, ended_at_ns) for verdict in verdicts)]
-    return sorted(found, key=_at_ns)
-
-
-def _over(verdict: wire.Verdict, ended_at_ns: int | None) -> wire.Verdict:
-    return verdict if verdict.until_at_ns is not None else msgspec.structs.replace(verdict, until_at_ns=ended_at_ns)
-
-
-def _at_ns(each: wire.Event | wire.Verdict) -> int:
-    return each.at_ns if isinstance(each, wire.Event) else each.told_at_ns
 
 
 def interval_line(verdict: wire.Verdict, hosts: Mapping[int, str] = NO_NAMES) -> str:

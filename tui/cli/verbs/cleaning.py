@@ -14,7 +14,7 @@ from ddptop.tui.cli.verbs.options import Verbs, add_verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.agent.run.rundir import Run, RunDir
+    from ddptop.agent.client.runs import Record, Run
 
 _DAY_S = 86_400
 
@@ -22,14 +22,14 @@ _DAY_S = 86_400
 class Candidate(NamedTuple):
     """An ended run that may go."""
 
-    directory: RunDir
     run: Run
+    record: Record
     size: int
     """Bytes on the disk."""
 
     def age_s(self, now: float) -> float:
         """Return the seconds since its end."""
-        ended_ns = self.run.created_at_ns if self.run.ended_at_ns is None else self.run.ended_at_ns
+        ended_ns = self.record.created_at_ns if self.record.ended_at_ns is None else self.record.ended_at_ns
         return max(0.0, now - ended_ns / 1e9)
 
 
@@ -93,9 +93,9 @@ def _agrees(question: str) -> bool:
 
 def _all(keep: int, older_days: float, now: float) -> list[Candidate]:
     """Return the ended runs but those that are retained, the newest end first."""
-    from ddptop.agent.run import rundir
+    from ddptop.agent.client import runs
 
-    found = [each for directory in rundir.runs() if (each := _candidate(directory)) is not None]
+    found = [each for run in runs.listed() if (each := _candidate(run)) is not None]
     found.sort(key=lambda each: each.age_s(now))
     return [each for each in found[keep:] if each.age_s(now) >= older_days * _DAY_S]
 
@@ -106,36 +106,24 @@ def _named(names: Sequence[str]) -> list[Candidate]:
     Raises:
         RunDirError: there is no such run, or it has not ended.
     """
-    from ddptop.agent.run import rundir
+    from ddptop.agent.client import runs
 
     found: dict[str, Candidate] = {}
     for name in names:
-        directory = rundir.find(name)
-        candidate = _candidate(directory)
+        run = runs.find(name)
+        candidate = _candidate(run)
         if candidate is None:
-            raise rundir.RunDirError(
-                f"run {directory.name}: it has not ended, and nothing was removed; "
-                f"`ddptop kill {directory.name}` ends it"
+            raise runs.RunDirError(
+                f"run {run.name}: it has not ended, and nothing was removed; `ddptop kill {run.name}` ends it"
             )
-        found[directory.name] = candidate
+        found[run.name] = candidate
     return list(found.values())
 
 
-def _candidate(directory: RunDir) -> Candidate | None:
+def _candidate(run: Run) -> Candidate | None:
     """Return a run that has ended, None for any other."""
-    import msgspec
-
-    from ddptop.agent.client import takeover
-    from ddptop.agent.record import retention
-    from ddptop.agent.run.rundir import RunDirError
-
-    try:
-        # One that has ended unseen is written down as ended, unless the disk is full.
-        found = takeover.meet(directory)
-    except RunDirError:
-        return None
-    run = msgspec.structs.replace(found.run, state=found.state)
-    return Candidate(directory, run, retention.size_of(directory.path)) if found.ended else None
+    record = run.ended()
+    return None if record is None else Candidate(run, record, run.size())
 
 
 def _table(chosen: Sequence[Candidate], now: float) -> list[str]:
@@ -143,7 +131,7 @@ def _table(chosen: Sequence[Candidate], now: float) -> list[str]:
 
     rows = [("RUN", "STATE", "ENDED", "SIZE")]
     rows += [
-        (each.directory.name, each.run.state, f"{duration(each.age_s(now)).strip()} ago", size(each.size).strip())
+        (each.run.name, each.record.state, f"{duration(each.age_s(now)).strip()} ago", size(each.size).strip())
         for each in chosen
     ]
     return [*aligned(rows), f"{plural(len(chosen), 'run')}, {size(sum(each.size for each in chosen)).strip()} together"]
@@ -151,13 +139,13 @@ def _table(chosen: Sequence[Candidate], now: float) -> list[str]:
 
 def _remove(chosen: Sequence[Candidate]) -> tuple[list[Candidate], int]:
     """Remove the runs, the oldest first; return those that are gone, and the exit code."""
-    from ddptop.agent.run import rundir
+    from ddptop.agent.client.runs import RunDirError
 
     removed, code = [], 0
     for each in reversed(chosen):
         try:
-            rundir.remove(each.directory, each.run.run_id, over=True)
-        except rundir.RunDirError as problem:
+            each.run.remove(each.record.run_id)
+        except RunDirError as problem:
             code = complain(problem, 1)
             continue
         removed.append(each)

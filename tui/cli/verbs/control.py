@@ -21,17 +21,15 @@ from ddptop.tui.cli.verbs.options import (
     add_run,
     add_verb,
     chosen,
-    live_runs,
     print_json,
     seconds,
 )
 
 if TYPE_CHECKING:
     from ddptop.agent.client.acting.control import RunControl
-    from ddptop.agent.client.acting.ending import Ending
     from ddptop.agent.client.acting.kill import Aim
     from ddptop.agent.client.acting.waiting import Waiting
-    from ddptop.agent.run.rundir import Run, RunDir
+    from ddptop.agent.client.runs import Record, Run
 
 _steps: Final = whole(1, 1_000_000)
 """Reads a number of steps."""
@@ -113,11 +111,11 @@ def _take_number_as_steps(options: argparse.Namespace) -> None:
     Raises:
         argparse.ArgumentTypeError: it is no number of steps.
     """
-    from ddptop.agent.run import rundir
+    from ddptop.agent.client import runs
 
     if options.steps is None:
         alone = options.run
-        if alone is not None and alone.isdecimal() and alone not in {run.name for run in rundir.runs()}:
+        if alone is not None and alone.isdecimal() and alone not in {run.name for run in runs.listed()}:
             options.run, options.steps = None, _steps(alone)
         else:
             options.steps = 1
@@ -136,48 +134,48 @@ def carry_out(options: argparse.Namespace) -> int:
             _take_number_as_steps(options)
         except argparse.ArgumentTypeError as problem:
             return complain(f"step: {problem}", 2)
-    directory = chosen(options.run)
-    freeze = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
-    line = LiveLine("ctrl+c cancels", f"in another terminal: ddptop pause {directory.name} --freeze")
+    run = chosen(options.run)
+    freeze = f"`ddptop pause {run.name} --freeze` stops its processes where they are"
+    line = LiveLine("ctrl+c cancels", f"in another terminal: ddptop pause {run.name} --freeze")
     try:
         try:
             with _sigterm_cancels():
-                waiting = Waiting(line.show if sys.stderr.isatty() else _Lines(directory.name).show)
-                control = RunControl(directory, directory.read(), who("shell"))
+                waiting = Waiting(line.show if sys.stderr.isatty() else _Lines(run.name).show)
+                control = RunControl.of(run, who("shell"))
                 if (printing := getattr(options, "printing", None)) is not None:
-                    return int(printing(options, control, waiting, directory.name))
+                    return int(printing(options, control, waiting, run.name))
                 done = _done(options, control, waiting)
         finally:
             line.clear()
     except Cancelled as cancelled:
-        print(f"{directory.name}: {options.verb} {cancelled}", file=sys.stderr)
+        print(f"{run.name}: {options.verb} {cancelled}", file=sys.stderr)
         return 130
     except KeyboardInterrupt:
         # After the wait, or before it: the ranks may have been told.
         print(
-            as_called(f"{directory.name}: {options.verb} interrupted; see `ddptop status {directory.name}`"),
+            as_called(f"{run.name}: {options.verb} interrupted; see `ddptop status {run.name}`"),
             file=sys.stderr,
         )
         return 130
     except Busy as refusal:
-        hint = f"`ddptop resume {directory.name}` cancels it"
+        hint = f"`ddptop resume {run.name}` cancels it"
         if isinstance(refusal, Unholdable):
             hint = f"{hint}, {freeze}"
-        return complain(f"{options.verb} {directory.name}: {refusal}; {hint}", 1)
+        return complain(f"{options.verb} {run.name}: {refusal}; {hint}", 1)
     except Unholdable as refusal:
-        return complain(f"{options.verb} {directory.name}: {refusal}; {freeze}", 1)
+        return complain(f"{options.verb} {run.name}: {refusal}; {freeze}", 1)
     except Unsavable as refusal:
-        what, *lines = actions.to_save(directory.read().program)
-        complain(f"{options.verb} {directory.name}: {refusal}; {what}", 1)
+        what, *lines = actions.to_save(run.record().program)
+        complain(f"{options.verb} {run.name}: {refusal}; {what}", 1)
         for code in lines:
             print(f"    {code}", file=sys.stderr)
         return 1
     except Hung as refusal:
-        what = f"`ddptop stacks {directory.name}` shows where each rank stands, `ddptop kill {directory.name}` ends it"
-        return complain(f"{options.verb} {directory.name}: {refusal}; so it comes to no step: {what}", 1)
+        what = f"`ddptop stacks {run.name}` shows where each rank stands, `ddptop kill {run.name}` ends it"
+        return complain(f"{options.verb} {run.name}: {refusal}; so it comes to no step: {what}", 1)
     except Refused as refusal:
-        return complain(f"{options.verb} {directory.name}: {refusal}", 1)
-    print(f"{directory.name}: {done}")
+        return complain(f"{options.verb} {run.name}: {refusal}", 1)
+    print(f"{run.name}: {done}")
     return 0
 
 
@@ -282,62 +280,58 @@ def _signal(text: str) -> int:
 
 def _kill(options: argparse.Namespace) -> int:
     from ddptop.agent.client.acting.actor import who
-    from ddptop.agent.client.acting.ending import Ending
-    from ddptop.agent.run.identity import identify
-    from ddptop.agent.run.rundir import RunDirError
+    from ddptop.agent.client.acting.control import RunControl
+    from ddptop.agent.client.acting.kill import process_of
+    from ddptop.agent.client.runs import RunDirError
     from ddptop.agent.wire.refusals import Refused
 
     try:
-        directory = chosen(options.run)
+        run = chosen(options.run)
     except RunDirError:
-        if (done := _end_unrecorded(options)) is None:
+        if (done := _kill_unrecorded(options)) is None:
             raise
         print(f"{options.run}: {done}")
         return 0
     aim: Aim = options.rank
     if options.pid is not None:
-        aim = identify(options.pid)
+        aim = process_of(options.pid)
         if aim is None:
-            return complain(f"kill {directory.name}: there is no process {options.pid}", 1)
+            return complain(f"kill {run.name}: there is no process {options.pid}", 1)
     try:
-        done = _end(options, Ending(directory, who("shell")), directory.read(), aim)
+        done = _end(options, RunControl.of(run, who("shell")), run.record(), aim)
     except Refused as refusal:
-        return complain(f"kill {directory.name}: {refusal}{_restart_of(directory)}", 1)
-    print(f"{directory.name}: {done}")
+        return complain(f"kill {run.name}: {refusal}{_restart_of(run)}", 1)
+    print(f"{run.name}: {done}")
     return 0
 
 
-def _end_unrecorded(options: argparse.Namespace) -> str | None:
+def _kill_unrecorded(options: argparse.Namespace) -> str | None:
     """End a whole run whose folder or record was lost while it lived; return the outcome, None where there is none."""
-    from ddptop.agent.end import survey
-    from ddptop.agent.end.escalation import Survived
-    from ddptop.agent.run import rundir
-    from ddptop.agent.run.base import is_name
+    from ddptop.agent.client import runs
+    from ddptop.agent.client.acting.ending import kill_unrecorded
 
-    if not is_name(options.run) or (options.rank, options.pid, options.signal) != (None, None, None):
+    if (options.rank, options.pid, options.signal) != (None, None, None):
         return None
-    directory = rundir.RunDir(rundir.base() / options.run)
-    with contextlib.suppress(rundir.RunDirError):
-        directory.read()
+    try:
+        run = runs.named(options.run)
+    except runs.RunDirError:
         return None
     grace_s = _GRACE_S if options.grace is None else options.grace
-    try:
-        return survey.end_unrecorded(directory, grace_s, lambda line: print(line, file=sys.stderr))
-    except Survived as left:
-        raise rundir.RunDirError(str(left)) from left
+    return kill_unrecorded(run, grace_s, lambda line: print(line, file=sys.stderr))
 
 
-def _restart_of(directory: RunDir) -> str:
+def _restart_of(run: Run) -> str:
     """Return a clause on the restart of an ended run that is alive; empty where there is none."""
+    from ddptop.agent.client import runs
     from ddptop.agent.wire.frames import ENDED
 
-    run = directory.read()
-    if run.state not in ENDED:
+    record = run.record()
+    if record.state not in ENDED:
         return ""
-    stem, number = _numbered(directory.name)
-    for other in live_runs():
+    stem, number = _numbered(run.name)
+    for other in runs.live():
         its_stem, its_number = _numbered(other.name)
-        if its_stem == stem and its_number > number and other.read().program == run.program:
+        if its_stem == stem and its_number > number and other.record().program == record.program:
             return f"; its restart {other.name} is running"
     return ""
 
@@ -348,16 +342,16 @@ def _numbered(name: str) -> tuple[str, int]:
     return (stem, int(number)) if stem and number.isdecimal() else (name, 1)
 
 
-def _end(options: argparse.Namespace, termination: Ending, run: Run, aim: Aim) -> str:
+def _end(options: argparse.Namespace, control: RunControl, record: Record, aim: Aim) -> str:
     from ddptop.agent.wire.frames import ENDED
     from ddptop.tui.control import signals
 
     if options.signal is not None:
-        warning = signals.warning(options.signal, run.world)
+        warning = signals.warning(options.signal, record.world)
         if warning:
             print(warning, file=sys.stderr)
-        return termination.signal(options.signal, aim)
-    if run.state not in ENDED:
-        print(termination.victims(aim), file=sys.stderr)
-    grace_s = run.grace_s if options.grace is None else options.grace
-    return termination.kill(grace_s, aim, lambda line: print(line, file=sys.stderr))
+        return control.signal(options.signal, aim)
+    if record.state not in ENDED:
+        print(control.victims(aim), file=sys.stderr)
+    grace_s = record.grace_s if options.grace is None else options.grace
+    return control.kill(grace_s, aim, lambda line: print(line, file=sys.stderr))

@@ -116,14 +116,13 @@ def _carry(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ddptop.agent.client import diagnoses
     from ddptop.tui.model.diagnosis.kept import lines_of
 
     for other in ("ranks", "steps", "out", "limit"):
         if getattr(options, other) is not None:
             return complain(f"{options.verb}: --list and --{other}: give one of them", 2)
     lines = lines_of(options.verb)
-    found = diagnoses.kept(chosen(options.run, last=True), options.verb)
+    found = chosen(options.run, last=True).diagnoses(options.verb)
     if options.json:
         print_json([lines.as_json(each) for each in found])
     elif found:

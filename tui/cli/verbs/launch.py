@@ -179,10 +179,10 @@ def _run(options: argparse.Namespace) -> int:
         watched = is_detached(options) or on_terminal(options) or sys.stdin.isatty()
         belongs = not watched and start.belongs_here()
         asked = slurm.after_requeue(request) if belongs else request
-        directory = launch(asked, _tell if options.verbose else _be_quiet, belongs=belongs)
+        run = launch(asked, _tell if options.verbose else _be_quiet, belongs=belongs)
     except RequestError as problem:
         return complain(problem, 2)
-    return show_launched(options, directory, settings)
+    return show_launched(options, run, settings)
 
 
 def _restart(options: argparse.Namespace) -> int:
@@ -193,11 +193,11 @@ def _restart(options: argparse.Namespace) -> int:
     settings = configured(options)
     tell = _tell if options.verbose else _be_quiet
     try:
-        directory = restart(chosen(options.run), resume=options.resume, who=who("shell"), tell=tell)
+        run = restart(chosen(options.run), resume=options.resume, who=who("shell"), tell=tell)
     except RequestError as problem:
         return complain(problem, 1)
-    print(f"ddptop: restarted as {directory.name}", file=sys.stderr)
-    return show_launched(options, directory, settings)
+    print(f"ddptop: restarted as {run.name}", file=sys.stderr)
+    return show_launched(options, run, settings)
 
 
 def _be_quiet(_: str) -> None:

@@ -14,7 +14,7 @@ from ddptop.tui.cli.verbs.options import PRINTED, Verbs, add_remote, add_run, ad
 
 if TYPE_CHECKING:
     from ddptop.agent.client.frame import Frame
-    from ddptop.agent.run.rundir import RunDir
+    from ddptop.agent.client.runs import Run
 
 _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
 """Environment variables that set the number of threads, one for each library that NumPy may be built with."""
@@ -87,7 +87,7 @@ def add(verbs: Verbs) -> None:
     _add_stacks(verbs)
 
 
-def _frames(directories: list[RunDir], *, measured: bool) -> list[Frame]:
+def _frames(found: list[Run], *, measured: bool) -> list[Frame]:
     import gc
 
     # What is imported and taken in stays, and need not be looked through for garbage.
@@ -97,7 +97,7 @@ def _frames(directories: list[RunDir], *, measured: bool) -> list[Frame]:
         from ddptop.agent.client import look
         from ddptop.agent.client.acting.actor import who
 
-        return look.frames(directories, who("shell"), measured=measured)
+        return look.frames(found, who("shell"), measured=measured)
     finally:
         if collects:
             gc.enable()
@@ -133,8 +133,7 @@ def _others() -> list[Frame]:
 def _ps(options: argparse.Namespace) -> int:
     import time
 
-    from ddptop.agent.client import takeover
-    from ddptop.agent.run import rundir
+    from ddptop.agent.client import runs
     from ddptop.agent.text import clean_line
     from ddptop.tui.cli.output import status
 
@@ -146,9 +145,9 @@ def _ps(options: argparse.Namespace) -> int:
     elif options.all:
         # Before anything else: the processes that do it are forked, and what a thread holds then is held for ever.
         others = _others()
-    removed = len(takeover.tidy())
+    removed = len(runs.tidy())
     damaged: list[str] = []
-    own = rundir.runs(damaged)
+    own = runs.listed(damaged)
     for line in damaged:
         print(f"ddptop: {clean_line(line)}", file=sys.stderr)
     found = _frames(own, measured=True) + others
@@ -163,38 +162,33 @@ def _ps(options: argparse.Namespace) -> int:
     return 0
 
 
-def _say_removed(removed: int, runs: list[RunDir]) -> None:
+def _say_removed(removed: int, own: list[Run]) -> None:
     """Print how many ended runs were removed to make room, by this call and by the launches of these runs."""
-    from ddptop.agent.run import rundir
+    from ddptop.agent.client import runs
     from ddptop.agent.text import plural
 
-    for directory in runs:
-        with contextlib.suppress(rundir.RunDirError):
-            removed += directory.read().removed
+    for run in own:
+        with contextlib.suppress(runs.RunDirError):
+            removed += run.record().removed
     if removed:
         was = "was" if removed == 1 else "were"
         line = (
             f"{plural(removed, 'ended run')} {was} removed to make room; "
-            f"the last {rundir.KEEP_ENDED} stay, within `all_mib` (ddptop help settings)"
+            f"the last {runs.KEEP_ENDED} stay, within `all_mib` (ddptop help settings)"
         )
         print(f"\x1b[2m{line}\x1b[0m" if sys.stdout.isatty() else line)
 
 
 def _status(options: argparse.Namespace) -> int:
-    from ddptop.agent.record import recording
-    from ddptop.agent.wire.frames import ENDED
     from ddptop.tui.cli import parsing
     from ddptop.tui.cli.output import card, status
 
-    directory = chosen(options.run, last=True)
-    shown = _frames([directory], measured=False)
-    lacks = recording.unreadable(directory.database)
-    if shown and shown[0].state in ENDED:
-        lacks += recording.without_frames(directory.database)
-    for event in lacks:
-        print(f"ddptop: {event.text}", file=sys.stderr)
+    run = chosen(options.run, last=True)
+    shown = _frames([run], measured=False)
     if not shown:
-        return complain(f"run {directory.name} was removed just now", 1)
+        return complain(f"run {run.name} was removed just now", 1)
+    for line in run.lacks():
+        print(f"ddptop: {line}", file=sys.stderr)
     if options.json:
         print_json(status.as_json(shown[0]))
     else:
@@ -205,19 +199,15 @@ def _status(options: argparse.Namespace) -> int:
 
 def _events(options: argparse.Namespace) -> int:
     from ddptop.agent import wire
-    from ddptop.agent.record import recording
     from ddptop.tui.cli.output import status
     from ddptop.tui.model.documented import event_json, interval_json
 
-    directory = chosen(options.run, last=True)
-    database = directory.database
-    verdicts = recording.read_verdicts(database)
-    run = directory.read()
-    found = status.happened(recording.events_of(database, run), verdicts, run.ended_at_ns)
+    run = chosen(options.run, last=True)
+    found = run.happened()
     if options.json:
         print_json([interval_json(each) if isinstance(each, wire.Verdict) else event_json(each) for each in found])
     else:
-        hosts = status.hosts_of(directory.everyone())
+        hosts = status.hosts_of(run.hosts())
         for each in found:
             if isinstance(each, wire.Verdict):
                 print(status.interval_line(each, hosts))
@@ -227,10 +217,9 @@ def _events(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from ddptop.agent.end import report as reports
     from ddptop.tui.model.diagnosis import report
 
-    found = reports.of(chosen(options.run, last=True))
+    found = chosen(options.run, last=True).report()
     if options.json:
         print_json(report.as_json(found))
     else:
@@ -281,12 +270,12 @@ def _stacks(options: argparse.Namespace) -> int:
     from ddptop.tui.cli.output import stacks
     from ddptop.tui.link.source import Refused
 
-    directory = chosen(options.run, last=True)
-    run = directory.read()
+    run = chosen(options.run, last=True)
+    world = run.record().world
     for rank in options.rank or ():
-        if not 0 <= rank < run.world:
-            return complain(f"run {run.run} has ranks 0 to {run.world - 1}, no rank {rank}", 2)
-    link = Link(directory, who("shell"))
+        if not 0 <= rank < world:
+            return complain(f"run {run.name} has ranks 0 to {world - 1}, no rank {rank}", 2)
+    link = Link.of(run, who("shell"))
     try:
         frame = look.heard([link])[0]
         taken = link.inspector.recorded(0.0) if frame.state in ENDED else None

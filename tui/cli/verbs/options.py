@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ddptop.tui.cli.parsing import as_called, complain
 
 if TYPE_CHECKING:
+    from ddptop.agent.client.runs import Run
     from ddptop.agent.client.settings import Settings
-    from ddptop.agent.run.rundir import RunDir
     from ddptop.tui.cli.parsing import Parser
 
 Verbs = Any
@@ -147,7 +147,7 @@ def on_terminal(options: argparse.Namespace) -> bool:
     return not options.plain and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
-def show(options: argparse.Namespace, directory: RunDir, settings: Settings, *, listed: bool = False) -> int:
+def show(options: argparse.Namespace, run: Run, settings: Settings, *, listed: bool = False) -> int:
     """Show a run until the user leaves it, on the dashboard (all runs `listed` if so asked) or in lines of text."""
     from ddptop.tui.cli import view
 
@@ -156,8 +156,8 @@ def show(options: argparse.Namespace, directory: RunDir, settings: Settings, *, 
 
         glyphs.let_print(ascii_only=True)
     if not on_terminal(options):
-        return view.follow_plainly(directory, settings, launched_here=options.verb in ("launch", "restart"))
-    return view.show_dashboard(directory, settings, listed=listed)
+        return view.follow_plainly(run, settings, launched_here=options.verb in ("launch", "restart"))
+    return view.show_dashboard(run, settings, listed=listed)
 
 
 class LiveLine:
@@ -190,25 +190,25 @@ class LiveLine:
             self._shown = ""
 
 
-def show_launched(options: argparse.Namespace, directory: RunDir, settings: Settings) -> int:
+def show_launched(options: argparse.Namespace, run: Run, settings: Settings) -> int:
     """Show a run that was just started, or print its name alone and return: at once, or once its ranks make steps."""
     from ddptop.tui.cli import view
 
-    run = directory.name
+    name = run.name
     if not is_detached(options):
-        return show(options, directory, settings)
+        return show(options, run, settings)
     if not options.no_wait:
         progress = LiveLine("ctrl+c leaves it")
         try:
-            failure = view.await_start(directory, settings, lambda what: progress.show(f"{run} starts: {what}"))
+            failure = view.await_start(run, settings, lambda what: progress.show(f"{name} starts: {what}"))
         except KeyboardInterrupt:
             progress.clear()
-            print(*map(as_called, view.goes_on(run)), sep="\n", file=sys.stderr)
+            print(*map(as_called, view.goes_on(name)), sep="\n", file=sys.stderr)
             return 130
         progress.clear()
         if failure is not None:
-            return complain(f"run {run}: {failure}; `ddptop logs {run}` shows more", 1)
-    print(run)
+            return complain(f"run {name}: {failure}; `ddptop logs {name}` shows more", 1)
+    print(name)
     return 0
 
 
@@ -217,75 +217,29 @@ def is_detached(options: argparse.Namespace) -> bool:
     return bool(options.detach or options.no_wait)
 
 
-def live_runs() -> list[RunDir]:
-    """Return the runs that go on, newest first."""
-    from ddptop.agent.client import takeover
-    from ddptop.agent.run import rundir
-
-    return [run for run in rundir.runs() if not takeover.meet(run).ended]
-
-
-def _named(name: str, *, looks: bool) -> RunDir:
+def _named(name: str, *, looks: bool) -> Run:
     """Return the run of that name; where it may be several, the only live one, if it is only looked at.
 
     Raises:
         RunDirError: there is none, or more than one.
     """
-    from ddptop.agent.run import rundir
+    from ddptop.agent.client import runs
 
-    names = rundir.meant(name)
+    names = runs.meant(name)
     if not names and name.isascii() and name.isdecimal():
-        return _of_process(int(name))
+        return runs.of_process(int(name))
     if len(names) < 2:
-        return rundir.find(name)
-    live = [run for run in live_runs() if run.name in names]
+        return runs.find(name)
+    live = [run for run in runs.live() if run.name in names]
     if looks and len(live) == 1:
         print(f"ddptop: {name!r} could be {len(names)} runs; this is the live one, {live[0].name}", file=sys.stderr)
         return live[0]
     alive = {run.name for run in live}
     listed = ", ".join(f"{each} (alive)" if each in alive else each for each in names)
-    raise rundir.RunDirError(f"run {name!r}: could be {listed}; give more of the name")
+    raise runs.RunDirError(f"run {name!r}: could be {listed}; give more of the name")
 
 
-def _of_process(pid: int) -> RunDir:
-    """Return the run that a process belongs to.
-
-    Raises:
-        RunDirError: there is no such process, or it was not started with ddptop.
-    """
-    from ddptop.agent.run import rundir
-    from ddptop.agent.run.identity import carries, command
-    from ddptop.agent.text import clean
-
-    for run in rundir.runs():
-        if carries(pid, rundir.MARKER, run.read().run_id):
-            return run
-    words = command(pid)
-    if not words:
-        raise rundir.RunDirError(f"run '{pid}': no such run, and no such process; `ddptop ps` lists the runs")
-    raise rundir.RunDirError(
-        f"process {pid} ({clean(' '.join(words), 80)}) was not started with ddptop, which cannot join it now; "
-        f"start the next one with `torchrun ... -m ddptop.agent train.py`, or with `ddptop launch train.py`"
-    )
-
-
-def _of_this_job(live: list[RunDir]) -> list[RunDir]:
-    """Return the runs of the Slurm job that this process belongs to, as of an overlapping step of it."""
-    import os
-
-    from ddptop.agent.run.identity import carries
-
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None:
-        return []
-    return [
-        run
-        for run in live
-        if any(carries(member.process.pid, "SLURM_JOB_ID", job) for member in run.members().values())
-    ]
-
-
-def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> RunDir:
+def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> Run:
     """Return the run that is meant.
 
     Args:
@@ -296,25 +250,25 @@ def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> RunD
     Raises:
         RunDirError: it is not clear, or there is none.
     """
-    from ddptop.agent.run import rundir
+    from ddptop.agent.client import runs
 
     if name is not None:
         return _named(name, looks=looks or last)
-    live = live_runs()
+    live = runs.live()
     if len(live) == 1:
         return live[0]
-    if len(own := _of_this_job(live)) == 1:
+    if len(own := runs.of_this_job(live)) == 1:
         return own[0]
     if live:
         names = ", ".join(run.name for run in live)
-        raise rundir.RunDirError(f"{len(live)} runs are alive: name one of {names}")
-    newest = next(iter(rundir.runs()), None)
+        raise runs.RunDirError(f"{len(live)} runs are alive: name one of {names}")
+    newest = next(iter(runs.listed()), None)
     if newest is None:
-        raise rundir.RunDirError("no run is alive; `ddptop launch --world 4 resnet` starts one")
+        raise runs.RunDirError("no run is alive; `ddptop launch --world 4 resnet` starts one")
     if last:
         print(f"ddptop: no live run; this is the last one, {newest.name}", file=sys.stderr)
         return newest
-    raise rundir.RunDirError(f"no run is alive; the last: `ddptop attach {newest.name}`; `ddptop ps` lists all")
+    raise runs.RunDirError(f"no run is alive; the last: `ddptop attach {newest.name}`; `ddptop ps` lists all")
 
 
 def print_json(value: object) -> None:

@@ -37,16 +37,16 @@ def _serve(options: argparse.Namespace) -> int:
     import secrets
 
     configured(options)
-    directory = chosen(options.run, looks=True)
-    run_id = directory.read().run_id
+    run = chosen(options.run, looks=True)
+    run_id = run.record().run_id
     try:
         listening = service.listen(options.port)
     except OSError as problem:
         return complain(f"serve: port {options.port}: {problem.strerror}; choose another with --port", 2)
     token = secrets.token_urlsafe(24)
-    site = service.Site(directory.name, run_id, listening.getsockname()[1], token, control=options.control)
+    site = service.Site(run.name, run_id, listening.getsockname()[1], token, control=options.control)
     can = "kill the run" if options.control else "look at the run (read-only)"
-    told = f"{directory.name} at {site.address}\nwhoever has this address can {can}; ctrl+c ends the site"
+    told = f"{run.name} at {site.address}\nwhoever has this address can {can}; ctrl+c ends the site"
     # In one piece: whoever has read the first line may end the site.
     print(told, flush=True)
     service.serve(site, listening)

@@ -11,11 +11,10 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from ddptop.agent.client import runs
 from ddptop.agent.client.program import isolated
 from ddptop.agent.client.start import run, slurm
 from ddptop.agent.client.start.request import Request
-from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.text import plural
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs.options import is_detached, on_terminal, show_launched
@@ -60,13 +59,13 @@ def launch(options: argparse.Namespace, request: Request, settings: Settings) ->
     if not slurm.is_here(place):
         print(name)
         return 0
-    directory = _await_directory(step, name, since_ns)
-    if directory is None:
+    started = _await_run(step, name, since_ns)
+    if started is None:
         complaints = step.complaints() or [f"srun has ended with exit code {step.wait()}"]
         for line in complaints[:-1]:
             complain(line, _REFUSED)
         return complain(complaints[-1], _REFUSED)
-    return show_launched(options, directory, settings)
+    return show_launched(options, started, settings)
 
 
 def after_requeue(request: Request) -> Request:
@@ -79,15 +78,15 @@ def after_requeue(request: Request) -> Request:
     return again
 
 
-def _await_directory(step: slurm.Step, name: str, since_ns: int) -> RunDir | None:
-    """Return the directory of the run on this host once it is there, None where the step has ended without it."""
+def _await_run(step: slurm.Step, name: str, since_ns: int) -> runs.Run | None:
+    """Return the run on this host once it is there, None where the step has ended without it."""
     while True:
         over = step.ended() is not None
         try:
-            directory = RunDir(rundir.base() / name)
-            if directory.read().created_at_ns >= since_ns:
-                return directory
-        except RunDirError:
+            found = runs.named(name)
+            if found.record().created_at_ns >= since_ns:
+                return found
+        except runs.RunDirError:
             pass
         if over:
             return None

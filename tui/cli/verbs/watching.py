@@ -17,7 +17,6 @@ from ddptop.tui.cli.verbs.options import (
     add_view,
     chosen,
     configured,
-    live_runs,
     on_terminal,
     show,
 )
@@ -100,27 +99,29 @@ def _attach(options: argparse.Namespace) -> int:
 
         return elsewhere.attach_to_job(options)
     if options.run is None and options.screenshot is None and on_terminal(options):
-        live = live_runs()
+        from ddptop.agent.client import runs
+
+        live = runs.live()
         if len(live) > 1:
             return show(options, live[0], settings, listed=True)
-    directory = chosen(options.run, looks=True)
+    run = chosen(options.run, looks=True)
     if options.screenshot is None:
-        return show(options, directory, settings)
+        return show(options, run, settings)
     from ddptop.tui.cli import view
 
-    return view.write_snapshot(directory, options.screenshot, options.size, settings)
+    return view.write_snapshot(run, options.screenshot, options.size, settings)
 
 
 def _watch(options: argparse.Namespace) -> int:
     from ddptop.tui.cli import view
 
     settings = configured(options)
-    directory = chosen(options.run, looks=True)
+    run = chosen(options.run, looks=True)
     if options.json:
-        return view.stream_json(directory, settings, options.count)
+        return view.stream_json(run, settings, options.count)
     if options.count is not None:
         return complain("watch: --count goes with --json", 2)
-    return show(options, directory, settings)
+    return show(options, run, settings)
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -141,15 +142,15 @@ def _logs(options: argparse.Namespace) -> int:
 
     if options.grep is not None and not options.grep.strip():
         return complain("logs: --grep: give the text to look for", 2)
-    directory = chosen(options.run, last=True)
-    run = directory.read()
-    if not run.launched:
-        return complain(f"run {run.run} was started by hand: its output is on the terminal that started it", 1)
+    run = chosen(options.run, last=True)
+    record = run.record()
+    if not record.launched:
+        return complain(f"run {run.name} was started by hand: its output is on the terminal that started it", 1)
     for rank in options.rank:
-        if not 0 <= rank < run.world:
-            return complain(f"run {run.run} has ranks 0 to {run.world - 1}, no rank {rank}", 2)
+        if not 0 <= rank < record.world:
+            return complain(f"run {run.name} has ranks 0 to {record.world - 1}, no rank {rank}", 2)
     logs.show(
-        directory,
+        run,
         sorted(set(options.rank)),
         follow=options.follow,
         say=lambda line: print(line, flush=True),

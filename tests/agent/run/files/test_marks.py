@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from support.bases import marked
 from support.harness import WAIT, WAITING, ddptop, started, until
 
-from ddptop.agent.client import takeover
+from ddptop.agent.client import runs
 from ddptop.agent.end import freezer, survey
 from ddptop.agent.record import recording
 from ddptop.agent.run import records, rundir
@@ -82,7 +82,7 @@ def test_a_base_in_use_for_other_things_stays_as_it_is(base: Path) -> None:
     for number in range(rundir.KEEP_ENDED + 3):
         rundir.create(a_run(f"old-{number}", created=1 + number))
     rundir.create(a_run("old-4", created=99))
-    takeover.tidy()
+    runs.tidy()
     for run in rundir.runs():
         assert run.name.startswith("old-")
         rundir.remove(run)

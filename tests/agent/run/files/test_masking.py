@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.harness import WAIT, started, until
 
 from ddptop.agent import text
-from ddptop.agent.client import state
+from ddptop.agent.client import runs, state
 from ddptop.agent.client.acting import membership
 from ddptop.agent.client.start import checks
 from ddptop.agent.client.start import run as start
@@ -82,7 +82,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
             backend="gloo",
             environment=("MY_TOKEN", f"DB_PASSWORD={SECRET}", "LEVEL=3"),
         )
-    )
+    ).directory
 
 
 def test_secrets_stand_in_a_file_of_their_own(launched: RunDir) -> None:
@@ -100,7 +100,7 @@ def test_a_restart_gets_the_secrets_back(launched: RunDir) -> None:
     """Command line, arguments and environment are those that were given, though the variable is gone by now."""
     del os.environ["MY_TOKEN"]
     launched.update(state="finished")
-    again = start.restart(launched)
+    again = start.restart(runs.Run(launched)).directory
     assert SECRET not in (again.path / "run.json").read_text()
     whole = masking.whole(again.path, again.read())
     assert whole.arguments == ("--api-key", SECRET, f"--password={SECRET}", "--lr", "0.1")
@@ -115,11 +115,11 @@ def test_a_restart_without_that_file(launched: RunDir) -> None:
     (launched.path / "secrets.json").unlink()
     launched.update(state="finished")
     with pytest.raises(rundir.RunDirError, match="its secrets are not to be had"):
-        start.restart(launched)
+        start.restart(runs.Run(launched))
     with pytest.raises(OSError, match="its secrets are not to be had"):
         launcher.Torchrun.start(launched, launched.read())
     launched.update(environment=old.environment, arguments=old.arguments, command=old.command)
-    again = start.restart(launched)
+    again = start.restart(runs.Run(launched)).directory
     assert masking.whole(again.path, again.read()).arguments == old.arguments
 
 

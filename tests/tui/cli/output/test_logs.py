@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from support.values.hostile import PIECES, marks
 
+from ddptop.agent.client import runs
 from ddptop.agent.client.logs.lines import Level
 from ddptop.agent.client.logs.matching import ALL, Wanted
 from ddptop.agent.end import survey
@@ -37,7 +38,7 @@ def shown(directory: RunDir, *ranks: int, wanted: Wanted = ALL) -> tuple[list[st
     """Return what is printed, and what is noted beside it."""
     printed: list[str] = []
     noted: list[str] = []
-    logs.show(directory, ranks, follow=False, say=printed.append, note=noted.append, wanted=wanted)
+    logs.show(runs.Run(directory), ranks, follow=False, say=printed.append, note=noted.append, wanted=wanted)
     return printed, noted
 
 
@@ -123,7 +124,7 @@ def test_logs_are_followed_until_the_run_ends(directory: RunDir, monkeypatch: py
 
     monkeypatch.setattr(survey, "look", look)
     monkeypatch.setattr(logs, "time", SimpleNamespace(sleep=sleep, time=lambda: clock[0]))
-    logs.show(directory, follow=True, say=printed.append, note=printed.append)
+    logs.show(runs.Run(directory), follow=True, say=printed.append, note=printed.append)
     assert printed[0] == "       – [0] first"
     assert sorted(printed[1:]) == ["13:46:40 [0-1] alike", "13:46:40 [0] half a line", "13:46:40 [1] "]
 

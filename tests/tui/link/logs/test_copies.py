@@ -18,6 +18,7 @@ from support.harness import until
 from ddptop.agent import wire
 from ddptop.agent.client.logs.copies import TAIL, CopiedLogs
 from ddptop.agent.client.logs.excerpt import Excerpt, LogSource
+from ddptop.agent.client.runs import Run
 from ddptop.agent.client.watch import Link
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.tui.cli.output import logs
@@ -263,11 +264,11 @@ def test_the_command_prints_the_logs_of_all_hosts(runtime: Path) -> None:
         log_of(two, 1).write_bytes(b"there\n")
         said: list[str] = []
         noted: list[str] = []
-        logs.show(one.directory, follow=False, say=said.append, note=noted.append)
+        logs.show(Run(one.directory), follow=False, say=said.append, note=noted.append)
         assert sorted(line.split("[")[1] for line in said) == ["0 node1] here", "1 node2] there"]
         assert noted == ["the log of rank 2 is on node3: `ddptop logs train` there"]
         said.clear()
-        logs.show(one.directory, (1,), follow=False, say=said.append, note=noted.append)
+        logs.show(Run(one.directory), (1,), follow=False, say=said.append, note=noted.append)
         assert said == ["there"]
 
 
@@ -283,7 +284,7 @@ def test_whoever_follows_to_the_end_is_told_where_the_last_lines_are(runtime: Pa
             said.append(line)
             one.directory.update(state="finished", exit_code=0)
 
-        logs.show(one.directory, follow=True, say=say, note=noted.append)
+        logs.show(Run(one.directory), follow=True, say=say, note=noted.append)
         assert len(said) == 1
         assert noted == ["the log of rank 1 is on node2: `ddptop logs train` there"]
 
@@ -303,7 +304,7 @@ def test_whoever_follows_from_before_the_link_sees_the_output_of_the_other_host(
         threads = [
             Thread(
                 target=logs.show,
-                args=(one.directory, ranks),
+                args=(Run(one.directory), ranks),
                 kwargs={"follow": True, "say": said[number].append, "note": noted[number].append},
             )
             for number, ranks in enumerate([(), (1,)])
