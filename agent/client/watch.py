@@ -428,6 +428,9 @@ class Link:
         if self._shown is not None and self.settled:
             return self._shown
         frames = self._heard or self._recorded or self._by_record()
+        if frames[0].state in ENDED and not self._has_ended and self._shown is not None:
+            # Its record says so in a moment; only then everything is there.
+            return self._shown
         if self._has_ended:
             return recorded.concluded(frames, self._run, self.directory)
         if (found := self._found) is None:

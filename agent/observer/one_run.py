@@ -420,7 +420,6 @@ class Observer:
         text, level = states.describe_end(judgement.state, judgement.cause)
         publish(wire.Event(at_ns, text, None, level))
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
-        self._relay.supervise(self._supervision)
         end = {
             "state": judgement.state,
             "exit_code": judgement.exit_code,

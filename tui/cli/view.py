@@ -80,8 +80,6 @@ def stream_json(run: Run, settings: Settings, count: int | None) -> int:
         frame = look.heard([link])[0]
         due = time.monotonic()
         while True:
-            if frame.state in ENDED:
-                frame = plain.drained(link)
             if time.monotonic() >= due or frame.state in ENDED:
                 print(status.encoded(status.as_json(frame)), flush=True)
                 due += settings.plain.interval_s

@@ -118,7 +118,7 @@ class Framer:
             ),
             checkpoints=any(beat.checkpoints for beat in beats),
             timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
-            ending=supervision.ending,
+            ending=supervision.ending if state not in ENDED else "",
             ends_at=supervision.ends_at if state not in ENDED else None,
             awaits=supervision.awaits if state not in ENDED else "",
             action=supervision.action if state not in ENDED else "",

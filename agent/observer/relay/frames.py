@@ -123,7 +123,11 @@ class Frames:
             self._service.publish(wire.TOPIC_RUN, _encoded(run))
 
     def finish(self, run: Run | None) -> None:
-        """Record the last frames, of this moment; `run` is the record of the run with its end, where it is over."""
+        """Record the last frames, of this moment; who looks on gets them once the record of the run is written.
+
+        Args:
+            run: the record of the run with its end, where it is over.
+        """
         self._model.hurry()
         # As above.
         with contextlib.suppress(RunDirError):
@@ -133,7 +137,7 @@ class Frames:
             self._model.store.know_run(run)
         self._model.store.advance(time.time())
         self._record()
-        self._record_due = math.inf
+        self._record_due = self._due = math.inf
 
     def _record(self) -> None:
         """Have the moment that the model has come to recorded in place of the one before."""

@@ -66,9 +66,7 @@ class PlainView:
             self._tell_events(frame)
             self._tell_start(frame)
             if frame.state in ENDED:
-                last = drained(self._source)
-                self._tell_events(last)
-                return self._summarize(last)
+                return self._summarize(frame)
             if time.monotonic() >= due and frame.step and frame.step_ms is not None:
                 if frame.step != self._last_step:
                     self._say(frame.at, line(frame))
@@ -175,15 +173,6 @@ def _text_of(event: EventLine, frame: Frame) -> str:
     """Return an event with the host of its rank, where there are several."""
     host = frame.hosts.name_of(event.rank)
     return with_rank(event.text, event.rank, host) if host else event.text
-
-
-def drained(source: Source) -> Frame:
-    """Return the frame of an ended run, with the records and events that were still on their way."""
-    deadline = time.monotonic() + 0.5
-    while time.monotonic() < deadline:
-        source.poll()
-        time.sleep(POLL_S / 5)
-    return frame_now(source)
 
 
 def line(frame: Frame) -> str:
