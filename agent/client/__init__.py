@@ -1,4 +1,6 @@
-"""Whoever looks on at runs, or acts on them.
+"""The library of whoever looks on at runs or acts on them: the dashboard, exporters, programs of a user.
+
+`ddptop help python` shows what most of them need; all else here may change with any version.
 
 runs          the runs of this machine, found by name, and what is kept with each
 watch         a run, alive or ended, as frames
