@@ -32,9 +32,9 @@ def frames(
     """
     links = []
     for run in found:
-        foreign = run.directory.owner != os.getuid()
+        is_another_users = run.directory.owner != os.getuid()
         try:
-            links.append(Link(run.directory, who, onlooker=onlooker or foreign))
+            links.append(Link(run.directory, who, onlooker=onlooker or is_another_users))
         except RunDirError:
             # Removed, or damaged, since it was listed.
             continue

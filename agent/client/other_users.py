@@ -95,8 +95,8 @@ def frames(who: str) -> tuple[list[Frame], list[str]]:
     while group := list(islice(waiting, _AT_ONCE)):
         for child in _gather(group, read):
             name = user_name(child.uid)
-            sound, problem = _checked(child, name)
-            found += sound
+            frames_of, problem = _checked(child, name)
+            found += frames_of
             if problem:
                 problems.append(f"runs of user {name} could not be read: {problem}")
     return sorted(found, key=lambda frame: frame.started_at or 0.0, reverse=True), problems
@@ -210,7 +210,7 @@ def _memory() -> int:
 
 def _answer(read: Callable[[], list[Frame]]) -> None:
     try:
-        answer = _Answer([_told(frame) for frame in read()])
+        answer = _Answer([_seen(frame) for frame in read()])
     except BaseException as error:  # whatever it is: the parent reports it
         answer = _Answer(problem=f"{type(error).__name__}: {str(error)[:200]}")
     content = memoryview(msgspec.msgpack.encode(answer))
@@ -218,9 +218,9 @@ def _answer(read: Callable[[], list[Frame]]) -> None:
         content = content[os.write(1, content) :]
 
 
-def _told(frame: Frame) -> _Seen:
-    told = RunFrame(**{name: getattr(frame, name) for name in RunFrame.__struct_fields__})
-    return _Seen(replace(told, events=(), on_hosts=(), restarts=told.restarts[-_MOST_RESTARTS:]), frame.size_bytes)
+def _seen(frame: Frame) -> _Seen:
+    run = RunFrame(**{name: getattr(frame, name) for name in RunFrame.__struct_fields__})
+    return _Seen(replace(run, events=(), on_hosts=(), restarts=run.restarts[-_MOST_RESTARTS:]), frame.size_bytes)
 
 
 def _end(child: _Child) -> None:
@@ -261,12 +261,12 @@ def _checked(child: _Child, name: str) -> tuple[list[Frame], str]:
 
 
 def _frame(seen: _Seen, name: str) -> Frame:
-    told = cleaned(seen.frame)
-    run = rundir.check_name(told.run)
+    frame = cleaned(seen.frame)
+    run = rundir.check_name(frame.run)
     # A newer ddptop of that user's may know more states.
-    if not told.state or len(told.state) > LONGEST or not 1 <= told.world <= rundir.MOST_RANKS:
+    if not frame.state or len(frame.state) > LONGEST or not 1 <= frame.world <= rundir.MOST_RANKS:
         raise ValueError(f"run {run} has a state or a world that cannot be")
-    numbers = [seen.size_bytes or 0, *(getattr(told, field) for field in RunFrame.__struct_fields__)]
+    numbers = [seen.size_bytes or 0, *(getattr(frame, field) for field in RunFrame.__struct_fields__)]
     if not all(math.isfinite(each) and abs(each) < _LARGEST for each in numbers if isinstance(each, int | float)):
         raise ValueError(f"run {run} has a number that cannot be")
-    return replace(whole(told, ()), user=name, size_bytes=seen.size_bytes)
+    return replace(whole(frame, ()), user=name, size_bytes=seen.size_bytes)

@@ -95,7 +95,7 @@ class Run:
         return size
 
     def happened(self) -> list[wire.Event | wire.Verdict]:
-        """Return its events and verdicts, each where it was told; verdicts of an ended run have ended, too."""
+        """Return its events and verdicts in the order of the event list; verdicts of an ended run have ended."""
         from ddptop.agent.record import recording
 
         record, database = self.record(), self.directory.database

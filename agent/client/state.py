@@ -1,4 +1,4 @@
-"""What is remembered for this user from one program of ours to the next: small files, each replaced as a whole."""
+"""Things remembered for this user from one program of ours to the next: small files, each replaced as a whole."""
 
 from __future__ import annotations
 

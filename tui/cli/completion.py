@@ -78,12 +78,12 @@ def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, s
         ended = state in ENDED
         if parsed_args.verb in (_LIVE_VERBS if ended else _ENDED_VERBS):
             continue
-        told = f"{state}, {record.program}, {plural(record.world, 'rank')}"
+        meaning = f"{state}, {record.program}, {plural(record.world, 'rank')}"
         digits = runs.digits_of(run.name)
         if prefix and digits is not None and digits.startswith(prefix):
             # A shell matches beginnings alone.
-            found[digits] = f"{run.name}, {told}"
-        found[run.name] = told
+            found[digits] = f"{run.name}, {meaning}"
+        found[run.name] = meaning
     return found
 
 

@@ -237,8 +237,8 @@ def _ending_report(link: Link) -> list[str]:
     except RunDirError:
         return []
     # The cause is in the lines above.
-    told = [report.plain(line) for line in lines if line.label != "cause"]
-    return [*told, as_called(f"all of it: ddptop report {reached(link.directory.name)}")] if told else []
+    found = [report.plain(line) for line in lines if line.label != "cause"]
+    return [*found, as_called(f"all of it: ddptop report {reached(link.directory.name)}")] if found else []
 
 
 class _Terminated(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What a launch is filled in as, what is wrong with it, and the command line that says the same.
+"""A launch that is being filled in, its faults, and the command line that says the same.
 
 Pure but for looks at the machine and at the script; every field is the text that was typed.
 """

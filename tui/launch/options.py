@@ -31,7 +31,7 @@ class LaunchOption(NamedTuple):
     note: str = ""
     """Stands beside its field; empty where `help` is short enough."""
     unset: str = ""
-    """What it means to leave it out, in words; empty where the default says it."""
+    """Meaning of leaving it out, in words; empty where the default says it."""
     unchosen: str = ""
     """The choice in the form that leaves it out, where `unset` is none or too long."""
     metavar: str | None = None

@@ -1,6 +1,6 @@
-"""What options the programs of the catalogue take, as they say themselves, asked in a process of its own.
+"""The options of the programs of the catalogue, as each prints them in a process of its own.
 
-A program imports torch, the dashboard must not; so it is started, told to describe itself, and read.
+A program imports torch, the dashboard must not; so it is started, asked to describe itself, and read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def ask(program: str) -> tuple[Option, ...]:
     """Return the options of a program of the catalogue. Takes seconds.
 
     Raises:
-        Refused: it does not tell them, one line.
+        Refused: it does not print them, one line.
     """
     command = isolated(CATALOGUE[program].module)
     environment = {**os.environ, DESCRIBE: "1"}
@@ -101,7 +101,7 @@ class Suggestion(NamedTuple):
     text: str
     """Stands in the field once it is chosen: a name of the catalogue, a path, or `-m` and a module."""
     note: str
-    """What it is, for the user."""
+    """Its kind, or its technique."""
     arguments: str | None = None
     """Those that it was launched with last; None where that is not known."""
     whole: bool = True

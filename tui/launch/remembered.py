@@ -1,4 +1,4 @@
-"""What was last filled in and what was launched, remembered for this user from one dashboard to the next."""
+"""The last form and the last launches, remembered for this user from one dashboard to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the screens ask of runs, so that a live run, an ended one and a fake look the same to them.
+"""The questions of screens to runs, so that a live run, an ended one and a fake look the same to them.
 
 source  the questions that a screen may ask of a run, also where it may only look, and before a run is chosen
 fleet   the questions that a screen may ask of all runs

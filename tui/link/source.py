@@ -37,7 +37,8 @@ class Control(Protocol):
     def pause(self, waiting: Waiting | None = None) -> str:
         """Hold all ranks at one step. Blocks; returns one line saying what was done.
 
-        `waiting` is told which ranks it waits for, and ends it once cancelled; so of `step`, `checkpoint` and `stop`.
+        `waiting` takes the line on the ranks that it waits for, and ends it once cancelled; so of `step`, `checkpoint`
+        and `stop`.
 
         Raises:
             Refused: they are not held, and why.
@@ -184,7 +185,7 @@ class Inspector(Protocol):
         Args:
             ranks: numbers of ranks of the run.
             native: ask for the frames of C and C++ too, which takes longer.
-            heard: told how many ranks have answered, of how many; from the calling thread.
+            heard: takes how many ranks have answered, of how many; from the calling thread.
             cancelled: asked now and then; once it is true, what is known by then is returned.
 
         Raises:

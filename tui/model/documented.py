@@ -58,30 +58,30 @@ def _line_json(verdict: wire.Verdict) -> dict[str, Any]:
 def verdict_json(verdict: wire.Verdict) -> dict[str, Any]:
     """Return the documented form of a verdict of this moment."""
     names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text")
-    told = {name: getattr(verdict, name) for name in names}
-    told |= {
+    found = {name: getattr(verdict, name) for name in names}
+    found |= {
         "since": verdict.since_at_ns / 1e9,
         "every": verdict.every,
         "hang": hang_json(verdict.hang),
         "host": verdict.host or None,
         **_line_json(verdict),
     }
-    return {name: number(value) if isinstance(value, float) else value for name, value in told.items()}
+    return {name: number(value) if isinstance(value, float) else value for name, value in found.items()}
 
 
-def hang_json(told: wire.Hang | None) -> dict[str, Any] | None:
+def hang_json(hang: wire.Hang | None) -> dict[str, Any] | None:
     """Return the documented form of what is known of a hang."""
-    if told is None:
+    if hang is None:
         return None
     return {
-        "class": told.kind,
-        "ranks": list(told.ranks),
-        "where": told.where or None,
-        "waiting": told.waiting or None,
-        "evidence": told.evidence or None,
-        "sure": told.sure,
-        "timeout_at": None if told.timeout_at_ns is None else told.timeout_at_ns / 1e9,
-        "timeout_of": told.timeout_of or None,
+        "class": hang.kind,
+        "ranks": list(hang.ranks),
+        "where": hang.where or None,
+        "waiting": hang.waiting or None,
+        "evidence": hang.evidence or None,
+        "sure": hang.sure,
+        "timeout_at": None if hang.timeout_at_ns is None else hang.timeout_at_ns / 1e9,
+        "timeout_of": hang.timeout_of or None,
     }
 
 

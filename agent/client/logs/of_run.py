@@ -27,8 +27,8 @@ class RunLogs:
         self._ranks = ranks
         self._copies = CopiedLogs(directory, _TAIL)
         self._linked_at = self._last_linked()
-        self._copied = [] if directory.read().state in ENDED else self._fetched(self._kept_elsewhere())
-        self._never_copied = self._elsewhere().keys() - set(self._copied)
+        self._copied = [] if directory.read().state in ENDED else self._fetched(self._kept_there())
+        self._never_copied = self._on_other_hosts().keys() - set(self._copied)
         self.streams: list[LogStream] = streams(self._sources())
 
     @property
@@ -45,7 +45,7 @@ class RunLogs:
         """Take in the logs of hosts that were linked since: that may be long after the run has begun."""
         if (linked_at := self._last_linked()) != self._linked_at:
             self._linked_at = linked_at
-            self._copied += [rank for rank in self._kept_elsewhere() if rank not in self._copied]
+            self._copied += [rank for rank in self._kept_there() if rank not in self._copied]
             self.streams = streams(self._sources(), self.streams)
 
     def has_ended(self) -> bool:
@@ -61,9 +61,9 @@ class RunLogs:
         missing = self._copies.fetch(ranks, _PATIENCE_S) if ranks else {}
         return [rank for rank in ranks if rank not in missing or self._copies.has(rank)]
 
-    def _kept_elsewhere(self) -> list[int]:
+    def _kept_there(self) -> list[int]:
         """Return the ranks on other hosts whose output is kept there."""
-        return [rank for rank, member in self._elsewhere().items() if member.log is not None]
+        return [rank for rank, member in self._on_other_hosts().items() if member.log is not None]
 
     def _last_linked(self) -> float:
         """Return when more became known of ranks on other hosts; 0 where nothing is."""
@@ -72,7 +72,7 @@ class RunLogs:
         except OSError:
             return 0.0
 
-    def _elsewhere(self) -> dict[int, Member]:
+    def _on_other_hosts(self) -> dict[int, Member]:
         here = self._directory.members()
         return {
             rank: member
@@ -82,7 +82,7 @@ class RunLogs:
 
     def _by_host(self, without: Collection[int]) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        for rank, member in self._elsewhere().items():
+        for rank, member in self._on_other_hosts().items():
             if rank not in without:
                 found.setdefault(member.host, []).append(rank)
         return found

@@ -1,4 +1,4 @@
-"""What the options of a request need to work here, found out before anything starts."""
+"""The conditions under which the values of a request work here, checked before anything starts."""
 
 from __future__ import annotations
 

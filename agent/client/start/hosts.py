@@ -143,10 +143,10 @@ def name_of(program: str, hosts: Hosts) -> str:
     ident = hosts.rendezvous.ident
     if ident == _UNNAMED:
         ident = _hash(hosts.rendezvous.endpoint)[:4]
-    told = re.sub(r"[^A-Za-z0-9._-]+", "-", ident).strip("-._")
-    if not told or len(told) > rundir.LONGEST_NAME // 2:
-        told = _hash(ident)[:8]
-    return f"{rundir.stem_of(program, min(30, rundir.LONGEST_NAME - 1 - len(told)))}-{told}"
+    mark = re.sub(r"[^A-Za-z0-9._-]+", "-", ident).strip("-._")
+    if not mark or len(mark) > rundir.LONGEST_NAME // 2:
+        mark = _hash(ident)[:8]
+    return f"{rundir.stem_of(program, min(30, rundir.LONGEST_NAME - 1 - len(mark)))}-{mark}"
 
 
 def run_id_of(program: str, hosts: Hosts) -> str:

@@ -1,4 +1,4 @@
-"""What somebody asks to launch, as values.
+"""A launch as it is asked for.
 
 Every verb of the command line loads this page, so that it needs little: dataclasses alone would take longer to load.
 """
@@ -10,24 +10,24 @@ from typing import Final, NamedTuple
 from ddptop.agent.text import Complaint
 
 RESUME: Final = "--resume"
-"""What the catalogue's programs call going on from a checkpoint."""
+"""The option by which the programs of the catalogue go on from a checkpoint."""
 CHECKPOINTS: Final = "--checkpoint-dir"
-"""What they call the folder of checkpoints."""
+"""Their option with the folder of checkpoints."""
 
 
 class RequestError(Complaint):
-    """What is wrong with a request and what to do, in one line."""
+    """A fault of a request and its remedy, in one line."""
 
 
 class Request(NamedTuple):
-    """What somebody asks to launch."""
+    """A program, and how it is to be launched."""
 
     program: str
     """Name in the catalogue of programs, path of a script, or name of a module."""
     as_module: bool = False
     arguments: tuple[str, ...] = ()
     who: str = "somebody"
-    """Who asks, for the run's event list."""
+    """Name of the asking user, for the run's event list."""
     world: int | None = None
     nproc_per_node: int | None = None
     nnodes: str | None = None

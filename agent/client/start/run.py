@@ -187,12 +187,12 @@ def begin(record: Record, who: str, tell: Tell, spared: Run | None = None) -> Ru
         rundir.RunDirError: there is no place for the run, or its name is taken.
     """
     record, removed = _with_room(record, spared)
-    told = _removal(removed)
-    if told:
-        tell(told)
+    removal = _removal(removed)
+    if removal:
+        tell(removal)
     directory = rundir.create(record)
-    if told:
-        journal.note(directory, wire.Event(record.created_at_ns, told, None, "info"))
+    if removal:
+        journal.note(directory, wire.Event(record.created_at_ns, removal, None, "info"))
     command = shlex.join((record.program, *masked_words(record.arguments)))
     text = journal.sentence("launched", f"{command}, world {record.world}", who)
     journal.note(directory, wire.Event(record.created_at_ns, text, None, "info", "launch", who))

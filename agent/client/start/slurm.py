@@ -30,7 +30,7 @@ _ANSWER_S: Final = 30.0
 _LAGGARDS_S: Final = 60
 """Seconds that the other hosts have once the first one has ended its part."""
 _MOST_STARTS: Final = 1000
-"""Runs of one program and one job at most that are told apart by their names."""
+"""Runs of one program and one job at most with names of their own."""
 
 
 class Allocation(NamedTuple):
@@ -41,7 +41,7 @@ class Allocation(NamedTuple):
     restarts: int = 0
     """How often the job was requeued."""
     binds: bool = False
-    """Whether Slurm may bind a task to some of the cores that it has."""
+    """True where Slurm may bind a task to some of its cores."""
 
     @property
     def ident(self) -> str:
@@ -155,7 +155,7 @@ def command(place: Allocation, name: str, words: Sequence[str]) -> tuple[str, ..
         # The ranks share what the task has. A Slurm that cannot bind complains of the option.
         *(("--cpu-bind=none",) if place.binds else ()),
         f"--job-name={name}",
-        # What all hosts tell of the run is the same.
+        # All hosts print the same of the run.
         "--output=0",
         "--kill-on-bad-exit=0",
         f"--wait={_LAGGARDS_S}",

@@ -49,7 +49,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a profile shows."""
+    """The finding of a profile."""
 
     run: str
     steps: tuple[int, int]
@@ -78,7 +78,7 @@ class RankMemory(msgspec.Struct, frozen=True):
     host: Label
     """Empty: not known."""
     cause: Line
-    """What grew in a sentence, see `judge.growth`."""
+    """The growth in a sentence, see `judge.growth`."""
     use: MemoryUse
 
 
@@ -95,7 +95,7 @@ class Censused(msgspec.Struct, frozen=True):
 
     @property
     def sentences(self) -> list[tuple[str, str]]:
-        """What grew, the most first: ranks, and the sentence that they have in common."""
+        """The growth, the largest first: ranks, and the sentence that they have in common."""
         by_cause: dict[str, list[int]] = {}
         for each in self.ranks:
             by_cause.setdefault(each.cause, []).append(each.rank)

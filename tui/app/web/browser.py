@@ -20,7 +20,7 @@ from ddptop.agent.client.watch import Link
 from ddptop.tui.app.program import run_dashboard
 
 ROOM: Final = 1 << 30
-"""Bytes of memory that a tab may get beyond what it has at its start."""
+"""Bytes of memory that a tab may get on top of what it has at its start."""
 
 
 def exactly(name: str, run_id: str) -> runs.Run:

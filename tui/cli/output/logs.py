@@ -39,7 +39,7 @@ def show(run: Run, ranks: Sequence[int] = (), *, follow: bool, say: Say, note: S
 
 
 def _show(run: str, ranks: Sequence[int], logs: RunLogs, *, follow: bool, say: Say, note: Say, wanted: Wanted) -> None:
-    for line in elsewhere(run, logs.left_out):
+    for line in logs_there(run, logs.left_out):
         note(line)
     if not logs.streams:
         return
@@ -59,7 +59,7 @@ def _show(run: str, ranks: Sequence[int], logs: RunLogs, *, follow: bool, say: S
             noted = True
             note(_silence(ranks, wanted, ended=ended, follow=follow))
         if over:
-            for line in elsewhere(run, logs.maybe_cut) if ended else ():
+            for line in logs_there(run, logs.maybe_cut) if ended else ():
                 note(line)
             return
         time.sleep(POLL_S)
@@ -130,7 +130,7 @@ def _silence(ranks: Sequence[int], wanted: Wanted, *, ended: bool, follow: bool)
     return f"{what}; waiting for it" if follow and not ended else what
 
 
-def elsewhere(run: str, ranks: Mapping[str, Sequence[int]]) -> list[str]:
+def logs_there(run: str, ranks: Mapping[str, Sequence[int]]) -> list[str]:
     """Return a line for each other host that has the logs of some ranks."""
     there = f"`ddptop logs {run}` there"
     return [

@@ -203,5 +203,5 @@ def remark(frame: Frame) -> str:
     """Return one line on what is wrong with a run as a whole, empty where nothing is."""
     if frame.orphaned:
         return f"the launcher is gone, its ranks still run: ddptop kill {frame.run}"
-    told = unobserved(frame, "the training goes on") or frame.held or frame.cause or unheard_hosts(frame)
-    return told or not_linked(frame)
+    found = unobserved(frame, "the training goes on") or frame.held or frame.cause or unheard_hosts(frame)
+    return found or not_linked(frame)

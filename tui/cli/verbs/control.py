@@ -151,7 +151,7 @@ def carry_out(options: argparse.Namespace) -> int:
         print(f"{run.name}: {options.verb} {cancelled}", file=sys.stderr)
         return 130
     except KeyboardInterrupt:
-        # After the wait, or before it: the ranks may have been told.
+        # After the wait, or before it: the ranks may have got the command.
         print(
             as_called(f"{run.name}: {options.verb} interrupted; see `ddptop status {run.name}`"),
             file=sys.stderr,

@@ -56,8 +56,8 @@ def add_verb(verbs: Verbs, name: str, title: str, text: str, examples: str, code
     lines = [f"  {line.strip()}" for line in examples.strip().splitlines()]
     head = "example" if len(lines) == 1 else "examples"
     width = max(len(str(code)) for code in codes)
-    told = [f"  {code!s:<{width}}  {meaning}" for code, meaning in codes.items()]
-    epilog = "\n".join([f"{head}:", *lines, "", "exit codes:", *told])
+    meanings = [f"  {code!s:<{width}}  {meaning}" for code, meaning in codes.items()]
+    epilog = "\n".join([f"{head}:", *lines, "", "exit codes:", *meanings])
     found: Parser = verbs.add_parser(name, help=title, description=text, epilog=epilog)
     return found
 

@@ -46,8 +46,8 @@ def _serve(options: argparse.Namespace) -> int:
     token = secrets.token_urlsafe(24)
     site = service.Site(run.name, run_id, listening.getsockname()[1], token, control=options.control)
     can = "kill the run" if options.control else "look at the run (read-only)"
-    told = f"{run.name} at {site.address}\nwhoever has this address can {can}; ctrl+c ends the site"
+    address = f"{run.name} at {site.address}\nwhoever has this address can {can}; ctrl+c ends the site"
     # In one piece: whoever has read the first line may end the site.
-    print(told, flush=True)
+    print(address, flush=True)
     service.serve(site, listening)
     return 0

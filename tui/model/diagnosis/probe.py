@@ -128,8 +128,8 @@ def listing(kept: Sequence[Kept[Probe]]) -> list[str]:
 def as_json(kept: Kept[Probe]) -> dict[str, Any]:
     """Return a probe as it is printed with `--json`."""
     found: dict[str, Any] = msgspec.to_builtins(kept.found)
-    for rank, told in zip(kept.found.ranks, found["ranks"], strict=True):
-        told["facts"] = _named(rank.facts)
+    for rank, fields in zip(kept.found.ranks, found["ranks"], strict=True):
+        fields["facts"] = _named(rank.facts)
     return {"number": kept.number, "file": str(kept.file), **found}
 
 

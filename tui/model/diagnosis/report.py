@@ -53,7 +53,7 @@ def head(report: Report) -> str:
 
 
 def summary(report: Report) -> list[ReportLine]:
-    """Return what stands at the end of a failed run: what, why, what to do, the stack; nothing for a sound one."""
+    """Return the end of a failed run: what, why, what to do, the stack; nothing for one without a fault."""
     if not report.failed and report.state != "killed":
         return []
     return [*_facts(report), *_stack(report)]
@@ -203,13 +203,13 @@ def _diverged(report: Report) -> wire.Verdict | None:
 def _verdict(verdict: wire.Verdict) -> tuple[str, str]:
     """Return the time of a verdict, and its words."""
     stuck = verdict.hang
-    told = verdict.text
+    text = verdict.text
     if stuck is not None:
         # Most texts have the line of the code already.
-        told += f"; at {stuck.where}" if stuck.where and stuck.where not in told else ""
-        told += f"; the others in {stuck.waiting}" if stuck.waiting else ""
+        text += f"; at {stuck.where}" if stuck.where and stuck.where not in text else ""
+        text += f"; the others in {stuck.waiting}" if stuck.waiting else ""
     until = "" if verdict.until_at_ns is None else f" until {clock(verdict.until_at_ns / 1e9)}"
-    return f"{clock(verdict.since_at_ns / 1e9)}{until}", told
+    return f"{clock(verdict.since_at_ns / 1e9)}{until}", text
 
 
 def text(report: Report) -> str:
@@ -220,20 +220,20 @@ def text(report: Report) -> str:
 def markdown(report: Report) -> str:
     """Return a report for an issue tracker: facts as a list, what is verbatim in fences."""
     first, *rest = whole(report)
-    told = [f"### ddptop report: {_inline(first.text)}", ""]
+    found = [f"### ddptop report: {_inline(first.text)}", ""]
     fenced = False
     for line in rest:
         if line.is_heading:
-            told += [*([_FENCE] if fenced else []), "", f"**{line.text}**", "", f"{_FENCE}text"]
+            found += [*([_FENCE] if fenced else []), "", f"**{line.text}**", "", f"{_FENCE}text"]
             fenced = True
         elif fenced:
             # A fence in a text would end the block.
-            told.append(line.text.replace(_FENCE, "'''"))
+            found.append(line.text.replace(_FENCE, "'''"))
         else:
             # The advice is ours, with its own signs.
             shown = line.text if line.label == "to do" else _inline(line.text)
-            told.append(f"- **{line.label}**: {shown}" if line.label else f"{shown}\n")
-    return "\n".join([*told, *([_FENCE] if fenced else [])])
+            found.append(f"- **{line.label}**: {shown}" if line.label else f"{shown}\n")
+    return "\n".join([*found, *([_FENCE] if fenced else [])])
 
 
 def _inline(text: str) -> str:
