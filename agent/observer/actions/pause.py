@@ -83,6 +83,7 @@ def step(action: Action) -> Turns[str]:
         where = ", ".join(f"rank {rank} at {beat.step}" for rank, beat in standing.items())
         raise Unholdable(f"the ranks are held at different steps ({where}): there is no common step to go on to")
     target = max(beat.step for beat in standing.values()) + steps
+    yield from _check_answer(action, standing)
     yield from ranks.bring(wire.Advance(0, target), partial(_goes_to, target))
     yield from _await_target(action, target)
     took_ms = (action.clock() - action.began) * 1e3
@@ -95,12 +96,25 @@ def resume(action: Action) -> Turns[str]:
     Raises:
         Refused: some rank does not answer, or none was held.
     """
-    # First whether all are heard: none goes on alone, into a collective that waits for the others.
     standing = yield from action.ranks.standing()
     if all(map(_is_free, standing.values())):
         raise Refused("not paused")
+    yield from _check_answer(action, standing)
     yield from action.ranks.bring(wire.Resume(0), _is_free)
     return f"resumed at step {max(beat.step for beat in standing.values()):,}"
+
+
+def _check_answer(action: Action, standing: Mapping[int, Beat]) -> Turns[None]:
+    """Have every paused rank answer before any is told to go on: none does so alone, into a collective.
+
+    What a rank has said last may be seconds old.  One that is paused refuses to be held, and nothing changes by that.
+
+    Raises:
+        Unheard: one of them does not answer.
+    """
+    paused = [rank for rank, beat in standing.items() if beat.hold is not None and beat.hold.kept]
+    replies = yield from action.ranks.ask(wire.Hold(0, os.urandom(8).hex(), _LEASE_MS), paused)
+    action.ranks.check_heard((standing.keys() - paused) | replies.keys())
 
 
 def checkpoint(action: Action) -> Turns[str]:

@@ -91,6 +91,20 @@ def test_a_refusal_names_the_host_that_is_not_heard(group_of: GroupOf) -> None:
     net.close()
 
 
+@pytest.mark.parametrize("verb", ["resume", "step"])
+def test_nobody_goes_on_alone_where_a_rank_has_just_fallen_silent(group_of: GroupOf, verb: str) -> None:
+    """Its last sign of life is a moment old, as where a cable was cut: all ranks stay paused, or none."""
+    group = group_of(4, 4)
+    held = paused(group)
+    group.deaf |= {(1, kind) for kind in (wire.Hold, wire.Resume, wire.Advance)}
+    refused = group.act(verb)
+    assert (refused.refusal, refused.text[:19]) == ("unheard", "rank 1 did not answ")
+    group.turn()
+    assert [(gate.completed, gate.is_paused) for gate in group.gates] == [(held, True)] * 2
+    group.deaf.clear()
+    assert group.act(verb).done
+
+
 def test_the_record_of_a_rank_on_a_linked_host_is_waited_for(group_of: GroupOf) -> None:
     """The ranks of a host are shown before all is written of them; of a host that is not linked nothing is awaited."""
     net = Net()
