@@ -52,6 +52,8 @@ from ddptop.agent.wire import HELD, PROTOCOL, Beat, Event, Hello, Inspection, Sa
 
 _EXIT: Final = os._exit
 _TICK_S: Final = 1.0
+_GAUGES_S: Final = 0.5
+"""Seconds for which a reading of memory and load is as good as a new one."""
 _MOST_NOTICES: Final = 16
 _NEWS_NS: Final = 500_000_000
 """Time for which the training thread was held up from which on that is an event."""
@@ -106,6 +108,7 @@ class Session:
         self.directory = directory
         self._presence = Presence(directory, self.rank)
         self._gauges, self._pools = Gauges(), Pools()
+        self._gauges_due = 0.0
         self._reading: Reading | None = None
         """The readings for the last heartbeat."""
         self._start_phase = "imports"
@@ -556,7 +559,7 @@ class Session:
         Raises:
             Exception: one of its values cannot be read.
         """
-        reading = self._reading = self._read_gauges()
+        reading = self._read_gauges()
         self._inspecting.notice(self.gate.completed)
         self.diagnoses.fullness.take(self.device, self.gate.completed, reading.memory)
         bare = self.bare_beat(seq, refused)
@@ -647,9 +650,13 @@ class Session:
         )
 
     def _read_gauges(self) -> Reading:
-        try:
-            return self._gauges.read(self.device)
-        except Exception as error:
-            # Without descriptors /proc cannot be read; the sign of life matters more.
-            self.faults.note("reading memory and load", error)
-            return Reading(None, None, None, None)
+        """Return the readings of now, or of a moment ago: each of them may have to wait for the interpreter."""
+        if self._reading is None or time.monotonic() >= self._gauges_due:
+            self._gauges_due = time.monotonic() + _GAUGES_S
+            try:
+                self._reading = self._gauges.read(self.device)
+            except Exception as error:
+                # Without descriptors /proc cannot be read; the sign of life matters more.
+                self.faults.note("reading memory and load", error)
+                self._reading = Reading(None, None, None, None)
+        return self._reading

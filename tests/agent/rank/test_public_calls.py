@@ -322,6 +322,7 @@ def test_one_bad_value_does_not_end_the_signs_of_life(session, monkeypatch):
     assert told.fault is not None
     assert told.fault.startswith("a sign of life: UnicodeEncodeError")
     monkeypatch.setattr(session._gauges, "read", lambda device: os.stat("/nowhere"))
+    monkeypatch.setattr(session, "_gauges_due", 0.0)
     monkeypatch.setattr(session._script, "note", None)
     session._publisher._send_beat()
     told = wire.read_telemetry(sent[-1])
