@@ -283,8 +283,8 @@ def _lease(action: Action) -> Turns[Held]:
 
 def _await_held(action: Action, token: str, step: int) -> Turns[None]:
     ranks, renew_at = action.ranks, RENEW_S
+    # Those that have said that they are under this lease.
     seen: set[int] = set()
-    """Ranks that have said that they are under this lease."""
     action.wait()
     while True:
         beats = ranks.beats()
