@@ -18,13 +18,14 @@ from ddptop.agent.text import clean
 from ddptop.agent.wire import Step
 from ddptop.agent.wire.frames import ENDED, RankFrame
 from ddptop.agent.wire.latencies import ALL_REDUCE
+from ddptop.agent.wire.numbers import WIDTHS_S
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Page, Row, spread, width_of
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink, letters_of
-from ddptop.tui.model.metrics import METRICS, WIDTHS_S, Metric
+from ddptop.tui.model.metrics import METRICS, OTHERS, Metric, load_of
 from ddptop.tui.screens.plot import PlottedScreen
-from ddptop.tui.views.panels import load_of, mark_of
+from ddptop.tui.views.panels import mark_of
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.screen.header import Header
 from ddptop.tui.views.screen.keybar import KeyBar
@@ -207,9 +208,9 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
     yield from _fact("number", units.count(rank.step).rjust(6), width, ink)
     if rank.state not in ENDED:
         yield from _fact("age", units.age(rank.step_age_s), width, ink, after=" since the last one was completed")
-    yield from _fact("samples", units.rate(rank.samples_per_s).rjust(6), width, ink, unit=" samples/s")
-    if rank.tokens_per_s is not None:
-        yield from _fact("tokens", units.rate(rank.tokens_per_s).rjust(6), width, ink, unit=" tokens/s")
+    for metric in OTHERS:
+        if metric.fact and ((value := metric.value(rank)) is not None or metric.is_of(frame)):
+            yield from _fact(metric.name, metric.cell(value).rjust(6), width, ink, unit=metric.fact)
     if rank.flops is not None:
         speed = f", {units.flops(rank.flops_per_s).strip()}/s, MFU {units.share(rank.mfu).strip()}"
         after = " a step" + ("" if rank.flops_per_s is None else speed)

@@ -24,6 +24,7 @@ from ddptop.tui.drawing.bars import PhaseCells, gauge, phase_cells, phase_row, s
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink, letters_of
 from ddptop.tui.model.diagnosis import hang
+from ddptop.tui.model.metrics import load_of
 from ddptop.tui.views.ranks import RankView
 
 
@@ -478,11 +479,6 @@ def _collective_row(name: str, unseen: str, p50: str, p99: str, shape: Shape, in
         return _edged([Segment(f"{name} ", label), Segment(unseen, ink["faint"])], shape, ink)
     row = [Segment(f"{name} p50", label), figure(p50, ink), Segment("  p99", label), figure(p99, ink)]
     return _edged([*row, Segment(" ms", label)], shape, ink)
-
-
-def load_of(rank: RankFrame) -> tuple[str, float | None]:
-    """Return what the rank computes on, `cpu` or `gpu`, and its load in percent."""
-    return ("cpu", rank.cpu_percent) if rank.device_percent is None else ("gpu", rank.device_percent)
 
 
 def _resources(rank: RankFrame, shape: Shape, ink: Ink) -> Row:

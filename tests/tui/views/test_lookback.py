@@ -18,10 +18,11 @@ from textual.screen import Screen
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire import Collective, Step
+from ddptop.agent.wire.numbers import WIDTHS_S
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, SHADE_SIGNS, SHADES, ink
-from ddptop.tui.model.metrics import METRICS, WIDTHS_S
+from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.screens.rank import RankScreen, fact_rows, history_rows, latency_rows
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.heatmap.cells import HeatCells

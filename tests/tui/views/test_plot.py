@@ -23,9 +23,9 @@ from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire import Step
 from ddptop.agent.wire.frames import ENDED, STATES, EventLine
 from ddptop.agent.wire.incoming import clean_name
+from ddptop.agent.wire.numbers import CUSTOM
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import Drawn
-from ddptop.tui.model.metrics import CUSTOM
 from ddptop.tui.screens.dialogs.pickers import MetricPicker
 from ddptop.tui.screens.lists import LogScreen
 from ddptop.tui.screens.plot import PlotScreen

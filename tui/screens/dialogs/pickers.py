@@ -25,11 +25,12 @@ from textual.widgets.option_list import Option
 
 from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.text import clean
+from ddptop.agent.wire.numbers import CUSTOM
 from ddptop.tui.control import signals
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Control, Refused
-from ddptop.tui.model.metrics import CUSTOM, Metric
+from ddptop.tui.model.metrics import Metric
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.views.table.columns import Column
 

@@ -16,10 +16,11 @@ from textual.strip import Strip
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.numbers import WIDTHS_S
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import SHADE_SIGNS, SHADES
-from ddptop.tui.model.metrics import METRICS, WIDTHS_S
+from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.views.heatmap.lines import ABOVE, BELOW, Sight, gutter, heat_row, marks, names_width
 from ddptop.tui.views.ranks import RankView
 

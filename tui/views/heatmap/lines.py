@@ -9,10 +9,11 @@ from rich.segment import Segment
 from rich.style import Style
 
 from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.numbers import WIDTHS_S
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread, width_of
 from ddptop.tui.drawing.theme import NOT_FINITE, SHADE_SIGNS, SHADES, Ink
-from ddptop.tui.model.metrics import METRICS, WIDTHS_S, Metric
+from ddptop.tui.model.metrics import METRICS, Metric
 
 if TYPE_CHECKING:
     from ddptop.tui.views.heatmap.cells import HeatCells

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.record.history.columns import Columns, fold, stride_of
 from ddptop.agent.record.history.series import Floats, Series
+from ddptop.agent.wire.numbers import RECORDED
 from ddptop.tui.drawing.theme import RANK_HUES
-from ddptop.tui.model.metrics import RECORDED, Metric, metric_named
+from ddptop.tui.model.metrics import Metric, metric_named
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.extent import Extent
 

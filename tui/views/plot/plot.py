@@ -28,11 +28,12 @@ from textual_plot.plot_widget import Legend
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.numbers import CUSTOM
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import Ink, ink
 from ddptop.tui.drawing.ticks import LABEL, decades, even_ticks, tick_labels
-from ddptop.tui.model.metrics import CUSTOM, metric_named
+from ddptop.tui.model.metrics import metric_named
 from ddptop.tui.views.plot.canvas import PlotCanvas
 from ddptop.tui.views.plot.contents import Contents, Line, Look, contents_of, span_of
 from ddptop.tui.views.plot.extent import Extent, recent

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final
 
 from rich.segment import Segment
@@ -22,7 +23,8 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import phase_bar
 from ddptop.tui.drawing.lines import Row, figure, fitted
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
-from ddptop.tui.views.panels import load_of, mark_of
+from ddptop.tui.model.metrics import OTHERS, TIMES, Metric, own_ms
+from ddptop.tui.views.panels import mark_of
 from ddptop.tui.views.table.grouping import natural
 
 GAP: Final = 2
@@ -62,13 +64,6 @@ class Column:
     """The title stands at the left."""
 
 
-def own_ms(rank: RankFrame) -> float | None:
-    """Return a rank's own time: its step without waiting for others."""
-    wait = _amount(rank, "wait")
-    step_ms = rank.current_step_ms
-    return None if wait is None or step_ms is None else step_ms - wait
-
-
 def _rank(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
     return [Segment(f"{rank.rank:5}", ink["bold value"])]
 
@@ -101,26 +96,36 @@ def _bar(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
     return phase_bar(rank.phases_ms, frame.step_ms or rank.step_ms, 20, ink)
 
 
-def _figures(text: Callable[[RankFrame], str]) -> Draw:
-    return lambda rank, frame, ink: [figure(text(rank), ink)]
-
-
 def _words(width: int, text: Callable[[RankFrame], str | None], hue: str = "label") -> Draw:
     return lambda rank, frame, ink: [figure(units.fit(text(rank) or units.DASH, width), ink, hue)]
 
 
-def _amount(rank: RankFrame, phase: str) -> float | None:
-    return None if rank.phases_ms is None else rank.phases_ms.get(phase)
+def _column(metric: Metric) -> Column:
+    """Return the column of a number."""
+    value, cell, width = metric.value, metric.cell, metric.width
+
+    def draw(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+        return [figure(cell(value(rank)).rjust(width), ink)]
+
+    drawn: Draw = _loss if metric.name == "loss" else _phase(metric) if metric.name in LETTERS else draw
+    return Column(metric.key or metric.name, metric.column, width, metric.meaning, value, drawn, metric.importance)
 
 
-def _phase(phase: str, title: str, importance: int) -> Column:
+def _phase(metric: Metric) -> Draw:
     def draw(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
         verdict = frame.verdict
-        blamed = verdict is not None and (verdict.rank, verdict.phase) == (rank.rank, phase)
-        return [figure(units.short_milliseconds(_amount(rank, phase)), ink, "bold rank-slow" if blamed else "value")]
+        blamed = verdict is not None and (verdict.rank, verdict.phase) == (rank.rank, metric.name)
+        return [figure(metric.cell(metric.value(rank)), ink, "bold rank-slow" if blamed else "value")]
 
-    meaning = f"{phase} of a step, ms"
-    return Column(phase, title, 4, meaning, lambda rank: _amount(rank, phase), draw, importance)
+    return draw
+
+
+def _count(key: str, title: str, width: int, meaning: str, importance: int, **others: bool) -> Column:
+    value = attrgetter(key)
+    return Column(
+        key, title, width, meaning, value,
+        lambda rank, frame, ink: [figure(units.count(value(rank)).rjust(width), ink)], importance, **others,
+    )  # fmt: skip
 
 
 def note_of(rank: RankFrame) -> str:
@@ -142,21 +147,8 @@ HOST: Final = Column(
     _words(14, lambda rank: rank.host), 9, falling=False, left=True,
 )  # fmt: skip
 
-COPY: Final = _phase("copy", "copy", 5)
-"""Only of runs on a device, to which batches are copied."""
-
-TOKENS: Final = Column(
-    "tokens", "tok/s", 6, "tokens a second", lambda rank: rank.tokens_per_s,
-    _figures(lambda rank: units.rate(rank.tokens_per_s).rjust(6)), 11,
-)  # fmt: skip
-"""Of runs whose batches are known to be text, in the place of samples."""
-
-MFU: Final = Column(
-    "mfu", "MFU", 6, "work of the model as a part of the device's peak", lambda rank: rank.mfu,
-    _figures(lambda rank: units.share(rank.mfu)), 9,
-)  # fmt: skip
-"""Of runs on devices whose peak is known."""
-
+_OF: Final = {metric.key or metric.name: metric.is_of for metric in (*TIMES, *OTHERS)}
+"""By the key of a column, the runs that have it."""
 _COLUMNS: Final = (
     Column("rank", "rank", 5, "rank number", lambda rank: rank.rank, _rank, 0, falling=False),
     Column(
@@ -167,49 +159,11 @@ _COLUMNS: Final = (
         "activity", "doing", 10, "what the main thread does", lambda rank: rank.activity,
         _words(10, lambda rank: rank.activity), 12, falling=False, left=True,
     ),
-    Column(
-        "step", "step", 9, "steps completed", lambda rank: rank.step,
-        _figures(lambda rank: units.count(rank.step).rjust(9)), 1, falling=False,
-    ),
+    _count("step", "step", 9, "steps completed", 1, falling=False),
     Column("age", "ago", 6, "time since the last step", lambda rank: rank.step_age_s, _age, 7),
-    Column(
-        "step_ms", "step ms", 7, "time of a step, ms", lambda rank: rank.current_step_ms,
-        _figures(lambda rank: units.milliseconds(rank.current_step_ms).rjust(7)), 2,
-    ),
-    Column(
-        "own", "own ms", 6, "a step without waiting for others, ms", own_ms,
-        _figures(lambda rank: units.milliseconds(own_ms(rank))), 3,
-    ),
-    _phase("data", "data", 5),
-    _phase("forward", "fwd", 5),
-    _phase("backward", "bwd", 5),
-    _phase("optimizer", "opt", 8),
-    _phase("wait", "wait", 4),
-    _phase("other", "oth", 9),
-    Column(
-        "bar", "phases", 20, "phases as a bar, to one scale", own_ms, _bar, 14, left=True,
-    ),
-    Column("loss", "loss", 7, "last loss", lambda rank: rank.loss, _loss, 3),
-    Column(
-        "p50", "ar p50", 6, "all-reduce latency, median, ms", lambda rank: rank.collective_ms.p50,
-        _figures(lambda rank: units.milliseconds(rank.collective_ms.p50)), 11,
-    ),
-    Column(
-        "p99", "ar p99", 6, "all-reduce latency, p99, ms", lambda rank: rank.collective_ms.p99,
-        _figures(lambda rank: units.milliseconds(rank.collective_ms.p99)), 10,
-    ),
-    Column(
-        "samples", "smpl/s", 6, "samples a second", lambda rank: rank.samples_per_s,
-        _figures(lambda rank: units.rate(rank.samples_per_s).rjust(6)), 11,
-    ),
-    Column(
-        "memory", "memory", 8, "memory of device or process", lambda rank: rank.memory_bytes,
-        _figures(lambda rank: units.size(rank.memory_bytes)), 6,
-    ),
-    Column(
-        "load", "load", 5, "load of the GPU, or CPU (100% is a core)", lambda rank: load_of(rank)[1],
-        _figures(lambda rank: units.percent(load_of(rank)[1], 5)), 7,
-    ),
+    *(_column(metric) for metric in TIMES if metric.column),
+    Column("bar", "phases", 20, "phases as a bar, to one scale", own_ms, _bar, 14, left=True),
+    *(_column(metric) for metric in OTHERS if metric.column),
     HOST,
     Column(
         "device", "device", 7, "device", lambda rank: rank.device,
@@ -217,13 +171,10 @@ _COLUMNS: Final = (
     ),
     Column(
         "pid", "pid", 7, "number of the process", lambda rank: rank.pid,
-        _figures(lambda rank: (units.DASH if rank.pid is None else str(rank.pid)).rjust(7)), 13,
+        lambda rank, frame, ink: [figure((units.DASH if rank.pid is None else str(rank.pid)).rjust(7), ink)], 13,
         falling=False, usual=False,
     ),
-    Column(
-        "missed", "missed", 7, "step records that did not arrive", lambda rank: rank.missed,
-        _figures(lambda rank: units.count(rank.missed).rjust(7)), 13, usual=False,
-    ),
+    _count("missed", "missed", 7, "step records that did not arrive", 13, usual=False),
     Column(
         "note", "note", 24, "how it ended, or what is wrong with it", note_of,
         lambda rank, frame, ink: [
@@ -257,7 +208,12 @@ def columns_of(frame: Frame, *, grouped: bool = False) -> tuple[Column, ...]:
 
     Where ranks are `grouped` by host, its column has to be asked for.
     """
-    known = [each for column in _COLUMNS for each in _columns_for(column, frame, grouped=grouped)]
+    known = [
+        each
+        for column in _COLUMNS
+        if column.key not in _OF or _OF[column.key](frame)
+        for each in _columns_for(column, frame, grouped=grouped)
+    ]
     return (*known, *(_metric(name) for name in sorted(frame.logged)))
 
 
@@ -269,13 +225,11 @@ def _columns_for(column: Column, frame: Frame, *, grouped: bool) -> tuple[Column
         case "host" if frame.hosts.several:
             # Where there are several it matters more; under the line of its host a rank need not have it.
             return (replace(column, importance=2, usual=not grouped),)
-        case "data" if "copy" in (frame.phases_ms or {}):
-            return column, COPY
         case "p50" | "p99" if frame.collective in _SHORT:
             return (_named(column, frame.collective),)
-        case "samples":
-            rates = (column,) if frame.tokens_per_s is None else (TOKENS, replace(column, usual=False))
-            return rates if frame.mfu is None else (*rates, MFU)
+        case "samples" if frame.tokens_per_s is not None:
+            # Tokens are shown in their place.
+            return (replace(column, usual=False),)
     return (column,)
 
 
@@ -294,7 +248,7 @@ def placed(columns: Iterable[Column], ranks: Sequence[RankFrame], shown: Collect
     for column in columns:
         importance = column.importance
         if column.key in LETTERS:
-            amounts = [_amount(rank, column.key) or 0.0 for rank in ranks]
+            amounts = [(rank.phases_ms or {}).get(column.key) or 0.0 for rank in ranks]
             # One that is there stays until the difference is small: it is not to come and go with every frame.
             least = _DIFFERS / 2 if column.key in shown else _DIFFERS
             if amounts and max(amounts) - min(amounts) > least * step_ms:

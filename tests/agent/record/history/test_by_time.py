@@ -12,8 +12,8 @@ from support.values.histories import Kept
 from support.values.steps import BASE, SECOND, step
 
 from ddptop.agent.wire import EACH_RECORD, Step, Summary
-from ddptop.agent.wire.numbers import MOST_COLUMNS, columns_for
-from ddptop.tui.model.metrics import METRICS, WIDTHS_S
+from ddptop.agent.wire.numbers import MOST_COLUMNS, WIDTHS_S, columns_for
+from ddptop.tui.model.metrics import METRICS
 
 
 def test_a_bucket_is_the_mean_of_the_steps_that_ended_in_it() -> None:
