@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from ddptop.agent.client.history.asked import AskedTime
-from ddptop.agent.record.history.series import Cells
 from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
 from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.views.heatmap import scale
+from ddptop.tui.views.heatmap.scale import Cells
 
 _LEAST: Final = 15
 """Buckets that a map is filled with at least."""

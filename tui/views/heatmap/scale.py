@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ddptop.agent.record.history.series import Cells
 from ddptop.tui.drawing.ticks import even_step
 
+Cells = npt.NDArray[np.float32]
 Shades = npt.NDArray[np.uint8]
 
 THICKEST: Final = 8

@@ -9,18 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.record.history.columns import Columns, fold, stride_of
-from ddptop.agent.record.history.series import Floats, Series
+from ddptop.agent.client.history.columns import Columns, Numbers, columns_of
 from ddptop.agent.wire.numbers import RECORDED
 from ddptop.tui.drawing.theme import RANK_HUES
 from ddptop.tui.model.metrics import Metric, metric_named
 from ddptop.tui.views.plot import curves
+from ddptop.tui.views.plot.curves import Floats
 from ddptop.tui.views.plot.extent import Extent
 
 _SCALES: Final = {
@@ -30,20 +29,6 @@ _SCALES: Final = {
 """By a metric's unit, the units that it is shown in: the smallest value of each, and its name."""
 _BAND: Final = ("max", "mean", "min")
 _DIVISORS: Final = {"GiB": 2.0**30, "MiB": 2.0**20, "s": 1e3}
-
-
-class Source(Protocol):
-    """Numbers of all ranks over the steps."""
-
-    def span(self, rank: int) -> tuple[int, int] | None:
-        """Return the first and the last step held of a rank."""
-        ...
-
-    def read_many(
-        self, ranks: Sequence[int], metric: str, first: float, last: float
-    ) -> tuple[npt.NDArray[np.int64], Series]:
-        """Return whose each bucket is, and a metric of these ranks, maybe of others too."""
-        ...
 
 
 @dataclass
@@ -122,7 +107,7 @@ class Contents:
 
 
 def contents_of(
-    history: Source, ranks: Sequence[int], chosen: int | None, run: tuple[int, int], look: Look, width: int
+    history: Numbers, ranks: Sequence[int], chosen: int | None, run: tuple[int, int], look: Look, width: int
 ) -> Contents | None:
     """Return what to draw in so many columns at most.
 
@@ -138,8 +123,7 @@ def contents_of(
         None where there is nothing to draw: no two columns, or the metric is not known.
     """
     first, last = look.extent.steps(*run)
-    stride = stride_of(first, last, width)
-    drawn = fold(ranks, *history.read_many(ranks, look.metric, first, last), first, last, stride)
+    drawn = columns_of(history, ranks, look.metric, first, last, width)
     if drawn.mean.shape[1] < 2 or np.isnan(drawn.mean).all():
         return None
     metric = metric_named(look.metric)
@@ -166,7 +150,7 @@ def contents_of(
     )
 
 
-def span_of(history: Source, ranks: Sequence[int], upto: int | None) -> tuple[int, int] | None:
+def span_of(history: Numbers, ranks: Sequence[int], upto: int | None) -> tuple[int, int] | None:
     """Return the first and the last step known of any of the ranks; none after `upto`, where the view stands still."""
     spans = [span for rank in ranks if (span := history.span(rank)) is not None]
     if not spans:

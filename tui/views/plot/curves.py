@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from ddptop.agent.record.history.columns import Columns
-from ddptop.agent.record.history.series import Floats
+from ddptop.agent.client.history.columns import Columns
+
+Floats = npt.NDArray[np.float64]
 
 _PERCENTILE: Final = 2
 """Percent of a line's values at each end that do not make the range larger than the others need it."""
