@@ -561,7 +561,7 @@ class Session:
         """
         reading = self._read_gauges()
         self._inspecting.notice(self.gate.completed)
-        self.diagnoses.fullness.take(self.device, self.gate.completed, reading.memory)
+        self.diagnoses.fullness.take(self.device, self.gate.completed, reading.memory_bytes)
         bare = self.bare_beat(seq, refused)
         own = self._script.total_steps
         told = self.totals.current() if own is None else None
@@ -569,10 +569,7 @@ class Session:
         return msgspec.structs.replace(
             bare,
             activity=self._activity(bare.state),
-            memory_bytes=reading.memory,
-            memory_total_bytes=reading.memory_total,
-            cpu_percent=reading.cpu,
-            device_percent=reading.device,
+            **reading._asdict(),
             device=self.device,
             backend=self.backend,
             torch_version=self.torch_version,
@@ -619,7 +616,7 @@ class Session:
             state=state,
             activity=self._activity(state),
             step=self.gate.completed,
-            cpu_percent=None if self._reading is None else self._reading.cpu,
+            cpu_percent=None if self._reading is None else self._reading.cpu_percent,
             generation=self.hello.generation,
         )
 
@@ -658,5 +655,5 @@ class Session:
             except Exception as error:
                 # Without descriptors /proc cannot be read; the sign of life matters more.
                 self.faults.note("reading memory and load", error)
-                self._reading = Reading(None, None, None, None)
+                self._reading = Reading()
         return self._reading

@@ -16,13 +16,13 @@ import psutil
 
 
 class Reading(NamedTuple):
-    """One reading, in bytes and percent."""
+    """One reading, by the names that a heartbeat has for it."""
 
-    memory: int | None
-    memory_total: int | None
-    cpu: float | None
+    memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    cpu_percent: float | None = None
     """Of this process and its children; 100 is one core."""
-    device: float | None
+    device_percent: float | None = None
 
 
 class Gauges:
@@ -52,7 +52,7 @@ class Gauges:
             reserved = int(torch.cuda.memory_reserved(index))
             memory = max(reserved, self._board.memory_of(os.getpid()) or 0)
             return Reading(memory, int(properties.total_memory), cpu, self._board.load)
-        return Reading(self._self.memory_info().rss, self._total, cpu, None)
+        return Reading(self._self.memory_info().rss, self._total, cpu)
 
     def _cpu(self) -> float | None:
         # One small file instead of all of /proc: data workers are children of the main thread.
