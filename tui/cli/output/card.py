@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final, NamedTuple
 
 from ddptop.agent.client.frame import Frame
@@ -12,8 +13,9 @@ from ddptop.agent.wire.frames import RankFrame
 from ddptop.agent.wire.host_frames import UNREPORTED
 from ddptop.tui.cli.output.plain import progress, throughput
 from ddptop.tui.cli.output.status import remark
-from ddptop.tui.drawing.units import DASH, collective, count, loss, milliseconds, size
+from ddptop.tui.drawing.units import DASH, collective, count, loss, milliseconds
 from ddptop.tui.model.diagnosis import hang
+from ddptop.tui.model.metrics import metric_named
 from ddptop.tui.model.sentences import (
     judging,
     not_linked,
@@ -106,22 +108,18 @@ def _table(frame: Frame, width: int | None) -> list[str]:
 def _columns(frame: Frame) -> list[_Column]:
     seen = {phase for known in frame.values("phases_ms") if known for phase in known}
     orders = {"data": 4, "copy": 8, "wait": 5, "forward": 7, "backward": 8, "optimizer": 11, "other": 14}
-    phases = [
-        _Column(phase, lambda rank, phase=phase: _phase(rank, phase), orders[phase])  # type: ignore[misc]
-        for phase in PHASES
-        if phase in seen
-    ]
+    phases = [_Column(phase, partial(_phase, phase), orders[phase]) for phase in PHASES if phase in seen]
     return [
         _Column("RANK", lambda rank: str(rank.rank), 0, left=True),
         *([_Column("HOST", lambda rank: rank.host or DASH, 1, left=True)] if frame.hosts.several else []),
         _Column("STATE", lambda rank: rank.state, 1, left=True),
         _Column("STEP", lambda rank: count(rank.step), 2),
         _Column("LOSS", lambda rank: loss(rank.loss, unsure=rank.is_loss_unsure).strip(), 6),
-        _Column("STEP ms", lambda rank: milliseconds(rank.current_step_ms).strip(), 3),
+        _number("step", "STEP ms", 3),
         *phases,
-        _Column(f"{collective(frame.collective)} p50 ms", lambda rank: milliseconds(rank.collective_ms.p50).strip(), 9),
-        _Column("p99 ms", lambda rank: milliseconds(rank.collective_ms.p99).strip(), 13),
-        _Column("MEMORY", lambda rank: size(rank.memory_bytes).strip(), 10),
+        _number("all_reduce", f"{collective(frame.collective)} p50 ms", 9),
+        _number("p99", "p99 ms", 13),
+        _number("memory", "MEMORY", 10),
         _Column("PID", lambda rank: str(rank.pid or DASH), 12),
     ]
 
@@ -139,7 +137,13 @@ def _fitting(columns: list[_Column], widths: list[int], width: int | None) -> li
     return sorted(chosen)
 
 
-def _phase(rank: RankFrame, phase: str) -> str:
+def _number(name: str, title: str, rank: int) -> _Column:
+    """Return the column of a number as the table of the dashboard has it, in as many cells as it needs."""
+    metric = metric_named(name)
+    return _Column(title, lambda rank: metric.cell(metric.value(rank)).strip(), rank)
+
+
+def _phase(phase: str, rank: RankFrame) -> str:
     # Those of a rank that stands are of before, as its time of a step is.
     return DASH if rank.stands else milliseconds((rank.phases_ms or {}).get(phase)).strip()
 
