@@ -60,10 +60,7 @@ class Run:
 
     def has_ended(self) -> bool:
         """Say whether it is over, or its record gone; an end that nobody saw is recorded."""
-        try:
-            return takeover.meet(self.directory).ended
-        except RunDirError:
-            return True
+        return takeover.has_ended(self.directory)
 
     def ended(self) -> Record | None:
         """Return its record where it has ended; None where it goes on, or has no record."""
@@ -214,7 +211,9 @@ def tidy(spared: Run | None = None) -> dict[str, int]:
     for run in listed():
         with contextlib.suppress(RunDirError):
             record = run.record()
-            # Of a run that has ended or is looked after nothing is to be done, and its ranks need not be looked up.
-            if record.state not in ENDED and not is_alive(record.observer):
+            # Of a run that has ended or is looked after the ranks need not be looked up.
+            if record.observer is not None and is_alive(record.observer):
+                identity.wake(record.observer)
+            elif record.state not in ENDED:
                 takeover.meet(run.directory)
     return rundir.prune(None if spared is None else spared.directory, retention.size_of)

@@ -14,7 +14,8 @@ from typing import Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.client.acting.control import await_observer, refusing
+from ddptop.agent.client import takeover
+from ddptop.agent.client.acting.control import refusing
 from ddptop.agent.control.caller import connect, of_rank
 from ddptop.agent.record import recording
 from ddptop.agent.run.identity import may_live
@@ -95,7 +96,7 @@ class RunInspector:
             if run.state in ENDED:
                 how = f"`ddptop report {run.run}` explains its end"
                 raise Refused(f"run {run.run} is over ({run.state}): there is no rank to ask; {how}")
-            await_observer(self._directory, cancelled)
+            takeover.await_observer(self._directory, cancelled)
             members, here = self._directory.everyone(), self._directory.members()
         wanted = range(run.world) if ranks is None else sorted(set(ranks))
         away = {rank: reason for rank in wanted if (reason := _absence(members.get(rank), far=rank not in here))}

@@ -129,6 +129,7 @@ class Link:
         starting = self._run.observer is None or self._run.state == "starting"
         self._patience_s = START_S if starting else OBSERVED_S
         self._hearing = Hearing(OBSERVED_S)
+        self._patience = takeover.Patience(self._clock)
         self._observed: Subscription | None = None
         self._refused = 0
         """Messages that could not be read of an observer that has gone."""
@@ -206,8 +207,11 @@ class Link:
     def _hear(self, observed: Subscription, deadline: float) -> None:
         """Take in what the observer says."""
         observed.follow_watched()
-        if observed.drain(deadline):
+        is_heard = observed.drain(deadline)
+        if is_heard:
             self._hearing.hear(time.time())
+        if not (self._onlooker or observed.problem):
+            self._patience.listen(self._run.observer, heard=is_heard)
         if self._is_heard:
             # Its frames are all that is known.
             self._found = self._recorded = None
@@ -411,8 +415,6 @@ class Link:
             self._hosts = run.on_hosts, HostFrames(run.on_hosts)
         if self._is_replaced:
             run = replace(run, state=self._run.state, cause=self._run.cause)
-        if self.control.countdown:
-            run = replace(run, ending=self.control.countdown)
         silent_s = None if run.state in ENDED else self._hearing.missed_s(self._now)
         if states.has_other_hosts(self._run):
             ranks = [self._from_here(rank) for rank in ranks]

@@ -1,4 +1,4 @@
-"""What is said of a run by its observer, from any thread on its way to the relay's, which records and publishes it."""
+"""The events of a run: the words of one that somebody has asked for, and the way to the thread that records all."""
 
 from __future__ import annotations
 
@@ -7,11 +7,29 @@ import logging
 import queue
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.wakeup import WakeUp
+from ddptop.agent.text import clean_line
+
+_LONGEST: Final = 400
+"""Characters of an event's text that onlookers read; see `wire.Event`."""
+_PAST: Final = {"freeze": "frozen", "resume": "resumed", "stop": "stopped"}
+"""By action, the word that an outcome may begin with, which then says which action it is of."""
 
 _log = logging.getLogger("ddptop.observer")
+
+
+def sentence(action: str, outcome: str, who: str, *, refused: bool = False) -> str:
+    """Return the text of an action's event: outcome first and actor last, because lists cut lines at their end.
+
+    `checkpoint refused: no checkpoint function registered · ada (dashboard, pts/0)`. Of a long outcome the end goes.
+    """
+    said = action if not refused else f"{action} refused"
+    text = f"{said}: {outcome}" if refused or outcome.partition(" ")[0].rstrip(":") != _PAST.get(action) else outcome
+    actor = f" · {who}"
+    return f"{clean_line(text, max(1, _LONGEST - len(actor)))}{actor}"
 
 
 class Events:

@@ -1,11 +1,18 @@
-"""When the observer of a run was heard, and since when it is not: without it nothing is known of the ranks. Pure."""
+"""When the observer of a run was heard, and since when it is not: without it nothing is known of the ranks."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Final
 
 OBSERVED_S: Final = 2.0
 """The observer tells of the run once a second; after this time without a word nothing is known of the ranks."""
+
+SILENT_S: Final = 30.0
+"""Seconds without a word after which an observer that lives is given up."""
+_LISTENS_S: Final = 1.0
+"""Seconds between two looks of somebody who listens, at most."""
 
 
 class Hearing:
@@ -34,3 +41,21 @@ class Hearing:
         since = self._due if self.at is None else self.at
         age = 0.0 if since is None else now - since
         return age if age > self._patience_s else None
+
+
+class Silence:
+    """The seconds for which somebody who listens has heard nothing."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin to listen."""
+        self._clock = clock
+        self._at = clock()
+        self._seconds = 0.0
+
+    def listen(self, *, heard: bool) -> float:
+        """Take note whether anything was heard since the last call, and return the seconds for which nothing was."""
+        now = self._clock()
+        # A process that stood still itself has not listened.
+        self._seconds = 0.0 if heard else self._seconds + min(now - self._at, _LISTENS_S)
+        self._at = now
+        return self._seconds

@@ -1,7 +1,7 @@
 """The end of a run, and the processes that it leaves: what every process of ours may find out and do by itself.
 
 survey      the present state of a run, by its records and the process table
-processes   finding the processes of a run, and sending them signals
+processes   finding the processes of a run
 escalation  ending them in stages, and a count of the survivors
 freezer     stopping them where they are, and continuing them
 cause       the end of a run and its first cause

@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.end.processes import ROLES, Target, find, send, signal_name
-from ddptop.agent.run.identity import STATUS_DISK_SLEEP, STATUS_STOPPED, STATUS_TRACING_STOP, STOPPED
+from ddptop.agent.end.processes import ROLES, Target, find, signal_name
+from ddptop.agent.run.identity import STATUS_DISK_SLEEP, STATUS_STOPPED, STATUS_TRACING_STOP, STOPPED, send
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir, is_alive
 from ddptop.agent.text import plural
 
@@ -72,10 +72,6 @@ class Grace:
 
 class NotOurs(ValueError):
     """The process or rank to be ended does not exist, or does not belong to the run; one line for the user."""
-
-
-class Survived(Exception):
-    """Some processes have not ended; one line for the user, with the survivors and what to do about them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import msgspec
 from ddptop.agent.end import processes
 from ddptop.agent.end.escalation import counted
 from ddptop.agent.end.processes import Target
-from ddptop.agent.run import records
+from ddptop.agent.run import identity, records
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.identity import STOPPED, is_stopped
 from ddptop.agent.run.rundir import RunDir
@@ -115,7 +115,7 @@ def _signal_all(directory: RunDir, number: signal.Signals, due: Callable[[Target
     deadline = time.monotonic() + _SETTLE_S
     while left := [target for target in _targets(directory) if due(target)]:
         for target in left:
-            if processes.send(target.process, number):
+            if identity.send(target.process, number):
                 reached.add(target.process.pid)
         if time.monotonic() > deadline:
             break

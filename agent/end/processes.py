@@ -1,10 +1,9 @@
-"""Finding the processes of a run that are visible from here, and sending them signals.
+"""Finding the processes of a run that are visible from here.
 
 A process belongs to a run when it descends from torchrun, a rank or the observer, when it is in a
 session that one of the first two leads, or when its owner is the run's and its environment
 carries the run's marker.  A process without any of these is not found; the caller and its ancestors
-are left out, but for ancestors of the observer.  Right before a signal goes out, pid and start time are compared
-again, through a pidfd where Python has them.
+are left out, but for ancestors of the observer.
 """
 
 from __future__ import annotations
@@ -112,27 +111,6 @@ def marked_by(folder: Path) -> set[str]:
     return found - {""}
 
 
-def send(process: Process, number: int) -> bool:
-    """Send a signal to exactly this process; False when it is gone, forbidden, or its pid is reused."""
-    try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return False
-    except (AttributeError, OSError):
-        # Without pidfds another process may get the pid between check and signal.
-        return is_alive(process) and _kill(process.pid, number)
-    try:
-        # The pidfd refers to one process for good; the check comes after it, so that it holds for the signal.
-        if not is_alive(process):
-            return False
-        signal.pidfd_send_signal(handle, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    finally:
-        os.close(handle)
-    return True
-
-
 def signal_name(number: int) -> str:
     """Return the name of a signal, its number where it has none."""
     try:
@@ -171,11 +149,3 @@ def _is_marked(row: Row, run: Run) -> bool:
     if not run.run_id or run.owner not in (None, row.uid):
         return False
     return identity.carries(row.process.pid, MARKER, run.run_id)
-
-
-def _kill(pid: int, number: int) -> bool:
-    try:
-        os.kill(pid, number)
-    except OSError:
-        return False
-    return True

@@ -1,46 +1,35 @@
 """The present state of a run, by its record, its ranks' records and the process table.
 
-The observer writes the record of a run.  Where no observer lives (it was killed, or could
-not be started), the processes decide, and the first caller of `settle` records the end; `look` writes nothing.
+The observer writes the record of a run.  Where no observer lives (it was killed, or could not be started), the
+processes decide: `settle` records the end, for the client that opens the run, and `look` writes nothing.
 Of ranks on other hosts it is known what the observer has recorded of them; no process there is looked up or signalled.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from ddptop.agent import wire
-from ddptop.agent.control import journal
-from ddptop.agent.end import cause, escalation, processes
+from ddptop.agent.end import cause, processes
 from ddptop.agent.record import recording
 from ddptop.agent.run import ends, hosts, identity, states
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.files.private import Claim, Hold
-from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
-from ddptop.agent.run.rundir import Member, Process, Run, RunDir, RunDirError, is_alive
-from ddptop.agent.text import clean_line
+from ddptop.agent.run.identity import ELSEWHERE, Row, is_elsewhere
+from ddptop.agent.run.rundir import Member, Process, Run, RunDir, is_alive
 from ddptop.agent.wire.frames import ENDED
 
 _START_PATIENCE_S: Final = 30.0
 """Seconds after its creation from which on a run without any process counts as lost."""
-_DIES_S: Final = 1.0
-"""Seconds that a process may take to end after SIGKILL."""
 _LOOKS: Final = 3
 """Attempts to read a record that changes; one that changes without end must not block the caller."""
-_RELEASE_S: Final = 1.0
-"""Seconds for which an observer that was killed may still hold its claim."""
-_CONCLUDES_S: Final = 5.0
-"""Seconds that an observer may take to record the end of a run that another process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +191,7 @@ def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> c
 
 
 def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:
-    """Return the present state, as `look`; record an end that no observer has recorded, and remove the sockets.
-
-    The end is recorded as an event as well, at the time when it came.
-    """
+    """Return the present state, as `look`; record an end that no observer has recorded, and remove the sockets."""
     found = look(directory, members, heard)
     if not found.ended or found.run.state in ENDED:
         return found
@@ -227,179 +213,12 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
             # Another run may have the name by now.
             now = directory.read()
             if now.run_id == run.run_id and now.state not in ENDED:
-                text, level = states.describe_end(found.state, found.cause)
-                # Before the record says that the run is over: after that another run may take its name.
-                journal.note(directory, wire.Event(run.ended_at_ns or time.time_ns(), text, found.cause_rank, level))
                 directory.write(run)
                 directory.remove_sockets()
     except OSError:
         # The disk is full; the run is over all the same.
         return found
     return look(directory)
-
-
-def kill(
-    directory: RunDir,
-    command: wire.Kill,
-    progress: escalation.Progress = lambda line: None,
-    countdown: escalation.Progress = lambda line: None,
-) -> str:
-    """Carry out a kill or a signal where no observer can do it; return the outcome in one line.
-
-    Where an observer lives and answers, the caller sends it the command instead.  An observer that is stopped or
-    silent reads in the record that the run is being killed, does not do it as well, and is ended last.
-
-    Raises:
-        NotOurs: there is no such rank or process, or it has ended; or no process of the run is visible here.
-        Survived: some process did not end, or cannot be reached from here. The run is not recorded as over then.
-    """
-    run, members = directory.read(), directory.members()
-    unseen = _Unseen(directory)
-    if unseen.holds_all(run, members):
-        raise escalation.NotOurs(f"run {run.run} {ELSEWHERE}; `ddptop kill {run.run}` has to be run in that one")
-    process = None if command.pid is None else Process(command.pid, command.started or 0.0, boot())
-    if command.signal is not None:
-        targets = escalation.signal_targets(run, members, command.signal, command.rank, process)
-        return escalation.deliver(targets, command.signal)
-    if process is not None:
-        outcome = escalation.end_process(directory, run, process, command.grace_s, progress, countdown)
-        return _ended(run, outcome, outcome.text_of(process))
-    if command.rank is not None:
-        if command.rank not in members and (there := directory.far_members().get(command.rank)) is not None:
-            raise escalation.NotOurs(
-                f"rank {command.rank}: runs on {clean_line(there.host, 60)}, and the observer here, which would pass "
-                f"it on, does not answer; `ddptop kill {run.run}` has to be run there"
-            )
-        outcome = escalation.end_rank(directory, run, command.rank, command.grace_s, progress, countdown)
-        return _ended(run, outcome, f"rank {command.rank}: {outcome.text}")
-    over = look(directory)
-    who = clean_line(command.who, 100)
-    if not over.ended:
-        # For an observer, present or later, in case this process is ended meanwhile.
-        with contextlib.suppress(OSError, RunDirError):
-            directory.update(killed_by=who or "somebody")
-    # The claim keeps a new observer from starting meanwhile; a living one has it already.
-    claim = None if over.supervised else _claim(directory)
-    try:
-        outcome = escalation.end(directory, run, escalation.Grace(command.grace_s), progress, countdown)
-        outcome = _with_survivors(outcome, _out_of_reach(run, directory.members(), unseen, outcome.left))
-        if over.supervised and not outcome.survivors:
-            _dismiss(directory, run.observer, progress)
-            claim = _claim(directory)
-            if run.observer is not None and unseen.may_live(run.observer):
-                outcome = _with_survivors(outcome, {"observer": run.observer})
-        _ended(run, outcome, outcome.text)
-        if not over.ended:
-            _write_end(directory, f"killed by {who}" if who else "killed")
-            if unknown := _elsewhere(directory):
-                raise escalation.Survived(f"{outcome.text}; {'; '.join(escalation.unheard(unknown))}")
-            return outcome.text
-    finally:
-        if claim is not None:
-            claim.release()
-    return f"already {settle(directory).state}: {outcome.text}"
-
-
-def end_unrecorded(directory: RunDir, grace_s: float, progress: escalation.Progress = lambda line: None) -> str | None:
-    """End a run whose folder or record is not sound, found by its mark in the environments of processes.
-
-    Return the outcome.
-
-    None: no process here has that folder for the one of its run.
-
-    Raises:
-        Survived: some process did not end.
-    """
-    of_folder = processes.marked_by(directory.path)
-    if not of_folder:
-        return None
-    text = ""
-    for run_id in of_folder:
-        run = Run(directory.name, run_id, "", (), 1, None, None, 0, True, owner=os.getuid())
-        outcome = escalation.end(directory, run, escalation.Grace(grace_s), progress)
-        number = outcome.ranks + outcome.helpers
-        ended = f"{number} process{'' if number == 1 else 'es'}"
-        lacks = "its record cannot be read" if directory.path.exists() else "its folder is gone"
-        text = _ended(run, outcome, f"{lacks}; {ended} of it ended, {len(outcome.survivors)} left")
-    return text
-
-
-def _elsewhere(directory: RunDir) -> dict[str, int]:
-    """Return by other host the number of its ranks that may still train: only an observer reaches them."""
-    gone, here = hosts.gone_ranks(hosts.read_hosts(directory.path)), directory.members()
-    left = [
-        clean_line(member.host, 60)
-        for rank, member in directory.far_members().items()
-        if rank not in here and hosts.may_train(member, gone)
-    ]
-    return dict(sorted(Counter(left).items()))
-
-
-def _ended(run: Run, outcome: escalation.Outcome, text: str) -> str:
-    """Return the outcome; raise `Survived` where processes survive."""
-    if outcome.survivors:
-        raise escalation.Survived(
-            f"{text}; not all of it has ended: `ddptop kill {run.run}` tries again (another user's process only as "
-            "that user or root, another container's only in there)"
-        )
-    return text
-
-
-def _with_survivors(outcome: escalation.Outcome, others: Mapping[str, Process]) -> escalation.Outcome:
-    found = [f"{name} with pid {process.pid} ({_why_left(process)})" for name, process in others.items()]
-    return replace(outcome, survivors=(*outcome.survivors, *found))
-
-
-def _why_left(process: Process) -> str:
-    if is_elsewhere(process):
-        return ELSEWHERE
-    above = process.pid in processes.lineage(os.getpid(), identity.table())
-    return "this command was started from within it, and ends nobody above itself" if above else "too slow to go"
-
-
-def _out_of_reach(
-    run: Run, members: Mapping[int, Member], unseen: _Unseen, reported: Collection[int]
-) -> dict[str, Process]:
-    """Return by name the processes that may live and are not `reported`: ancestors of this one, or in a container."""
-    found = {} if run.torchrun is None else {run.leader: run.torchrun}
-    found |= {
-        f"rank {rank}": each.process
-        for rank, each in members.items()
-        if is_alive(each.process) or unseen.may_train(each)
-    }
-    return {
-        name: process
-        for name, process in found.items()
-        if unseen.may_live(process) and (is_elsewhere(process) or process.pid not in reported)
-    }
-
-
-def _dismiss(directory: RunDir, observer: Process | None, progress: escalation.Progress) -> None:
-    """Wait for an observer whose run this process has ended: it may record the end; one that does not gets SIGKILL."""
-    if observer is None:
-        return
-    if is_stopped(observer):
-        # It has nothing left to end, and can still write the messages that it has received.
-        processes.send(observer, signal.SIGCONT)
-    _await_end(observer, _CONCLUDES_S)
-    if processes.send(observer, signal.SIGKILL):
-        progress(f"SIGKILL to the observer (pid {observer.pid}), which did not answer for {_CONCLUDES_S:g} s")
-        _await_end(observer, _DIES_S)
-
-
-def _await_end(process: Process, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while is_alive(process) and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
-def _write_end(directory: RunDir, why: str) -> None:
-    with contextlib.suppress(RunDirError):
-        # An observer that was continued has recorded the end, after which another run may have the name.
-        if directory.read().state not in ENDED:
-            with contextlib.suppress(OSError):
-                directory.update(state="killed", ended_at_ns=time.time_ns(), cause=why)
-            directory.remove_sockets()
 
 
 class _Unseen:
@@ -440,20 +259,6 @@ class _Unseen:
         found = [run.observer, run.torchrun, *(member.process for member in members.values())]
         known = [process for process in found if process is not None]
         return bool(known) and all(map(self._may_live, known))
-
-
-def _claim(directory: RunDir) -> Claim | None:
-    """Return the claim on a run, which the threads of a killed observer may hold for a moment longer.
-
-    None: another process holds it, or the disk has no room for the file of the lock.
-    """
-    deadline = time.monotonic() + _RELEASE_S
-    with contextlib.suppress(OSError):
-        while time.monotonic() < deadline:
-            if (claim := Claim.acquire(directory.path)) is not None:
-                return claim
-            time.sleep(0.01)
-    return None
 
 
 def _end_of(members: dict[int, Member], directory: RunDir) -> int:

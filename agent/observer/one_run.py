@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import socket
 import time
@@ -15,6 +16,7 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.control.events import sentence
 from ddptop.agent.end import cause, escalation, processes
 from ddptop.agent.launcher.launcher import Torchrun
 from ddptop.agent.launcher.rendezvous import Awaited
@@ -29,7 +31,7 @@ from ddptop.agent.observer.jobs.scheduler import Scheduler
 from ddptop.agent.observer.jobs.unseen import Unseen
 from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.observer.relay.relay import Relay
-from ddptop.agent.run import states
+from ddptop.agent.run import identity, states
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.files.private import Claim
@@ -109,7 +111,7 @@ class Observer:
         What started a job by hand gets the signals of its scheduler itself.
         """
         if self._run.torchrun is not None and self._run.launched:
-            processes.send(self._run.torchrun, number)
+            identity.send(self._run.torchrun, number)
 
     def run(self, predecessor: Run | None = None) -> None:
         """Start torchrun, or take over from an observer that is gone, and look after the run until its end.
@@ -170,6 +172,7 @@ class Observer:
         return self._start() if predecessor is None else self._take_over(predecessor)
 
     def _start(self) -> str | None:
+        self._note_launch()
         try:
             launcher = self._launcher = Torchrun.start(self._directory, self._run)
         except OSError as error:
@@ -177,6 +180,16 @@ class Observer:
         self._write(torchrun=launcher.process)
         self._say(f"{self._run.leader} started (pid {launcher.process.pid})")
         return None
+
+    def _note_launch(self) -> None:
+        """Take what its launch has said of the run into the record of this host."""
+        run = self._run
+        if run.removal:
+            self._relay.record(wire.Event(run.created_at_ns, run.removal, None, "info"))
+        if run.launched_by:
+            what = f"{shlex.join((run.program, *run.arguments))}, world {run.world}"
+            text = sentence("launched", what, run.launched_by)
+            self._relay.record(wire.Event(run.created_at_ns, text, None, "info", "launch", run.launched_by))
 
     def _watch(self, before: Run | None) -> None:
         """Look after the ranks of a job that something else launched."""
@@ -256,8 +269,6 @@ class Observer:
         self._exit_code = self._launcher.exit_code
         exits.reap(self._launcher.process.pid if self._launcher.process is not None else None)
         alive = self._exits.alive()
-        if over and (self._run.launched or not alive):
-            self._orders.learn(self._run)
         if self._orders.killed_by is not None:
             return not self._orders.ending
         if isinstance(self._launcher, Attached):
@@ -353,8 +364,6 @@ class Observer:
     def _note_exits(self) -> None:
         dead = self._exits.read()
         members = self._directory.members() if self._ends.have_records_changed() or dead else {}
-        if dead:
-            self._orders.learn(self._run)
         for rank, member in members.items():
             if member.generation == self._generation and rank in self._members:
                 self._members[rank] = member

@@ -309,7 +309,6 @@ class Recorder:
             case Asked():
                 raise ValueError("a question is answered after what has come before it was written")
             case Own():
-                # The event may come from another process: the observer's socket accepts `wire.Note`.
                 return self._event_rows(item.message, OBSERVER)
 
     @property

@@ -11,15 +11,16 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ddptop.agent import wire
-from ddptop.agent.control import journal
+from ddptop.agent.run import states
 from ddptop.agent.run.files.database import DAMAGE, Locked, is_locked
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.records import Run
+from ddptop.agent.wire.frames import ENDED
 
 BATCH_S: Final = 1.0
 """Seconds between two transactions of the recorder."""
@@ -76,8 +77,19 @@ def newest_events(database: Path, most: int, *, or_locked: bool = False) -> list
 
 
 def events_of(database: Path, run: Run) -> list[wire.Event]:
-    """Return the recorded events of a run, oldest first, and its end by its record; see `journal.with_end`."""
-    return [*unreadable(database), *journal.with_end(newest_events(database, _MOST_EVENTS), run)]
+    """Return the recorded events of a run, oldest first, and its end by its record; see `with_end`."""
+    return [*unreadable(database), *with_end(newest_events(database, _MOST_EVENTS), run)]
+
+
+def with_end(events: Iterable[wire.Event], run: Run) -> Iterator[wire.Event]:
+    """Yield the events of a run, and its end by its record: on a full disk there was room for that alone."""
+    is_told = run.ended_at_ns is None or run.state not in ENDED
+    for event in events:
+        is_told = is_told or event.text.startswith(f"run {run.state}")
+        yield event
+    if not is_told and run.ended_at_ns is not None:
+        text, level = states.describe_end(run.state, run.cause)
+        yield wire.Event(run.ended_at_ns, text, run.cause_rank, level)
 
 
 def unreadable(database: Path) -> list[wire.Event]:

@@ -1,4 +1,4 @@
-"""The identity of a process (pid, start time, boot and pid namespace), and the table of all living processes.
+"""The identity of a process (pid, start time, boot and pid namespace), signals to it, and the table of all processes.
 
 A pid alone is reused, by the same machine within hours and by the next boot within seconds, and
 means another process in each container.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -127,6 +128,33 @@ def is_stopped(process: Process | None) -> bool:
     return row is not None and row.status in STOPPED
 
 
+def send(process: Process, number: int) -> bool:
+    """Send a signal to exactly this process; False when it is gone, forbidden, or its pid is reused."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    except (AttributeError, OSError):
+        # Without pidfds another process may get the pid between check and signal.
+        return is_alive(process) and _kill(process.pid, number)
+    try:
+        # The pidfd refers to one process for good; the check comes after it, so that it holds for the signal.
+        if not is_alive(process):
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def wake(process: Process) -> None:
+    """Let a process go on that is stopped."""
+    if is_stopped(process):
+        send(process, signal.SIGCONT)
+
+
 def table() -> dict[int, Row]:
     """Return all living processes by pid, without zombies: those hold no memory and react to no signal."""
     pids = (int(name) for name in os.listdir(_PROC) if name.isdecimal())
@@ -183,3 +211,11 @@ def command(pid: int) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(map(os.fsdecode, content.removesuffix(b"\0").split(b"\0"))) if content else ()
+
+
+def _kill(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True

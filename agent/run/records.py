@@ -170,6 +170,10 @@ class Run(msgspec.Struct, frozen=True):
     """Ended runs that its launch removed to make room."""
     resumes: bool = False
     """True where its program goes on from a checkpoint with `--resume`, by the catalogue of programs."""
+    launched_by: Label = ""
+    """The author of its launch, for its first event; empty where ddptop did not launch it."""
+    removal: Line = ""
+    """The ended runs that its launch removed, in one line for an event; empty where there were none."""
 
     @property
     def spans_hosts(self) -> bool:

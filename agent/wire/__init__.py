@@ -74,7 +74,6 @@ from ddptop.agent.wire.commands import Keep as Keep
 from ddptop.agent.wire.commands import Kill as Kill
 from ddptop.agent.wire.commands import Look as Look
 from ddptop.agent.wire.commands import Memory as Memory
-from ddptop.agent.wire.commands import Note as Note
 from ddptop.agent.wire.commands import Probe as Probe
 from ddptop.agent.wire.commands import Profile as Profile
 from ddptop.agent.wire.commands import Query as Query

@@ -15,7 +15,6 @@ from ddptop.agent.wire.diagnoses.profiles import MOST_PROFILED
 from ddptop.agent.wire.hosts import Conclude, HostEnd
 from ddptop.agent.wire.incoming import Label, Name
 from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Size, Whole
-from ddptop.agent.wire.telemetry import Event
 
 
 class Hold(Message, frozen=True, tag="hold"):
@@ -250,15 +249,6 @@ class Probe(Message, frozen=True, tag="probe"):
     until_ns: Whole | None = None
 
 
-class Note(Message, frozen=True, tag="note"):
-    """Publish an event: an action on the run and its outcome."""
-
-    id: Whole
-    event: Event
-    asked_ns: Whole | None = None
-    until_ns: Whole | None = None
-
-
 class Caller(msgspec.Struct, frozen=True):
     """The process that asks for an action, as `agent.run.identity.Process` has it."""
 
@@ -345,13 +335,13 @@ class History(Message, frozen=True, tag="history"):
     """Steps or seconds of a column at least."""
 
 
-Expiring = Hold | Commit | Keep | Resume | Advance | End | Save | Probe | Note | Act | Cancel | Kill
+Expiring = Hold | Commit | Keep | Resume | Advance | End | Save | Probe | Act | Cancel | Kill
 """Commands with a deadline: refused after `until_ns`, by the clock of `agent.control.deadline`; None: no deadline.
 
 `asked_ns` is the time of sending, by the same clock.
 """
 
 Command = (
-    Hold | Commit | Keep | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | Note | History | Inspect
+    Hold | Commit | Keep | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | History | Inspect
     | Look | Memory | Profile | ReadProfile | Probe | ReadLog | Check | RecordEvery | HostEnd | Conclude
 )  # fmt: skip

@@ -76,7 +76,7 @@ def test_a_run_is_given_the_room_that_the_settings_say(file: Path, runtime: Path
     run = Run("r", "id", "x.py", (), 2, None, None, 10**9, True)
 
     def given() -> tuple[int, int]:
-        with_room, _ = start._with_room(run, None)
+        with_room = start._with_room(run, None)
         return with_room.run_bytes, with_room.all_bytes
 
     assert given() == (512 << 20, 4 << 30)

@@ -1,50 +1,54 @@
-"""What acts on a run: pauses and steps it, has it save, stops, freezes, ends and restarts it.
+"""What acts on a run: pauses and steps it, has it save, freezes, stops, ends and restarts it.
 
-The keys come here, and the verbs.  `pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum` and `profile` are one
-request each to the observer (`agent.control.caller.act`), which acts, and records who asked and what came of it.  What
-ends a run goes through `ending`, which does without an observer where there is none; a freeze needs none.
+The keys come here, and the verbs.  Each action is one request to the run's observer (`agent.control.caller.ask`), which
+acts, and records who asked and what came of it.  A kill alone does without one where none starts (`unobserved`).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import msgspec
+
 from ddptop.agent import wire
 from ddptop.agent.client import runs, takeover
-from ddptop.agent.client.acting import actor
-from ddptop.agent.client.acting.ending import Ending
+from ddptop.agent.client.acting import actor, membership, unobserved
 from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.acting.waiting import Waiting
-from ddptop.agent.control import caller, journal
-from ddptop.agent.end import freezer
+from ddptop.agent.control import caller
+from ddptop.agent.control.hearing import SILENT_S
+from ddptop.agent.end.processes import find
 from ddptop.agent.run import hosts, states
-from ddptop.agent.run.identity import identify, is_stopped
+from ddptop.agent.run.identity import ELSEWHERE, Process, identify, is_elsewhere
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.refusals import Cancelled, Refused
 
-OBSERVER_S: Final = 10.0
-"""How long another observer may take to start, where the one before is gone."""
+_CANCELLED: Final = "cancelled; nothing was killed"
 ENDING_S: Final = 15.0
 """From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
-_TIMEOUT_S: Final = 1.0
-"""Seconds in which the ranks may say the timeout of their collectives, which the note of a freeze has."""
+
+Tell = Callable[[str], None]
+
+
+class Over(Refused):
+    """The run has ended."""
+
+    def __init__(self, text: str, state: str) -> None:
+        super().__init__(text)
+        self.state = state
 
 
 class RunControl:
     """The `Control` of one run; it refuses to act on a newer run that has taken its name."""
 
-    def __init__(
-        self,
-        directory: RunDir,
-        run: Run,
-        who: str,
-    ) -> None:
+    def __init__(self, directory: RunDir, run: Run, who: str) -> None:
         """Act on a run for `who`.
 
         Args:
@@ -54,12 +58,9 @@ class RunControl:
         """
         self._directory = directory
         self._run = run
-        self._who = who = actor.in_run(who, states.has_other_hosts(run))
-        self.countdown = ""
-        """The ranks left of an ending that goes on here, without an observer; set by the thread that ends the run."""
+        self._who = actor.in_run(who, states.has_other_hosts(run, hosts.far_members(directory.path)))
         self.restarted: RunDir | None = None
         """The run that a restart has started, set by the thread of the restart."""
-        self._ending = Ending(directory, who)
 
     @classmethod
     def of(cls, run: runs.Run, who: str) -> RunControl:
@@ -108,32 +109,17 @@ class RunControl:
         done = self._act("stop", waiting, checkpoint=checkpoint).text
         # The scripts have ended; their processes and torchrun take another moment.
         deadline = time.monotonic() + ENDING_S
-        while takeover.meet(self._directory).state not in ENDED and time.monotonic() < deadline:
+        while not takeover.meet(self._directory).ended and time.monotonic() < deadline:
             time.sleep(0.05)
         return done
 
     def resume(self) -> str:
-        """Resume all ranks, held or frozen; see `freezer.thaw`."""
-        if freezer.has_stopped(self._directory):
-            return self._noted("resume", lambda: freezer.thaw(self._directory))
+        """Resume all ranks, held or frozen."""
         return self._act("resume").text
 
     def freeze(self) -> str:
-        """Stop all processes where they are; see `freezer.freeze`."""
-        return self._noted("freeze", self._freeze)
-
-    def _freeze(self) -> str:
-        run = self._directory.read()
-        if states.has_other_hosts(run, hosts.far_members(self._directory.path)):
-            # The ranks on the others would wait for these in a collective, and be taken for a hang.
-            raise Refused(
-                f"{run.run} runs on several hosts, and a freeze stops the processes of one only: nothing is frozen; "
-                f"`ddptop pause {run.run}` holds all hosts at the same step"
-            )
-        # It needs no observer: without one the timeouts of the collectives are not known.
-        replies = caller.query(self._directory, range(run.world), _TIMEOUT_S)
-        known = [reply.timeout_s for reply in replies.values() if reply.timeout_s is not None]
-        return freezer.freeze(self._directory, self._who, min(known, default=None))
+        """Stop all processes where they are."""
+        return self._act("freeze").text
 
     def _act(
         self,
@@ -146,38 +132,52 @@ class RunControl:
         culprit: bool = False,
         most_ms: int = wire.CENSUS_MS[0],
     ) -> wire.Reply:
-        self._check_run()
-        with refusing():
-            await_observer(self._directory)
-            if (state := self._directory.read().state) in ENDED:
-                raise Refused(f"run {self._directory.name} is over ({state})")
-            here = identify(os.getpid())
-            asks = None if here is None else wire.Caller(here.pid, here.started, here.boot, here.namespace)
-            command = wire.Act(
-                1, action, self._who, steps, checkpoint, ranks=ranks, culprit=culprit, caller=asks, most_ms=most_ms
-            )
-            waiting = waiting or Waiting()
-            return caller.act(self._directory, command, waiting.tell, waiting.is_cancelled)
-
-    def _noted(self, action: str, work: Callable[[], str]) -> str:
-        """Act without the observer, and record with the run who did it and what came of it."""
-        self._check_run()
+        here = identify(os.getpid())
+        asks = None if here is None else wire.Caller(here.pid, here.started, here.boot, here.namespace)
+        request = wire.Act(
+            1, action, self._who, steps, checkpoint, ranks=ranks, culprit=culprit, caller=asks, most_ms=most_ms
+        )
+        waiting = waiting or Waiting()
         try:
-            with refusing():
-                outcome = work()
-        except Refused as refusal:
-            self._note(action, str(refusal), "warning", refused=True)
-            raise
-        except KeyboardInterrupt as interrupt:
-            # It has the name of the signal where that is another one.
-            self._note(action, f"interrupted ({str(interrupt) or 'SIGINT'}); it may be half done", "info")
-            raise
-        self._note(action, outcome, "info")
-        return outcome
+            return self._ask(request, lambda frame: waiting.tell(frame.waiting), waiting.is_cancelled)
+        finally:
+            waiting.tell("")
 
-    def _note(self, action: str, outcome: str, level: str, *, refused: bool = False) -> None:
-        text = journal.sentence(action, outcome, self._who, refused=refused)
-        journal.note(self._directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
+    def _ask(
+        self,
+        request: caller.Request,
+        take: Callable[[wire.RunFrame], None],
+        is_cancelled: Callable[[], bool],
+        begin: Callable[[], bool] | None = None,
+    ) -> wire.Reply:
+        """Have the observer do something, once there is one that reads it; see `caller.ask`.
+
+        Raises:
+            Over: the run has ended.
+            Unobserved: it has no observer, and none starts.
+        """
+        self._check_run()
+        unread_since = time.monotonic()
+        while True:
+            with refusing():
+                run = takeover.await_observer(self._directory, is_cancelled)
+                if is_cancelled():
+                    raise Cancelled("cancelled; nothing was done")
+                if run.state in ENDED:
+                    raise Over(f"run {run.run} is over ({run.state})", run.state)
+                try:
+                    return caller.ask(self._directory, request, take, is_cancelled, begin)
+                except caller.Unread:
+                    if is_elsewhere(run.observer):
+                        where = f"run {run.run} {ELSEWHERE}, and its observer does not answer here"
+                        raise Refused(f"{where}; run this command in there") from None
+                    if time.monotonic() - unread_since < SILENT_S:
+                        continue
+                    takeover.end_silent(run.observer)
+                    unread_since = time.monotonic()
+                except caller.Silent:
+                    takeover.end_silent(run.observer)
+                    raise
 
     def _check_run(self) -> None:
         """Refuse to act on a newer run that has taken the name of this one."""
@@ -188,31 +188,76 @@ class RunControl:
             raise Refused(f"the {name} shown here is gone: another run has its name; choose it in the list of runs")
 
     def victims(self, aim: Aim) -> str:
-        """Say what `kill` would end; see `Ending.victims`."""
+        """Say what `kill` would end, in one line for each thing there is to know."""
         self._check_run()
         with refusing():
-            return self._ending.victims(aim)
+            return membership.victims(self._directory, aim)
 
     def processes(self) -> list[ProcessLine]:
         """Return every live process of the run."""
         self._check_run()
         with refusing():
-            return self._ending.processes()
+            return membership.processes(self._directory.read(), self._directory.members())
 
-    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
-        """End the run, or one rank or process of it; see `Ending.kill`."""
+    def kill(self, grace_s: float, aim: Aim, tell: Tell, consent: Consent | None = None) -> str:
+        """End the run, or one rank or process of it, and say what was ended.
+
+        Raises:
+            Refused: there is nothing to end, something would not die, or it was cancelled before it began.
+        """
+        consent, request, was_asked = consent or Consent(), self._kill(aim, grace_s), False
+        while True:
+            try:
+                return self._end(request, tell, consent)
+            except (caller.Gone, caller.Silent) as lost:
+                if aim is not None:
+                    raise
+                # Its successor goes on with the kill, and is asked what comes of it.
+                was_asked = True
+                tell(f"{str(lost).partition(';')[0]}; another one goes on")
+                continue
+            except takeover.Unobserved as reason:
+                if aim is not None:
+                    raise Refused(f"{reason}; `ddptop kill {self._directory.name}` ends all of it") from reason
+                tell(f"{reason}; going on without one")
+            except Over as over:
+                if aim is not None or not (was_asked or self._has_left_processes()):
+                    raise Refused(f"run {self._directory.name} is over already ({over.state})") from over
+            with refusing():
+                if not consent.begin():
+                    raise Refused(_CANCELLED)
+                if (done := unobserved.kill(self._directory, self._who, grace_s, tell)) is not None:
+                    return done
+
+    def _has_left_processes(self) -> bool:
         with refusing():
-            self._check_run()
-            return self._ending.kill(grace_s, aim, progress, self._count_down, consent)
-
-    def _count_down(self, line: str) -> None:
-        self.countdown = line
+            return bool(find(self._directory.read(), self._directory.members()))
 
     def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
-        """Send a signal; see `Ending.signal`."""
-        with refusing():
-            self._check_run()
-            return self._ending.signal(number, aim, consent)
+        """Send a signal to the run, a rank or a process, and say who got it.
+
+        Raises:
+            Refused: nobody got it, or it was cancelled before that.
+        """
+        if number == signal.SIGKILL and aim is None:
+            # The end of the whole run, which is to be recorded as that.
+            return self.kill(0.0, None, lambda line: None, consent)
+        request = msgspec.structs.replace(self._kill(aim, 0.0), signal=number)
+        return self._end(request, lambda line: None, consent or Consent())
+
+    def _kill(self, aim: Aim, grace_s: float) -> wire.Kill:
+        rank = aim if isinstance(aim, int) else None
+        if isinstance(aim, Process):
+            return wire.Kill(1, grace_s, rank, self._who, aim.pid, aim.started)
+        return wire.Kill(1, grace_s, rank, self._who)
+
+    def _end(self, request: wire.Kill, tell: Tell, consent: Consent) -> str:
+        """Have the observer end or signal something, and pass on the events meanwhile."""
+        events = _NewEvents(tell)
+        try:
+            return self._ask(request, events.take, lambda: consent.cancelled, consent.begin).text
+        except Cancelled as cancelled:
+            raise Refused(_CANCELLED) from cancelled
 
     def resumable(self) -> bool:
         """Say whether the run could be restarted from a checkpoint."""
@@ -241,23 +286,21 @@ class RunControl:
         return "; ".join([f"started again as {started.name}", *lines])
 
 
-def await_observer(directory: RunDir, cancelled: Callable[[], bool] = lambda: False) -> None:
-    """See to it that a run has an observer, which passes commands on to the ranks, unless that is cancelled.
+class _NewEvents:
+    """Tells what has become an event of the run since somebody has asked for something."""
 
-    Raises:
-        Refused: there is none, and none starts; or it is stopped.
-    """
-    give_up = time.monotonic() + OBSERVER_S
-    while not (found := takeover.meet(directory)).supervised:
-        if found.state in ENDED or cancelled():
-            return
-        if time.monotonic() > give_up:
-            log = directory.observer_log
-            raise Refused(f"its observer is gone, and another one does not start: {log} may tell why")
-        time.sleep(0.05)
-    if found.run.observer is not None and is_stopped(found.run.observer):
-        pid = found.run.observer.pid
-        raise Refused(f"its observer is stopped (SIGSTOP), and nobody else reaches the ranks: kill -CONT {pid}")
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._since = time.time()
+        self._told: set[tuple[float, str]] = set()
+
+    def take(self, frame: wire.RunFrame) -> None:
+        """Tell the new events of a frame, each once."""
+        for event in frame.events:
+            known = event.at, event.text
+            if event.at >= self._since and event.verdict is None and known not in self._told:
+                self._told.add(known)
+                self._tell(event.text)
 
 
 @contextmanager

@@ -35,12 +35,6 @@ class Consent:
             self.begun = not self.cancelled
             return self.begun
 
-    def overrule(self) -> bool:
-        """Take note that another process has begun with it; return whether it had not been cancelled."""
-        with self._lock:
-            self.begun, cancelled, self.cancelled = True, self.cancelled, False
-            return not cancelled
-
     def cancel(self) -> bool:
         """Cancel, unless it has begun; return whether that was possible."""
         with self._lock:

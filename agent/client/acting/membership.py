@@ -1,4 +1,4 @@
-"""The processes of a run with role, age, CPU and memory, for a list from which a person chooses.
+"""The processes of a run with role, age, CPU and memory, for a list from which a person chooses, and what a kill ends.
 
 psutil is loaded where it is called: each look at a run imports this module.
 """
@@ -6,13 +6,18 @@ psutil is loaded where it is called: each look at a run imports this module.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from ddptop.agent.client.acting.kill import Aim
 from ddptop.agent.end.processes import Target, find
-from ddptop.agent.run.rundir import Member, Process, Run, is_alive
-from ddptop.agent.text import clean, masked_words
+from ddptop.agent.run.rundir import Member, Process, Run, RunDir, is_alive
+from ddptop.agent.text import clean, masked_words, plural
 
+_MOST_HOSTS: Final = 4
+"""Other hosts that are named one by one."""
 _DATA_WORKER = "pt_data_worker"
 """The name that torch gives the main thread of a DataLoader's worker, from 2.6 on."""
 
@@ -41,6 +46,33 @@ def processes(run: Run, members: Mapping[int, Member]) -> list[ProcessLine]:
     commands = {target.rank: _command(target.process) for target in targets if target.role == "rank"}
     found = [_line(target, commands.get(target.rank, "")) for target in targets]
     return sorted(found, key=_order)
+
+
+def victims(directory: RunDir, aim: Aim) -> str:
+    """Say what `kill` would end, in one line for each thing there is to know."""
+    run, members = directory.read(), directory.members()
+    if isinstance(aim, Process):
+        return f"process {aim.pid} alone; what depends on it may fail"
+    if aim is not None:
+        effect = "the run ends"
+        if run.world > 1:
+            effect = f"the others fail at their next collective, and {run.leader} ends them"
+        if run.max_restarts:
+            effect += f", then restarts all ranks (at most {run.max_restarts} times)"
+        pid = f" (pid {members[aim].process.pid})" if aim in members else ""
+        return f"rank {aim}{pid} and its helpers: {effect}"
+    counts = Counter(target.role for target in find(run, members))
+    leader = f"{run.leader} {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
+    helpers = f", {plural(counts['helper'], 'helper')}" if counts["helper"] else ""
+    found = f"{leader}{plural(counts['rank'], 'rank')}{helpers}"
+    far = Counter(member.host for rank, member in directory.everyone().items() if rank not in members)
+    if not far:
+        return found
+    here = next((member.host for member in members.values()), "this host")
+    there = [f"{plural(number, 'rank')} on {host}" for host, number in far.items()]
+    if len(there) > _MOST_HOSTS:
+        there = [f"{plural(far.total(), 'rank')} on {plural(len(far), 'other host')}"]
+    return f"{found} on {here}; {', '.join(there)}"
 
 
 def _order(line: ProcessLine) -> tuple[bool, bool, int, bool, int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from ddptop.agent.client import takeover
 from ddptop.agent.client.logs.copies import CopiedLogs
 from ddptop.agent.client.logs.excerpt import LogSource
 from ddptop.agent.client.logs.stream import LogStream, streams
-from ddptop.agent.end import survey
 from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.wire.frames import ENDED
 
@@ -51,7 +51,7 @@ class RunLogs:
     def has_ended(self) -> bool:
         """Keep the copies up to date for a moment; say whether the run is over, so that nothing more is written."""
         self._copies.want(self._copied)
-        return survey.look(self._directory).state in ENDED
+        return takeover.has_ended(self._directory)
 
     def close(self) -> None:
         """Remove the copies."""

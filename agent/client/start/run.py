@@ -5,20 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from ddptop.agent import wire
 from ddptop.agent.client import settings
 from ddptop.agent.client.runs import Record, Run, named, tidy
 from ddptop.agent.client.start import checks
 from ddptop.agent.client.start import hosts as named_hosts
 from ddptop.agent.client.start.request import CHECKPOINTS, RESUME, Program, Request, RequestError
-from ddptop.agent.control import journal
 from ddptop.agent.launcher import launcher, machine, observers
 from ddptop.agent.launcher.slurm import is_task
 from ddptop.agent.record import retention
@@ -27,7 +24,7 @@ from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import identify
 from ddptop.agent.run.switches import checking, injection
 from ddptop.agent.startup import pythonpath
-from ddptop.agent.text import masked_words, plural
+from ddptop.agent.text import plural
 
 _SETTINGS: Final = (
     "program", "world", "backend", "device", "cwd", "environment", "placement", "injected", "grace_s", "max_restarts",
@@ -186,16 +183,10 @@ def begin(record: Record, who: str, tell: Tell, spared: Run | None = None) -> Ru
         RequestError: the settings cannot be used, or no process can be started.
         rundir.RunDirError: there is no place for the run, or its name is taken.
     """
-    record, removed = _with_room(record, spared)
-    removal = _removal(removed)
-    if removal:
-        tell(removal)
+    record = msgspec.structs.replace(_with_room(record, spared), launched_by=who)
+    if record.removal:
+        tell(record.removal)
     directory = rundir.create(record)
-    if removal:
-        journal.note(directory, wire.Event(record.created_at_ns, removal, None, "info"))
-    command = shlex.join((record.program, *masked_words(record.arguments)))
-    text = journal.sentence("launched", f"{command}, world {record.world}", who)
-    journal.note(directory, wire.Event(record.created_at_ns, text, None, "info", "launch", who))
     try:
         observers.start(directory)
     except OSError as problem:
@@ -214,8 +205,8 @@ def set_aside(name: str, tell: Tell) -> None:
         tell(f"the last run of this name is now {aside}")
 
 
-def _with_room(record: Record, spared: Run | None) -> tuple[Record, dict[str, int]]:
-    """Return a record with the room that the settings give its run, and the runs removed for it, with bytes."""
+def _with_room(record: Record, spared: Run | None) -> Record:
+    """Return a record with the room that the settings give its run, after ended runs were removed for it."""
     try:
         storage = settings.load().storage
     except settings.SettingsError as problem:
@@ -223,7 +214,7 @@ def _with_room(record: Record, spared: Run | None) -> tuple[Record, dict[str, in
     kept = None if spared is None else spared.directory
     removed = tidy(spared) | retention.make_room(storage.all_mib << 20, spared=kept)
     bounds = {"run_bytes": storage.run_mib << 20, "all_bytes": storage.all_mib << 20}
-    return msgspec.structs.replace(record, **bounds, removed=len(removed)), removed
+    return msgspec.structs.replace(record, **bounds, removed=len(removed), removal=_removal(removed))
 
 
 def _removal(removed: Mapping[str, int]) -> str:

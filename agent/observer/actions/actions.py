@@ -7,20 +7,30 @@ action waits for is in the run's state for all to see; what came of it is an eve
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.control import journal
-from ddptop.agent.control.events import Events
+from ddptop.agent.control.events import Events, sentence
 from ddptop.agent.control.wakeup import WakeUp
 from ddptop.agent.end import freezer
 from ddptop.agent.observer.actions import pause
-from ddptop.agent.observer.actions.action import DIAGNOSES, GOES_ON, Action, Diagnosed, Outcome, Turns, author_of
+from ddptop.agent.observer.actions.action import (
+    DIAGNOSES,
+    GOES_ON,
+    Action,
+    Diagnosed,
+    Outcome,
+    Turns,
+    aside,
+    author_of,
+)
 from ddptop.agent.observer.actions.checksums import checksum
 from ddptop.agent.observer.actions.memory import memory
 from ddptop.agent.observer.actions.pause import LEASE_S
@@ -34,6 +44,7 @@ from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.service.forwarding import Forwarding
 from ddptop.agent.observer.service.requests import TOO_LATE
 from ddptop.agent.observer.service.service import Service
+from ddptop.agent.run import states
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError
 from ddptop.agent.run.switches import thresholds
 from ddptop.agent.text import clean_line
@@ -57,6 +68,7 @@ _ASKED: Final[Mapping[str, Callable[[Action], Turns[Any]]]] = {
 """By name, what an action does that can be asked for: it returns an `Outcome`."""
 _OWN: Final[Mapping[str, Callable[[Action], Turns[str]]]] = {_SETTLE: pause.settle, _FOLLOW_UP: pause.follow_up}
 """What this observer does by itself; nobody asks for it."""
+_FREEZE: Final = "freeze"
 _SETTLE_S: Final = LEASE_S + 2.0
 """Seconds for which some ranks have to be held and others not, with no action under way, before that is put right."""
 _END_S: Final = 2.0
@@ -112,6 +124,8 @@ class Actions:
         self._wall = wall
         self._present: Action | None = None
         """The action that is under way, or has work left after its answer."""
+        self._beside: list[Action] = []
+        """What stops processes where they are, or lets them go on, whatever else is under way."""
         self._next: Action | None = None
         """A resume or a stop that has cancelled it, or what was asked for while this observer acted by itself."""
         self._due = 0.0
@@ -144,7 +158,7 @@ class Actions:
     @property
     def pause_s(self) -> float | None:
         """Seconds until `turn` is due at the latest; None where nothing is under way."""
-        return None if self._present is None else max(0.0, self._due - self._clock())
+        return max(0.0, self._due - self._clock()) if self._present is not None or self._beside else None
 
     # What is asked
 
@@ -158,10 +172,16 @@ class Actions:
         action.requesters.append((sender, command.id))
         caller = None if is_elsewhere(sender) else command.caller
         action.callers.append(None if caller is None else Process(*msgspec.structs.astuple(caller)))
-        if command.action not in _ASKED:
+        if command.action not in (*_ASKED, _FREEZE):
             self._answer(action, Refused(f"there is no action {clean_line(command.action, 40)!r}"))
         elif self._ends_at is not None or self.is_killed:
             self._reply(sender, wire.Reply(command.id, False, _KILLED if self.is_killed else TOO_LATE))
+        elif command.action == _FREEZE:
+            action.turns = self._freeze(action)
+            self._beside.append(action)
+        elif command.action == "resume" and freezer.has_stopped(self._directory):
+            action.turns = aside(partial(freezer.thaw, self._directory))
+            self._beside.append(action)
         elif before is None:
             self._present = action
         elif action.is_the_same(before):
@@ -218,20 +238,9 @@ class Actions:
         """Let the action that is under way go on, and begin what follows it."""
         if self._present is None and self._left:
             self._begin_follow_up()
-        while (action := self._present) is not None:
-            try:
-                if action.turns is None and action.ranks.find():
-                    begins = _ASKED.get(action.command.action) or _OWN[action.command.action]
-                    action.turns = begins(action)
-                self._due = self._clock() + (_RECORD_S if action.turns is None else next(action.turns))
-            except StopIteration as end:
-                action.outcome = end.value
-            except Exception as error:
-                action.outcome = action.outcome or self._refusal(action, error)
-            else:
-                if action.outcome is not None and not action.is_answered:
-                    self._answer(action, action.outcome)
-                break
+        self._due = math.inf
+        self._beside = [action for action in self._beside if self._goes_on(action)]
+        while (action := self._present) is not None and not self._goes_on(action):
             self._present = None
             self._end(action)
         if self._ends_at is not None:
@@ -239,6 +248,37 @@ class Actions:
         if (shown := (self.under_way, self.waiting)) != self._shown:
             self._shown = shown
             self._changed.set()
+
+    def _goes_on(self, action: Action) -> bool:
+        """Let an action go on, and answer it once its outcome is known; return whether work is left."""
+        try:
+            if action.turns is None and action.ranks.find():
+                begins = _ASKED.get(action.command.action) or _OWN[action.command.action]
+                action.turns = begins(action)
+            pause_s = _RECORD_S if action.turns is None else next(action.turns)
+            self._due = min(self._due, self._clock() + pause_s)
+            is_left = True
+        except StopIteration as end:
+            action.outcome, is_left = end.value, False
+        except Exception as error:
+            action.outcome, is_left = action.outcome or self._refusal(action, error), False
+        if action.outcome is not None and not action.is_answered:
+            self._answer(action, action.outcome)
+        return is_left
+
+    def _freeze(self, action: Action) -> Turns[str]:
+        """Stop all processes where they are."""
+        store = self._model.store
+        run = store.run
+        if states.has_other_hosts(run, [rank for rank, each in store.ranks.items() if each.far]):
+            # The ranks on the others would wait for these in a collective, and be taken for a hang.
+            raise Refused(
+                f"{run.run} runs on several hosts, and a freeze stops the processes of one only: nothing is frozen; "
+                f"`ddptop pause {run.run}` holds all hosts at the same step"
+            )
+        beats = [each.beat for each in store.ranks.values() if each.beat is not None]
+        timeout_s = min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None)
+        return (yield from aside(partial(freezer.freeze, self._directory, action.author, timeout_s)))
 
     def _refusal(self, action: Action, error: Exception) -> Refused:
         """Return why an action was not carried out."""
@@ -258,8 +298,8 @@ class Actions:
         return Refused(f"the observer could not: {clean_line(repr(error))}")
 
     def _end(self, action: Action) -> None:
-        """Answer an action that has ended, and take what follows it."""
-        outcome, following, had_requesters = action.outcome, self._next, bool(action.requesters)
+        """Take what follows an action that has ended."""
+        outcome, following, had_requesters = action.outcome, self._next, bool(action.callers)
         assert outcome is not None
         if action.command.who == UNASKED and action.command.action == "profile" and isinstance(outcome, Refused):
             self._on_verdict.not_made()
@@ -311,7 +351,7 @@ class Actions:
         elif isinstance(outcome, Diagnosed):
             name, said = f"{action.command.action} {outcome.folder.name}", outcome.finding
         refused = isinstance(outcome, Refused) and not isinstance(outcome, Cancelled)
-        text = journal.sentence(name, said, action.author, refused=refused)
+        text = sentence(name, said, action.author, refused=refused)
         level = "warning" if refused else "info"
         self._events.add(wire.Event(time.time_ns(), text, None, level, action.name, action.author))
 
@@ -356,7 +396,7 @@ class Actions:
         self._present.name = name
 
     def _note_left(self, name: str, said: str, author: str) -> None:
-        text = journal.sentence(name, said, author)
+        text = sentence(name, said, author)
         self._events.add(wire.Event(time.time_ns(), text, None, "warning", name, author))
 
     # Its end

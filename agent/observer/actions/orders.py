@@ -21,9 +21,9 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.control import deadline, journal
+from ddptop.agent.control import deadline
 from ddptop.agent.control.deadline import lateness
-from ddptop.agent.control.events import Events
+from ddptop.agent.control.events import Events, sentence
 from ddptop.agent.end import escalation
 from ddptop.agent.observer.end.run_ending import LADDER_S, READ_S, RunEnding, who
 from ddptop.agent.observer.hosts import questions
@@ -64,7 +64,7 @@ class _PassedOn:
 
 
 class Orders:
-    """Carries out what is asked of the observer, and publishes the event of a `wire.Note`."""
+    """Carries out the endings and signals that are asked of the observer."""
 
     def __init__(
         self,
@@ -135,10 +135,6 @@ class Orders:
         """Continue the ending during which an earlier observer was killed."""
         self._ending.resume(run)
 
-    def learn(self, run: Run) -> None:
-        """Note that another process ends the run, where the record says so: the deaths of its ranks are no failure."""
-        self._ending.learn(run)
-
     def turn(self, run: Run) -> None:
         """Carry out the commands that have arrived."""
         for sender, command in self._requests.received():
@@ -181,10 +177,6 @@ class Orders:
     def _obey(self, sender: bytes, command: wire.Command, run: Run) -> str | None:
         """Begin to carry out a command, whose reply comes later, or return the reason for its refusal."""
         match command:
-            case wire.Note():
-                self._events.add(command.event)
-                self._requests.reply(sender, wire.Reply(command.id, True, "told"))
-                return None
             case wire.HostEnd() | wire.Conclude() if is_elsewhere(sender):
                 refusal = self._others.take(command)
                 self._requests.reply(sender, wire.Reply(command.id, refusal is None, refusal or "noted"))
@@ -263,7 +255,7 @@ class Orders:
     def _publish_refusal(self, command: wire.Command, refusal: str) -> None:
         if isinstance(command, wire.Kill):
             author = who(command)
-            text = journal.sentence(_what(command), refusal, author, refused=True)
+            text = sentence(_what(command), refusal, author, refused=True)
             self._acted(_action(command), text, author, command.rank)
 
     def _acted(self, action: str, text: str, who: str, rank: int | None = None) -> None:
@@ -326,7 +318,7 @@ class Orders:
         if reply.done:
             # The action names the rank already.
             done = reply.text.removeprefix(f"rank {command.rank}: ")
-            self._acted("kill", journal.sentence(_what(command), done, who(command)), who(command), command.rank)
+            self._acted("kill", sentence(_what(command), done, who(command)), who(command), command.rank)
         else:
             self._publish_refusal(command, reply.text)
         self._requests.reply(sender, reply)

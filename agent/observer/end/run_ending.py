@@ -20,7 +20,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.events import Events
-from ddptop.agent.end import escalation, processes
+from ddptop.agent.end import escalation
 from ddptop.agent.observer.hosts import questions
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.ends import OtherEnds
@@ -32,8 +32,6 @@ from ddptop.agent.text import clean_line, plural
 
 _log = logging.getLogger("ddptop.observer")
 
-_OTHERS_S: Final = 15.0
-"""Seconds beyond the grace period after which this process ends the run itself, where another one has begun to."""
 _HEAD_S: Final = 2.0
 """Seconds after which a branch ends its own host, where the head has neither answered nor begun."""
 READ_S: Final = 5.0
@@ -141,8 +139,6 @@ class RunEnding:
         self.countdown = ""
         """While processes are being ended: those that are left, and the time of the next stage."""
         self._problem = "not carried out"
-        self._others_until: float | None = None
-        """While another process ends the run, because this one was stopped or slow: when to do it here instead."""
         self._directory = directory
         self._requests = requests
         self._others = others
@@ -162,8 +158,7 @@ class RunEnding:
     def is_going_on(self) -> bool:
         """Say whether the run is being ended now."""
         return (
-            self._others_until is not None
-            or (self._thread is not None and self._thread.is_alive())
+            (self._thread is not None and self._thread.is_alive())
             or (self._spread is not None and self._spread.is_waiting)
             or (self._passed_on is not None and not self._passed_on.is_over)
             or (self._adds_up and self.outcome is not None and self.total is None)
@@ -251,19 +246,8 @@ class RunEnding:
         if run.killed_by is not None:
             self.begin(run, run.grace_s, run.killed_by, for_all=self.is_for_all)
 
-    def learn(self, run: Run) -> None:
-        """Note that another process ends the run, where the record says so: the deaths of its ranks are no failure."""
-        if self.killed_by is not None:
-            return
-        with contextlib.suppress(RunDirError):
-            self.killed_by = self._directory.read().killed_by
-        if self.killed_by is not None:
-            self._problem = f"{self.killed_by} ended it without the observer, which did not answer"
-            self._others_until = time.monotonic() + run.grace_s + _OTHERS_S
-
     def turn(self, run: Run) -> None:
         """Notice what others do, or do not do, and answer when all is done; to be called from time to time."""
-        self._watch_others(run)
         self._watch_head(run)
         if self._thread is None or self._thread.is_alive():
             return
@@ -272,16 +256,6 @@ class RunEnding:
         if not self._adds_up or self.total is not None:
             # The end of this process takes a moment more, and other observers wait.
             self._answer([each for each in self._waiting if is_elsewhere(each[0])])
-
-    def _watch_others(self, run: Run) -> None:
-        """End the run here where the other process that ends it takes too long."""
-        if self._others_until is None:
-            return
-        if not processes.find(run, self._directory.members()):
-            self._others_until = None
-        elif time.monotonic() > self._others_until and self.killed_by is not None:
-            self._others_until = None
-            self.begin(run, run.grace_s, self.killed_by, for_all=self.is_for_all)
 
     def _watch_head(self, run: Run) -> None:
         """End this host where the head does not do so for all of them."""

@@ -120,9 +120,6 @@ class Executing:
                     if self._answers.begin(peer, found, wire.Reply(id, True, "", gate.completed)):
                         return None
                     return wire.Reply(id, False, "it answers too many others now; ask again", gate.completed)
-                case wire.Note(id, event):
-                    self._publish(wire.TOPIC_EVENT, wire.encode(event))
-                    return wire.Reply(id, True, "told", gate.completed)
                 case wire.Kill(id) | wire.Act(id) | wire.Cancel(id):
                     return wire.Reply(id, False, "a rank does not act on the group; ask the observer")
                 case wire.Inspect(id, stacks):
@@ -168,10 +165,8 @@ class Executing:
 
     def _publish_late(self, command: wire.Command, late: str) -> None:
         kind = type(command).__name__.lower()
-        # A note is an event itself, which its sender has recorded in another way.
-        if not isinstance(command, wire.Note):
-            event = wire.Event(time.time_ns(), f"{kind} {late}", self._session.rank, "warning", kind)
-            self._publish(wire.TOPIC_EVENT, wire.encode(event))
+        event = wire.Event(time.time_ns(), f"{kind} {late}", self._session.rank, "warning", kind)
+        self._publish(wire.TOPIC_EVENT, wire.encode(event))
 
     def _ahead(self, id: int, step: int, waits: str, name: str, ask: Callable[[int], object]) -> wire.Reply:
         """Ask for something at steps ahead, and return the reply to a command.

@@ -99,7 +99,7 @@ class _Preemption:
         while time.monotonic() < deadline and gate.ended_by is None:
             try:
                 stop = wire.Act(1, "stop", WHO)
-                caller.act(self._directory, stop, is_cancelled=lambda: time.monotonic() > deadline)
+                caller.ask(self._directory, stop, is_cancelled=lambda: time.monotonic() > deadline)
                 return
             except Exception as problem:
                 if not isinstance(problem, Refused | RunDirError):

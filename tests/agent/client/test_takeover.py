@@ -17,6 +17,7 @@ import msgspec
 import pytest
 import zmq
 from support.bases import marked
+from support.fakes.clocks import Clock
 from support.harness import WAIT, WAITING, carriers, ddptop, until
 from support.processes import supervised
 from support.processes.supervised import events, over, running
@@ -29,6 +30,7 @@ from ddptop.agent.record.recording import read_ranks
 from ddptop.agent.run import detached, rundir
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.files.private import Claim
+from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Member, Process, RunDir, RunDirError, identify, is_alive
 
 Launch = Callable[..., RunDir]
@@ -356,3 +358,46 @@ def test_an_observer_has_the_limit_that_its_caller_had_before_it_took_a_lower_on
         finally:
             child.kill()
             child.wait()
+
+
+def test_a_stopped_observer_goes_on_once_somebody_looks(
+    new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Who opens the run, and `ps`, which looks up no rank of it."""
+    process = identify(python(WAIT).pid)
+    assert process is not None
+    directory = new_run(state="running", observer=process)
+    for look in (lambda: takeover.meet(directory), runs.tidy, lambda: takeover.await_observer(directory)):
+        os.kill(process.pid, signal.SIGSTOP)
+        until(lambda: is_stopped(process), "it is stopped")
+        look()
+        until(lambda: not is_stopped(process), "it is continued")
+
+
+def test_an_observer_that_says_nothing_for_long_is_ended(
+    new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """By whoever listens to it all the time, and not by who stood still himself; another one has its own time."""
+    clock = Clock(0.0)
+    patience = takeover.Patience(clock)
+    first, second = identify(python(WAIT).pid), identify(python(WAIT).pid)
+
+    def listen(observer: Process | None, seconds: int, *, heard: bool = False) -> None:
+        for _ in range(seconds):
+            clock.now += 1.0
+            patience.listen(observer, heard=heard)
+
+    listen(first, 20)
+    listen(second, 20)
+    listen(second, 1, heard=True)
+    listen(second, 20)
+    clock.now += 3600.0
+    listen(second, 5)
+    assert first is not None
+    assert is_alive(first)
+    assert is_alive(second)
+    listen(second, 10)
+    assert not is_alive(second)
+    # Nobody of another container is reached from here.
+    listen(msgspec.structs.replace(first, namespace="1"), 40)
+    assert is_alive(first)

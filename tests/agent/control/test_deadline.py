@@ -20,7 +20,6 @@ ACTING = [
     wire.Advance(1, 7),
     wire.End(1, "ada"),
     wire.Save(1, "t"),
-    wire.Note(1, wire.Event(1, "text")),
     wire.Act(1, "stop", "ada"),
     wire.Cancel(1, "ada"),
     wire.Kill(1, 5.0, who="ada"),

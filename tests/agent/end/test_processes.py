@@ -14,6 +14,7 @@ import pytest
 from support.harness import DEADLINE_S, WAIT, WAIT_LOCKED, WAITING, carriers, until
 
 from ddptop.agent.end import escalation, processes
+from ddptop.agent.run import identity
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -178,12 +179,12 @@ def test_a_reused_number_is_never_signalled(
     process = ready(stranger)
     past = Process(process.pid, process.started - 5)
     enlist(directory, 0, past)
-    assert not processes.send(past, signal.SIGKILL)
+    assert not identity.send(past, signal.SIGKILL)
     assert end(directory)[0] == escalation.Outcome(0, 0)
     monkeypatch.delattr(os, "pidfd_open")
-    assert not processes.send(past, signal.SIGKILL)
+    assert not identity.send(past, signal.SIGKILL)
     assert stranger.poll() is None
-    assert processes.send(process, signal.SIGKILL)
+    assert identity.send(process, signal.SIGKILL)
     assert stranger.wait(DEADLINE_S) == -signal.SIGKILL
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import threading
 import time
@@ -12,16 +11,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.harness import WAIT, until
+from support.harness import WAIT
 
-from ddptop.agent import wire
-from ddptop.agent.end import escalation, processes, survey
-from ddptop.agent.record.recording import read_events
-from ddptop.agent.run import rundir
+from ddptop.agent.end import survey
+from ddptop.agent.record.recording import events_of
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import boot, namespace
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, identify
-from ddptop.tui.cli.main import main
 
 GONE = Process(2**22 + 1, 1.0)
 """No process: beyond the largest number that Linux gives."""
@@ -55,8 +51,7 @@ def test_job_started_by_hand(new_run: Callable[..., RunDir], python: Callable[..
     assert not (directory.path / "1.cmd").exists()
     again = survey.settle(directory)
     assert again.state == "failed"
-    (event,) = read_events(directory.database)
-    assert isinstance(event, wire.Event)
+    (event,) = events_of(directory.database, directory.read())
     assert (event.at_ns, event.text, event.rank) == (5, "run failed: rank 1: ValueError: bad lr", 1)
 
 
@@ -117,115 +112,13 @@ def test_run_without_anybody_is_lost_after_a_while(new_run: Callable[..., RunDir
 
 
 def test_last_word_of_the_observer_wins(new_run: Callable[..., RunDir]) -> None:
-    """A record that says how the run ended is not judged again, nor killed over."""
+    """A record that says how the run ended is not judged again."""
     directory = new_run(state="failed", cause="as written", exit_code=9, torchrun=GONE)
     enlist(directory, 0, code=0)
     enlist(directory, 1, code=0)
     before = directory.read()
     assert (survey.settle(directory).state, survey.look(directory).cause) == ("failed", "as written")
-    assert survey.kill(directory, wire.Kill(1, 0.1, who="ada")) == "already failed: 0 ranks ended, 0 left"
     assert msgspec.json.encode(directory.read()) == msgspec.json.encode(before)
-
-
-@pytest.fixture
-def undying(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No signal reaches anybody, as where a process waits in the kernel or belongs to another user."""
-    monkeypatch.setattr(escalation, "send", lambda process, number: False)
-    monkeypatch.setattr(escalation, "_KILL_PATIENCE_S", 0.05)
-
-
-@pytest.mark.usefixtures("undying")
-def test_a_kill_with_survivors_does_not_call_the_run_killed(
-    new_run: Callable[..., RunDir],
-    python: Callable[..., subprocess.Popen[str]],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The shell verb fails, says which process is left and what to do, and the record has no end; nor when only a
-    helper is left, until that is gone too.
-    """
-    directory = new_run(observer=GONE, torchrun=GONE)
-    rank, helper = (python(WAIT, directory.read().run_id) for _ in range(2))
-    until(lambda: len(processes.find(directory.read(), {})) == 2, "both carry the marker")
-    enlist(directory, 0, identify(rank.pid) or GONE)
-    enlist(directory, 1, identify(rank.pid) or GONE)
-    name = directory.name
-    monkeypatch.setattr("sys.argv", ["ddptop", "kill", name, "--grace", "0"])
-    with pytest.raises(SystemExit, match="1"):
-        main()
-    said = capsys.readouterr().err
-    assert f"rank with pid {rank.pid}" in said
-    assert f"helper with pid {helper.pid}" in said
-    assert f"`ddptop kill {name}` tries again" in said
-    assert survey.settle(directory).state == "running"
-    assert directory.read().ended_at_ns is None
-    with pytest.raises(escalation.Survived, match=f"rank 0: .*pid {rank.pid}"):
-        survey.kill(directory, wire.Kill(1, 0, rank=0, who="ada"))
-    os.kill(rank.pid, signal.SIGKILL)
-    rank.wait()
-    assert survey.settle(directory).state == "running"
-    with pytest.raises(SystemExit, match="1"):
-        main()
-    os.kill(helper.pid, signal.SIGKILL)
-    helper.wait()
-    assert survey.settle(directory).state == "killed"
-
-
-def test_what_a_kill_cannot_reach_is_a_survivor(
-    new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]]
-) -> None:
-    """A rank that another container holds, and the process that the command was started from."""
-    directory = new_run(observer=GONE, torchrun=identify(os.getpid()))
-    enlist(directory, 0, identify(python(WAIT).pid) or GONE)
-    enlist(directory, 1, Process(7, 1.0, boot(), namespace() + "0"))
-    hold = Hold.acquire(directory.path)
-    with pytest.raises(escalation.Survived) as left:
-        survey.kill(directory, wire.Kill(1, 0, who="ada"))
-    hold.release()
-    assert f"torchrun with pid {os.getpid()} (this command was started from within it" in str(left.value)
-    assert "rank 1 with pid 7 (lives in another pid namespace" in str(left.value)
-    assert directory.read().ended_at_ns is None
-
-
-@pytest.mark.parametrize("lost", ["folder", "record"])
-def test_a_live_run_whose_folder_or_record_is_lost_can_be_ended(
-    new_run: Callable[..., RunDir],
-    python: Callable[..., subprocess.Popen[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    lost: str,
-) -> None:
-    """By the mark in the environment of its processes, and with nobody of another run."""
-    directory = new_run(state="running")
-    base, name = directory.path.parent, f"gone-{os.getpid()}"
-    said = "its folder is gone"
-    if lost == "record":
-        name, said = directory.name, "its record cannot be read"
-        record = directory.path / "run.json"
-        content = record.read_bytes()
-        record.write_bytes(content[:100])
-    processes = {}
-    for run in (name, f"{name}-too"):
-        monkeypatch.setenv(rundir.DIRECTORY_VARIABLE, str(base / run))
-        monkeypatch.setenv(rundir.MARKER, f"id-of-{run}")
-        processes[run] = python(WAIT)
-    for variable in (rundir.DIRECTORY_VARIABLE, rundir.MARKER):
-        monkeypatch.delenv(variable)
-    monkeypatch.setattr("sys.argv", ["ddptop", "kill", name])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert (ended.value.code, capsys.readouterr().out) == (
-        0, f"{name}: {said}; 1 process of it ended, 0 left\n"
-    )  # fmt: skip
-    assert processes.pop(name).wait(10) == -signal.SIGTERM
-    (other,) = processes.values()
-    assert other.poll() is None
-    other.kill()
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    if lost == "record":
-        record.write_bytes(content)
 
 
 def test_a_run_whose_container_was_killed_is_over(new_run: Callable[..., RunDir]) -> None:
@@ -237,8 +130,6 @@ def test_a_run_whose_container_was_killed_is_over(new_run: Callable[..., RunDir]
     hold = Hold.acquire(directory.path)
     found = survey.settle(directory)
     assert (found.state, found.supervised, found.alive) == ("running", True, (0, 1))
-    with pytest.raises(escalation.NotOurs, match="another pid namespace"):
-        survey.kill(directory, wire.Kill(1, 0, who="ada"))
     hold.release()
     # Nobody holds it while ranks start, either.
     assert survey.settle(directory).state == "running"

@@ -17,6 +17,7 @@ from support.harness import DEADLINE_S, WAIT, carriers, until
 from support.processes.supervised import events, over, running
 
 from ddptop.agent import wire
+from ddptop.agent.client.acting import unobserved
 from ddptop.agent.client.runs import Run
 from ddptop.agent.client.settings import Settings
 from ddptop.agent.end import survey
@@ -220,7 +221,7 @@ def test_end_of_the_observer_leaves_the_training(launch: Launch, number: int) ->
     now = survey.settle(directory)
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", False, False, (0, 1))
     assert ("observer.cmd" in left(directory)) == (number == signal.SIGKILL)
-    assert survey.kill(directory, wire.Kill(1, 1.0, who="ada")) == "2 ranks ended, 0 left"
+    assert unobserved.kill(directory, "ada", 1.0, lambda line: None) == "2 ranks ended, 0 left"
     assert carriers(run.run_id) == []
     assert survey.look(directory).state == "killed"
     assert [name for name in left(directory) if not name.startswith("run.db")] == []

@@ -16,7 +16,7 @@ import pytest
 from support.harness import WAIT, started, until
 
 from ddptop.agent.client import takeover
-from ddptop.agent.end import processes, survey
+from ddptop.agent.end import survey
 from ddptop.agent.run import identity, rundir
 from ddptop.agent.run.identity import ELSEWHERE, Process, identify, is_alive, is_elsewhere, is_stopped, may_live
 from ddptop.agent.run.rundir import Member, Run, RunDir
@@ -71,9 +71,9 @@ def test_a_number_of_another_namespace_is_never_signalled(me: Process, monkeypat
         foreign = msgspec.structs.replace(found, namespace="1")
         assert (is_alive(foreign), is_elsewhere(foreign), may_live(foreign)) == (False, True, True)
         assert not is_stopped(foreign)
-        assert not processes.send(foreign, signal.SIGKILL)
+        assert not identity.send(foreign, signal.SIGKILL)
         monkeypatch.delattr(os, "pidfd_open")
-        assert not processes.send(foreign, signal.SIGKILL)
+        assert not identity.send(foreign, signal.SIGKILL)
         assert other.poll() is None
         assert is_alive(found)
     # Another boot settles it: whatever that was is gone.

@@ -23,7 +23,7 @@ TELEMETRY = (
 )  # fmt: skip
 COMMANDS = (
     wire.Hold, wire.Commit, wire.Keep, wire.Resume, wire.Query, wire.Act, wire.Cancel, wire.Kill, wire.Advance,
-    wire.End, wire.Save, wire.Note, wire.History, wire.Look,
+    wire.End, wire.Save, wire.History, wire.Look,
 )  # fmt: skip
 READERS = (
     *((kind, wire.read_telemetry) for kind in TELEMETRY),

@@ -123,7 +123,6 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Advance: "advance: id step asked_ns until_ns",
     wire.End: "end: id who asked_ns until_ns",
     wire.Save: "save: id token asked_ns until_ns",
-    wire.Note: "note: id event asked_ns until_ns",
     wire.Act: "act: id action who steps checkpoint asked_ns until_ns",
     wire.Cancel: "cancel: id who asked_ns until_ns",
     wire.History: "history: id metric ranks first last by most width",

@@ -130,7 +130,7 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
     from ddptop.agent import wire
     from ddptop.agent.client.start.request import Request
     from ddptop.agent.client.watch import Link
-    from ddptop.agent.control.caller import act
+    from ddptop.agent.control.caller import ask
     from ddptop.tui.launch.launch import launch
 
     world, seed = CASES[case], random.Random(case)
@@ -145,16 +145,16 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
         for _ in range(cycles):
             time.sleep(seed.uniform(0, LONGEST_RUN_S))
             began = time.perf_counter()
-            said = act(directory, wire.Act(1, "pause", "benchmark")).text
+            said = ask(directory, wire.Act(1, "pause", "benchmark")).text
             yield time.perf_counter() - began
             step = int(said.split()[3].replace(",", ""))
             assert counts(folder, world) == [step] * world, f"told {step}, are at {counts(folder, world)}"
             if seed.random() < STEPPED:
                 steps = seed.randint(1, 5)
-                act(directory, wire.Act(1, "step", "benchmark", steps))
+                ask(directory, wire.Act(1, "step", "benchmark", steps))
                 step += steps
                 assert counts(folder, world) == [step] * world, f"asked {step}, are at {counts(folder, world)}"
-            act(directory, wire.Act(1, "resume", "benchmark"))
+            ask(directory, wire.Act(1, "resume", "benchmark"))
             deadline = time.monotonic() + 30
             while min(counts(folder, world)) <= step:
                 assert time.monotonic() < deadline, f"does not go on from {step}"

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from ddptop.agent import wire
-from ddptop.agent.control.caller import act
+from ddptop.agent.control.caller import ask
 from ddptop.agent.run import rundir
 
 LONGEST_RUN_S = 0.3
@@ -33,7 +33,7 @@ def main() -> None:
     for _ in range(int(cycles)):
         time.sleep(seed.uniform(0, LONGEST_RUN_S))
         began = time.perf_counter()
-        said = act(directory, wire.Act(1, "pause", "tests")).text
+        said = ask(directory, wire.Act(1, "pause", "tests")).text
         took = time.perf_counter() - began
         found = re.search(r"step ([\d,]+)", said)
         assert found, said
@@ -41,10 +41,10 @@ def main() -> None:
         assert _counts(folder, world) == [step] * world, f"{said}; the ranks are at {_counts(folder, world)}"
         if seed.random() < STEPPED:
             steps = seed.randint(1, 5)
-            said = act(directory, wire.Act(1, "step", "tests", steps)).text
+            said = ask(directory, wire.Act(1, "step", "tests", steps)).text
             step += steps
             assert _counts(folder, world) == [step] * world, f"{said}; the ranks are at {_counts(folder, world)}"
-        act(directory, wire.Act(1, "resume", "tests"))
+        ask(directory, wire.Act(1, "resume", "tests"))
         deadline = time.monotonic() + 30
         while min(_counts(folder, world)) <= step:
             assert time.monotonic() < deadline, f"does not go on from {step}"

@@ -21,6 +21,7 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
+from ddptop.agent.client import runs
 from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.start.request import Request, RequestError
 from ddptop.agent.run.rundir import RunDir, RunDirError
@@ -368,8 +369,7 @@ def test_attach_lists_several_live_runs(monkeypatch: pytest.MonkeyPatch, termina
     """On a terminal the newest is shown beside the list of all; without one a name is asked for, in one line."""
     live = [RunDir(Path("/b")), RunDir(Path("/a"))]
     opened: list[tuple[str, bool]] = []
-    monkeypatch.setattr(options, "live_runs", lambda: live)
-    monkeypatch.setattr(watching, "live_runs", lambda: live)
+    monkeypatch.setattr(runs, "live", lambda: live)
     monkeypatch.setattr(options, "on_terminal", lambda _: terminal)
     monkeypatch.setattr(watching, "on_terminal", lambda _: terminal)
 

@@ -308,7 +308,7 @@ def _kill(options: argparse.Namespace) -> int:
 def _kill_unrecorded(options: argparse.Namespace) -> str | None:
     """End a whole run whose folder or record was lost while it lived; return the outcome, None where there is none."""
     from ddptop.agent.client import runs
-    from ddptop.agent.client.acting.ending import kill_unrecorded
+    from ddptop.agent.client.acting.unobserved import kill_unrecorded
 
     if (options.rank, options.pid, options.signal) != (None, None, None):
         return None

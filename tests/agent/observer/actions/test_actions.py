@@ -14,10 +14,12 @@ from support.fakes.acting import Acting, over_steps
 from support.fakes.hosts import Net
 
 from ddptop.agent import wire
+from ddptop.agent.end import freezer
 from ddptop.agent.observer.actions import actions
 from ddptop.agent.observer.actions.action import Diagnosed, Turns
 from ddptop.agent.observer.actions.profile import OnVerdict
 from ddptop.agent.run.identity import identify
+from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches.thresholds import Profile
 from ddptop.agent.wire.refusals import Refused
 
@@ -336,3 +338,64 @@ def test_a_branch_leaves_to_the_head_what_is_put_right(tmp_path: Path) -> None:
     assert branch.actions.pause_s is None
     branch.close()
     net.close()
+
+
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Stop no process in truth; what was done instead."""
+    done: list[object] = []
+
+    def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
+        done.append((who, timeout_s))
+        return "frozen: 2 ranks got SIGSTOP"
+
+    def thaw(directory: RunDir) -> str:
+        done.clear()
+        return "goes on after 3 s"
+
+    monkeypatch.setattr(freezer, "freeze", freeze)
+    monkeypatch.setattr(freezer, "thaw", thaw)
+    monkeypatch.setattr(freezer, "has_stopped", lambda _: bool(done))
+    monkeypatch.setattr(freezer, "frozen", lambda _: freezer.Frozen(1, "bob", None) if done else None)
+    return done
+
+
+def test_a_freeze_stops_the_processes_whatever_is_under_way(observer: Acting, stopping: list[object]) -> None:
+    """With the shortest timeout of the ranks' collectives; a resume lets them go on where they are stopped."""
+    for rank, timeout_s in zip(observer.ranks, (30.0, 60.0), strict=True):
+        beat = msgspec.structs.replace(rank.beat(), timeout_s=timeout_s)
+        rank.beat = lambda beat=beat: beat  # type: ignore[method-assign, misc]
+    observer.hear()
+    observer.ranks[1].pace = 0
+    observer.ask("pause")
+    observer.waits()
+    assert observer.reply(observer.ask("freeze", "bob")).text == "frozen: 2 ranks got SIGSTOP"
+    assert stopping == [("bob", 30.0)]
+    assert observer.actions.under_way == "pause by ada"
+    # Who is stopped answers nobody.
+    observer.silent |= {0, 1}
+    refused = observer.reply(b"ada-pause")
+    assert (refused.done, refused.text) == (False, "frozen meanwhile by bob")
+    observer.silent.clear()
+    assert observer.act("resume", "eve").text == "goes on after 3 s"
+    assert stopping == []
+    assert observer.texts[0] == "frozen: 2 ranks got SIGSTOP · bob"
+    assert observer.texts[-1] == "resume: goes on after 3 s · eve"
+
+
+def test_a_freeze_is_refused_while_the_run_is_killed(observer: Acting, stopping: list[object]) -> None:
+    """As all else."""
+    observer.actions.is_killed = True
+    assert observer.reply(observer.ask("freeze")).text == "the run is being killed"
+    assert stopping == []
+
+
+def test_a_run_on_several_hosts_is_not_frozen(tmp_path: Path, stopping: list[object]) -> None:
+    """It is refused in one line that says what to do instead, and that is an event."""
+    here = Acting(tmp_path, 4, 4, local_world=1, nodes=2)
+    refused = here.act("freeze")
+    assert not refused.done
+    assert "several hosts" in refused.text
+    assert refused.text.endswith("nothing is frozen; `ddptop pause acts` holds all hosts at the same step")
+    assert (stopping, len(here.texts)) == ([], 1)
+    here.close()

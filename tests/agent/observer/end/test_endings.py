@@ -17,10 +17,8 @@ import zmq
 from support.harness import WAIT, carriers, ddptop, until
 
 from ddptop.agent import wire
-from ddptop.agent.client.acting import ending
-from ddptop.agent.client.acting.ending import Ending
-from ddptop.agent.client.acting.kill import Consent
-from ddptop.agent.control import deadline, journal
+from ddptop.agent.client.acting.control import RunControl
+from ddptop.agent.control import deadline
 from ddptop.agent.end import survey
 from ddptop.agent.record import recording
 from ddptop.agent.run.identity import is_stopped
@@ -57,42 +55,58 @@ def told(directory: RunDir) -> list[str]:
     return [event.text for event in recording.newest_events(directory.database, 100)]
 
 
-def test_a_stopped_observer_keeps_nobody_from_ending_the_run(launch: Launch) -> None:
-    """All its processes are gone, the record says killed and by whom, and nothing is called a failure."""
-    directory = launch(WAIT)
+def control(directory: RunDir) -> RunControl:
+    """Return what acts on a run for a user."""
+    return RunControl(directory, directory.read(), "ada")
+
+
+def kill(directory: RunDir, grace_s: float = 1.0, rank: int | None = None) -> str:
+    """Kill a run, or one rank of it, and say what was ended."""
+    return control(directory).kill(grace_s, rank, lambda line: None)
+
+
+def test_a_stopped_observer_is_continued_by_whoever_asks(launch: Launch) -> None:
+    """It ends the run as any other; also where it is stopped within the grace period."""
+    directory = launch(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAIT}")
     observer = observer_of(directory)
     run = directory.read()
     lines: list[str] = []
+
+    def again() -> None:
+        until(lambda: directory.read().killed_by, "the observer is at it")
+        os.kill(observer.pid, signal.SIGSTOP)
+
     with stopped(observer):
-        done = Ending(directory, "ada").kill(1.0, None, lines.append)
-        assert done == "2 ranks ended, 0 left"
-        assert carriers(run.run_id) == []
-    assert "the observer is stopped (SIGSTOP); going on without it" in lines
+        stopping = threading.Thread(target=again)
+        stopping.start()
+        assert control(directory).kill(2.0, None, lines.append) == "2 ranks ended, 0 left"
+        stopping.join()
+    assert carriers(run.run_id) == []
+    assert "kill requested · ada" in lines
     until(lambda: not is_alive(observer), "the observer has gone")
     end = directory.read()
     assert (end.state, end.cause) == ("killed", "killed by ada")
     assert not (directory.path / "lock").exists()
-    until(lambda: "kill: 2 ranks ended, 0 left · ada" in told(directory), "the event")
     assert not [text for text in told(directory) if "failed" in text or "SIGTERM (" in text]
 
 
-def test_an_observer_that_stays_silent_goes_last(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it does not go on even then it is ended, too: what a kill leaves behind is nothing."""
-    directory = launch(WAIT)
+def test_a_kill_at_which_the_observer_is_killed_goes_on(launch: Launch) -> None:
+    """Whoever has asked starts its successor, which finds in the record what was begun, and answers."""
+    directory = launch(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAIT}")
     observer = observer_of(directory)
-    monkeypatch.setattr("ddptop.agent.end.survey._CONCLUDES_S", 0.2)
-    # It cannot be seen that it stands still, as with one that hangs in a call.
-    for module in (ending, journal):
-        monkeypatch.setattr(module, "is_stopped", lambda process: False)
-    monkeypatch.setattr("ddptop.agent.end.survey.is_stopped", lambda process: False)
-    monkeypatch.setattr(ending, "_ANSWER_S", 0.3)
     lines: list[str] = []
-    with stopped(observer):
-        Ending(directory, "ada").kill(1.0, None, lines.append)
-        assert not is_alive(observer)
-    assert "the observer does not answer; going on without it" in lines
-    assert directory.read().state == "killed"
+
+    def lose() -> None:
+        until(lambda: directory.read().killed_by, "the observer is at it")
+        os.kill(observer.pid, signal.SIGKILL)
+
+    losing = threading.Thread(target=lose)
+    losing.start()
+    assert control(directory).kill(2.0, None, lines.append) == "2 ranks ended, 0 left"
+    losing.join()
     assert carriers(directory.read().run_id) == []
+    assert "its observer ended meanwhile; another one goes on" in lines
+    assert (directory.read().state, directory.read().cause) == ("killed", "killed by ada")
 
 
 def test_ranks_that_exit_with_0_on_a_kill_were_killed(launch: Launch, tmp_path: Path) -> None:
@@ -102,35 +116,12 @@ def test_ranks_that_exit_with_0_on_a_kill_were_killed(launch: Launch, tmp_path: 
         f"open('up-' + os.environ['RANK'], 'w').close(); {WAIT}"
     )
     until(lambda: all((tmp_path / f"up-{rank}").exists() for rank in (0, 1)), "both ranks have begun")
-    assert Ending(directory, "ada").kill(60.0, None, lambda line: None) == "2 ranks ended, 0 left"
+    assert kill(directory, 60.0) == "2 ranks ended, 0 left"
     until(lambda: directory.read().state == "killed", "the run is over")
     assert [member.ended and member.ended.exit_code for member in directory.members().values()] == [0, 0]
     for verb in ("status", "report"):
         ranks = json.loads(ddptop(verb, directory.name, "--json").stdout)["ranks"]
         assert [rank["state"] for rank in ranks] == ["killed", "killed"]
-
-
-def test_an_observer_stopped_at_it_is_noticed_at_once(launch: Launch) -> None:
-    """Stopped within the grace period, the observer is not waited for."""
-    directory = launch(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAIT}")
-    observer = observer_of(directory)
-    ended, consent = threading.Event(), Consent()
-    lines: list[str] = []
-
-    def kill() -> None:
-        with contextlib.suppress(Refused):
-            Ending(directory, "ada").kill(5.0, None, lines.append, consent=consent)
-        ended.set()
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    until(lambda: directory.read().killed_by and consent.begun, "the observer is at it, and has said so")
-    with stopped(observer):
-        until(lambda: any("was stopped (SIGSTOP) meanwhile" in line for line in lines), "that it is noticed")
-        until(ended.is_set, "the kill has come to its end")
-    thread.join()
-    assert carriers(directory.read().run_id) == []
-    assert directory.read().state == "killed"
 
 
 def test_a_command_that_is_read_late_is_refused_and_told(launch: Launch) -> None:
@@ -168,34 +159,14 @@ def test_a_command_that_is_read_late_is_refused_and_told(launch: Launch) -> None
     assert carriers(run.run_id) == []
 
 
-def test_what_is_cancelled_before_it_began_ends_nothing(launch: Launch) -> None:
-    """Cancelled while the silent observer is waited for: refused, told, and not done later either."""
-    directory = launch(WAIT)
-    observer = observer_of(directory)
-    consent = Consent()
-    with stopped(observer):
-        assert consent.cancel()
-        with pytest.raises(Refused, match="cancelled; nothing was killed"):
-            Ending(directory, "ada").kill(1.0, None, lambda line: None, consent=consent)
-        assert not consent.begun
-    assert len(carriers(directory.read().run_id)) == 3
-    until(lambda: "kill refused: cancelled; nothing was killed · ada" in told(directory), "the event")
-    assert directory.read().killed_by is None
-    # What has begun cannot be cancelled any more.
-    consent = Consent()
-    Ending(directory, "ada").kill(1.0, None, lambda line: None, consent=consent)
-    assert consent.begun
-    assert not consent.cancel()
-
-
 def test_each_kill_of_a_part_leaves_its_outcome(launch: Launch) -> None:
     """Who asked for the end of one rank and what came of it is an event, also where it was refused."""
     directory = launch(WAIT)
     observer_of(directory)
     with pytest.raises(Refused, match="not in this run"):
-        Ending(directory, "ada").kill(1.0, 7, lambda line: None)
+        kill(directory, rank=7)
     until(lambda: any("kill of rank 7 refused: rank 7: not in this run" in t for t in told(directory)), "why")
-    Ending(directory, "ada").kill(1.0, 1, lambda line: None)
+    kill(directory, rank=1)
     wanted = "kill of rank 1: 1 rank ended, 0 left"
     until(lambda: any(text.startswith(wanted) for text in told(directory)), "the outcome")
 
@@ -220,7 +191,7 @@ def test_a_failed_run_that_is_killed_keeps_its_cause(launch: Launch) -> None:
     waits = "its process waits at exit for thread uploader (script.py:5)"
     until(lambda: f"rank 1's script has failed; {waits}" in told(directory), "what keeps the process")
     until(lambda: waits in str(survey.look(directory).cause or survey.look(directory).run.cause), "the cause says it")
-    assert Ending(directory, "ada").kill(1.0, None, lambda line: None) == "2 ranks ended, 0 left"
+    assert kill(directory) == "2 ranks ended, 0 left"
     until(lambda: not is_alive(observer), "the observer has gone")
     end = directory.read()
     assert (end.state, end.cause_rank, end.cause_kind) == ("failed", 1, "exception")

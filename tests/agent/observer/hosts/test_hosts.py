@@ -445,14 +445,13 @@ def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
 
 def test_the_main_threads_ask_each_other(runtime: Path) -> None:
     """A question of one observer is a command at the other, and its reply comes back once; without a link None does."""
-    note = wire.Event(1, "x")
     with several(runtime, 1, 1) as (one, two), one.observed() as head, two.observed() as branch:
-        assert branch.hosts.ask("", wire.Note(1, note), 5.0).result(10) is None
+        assert branch.hosts.ask("", wire.Kill(1, 0.0), 5.0).result(10) is None
         two.find(one)
         _linked(branch)
         until(lambda: head.hosts.hosts(), "node2")
         for asking, host, asked in ((branch, "", head), (head, "node2", branch)):
-            answers = [asking.hosts.ask(host, wire.Note(41, note), 30.0) for _ in range(3)]
+            answers = [asking.hosts.ask(host, wire.Kill(41, 0.0), 30.0) for _ in range(3)]
             found: list[tuple[bytes, wire.Command]] = []
             until(lambda asked=asked, found=found: found.extend(asked.requests.received()) or found[2:], "the commands")  # type: ignore[misc]
             assert all(is_elsewhere(sender) for sender, _ in found)
@@ -461,8 +460,8 @@ def test_the_main_threads_ask_each_other(runtime: Path) -> None:
             assert [each.result(10) for each in answers] == [
                 wire.Reply(41, True, f"told {number}") for number in range(3)
             ]  # fmt: skip
-        assert head.hosts.ask("node2", wire.Note(42, note), 0.2).result(10) is None
-        assert head.hosts.ask("nobody", wire.Note(43, note), 5.0).result(10) is None
+        assert head.hosts.ask("node2", wire.Kill(42, 0.0), 0.2).result(10) is None
+        assert head.hosts.ask("nobody", wire.Kill(43, 0.0), 5.0).result(10) is None
 
 
 def test_a_branch_of_a_large_group_tells_a_row_a_second_and_all_of_a_rank_in_sight(runtime: Path, look: Look) -> None:

@@ -89,9 +89,8 @@ def late(command: wire.Command) -> wire.Command:
 
 
 def test_what_is_late_is_refused_and_told(rank: Rank) -> None:
-    """Neither hold nor checkpoint nor note; each but the note is an event of the rank."""
-    note = wire.Note(3, wire.Event(1, "resume by ada: goes on"))
-    for command in (late(wire.Hold(1, "t")), late(wire.Save(2, "t")), late(note)):
+    """Neither hold nor checkpoint; each is an event of the rank."""
+    for command in (late(wire.Hold(1, "t")), late(wire.Save(2, "t"))):
         reply = rank.ask(command)
         assert (reply.done, reply.text) == (False, "came too late: asked 34 s ago; nothing was done")
     assert (rank.gate.limit, rank.saved) == (None, 0)

@@ -16,7 +16,6 @@ import pytest
 from support.fakes.events import SaidEvents
 
 from ddptop.agent import wire
-from ddptop.agent.control import journal
 from ddptop.agent.end import freezer
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.profiling import Profiling
@@ -104,7 +103,6 @@ ACTS: Final[dict[str, tuple[str, Callable[[RunDir], object]]]] = {
     "the stacks of a crash": ("logs/rank-0.crash", crash),
     "a log that is too large": ("logs/rank-0.log", lambda run: Logs(run.logs, SaidEvents()).limit_to(64 << 10)),
     "the recording": ("run.db", record),
-    "the journal": ("run.db", lambda run: journal.note(run, wire.Event(1, "an event"))),
     "the time of a log": ("logs/rank-0.log", touch),
     "a profile": ("profiles/0001", lambda run: diagnoses.new(run, "profile")),
     "a census": ("memory/0001", lambda run: diagnoses.new(run, "memory")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,9 @@ from types import SimpleNamespace
 import pytest
 from support.values.hostile import PIECES, marks
 
-from ddptop.agent.client import runs
+from ddptop.agent.client import runs, takeover
 from ddptop.agent.client.logs.lines import Level
 from ddptop.agent.client.logs.matching import ALL, Wanted
-from ddptop.agent.end import survey
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui.cli.main import main
@@ -47,8 +45,7 @@ def test_an_empty_log_is_told(directory: RunDir, monkeypatch: pytest.MonkeyPatch
     assert shown(directory, 1) == ([], ["rank 1 printed nothing"])
     assert shown(directory, 1, wanted=Wanted(text="x")) == ([], ["no line has that text"])
     assert shown(directory, 1, wanted=Wanted(Level.ERROR)) == ([], ["no line is of that level"])
-    ended = survey.look(directory)
-    monkeypatch.setattr(survey, "look", lambda _: dataclasses.replace(ended, state="running"))
+    monkeypatch.setattr(takeover, "has_ended", lambda _: False)
     assert shown(directory, 1) == ([], ["rank 1 has printed nothing yet"])
     directory.rank_log(0).unlink()
     assert shown(directory) == ([], ["no rank has printed anything yet"])
@@ -96,9 +93,8 @@ def test_ranks_of_several_hosts_are_told_with_their_host(directory: RunDir, monk
     members = {rank: SimpleNamespace(rank=rank, host=f"node-{'ab'[rank]}") for rank in (0, 1)}
     directory.rank_log(0).write_text("alike\nof a\n")
     directory.rank_log(1).write_text("alike\nof b\n")
-    ended = survey.look(directory)
     with monkeypatch.context() as patch:
-        patch.setattr(survey, "look", lambda _: ended)
+        patch.setattr(takeover, "has_ended", lambda _: True)
         patch.setattr(RunDir, "members", lambda self: members)
         told = [line[9:] for line in shown(directory)[0]]
     assert told == ["[0-1 2 hosts] alike", "[0 node-a] of a", "[1 node-b] of b"]
@@ -106,23 +102,22 @@ def test_ranks_of_several_hosts_are_told_with_their_host(directory: RunDir, monk
 
 def test_logs_are_followed_until_the_run_ends(directory: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes has the time at which it was seen; what was there has none; ranks that print alike are told once."""
-    ended = survey.look(directory)
-    states = iter(["running"] * 9)
+    looks = iter([False] * 9)
     printed: list[str] = []
     clock = [1_000_000.0]
 
-    def look(_: RunDir) -> object:
-        state = next(states, None)
-        if state == "running" and clock[0] == 1_000_000.3:
+    def has_ended(_: RunDir) -> bool:
+        ended = next(looks, True)
+        if not ended and clock[0] == 1_000_000.3:
             for rank in (0, 1):
                 with directory.rank_log(rank).open("a") as log:
                     log.write("\nalike\n")
-        return ended if state is None else dataclasses.replace(ended, state=state)
+        return ended
 
     def sleep(seconds: float) -> None:
         clock[0] = round(clock[0] + seconds, 1)
 
-    monkeypatch.setattr(survey, "look", look)
+    monkeypatch.setattr(takeover, "has_ended", has_ended)
     monkeypatch.setattr(logs, "time", SimpleNamespace(sleep=sleep, time=lambda: clock[0]))
     logs.show(runs.Run(directory), follow=True, say=printed.append, note=printed.append)
     assert printed[0] == "       – [0] first"
