@@ -138,6 +138,26 @@ def imported_by(node: ast.AST) -> Iterator[str]:
         yield from imported_by(child)
 
 
+def rooms_of_the_agent(path: Path) -> Iterator[str]:
+    """Yield the rooms of the agent from which a file imports, for its types too; the package itself is an empty one."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{each.name}" for each in node.names]
+        else:
+            continue
+        yield from (f"{name}..".split(".")[2] for name in names if f"{name}.".startswith("ddptop.agent."))
+
+
+def test_the_dashboard_knows_three_rooms_of_the_agent() -> None:
+    """Its client, the wire and text: whoever writes a program that looks on has all that the dashboard has."""
+    ours = {name: path for name, path in modules().items() if name.startswith("ddptop.tui")}
+    # Still to go: it splits collectives by itself.
+    del ours["ddptop.tui.views.timeline.spans"]
+    assert {room for path in ours.values() for room in rooms_of_the_agent(path)} == {"client", "text", "wire"}
+
+
 def test_no_modules_import_each_other() -> None:
     """Not in a larger circle either: whoever reads one of them reads all of them."""
     ours = modules()
