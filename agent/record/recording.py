@@ -122,9 +122,7 @@ def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdi
     found: list[wire.Verdict] = []
     for (payload,) in _rows(database, "SELECT payload FROM verdicts ORDER BY number", or_locked=or_locked):
         with contextlib.suppress(wire.Unreadable, TypeError):
-            message = wire.read_telemetry(payload)
-            if isinstance(message, wire.Verdicts):
-                found += message.verdicts
+            found.append(wire.read_verdict(payload))
     return found
 
 
@@ -251,15 +249,14 @@ def row(message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> Row:
             return INSERT_EVENT, (message.at_ns, payload)
         case wire.Hello():
             latest = "hello", message.rank, message.generation
-        case wire.Verdicts() | wire.Summary() | wire.Checksums():
+        case wire.Summary() | wire.Checksums():
             raise ValueError(f"{type(message).__name__} is not recorded")
     return _INSERT_LATEST, (*latest, payload)
 
 
 def verdict_rows(verdict: wire.Verdict) -> list[Row]:
     """Return the statements that store a verdict in place of what its number had, and remove what is too old."""
-    payload = wire.encode(wire.Verdicts(verdict.since_at_ns, (verdict,)))
-    values = verdict.number, verdict.since_at_ns, verdict.until_at_ns, payload
+    values = verdict.number, verdict.since_at_ns, verdict.until_at_ns, wire.encode(verdict)
     return [
         ("INSERT OR REPLACE INTO verdicts VALUES(?, ?, ?, ?)", values),
         ("DELETE FROM verdicts WHERE number <= ?", (verdict.number - MOST_VERDICTS,)),

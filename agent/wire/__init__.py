@@ -57,6 +57,7 @@ from ddptop.agent.wire.codec import read_host_hello as read_host_hello
 from ddptop.agent.wire.codec import read_numbers as read_numbers
 from ddptop.agent.wire.codec import read_recorded as read_recorded
 from ddptop.agent.wire.codec import read_telemetry as read_telemetry
+from ddptop.agent.wire.codec import read_verdict as read_verdict
 from ddptop.agent.wire.commands import Act as Act
 from ddptop.agent.wire.commands import Advance as Advance
 from ddptop.agent.wire.commands import Caller as Caller
@@ -177,5 +178,4 @@ from ddptop.agent.wire.telemetry import Summary as Summary
 from ddptop.agent.wire.telemetry import Telemetry as Telemetry
 from ddptop.agent.wire.telemetry import Threads as Threads
 from ddptop.agent.wire.telemetry import Verdict as Verdict
-from ddptop.agent.wire.telemetry import Verdicts as Verdicts
 from ddptop.agent.wire.telemetry import topic_of as topic_of

@@ -25,6 +25,7 @@ from ddptop.agent.wire.telemetry import (
     Steps,
     Summary,
     Telemetry,
+    Verdict,
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -36,6 +37,7 @@ _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _history: msgspec.msgpack.Decoder[HistoryAnswer] = msgspec.msgpack.Decoder(HistoryAnswer)
 _bundle: msgspec.msgpack.Decoder[Bundle] = msgspec.msgpack.Decoder(Bundle)
 _host_hello: msgspec.msgpack.Decoder[HostHello] = msgspec.msgpack.Decoder(HostHello)
+_verdict: msgspec.msgpack.Decoder[Verdict] = msgspec.msgpack.Decoder(Verdict)
 _recorded: msgspec.msgpack.Decoder[Recorded] = msgspec.msgpack.Decoder(Recorded)
 
 # Most messages are steps, ten a second of every rank: the names in a step are checked together, and once.
@@ -63,6 +65,7 @@ def encode(
     | HostHello
     | Recorded
     | Step
+    | Verdict
     | RunFrame
     | RankFrame
     | Rows
@@ -141,6 +144,11 @@ def read_host_hello(payload: bytes) -> HostHello:
 def read_recorded(payload: bytes) -> Recorded:
     """Decode what the observer of another host has recorded and clean its text; raises `Unreadable`."""
     return cleaned(_typed(_recorded, payload))
+
+
+def read_verdict(payload: bytes) -> Verdict:
+    """Decode a recorded verdict and clean its text; raises `Unreadable`."""
+    return cleaned(_typed(_verdict, payload))
 
 
 def read_history(payload: bytes) -> HistoryAnswer:

@@ -1,4 +1,4 @@
-"""What ranks and the observer publish on PUB sockets, and the topics under which they do.
+"""What ranks publish on PUB sockets, the topics under which they do, and the verdicts on them.
 
 A message goes out as two frames, `[topic, payload]`.
 """
@@ -458,19 +458,6 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cause is not None and (cause == self.ageless or cause.startswith(f"{self.ageless}; "))
 
 
-class Verdicts(Message, frozen=True, tag="verdicts"):
-    """All verdicts of this moment, sent by the observer at every change, once a second, and to each new subscriber."""
-
-    at_ns: Moment
-    verdicts: tuple[Verdict, ...] = ()
-    """The one that matters most first. Empty: nothing is wrong, or nothing is known yet."""
-    missing_steps: Count = 0
-    """About how many more steps it takes until a rank can be told to be slow. 0: it can be."""
-    named_from_ms: Amount | None = None
-    """Milliseconds a step from which a delay of any one rank would be told within seconds. None: no rank can be told to
-    be slow now, or one is."""
-
-
 class Recorded(Message, frozen=True, tag="recorded"):
     """What one observer of a run on several hosts has recorded, for the records of the others."""
 
@@ -479,4 +466,4 @@ class Recorded(Message, frozen=True, tag="recorded"):
     """In place of what was recorded of their numbers before."""
 
 
-Telemetry = Hello | Beat | Steps | Summary | Event | Verdicts | Checksums
+Telemetry = Hello | Beat | Steps | Summary | Event | Checksums

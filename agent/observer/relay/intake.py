@@ -454,7 +454,7 @@ def is_sound(message: wire.Telemetry | wire.NumberedSteps, size: int, world: int
         return message.rank is None or message.rank < world
     if type(message) is wire.Hello:
         return message.rank < world and message.generation <= generation + 1 and size <= LARGEST_LATEST
-    return False  # for the observer to send
+    return False
 
 
 def _allow_files(world: int) -> None:

@@ -18,8 +18,7 @@ from ddptop.agent.text import Complaint
 from ddptop.agent.wire.incoming import cleaned
 
 TELEMETRY = (
-    wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.Verdicts,
-    wire.Checksums,
+    wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.Checksums,
 )  # fmt: skip
 COMMANDS = (
     wire.Hold, wire.Commit, wire.Keep, wire.Resume, wire.Query, wire.Act, wire.Cancel, wire.Kill, wire.Advance,
@@ -30,6 +29,7 @@ READERS = (
     *((kind, wire.read_command) for kind in COMMANDS),
     *((kind, wire.read_answer) for kind in (wire.Steps, wire.Reply)),
     (wire.Extent, wire.read_history),
+    (wire.Verdict, wire.read_verdict),
 )
 VERBATIM = {"program", "arguments", "cwd", "command", "environment", "pub", "cmd", "log"}
 """Fields of records that something is done with."""

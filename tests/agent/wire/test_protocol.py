@@ -72,7 +72,6 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "optimizer_ns wait_ns other_ns loss samples starved_ns p50_ns p99_ns metrics generation copy_ns"
     ),
     wire.Event: "event: at_ns text rank level action who",
-    wire.Verdicts: "verdicts: at_ns verdicts missing_steps named_from_ms",
     wire.EventLine: "at text rank level verdict",
     wire.Restart: "generation at step",
     wire.HostFrame: (

@@ -29,7 +29,7 @@ PARAMETERS = wire.Parameters(
         (wire.Steps(3, (STEP,)), wire.read_telemetry),
         (wire.Summary(3, 1, 9, 7, 7, 2, 100, 10, 20, 30, 5, None, 35, metrics={"lr": 0.1}), wire.read_telemetry),
         (wire.Event(1, "text", None, "warning"), wire.read_telemetry),
-        (wire.Verdicts(5, (wire.Verdict(1, "slow_rank", "rank 2", 3, rank=2, every=10),)), wire.read_telemetry),
+        (wire.Verdict(1, "slow_rank", "rank 2", 3, rank=2, every=10), wire.read_verdict),
         (wire.Bundle((msgspec.Raw(wire.encode(wire.Event(1, "text"))),)), wire.read_bundle),
         (wire.Hold(1, "token"), wire.read_command),
         (wire.Kill(1, 5.0, None, "ada"), wire.read_command),

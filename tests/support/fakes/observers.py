@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class Observer:
             self.asked.append((sender, frames))
         return True
 
-    def tell(self, *heard: wire.Telemetry | Supervision) -> None:
+    def tell(self, *heard: wire.Telemetry | Supervision, verdicts: Sequence[wire.Verdict] | None = None) -> None:
         """Take in what is said of the run, and publish the frames of this moment, as `relay.frames` orders them."""
         now = time.time()
         self.store.know_run(self.directory.read())
@@ -78,10 +78,10 @@ class Observer:
         for message in heard:
             if isinstance(message, Supervision):
                 self.store.supervise(message, now)
-            elif isinstance(message, wire.Verdicts):
-                self.store.changes.note_verdicts(message.at_ns, message.verdicts)
             else:
                 self.store.apply(message, now)
+        if verdicts is not None:
+            self.store.changes.note_verdicts(time.time_ns(), verdicts)
         self.store.advance(now)
         run, ranks = self.framer.frame(), self.framer.ranks()
         for rank in ranks:

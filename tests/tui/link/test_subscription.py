@@ -81,7 +81,7 @@ def test_a_first_look_is_whole_with_the_first_frame_of_the_run(world: int, monke
     with observed(run_of(f"first-{world}", world)) as observer, contextlib.ExitStack() as stack:
         beats = [beat(rank, 9) for rank in range(world - 2)]
         verdict = wire.Verdict(4, "slow_rank", "rank 0 holds the group back", 1, rank=0)
-        observer.tell(*beats, beat(world - 2, 7, state="paused"), wire.Verdicts(2, (verdict,)))
+        observer.tell(*beats, beat(world - 2, 7, state="paused"), verdicts=[verdict])
         links = [
             stack.enter_context(closing(Link(observer.directory, who, clock=lambda: 0.0))) for who in ("one", "two")
         ]
@@ -392,7 +392,7 @@ def test_nothing_is_taken_in_of_another_run_that_took_the_name() -> None:
         with name_taken(observer.directory):
             # This observer goes on at its addresses in the place of the one of the other run.
             wrong = wire.Verdict(1, "slow_rank", "rank 0 of another run", 1, rank=0)
-            observer.tell(beat(0, 900), wire.Verdicts(time.time_ns(), (wrong,)))
+            observer.tell(beat(0, 900), verdicts=[wrong])
             assert link._observed is not None
             assert link._observed._sub is not None
             until(partial(link._observed._sub.socket.poll, 0), "what it sends")

@@ -397,10 +397,12 @@ def test_a_branch_tells_of_its_own_ranks_and_shows_what_the_head_does(
                 {each.rank: each.state for each in rows[-1].ranks} if rows and isinstance(rows[-1], wire.Rows) else {}
             )
 
-        (sent,) = rank.publish(wire.TOPIC_BEAT, beat(1, 3))
-        head.until(lambda: last() == {1: "running"}, "the row of its rank, and of no other one")
-        bundled = [msgspec.Raw(sent)]
-        head.until(lambda: (wire.TOPIC_BUNDLE, wire.encode(wire.Bundle(tuple(bundled)))) in head.published)
+        def is_told() -> bool:
+            (sent,) = rank.publish(wire.TOPIC_BEAT, beat(1, 3))
+            bundled = any(topic == wire.TOPIC_BUNDLE and sent in payload for topic, payload in head.published)
+            return bundled and last() == {1: "running"}
+
+        head.until(is_told, "the sign of life, and the row of its rank, and of no other one")
         monkeypatch.setattr(frames, "UNWATCHED_S", 1e6)
         rank.publish(wire.TOPIC_BEAT, msgspec.structs.replace(beat(1, 4), state="paused", held_at_ns=1))
         head.until(lambda: last() == {1: "paused"}, "its pause")
@@ -431,7 +433,7 @@ def test_a_hostile_branch_costs_only_itself(runtime: Path, look: Look) -> None:
             foe.publish(
                 wire.TOPIC_RANKS, wire.Rows(0.0, (wire.RankFrame(rank=1, state="failed", activity="", step=666),))
             )
-            foe.publish(wire.TOPIC_RANKS, wire.Verdicts(1))
+            foe.publish(wire.TOPIC_RANKS, lie)
             foe.publish(wire.TOPIC_RUN, lie)
             foe.publish(wire.TOPIC_EVENT, b"noise")
             foe.send(b"M", b'{"members": [{"rank": 1}]}')

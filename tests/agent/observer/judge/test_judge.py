@@ -21,8 +21,8 @@ LARGE = wire.EACH_RECORD + 2
 
 def check(judge: Judge, now_ns: int) -> None:
     """Verdicts can be read by whoever gets them, and are what was sent."""
-    sent = wire.Verdicts(now_ns, judge.verdicts(now_ns))
-    assert wire.read_telemetry(wire.encode(sent)) == sent
+    sent = wire.Recorded((), judge.verdicts(now_ns))
+    assert wire.read_recorded(wire.encode(sent)) == sent
     for verdict in judge.ended():
         assert verdict.until_at_ns is not None
         assert 0 <= verdict.since_at_ns <= verdict.until_at_ns

@@ -72,7 +72,7 @@ def test_records_and_events_arrive_as_they_were_sent(
             number = rank.rank
             (payload,) = rank.publish(wire.TOPIC_STEPS, steps(number, 0, 1))
             expected.append((wire.topic_of(wire.TOPIC_STEPS, number), payload))
-            rank.publish(wire.TOPIC_BEAT, beat(7, 7), b"noise", wire.Verdicts(9))
+            rank.publish(wire.TOPIC_BEAT, beat(7, 7), b"noise", wire.encode(wire.Reply(9, True)))
             expected.append((wire.TOPIC_EVENT, rank.publish(wire.TOPIC_EVENT, wire.Event(number, "text", number))[0]))
         relay.events.say("its own word")
         looker.await_all(*expected)

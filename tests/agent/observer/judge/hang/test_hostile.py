@@ -19,8 +19,8 @@ def readable(intervals: Intervals, watch: Watch, now_ns: int) -> None:
     """Assert that what is told is what its readers get."""
     finding = watch.finding(now_ns)
     intervals.update([] if finding is None else [finding], {}, now_ns)
-    sent = wire.Verdicts(now_ns, intervals.verdicts)
-    assert wire.read_telemetry(wire.encode(sent)) == sent
+    sent = wire.Recorded((), intervals.verdicts)
+    assert wire.read_recorded(wire.encode(sent)) == sent
 
 
 @settings(deadline=None, max_examples=60)
