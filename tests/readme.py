@@ -24,6 +24,7 @@ from typing import Any
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.settings import Settings, as_toml
+from ddptop.agent.wire import VERDICT_KINDS
 from ddptop.agent.wire.frames import RankFrame, RunFrame
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys.keymap import help_tables
@@ -96,11 +97,17 @@ def settings() -> str:
     return "\n".join(["```toml", *as_toml(Settings(), ()), "```"])
 
 
-def fields(kinds: Sequence[type], names: Iterable[str]) -> str:
+def kinds() -> str:
+    """Return a table of the kinds of verdicts."""
+    rows = [f"| `{name}` | {kind.meaning} |" for name, kind in VERDICT_KINDS.items()]
+    return "\n".join(["| kind in JSON | what the line says |", "|---|---|", *rows])
+
+
+def fields(classes: Sequence[type], names: Iterable[str]) -> str:
     """Return a table of fields of JSON, from the docstrings of the classes that have them."""
     meanings: dict[str, str] = {}
-    for kind in kinds:
-        (body,) = ast.parse(inspect.getsource(kind)).body
+    for each_class in classes:
+        (body,) = ast.parse(inspect.getsource(each_class)).body
         assert isinstance(body, ast.ClassDef)
         for each, after in pairwise([*body.body, ast.Pass()]):
             match each, after:
@@ -139,6 +146,7 @@ TEXT = (
     Part(MANUAL / "keys.md", "keys", keys),
     Part(MANUAL / "programs.md", "options", options),
     Part(MANUAL / "settings.md", "settings", settings),
+    Part(MANUAL / "verdicts.md", "kinds", kinds),
     Part(MANUAL / "json.md", "run", lambda: fields((Frame, RunFrame), status.OF_RUN)),
     Part(MANUAL / "json.md", "rank", lambda: fields((RankFrame,), status.OF_RANK)),
 )

@@ -11,6 +11,7 @@ latencies   the latency of collectives from `Step` records, alike in the agent a
 telemetry   from PUB sockets, `[topic, payload]`
 inspection  the place at which a rank stands, in detail
 diagnoses   the traces of profiled steps, the census of a rank's memory, the experiments of a held rank
+verdict_kinds  the kinds of verdicts, in words
 hosts       between the observers of a run on several hosts, and of the hosts
 checksums   of a rank's parameters
 mesh        places on a device mesh, and who works on the same samples
@@ -179,3 +180,4 @@ from ddptop.agent.wire.telemetry import Telemetry as Telemetry
 from ddptop.agent.wire.telemetry import Threads as Threads
 from ddptop.agent.wire.telemetry import Verdict as Verdict
 from ddptop.agent.wire.telemetry import topic_of as topic_of
+from ddptop.agent.wire.verdict_kinds import VERDICT_KINDS as VERDICT_KINDS

@@ -12,6 +12,7 @@ import msgspec
 from ddptop.agent.wire.checksums import Checksums
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.message import Amount, Called, Count, Message, Moment, Pid, Rank, Size, Span, Whole
+from ddptop.agent.wire.verdict_kinds import VERDICT_KINDS
 
 PHASES: Final = ("data", "copy", "forward", "backward", "optimizer", "wait", "other")
 """Exclusive phases of a step; together they make up its wall time. `copy` is that of batches, and other tensors, from
@@ -391,10 +392,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: Count
     """Consecutive number of the verdict in its run, from 1: the same as long as the same is told. 0: none yet."""
     kind: Name
-    """`slow_rank`, `slow_host`, `taking_turns`, `unequal_work`, `input_bound`, `no_core`, `communication_bound`,
-    `memory_creep`, `no_communication`, `diverged`, `hang`, `standing` or `health`. `standing` accuses nobody: the run
-    makes no steps because a rank works that the others wait for, or because no rank is in a collective, as in a long
-    evaluation."""
+    """One of `VERDICT_KINDS`."""
     text: Line
     """The whole of it, one line; its figures may change while it goes on."""
     since_at_ns: Moment
@@ -441,7 +439,8 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def level(self) -> str:
         """The level of its line among the events."""
-        return {"hang": "error", "standing": "info"}.get(self.kind, "warning")
+        kind = VERDICT_KINDS.get(self.kind)
+        return "warning" if kind is None else kind.level
 
     @property
     def is_hang(self) -> bool:

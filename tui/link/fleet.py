@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.machine import HostLoad
-from ddptop.agent.wire import Verdict
+from ddptop.agent.wire import VERDICT_KINDS, Verdict
 from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units
 from ddptop.tui.link.source import Control
@@ -21,11 +21,6 @@ from ddptop.tui.model.diagnosis import hang
 if TYPE_CHECKING:
     from ddptop.agent.client.start.request import Request
     from ddptop.tui.launch.programs import Option
-
-_HELD_BACK_BY: Final = {
-    "input_bound": "data", "communication_bound": "all-reduce", "unequal_work": "shares", "memory_creep": "memory",
-    "no_communication": "no DDP?", "no_core": "no core", "hang": "hangs", "standing": "stands",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,8 @@ def line_of(frame: Frame) -> RunLine:
 def _remark(verdict: Verdict) -> str:
     if verdict.rank is not None:
         return f"rank {verdict.rank}{' hangs' if verdict.kind == 'hang' else ''}"
-    return _HELD_BACK_BY.get(verdict.kind, verdict.kind.replace("_", " "))
+    kind = VERDICT_KINDS.get(verdict.kind)
+    return kind.word if kind is not None and kind.word else verdict.kind.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.wire import Verdict
+from ddptop.agent.wire import VERDICT_KINDS, Verdict
 
 RENEWED_NS: Final = 1_000_000_000
 """The figures of a verdict that goes on change no more often than this, so that its line can be read."""
@@ -26,9 +26,7 @@ _FIRST: Final = ("hang", "health")
 """Kinds that come before all others: a run that hangs does nothing else."""
 
 Accusation = tuple[str, int | str | None, str | None]
-"""Kind, rank or else host, and phase; of the kinds of `_OF_THE_GROUP` the kind alone."""
-_OF_THE_GROUP: Final = frozenset({"health", "hang", "standing"})
-"""One rank's NaN is everybody's a step later, and a run stands once, whoever is found to be the cause."""
+"""Kind, rank or else host, and phase; of a kind that is of the group the kind alone."""
 
 
 @dataclass(slots=True)
@@ -134,7 +132,7 @@ class Intervals:
 
 def accusation_of(told: Verdict) -> Accusation:
     """Return what is the same in a fault from moment to moment."""
-    if told.kind in _OF_THE_GROUP:
+    if (kind := VERDICT_KINDS.get(told.kind)) is not None and kind.is_of_group:
         return told.kind, None, None
     return told.kind, (told.host or None) if told.rank is None else told.rank, told.phase
 

@@ -13,18 +13,20 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.blocks import ROUNDS, STEPS
-from ddptop.agent.observer.judge.intervals import NO_CORE, Accusation, Intervals, Reason, accusation_of
+from ddptop.agent.observer.judge.intervals import Accusation, Intervals, Reason, accusation_of
 from ddptop.agent.observer.judge.kinds.divergence import Divergence
+from ddptop.agent.observer.judge.kinds.finder import Finder
 from ddptop.agent.observer.judge.kinds.health import Health
-from ddptop.agent.observer.judge.kinds.hosts import KIND as SLOW_HOST
 from ddptop.agent.observer.judge.kinds.hosts import HostsOfRanks, Links, SlowHost
 from ddptop.agent.observer.judge.kinds.memory_growth import GroupMemory
 from ddptop.agent.observer.judge.kinds.no_communication import Communication
 from ddptop.agent.observer.judge.kinds.no_core import NoCore
 from ddptop.agent.observer.judge.kinds.slow import SlowRank
+from ddptop.agent.observer.judge.kinds.turns import Turns
 from ddptop.agent.observer.judge.large import MOST_SUSPECTS, Detail, Rounds
 
-_OF_STEPS: Final = ("slow_rank", "unequal_work", "input_bound", "communication_bound")
+_HOLDING_BACK: Final = frozenset(kind for finder in (SlowHost, SlowRank, NoCore, Turns) for kind in finder.kinds)
+"""Kinds of what makes a step longer for all."""
 
 
 class Judge:
@@ -47,16 +49,19 @@ class Judge:
     def _begin(self) -> None:
         self._large = self._world > wire.EACH_RECORD
         self._detail = Detail()
-        self._judge = SlowRank(self._world, ROUNDS if self._large else STEPS, self._detail if self._large else None)
+        span = ROUNDS if self._large else STEPS
+        self._slow_rank = SlowRank(self._world, span, self._detail if self._large else None)
         self._hosts = HostsOfRanks(self._world)
-        self._slow_host = SlowHost(self._hosts, ROUNDS if self._large else STEPS)
-        self._no_core = NoCore(self._hosts, ROUNDS if self._large else STEPS)
+        self._slow_host = SlowHost(self._hosts, span)
         self._reasons: Mapping[Accusation, Reason] = {}
         self._rounds = Rounds(self._world)
-        self._memory = GroupMemory(self._world)
-        self._health = Health(self._world)
+        self._health = Health(self._world, self._slow_rank.evidence.time_of)
         self._communication = Communication(self._world)
         self._divergence = Divergence(self._world)
+        self._finders: tuple[Finder, ...] = (
+            self._health, self._divergence, self._communication, self._slow_host, self._slow_rank,
+            NoCore(self._hosts, span), self._slow_rank.turns, GroupMemory(self._world),
+        )  # fmt: skip
         self._last: dict[int, int] = {}
         """Of a large group, by rank, its newest record that was taken in."""
         self._standing: wire.Verdict | None = None
@@ -78,8 +83,7 @@ class Judge:
     def step(self, together: dict[int, wire.Step]) -> None:
         """Take in the records that all ranks of a small group made of one step, in the order of the steps."""
         self._heard_ns = max(self._heard_ns, *(record.end_at_ns for record in together.values()))
-        if self._judge.evidence.take(together):
-            self._judge.deliberate()
+        if self._slow_rank.evidence.take(together):
             self._follow()
 
     def records(self, message: wire.Steps) -> None:
@@ -95,8 +99,9 @@ class Judge:
         self._last[message.rank] = last
 
     def _follow(self) -> None:
-        self._slow_host.follow(self._judge.evidence)
-        self._no_core.follow(self._judge.evidence)
+        self._slow_rank.deliberate()
+        for finder in self._finders:
+            finder.follow(self._slow_rank.evidence)
 
     def reasons(self, found: Mapping[Accusation, Reason]) -> None:
         """Take in what was found behind verdicts since they were told."""
@@ -104,7 +109,7 @@ class Judge:
 
     def ordinary(self) -> list[int]:
         """Return ranks that are neither slow nor fast, the one nearest to the middle first."""
-        suspected, usual = self._judge.suspects(1)
+        suspected, usual = self._slow_rank.suspects(1)
         return [rank for rank in usual if rank not in suspected]
 
     def summary(self, message: wire.Summary) -> None:
@@ -114,11 +119,10 @@ class Judge:
         self._heard_ns = max(self._heard_ns, message.end_at_ns)
         block = self._rounds.take(message)
         if block is not None:
-            self._judge.evidence.add(block)
-            self._judge.deliberate()
+            self._slow_rank.evidence.add(block)
             self._follow()
             asked = self._detail.ranks
-            self._detail.ask(*self._judge.suspects(MOST_SUSPECTS))
+            self._detail.ask(*self._slow_rank.suspects(MOST_SUSPECTS))
             if self._detail.ranks != asked:
                 # Records are filled in from before those that had been heard.
                 self._last.clear()
@@ -134,10 +138,8 @@ class Judge:
         """Take in a heartbeat."""
         if message.rank < self._world and message.generation in (None, self.generation):
             self._heard_ns = max(self._heard_ns, message.at_ns)
-            self._memory.take(message)
-            self._health.take(message)
-            self._communication.take(message)
-            self._no_core.take(message)
+            for finder in self._finders:
+                finder.take(message)
 
     def stand(self, finding: wire.Verdict | None, ceased_at_ns: int | None) -> None:
         """Take in what is known of a run that makes no steps, None where it makes some, and when it last began to."""
@@ -147,7 +149,7 @@ class Judge:
         """Take in the checksums of a rank's parameters."""
         if message.rank < self._world and message.generation == self.generation:
             self._heard_ns = max(self._heard_ns, message.at_ns)
-            self._divergence.take(message)
+            self._divergence.compare(message)
 
     def notes(self) -> list[str]:
         """Return lines for the list of events: what is compared between the ranks, and what is not."""
@@ -168,12 +170,12 @@ class Judge:
     @property
     def missing_steps(self) -> int:
         """Steps until a rank can be said to be slow, about; 0 where one can."""
-        return self._judge.evidence.missing_steps if self._world > 1 else 0
+        return self._slow_rank.evidence.missing_steps if self._world > 1 else 0
 
     @property
     def named_from_ms(self) -> float | None:
         """Milliseconds a step from which a delay of one rank would be told; None where it would not, or one is."""
-        return self._judge.named_from_ms
+        return self._slow_rank.named_from_ms
 
     def suspects(self) -> frozenset[int]:
         """Return the ranks of a large group whose records would show more: a few that may be slow, and others."""
@@ -188,33 +190,27 @@ class Judge:
         growth, and that the run only stands. Nothing holds ranks back that do not communicate.
         """
         self._now_ns = now_ns
-        health = self._health.finding(now_ns, self._judge.evidence.time_of)
-        host = self._slow_host.finding
-        candidates = (host, self._judge.finding, self._no_core.finding, self._judge.turns)
-        held_back = [
-            each for each in candidates if each is not None and not (host and self._slow_host.explains(host, each))
-        ]
-        if self._communication.is_absent:
-            held_back = [each for each in held_back if each.kind == "input_bound" and each.rank is None]
-        if self._standing is not None and self._standing.kind == "hang":
-            held_back = []
-        diverged = self._divergence.finding(now_ns)
-        found = (self._standing, health, diverged, self._communication.finding, *held_back, self._memory.finding)
-        ceased = {
-            **dict.fromkeys(_OF_STEPS, self._judge.ceased_at_ns),
-            NO_CORE: self._no_core.ceased_at_ns,
-            SLOW_HOST: self._slow_host.ceased_at_ns,
-            "taking_turns": self._judge.turns_ceased_at_ns,
-            "memory_creep": self._memory.ceased_at_ns,
-            "health": self._health.ceased_at_ns,
-            "hang": self._stood_until_ns,
-            "standing": self._stood_until_ns,
-            "no_communication": self._communication.ceased_at_ns,
-            "diverged": self._divergence.ceased_at_ns,
-        }
-        findings = [self._on_hosts(self._with_reason(each)) for each in found if each is not None]
+        known = [finder.finding(now_ns) for finder in self._finders]
+        found = [each for each in known if each is not None]
+        found = [each for each in found if each.kind not in _HOLDING_BACK or self._holds_back(each, found)]
+        ceased = {kind: finder.ceased_at_ns for finder in self._finders for kind in finder.kinds}
+        ceased |= dict.fromkeys(("hang", "standing"), self._stood_until_ns)
+        findings = [self._on_hosts(self._with_reason(each)) for each in (self._standing, *found) if each is not None]
         self._intervals.update(findings, ceased, now_ns)
         return self._intervals.verdicts
+
+    def _holds_back(self, finding: wire.Verdict, found: Sequence[wire.Verdict]) -> bool:
+        """Say whether this holds the group back, and nothing else that was found explains it."""
+        if self._standing is not None and self._standing.kind == "hang":
+            return False
+        if self._communication.is_absent:
+            return finding.kind == "input_bound" and finding.rank is None
+        if finding.kind in Turns.kinds:
+            # A rank that is to blame, or batches that vary, say more.
+            slow = next((each for each in found if each.kind in SlowRank.kinds), None)
+            return slow is None or (slow.rank is None and slow.kind != "unequal_work")
+        host = next((each for each in found if each.kind in SlowHost.kinds), None)
+        return host is None or not self._slow_host.explains(host, finding)
 
     def _with_reason(self, finding: wire.Verdict) -> wire.Verdict:
         reason = self._reasons.get(accusation_of(finding))

@@ -1,5 +1,6 @@
 """The faults that a run may have, a module for each.
 
+finder            what the judge asks of each of them
 slow              who is blamed for holding the group back, in each step or in some, and since when
 suspects          the limits from which a rank or a phase is blamed, and the cost of each in ms
 hosts             a host all of whose ranks hold the group back, and a slow network to a host

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ddptop.agent.observer.judge.comparison import Difference, comparable, compare, left_aside, not_compared, sentence
+from ddptop.agent.observer.judge.kinds.finder import Finder
 from ddptop.agent.text import plural
 from ddptop.agent.wire import MOST_MODULES, Checksums, ModuleSums, Verdict
 
@@ -62,10 +63,13 @@ class _Differing:
     text: str
 
 
-class Divergence:
+class Divergence(Finder):
     """The checksums of a group's parameters, compared."""
 
+    kinds = ("diverged",)
+
     def __init__(self, world: int) -> None:
+        super().__init__()
         self._world = world
         self._modules: dict[tuple[str, int], _Module] = {}
         self._names: dict[str, tuple[str, ...]] = {}
@@ -73,10 +77,8 @@ class Divergence:
         self._said: set[str] = set()
         self._notes: list[str] = []
         self._every = 0
-        self.ceased_at_ns: int | None = None
-        """When what was found before ceased."""
 
-    def take(self, message: Checksums) -> None:
+    def compare(self, message: Checksums) -> None:
         """Take in the checksums of a rank of the group."""
         self._every = max(self._every, message.every)
         for each in message.modules:
@@ -107,7 +109,6 @@ class Divergence:
         return notes
 
     def finding(self, now_ns: int) -> Verdict | None:
-        """Return which ranks differ, where some do."""
         differed = any(module.differs for module in self._modules.values())
         ended_ns = 0
         for (group, _), module in self._modules.items():

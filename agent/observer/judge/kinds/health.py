@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from ddptop.agent.observer.judge.kinds.finder import Finder
 from ddptop.agent.wire import Beat, Verdict
 
 SETTLED_NS: Final = 1_500_000_000
@@ -26,22 +27,23 @@ class _Trouble:
     """The time of the heartbeat that told of it."""
 
 
-class Health:
+class Health(Finder):
     """The losses and gradients of a group that are not finite."""
 
-    def __init__(self, world: int) -> None:
-        self._world = world
+    kinds = ("health",)
+
+    def __init__(self, world: int, time_of: Callable[[int], int | None]) -> None:
+        """Know nothing yet; `time_of` gives the time of a step."""
+        super().__init__()
+        self._world, self._time_of = world, time_of
         self._troubles: dict[int, _Trouble] = {}
         self._told: set[int] = set()
         """Ranks that were heard since the first of these troubles."""
         self._noticed_ns: int | None = None
-        self.ceased_at_ns: int | None = None
-        """When what was found before ceased."""
         self.is_over = False
         """The ranks have ended: nobody tells any more whose numbers are wrong, too."""
 
     def take(self, beat: Beat) -> None:
-        """Take in a heartbeat of a rank of the group."""
         if beat.health is not None:
             known = self._troubles.get(beat.rank)
             trouble = _parsed(beat.health, beat.at_ns)
@@ -54,8 +56,8 @@ class Health:
         else:
             self._told.clear()
 
-    def finding(self, now_ns: int, time_of: Callable[[int], int | None]) -> Verdict | None:
-        """Return what is wrong, once it is clear on which ranks; `time_of` gives the time of a step."""
+    def finding(self, now_ns: int) -> Verdict | None:
+        """Return what is wrong, once it is clear on which ranks."""
         if not self._troubles:
             self._noticed_ns = None
             return None
@@ -68,7 +70,7 @@ class Health:
         began = sorted(rank for rank in self._troubles if first is None or steps.get(rank) == first)
         trouble = self._troubles[began[0]]
         since = "" if first is None else f" since step {first:,}"
-        at_ns = None if first is None else time_of(first)
+        at_ns = None if first is None else self._time_of(first)
         return Verdict(
             0,
             "health",

@@ -16,11 +16,11 @@ import numpy as np
 
 from ddptop.agent.observer.judge.blocks import Block, Evidence, Span
 from ddptop.agent.observer.judge.intervals import place
+from ddptop.agent.observer.judge.kinds.finder import Finder
 from ddptop.agent.observer.judge.kinds.slow import CLEARLY, SlowRank, sees_backward
 from ddptop.agent.text import in_ms
 from ddptop.agent.wire import MOST_HOSTS, HostFrame, Verdict
 
-KIND: Final = "slow_host"
 _FEWEST: Final = 2
 """Ranks of a host from which on it is blamed and not the rank."""
 
@@ -71,11 +71,14 @@ def by_host(block: Block, columns: list[list[int]]) -> Block:
     )
 
 
-class SlowHost:
-    """Follows the blocks of the ranks, and holds one finding or none."""
+class SlowHost(Finder):
+    """Follows the blocks of the ranks."""
+
+    kinds = ("slow_host",)
 
     def __init__(self, hosts: HostsOfRanks, span: Span) -> None:
         """Know nothing yet; `span` is that of the blocks."""
+        super().__init__()
         self._hosts = hosts
         # A copy: what is asked of one rank among a thousand is not asked of a host among a few.
         self._span = replace(span)
@@ -84,7 +87,6 @@ class SlowHost:
         self._last: Block | None = None
 
     def follow(self, evidence: Evidence) -> None:
-        """Take in the newest block, where it is a new one."""
         blocks = evidence.windows[1]
         if not blocks or blocks[-1] is self._last:
             return
@@ -96,16 +98,11 @@ class SlowHost:
         if self._judge is not None:
             self._judge.evidence.add(by_host(blocks[-1], columns))
             self._judge.deliberate()
+        self.ceased_at_ns = None if self._judge is None else self._judge.ceased_at_ns
 
-    @property
-    def ceased_at_ns(self) -> int | None:
-        """When what was found before ceased."""
-        return None if self._judge is None else self._judge.ceased_at_ns
-
-    @property
-    def finding(self) -> Verdict | None:
-        """The host that holds the group back at this moment."""
-        if self._judge is None or (found := self._judge.finding) is None:
+    def finding(self, now_ns: int) -> Verdict | None:
+        """Return the host that holds the group back at this moment."""
+        if self._judge is None or (found := self._judge.finding(now_ns)) is None:
             return None
         if found.kind != "slow_rank" or found.rank is None or found.cost_ms is None:
             return None
@@ -120,7 +117,7 @@ class SlowHost:
             f"{host}: {who} hold the group back by {in_ms(found.cost_ms)} a step{share}: "
             f"most in {where}, since step {found.since_step or 0:,}"
         )
-        return msgspec.structs.replace(found, kind=KIND, text=text, rank=None, host=host)
+        return msgspec.structs.replace(found, kind=self.kinds[0], text=text, rank=None, host=host)
 
     def explains(self, host: Verdict, rank: Verdict) -> bool:
         """Say whether a slow rank is slow because its host is, and not more so than the others there."""

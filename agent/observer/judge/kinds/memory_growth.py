@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from ddptop.agent.observer.judge.kinds.finder import Finder
 from ddptop.agent.text import plural, size, span
 from ddptop.agent.wire import Beat, Verdict
 
@@ -90,10 +91,13 @@ class Memory:
         return Growth(cells[0][2], cells[0][0], grown, cells[-1][1], self._total, grown / elapsed)
 
 
-class GroupMemory:
+class GroupMemory(Finder):
     """The memory of all ranks, and the one whose growth is told."""
 
+    kinds = (KIND,)
+
     def __init__(self, world: int) -> None:
+        super().__init__()
         self._memory = [Memory() for _ in range(world)]
         self._growths: dict[int, Growth] = {}
         self._told: int | None = None
@@ -103,12 +107,8 @@ class GroupMemory:
         """The growth with which that began: the stretch that is looked at moves on."""
         self._urgent = False
         self._heard_at_ns = 0
-        self.finding: Verdict | None = None
-        self.ceased_at_ns: int | None = None
-        """When what was found before ceased."""
 
     def take(self, beat: Beat) -> None:
-        """Take in a heartbeat of a rank of the group."""
         memory = self._memory[beat.rank]
         if not memory.take(beat):
             return
@@ -118,7 +118,7 @@ class GroupMemory:
         elif self._growths.pop(beat.rank, None) is None:
             return
         self._heard_at_ns = beat.at_ns
-        self.finding = self._find()
+        self.found = self._find()
 
     def _find(self) -> Verdict | None:
         """Tell of everybody, or of one rank; what is told stays the same as long as it can."""

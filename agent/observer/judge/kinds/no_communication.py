@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ddptop.agent.observer.judge.kinds.finder import Finder
 from ddptop.agent.wire import Beat, Verdict
 
 LEAST_STEPS: Final = 20
@@ -17,10 +18,13 @@ LEAST_NS_OF_A_GROUP: Final = 15_000_000_000
 """The same of ranks that have a process group: some trainings average their parameters only now and then."""
 
 
-class Communication:
+class Communication(Finder):
     """The ranks of a group that have communicated, and those that have not."""
 
+    kinds = ("no_communication",)
+
     def __init__(self, world: int) -> None:
+        super().__init__()
         self._world = world
         self._begun_ns: dict[int, int] = {}
         """By rank, the time of the first heartbeat with a step."""
@@ -30,11 +34,8 @@ class Communication:
         """Of these, the ones that have trained for long enough."""
         self._has_group = False
         self._communicates = False
-        self.ceased_at_ns: int | None = None
-        """When ranks began to communicate."""
 
     def take(self, beat: Beat) -> None:
-        """Take in a heartbeat of a rank of the group."""
         if self._communicates:
             return
         if beat.communicated:
@@ -60,9 +61,8 @@ class Communication:
         """True where all ranks say that they have not communicated so far: none can hold another one back."""
         return self._world > 1 and not self._communicates and len(self._silent) == self._world
 
-    @property
-    def finding(self) -> Verdict | None:
-        """The finding, once every rank has trained for long enough; None for a group of one."""
+    def finding(self, now_ns: int) -> Verdict | None:
+        """Return the finding, once every rank has trained for long enough; None for a group of one."""
         if not self.is_absent or len(self._trained) < self._world:
             return None
         advice = (

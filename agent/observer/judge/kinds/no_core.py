@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ddptop.agent.observer.judge.blocks import Block, Evidence, Span
 from ddptop.agent.observer.judge.crowding import crowding
 from ddptop.agent.observer.judge.intervals import NO_CORE
+from ddptop.agent.observer.judge.kinds.finder import Finder
 from ddptop.agent.observer.judge.kinds.hosts import HostsOfRanks
 from ddptop.agent.wire import Beat, Verdict
 
@@ -21,11 +22,13 @@ BUSY: Final = 0.6
 """Part of the cores that ranks use themselves from which on it is they who take them from each other."""
 
 
-class NoCore:
-    """Follows the evidence, and holds one finding at a time, or none."""
+class NoCore(Finder):
+    """Follows the evidence."""
+
+    kinds = (NO_CORE,)
 
     def __init__(self, hosts: HostsOfRanks, span: Span) -> None:
-        """Know nothing yet."""
+        super().__init__()
         self._hosts, self._span = hosts, span
         self._beats: dict[int, Beat] = {}
         self._crowd = ""
@@ -33,15 +36,11 @@ class NoCore:
         self._rank: int | None = None
         self._since = 0, 0
         """The step it began with, and when."""
-        self.finding: Verdict | None = None
-        self.ceased_at_ns: int | None = None
 
     def take(self, beat: Beat) -> None:
-        """Take in a heartbeat."""
         self._beats[beat.rank] = beat
 
     def follow(self, evidence: Evidence) -> None:
-        """Look at the newest blocks."""
         view = list(evidence.windows[1])[-self._span.windows :]
         if len(view) < self._span.windows or view[-1].starved.size < 2:
             return
@@ -59,11 +58,11 @@ class NoCore:
         rank, lately = self._rank, self._span.lately
         leads = _leads(shares, rank)
         if float(leads[-lately:].mean()) < GOES_ON:
-            self._rank = self.finding = None
+            self._rank = self.found = None
             self.ceased_at_ns = int(view[-lately].ends[0])
             return
         share = float(shares[-lately:, rank].mean())
-        self.finding = Verdict(
+        self.found = Verdict(
             0,
             NO_CORE,
             f"rank {rank} waits for a core ({share:.0%} of its step)",
@@ -83,11 +82,11 @@ class NoCore:
             first = view[int((least >= BEGINS).argmax())].first_step
             self._crowd, self._since = crowd, (first, evidence.time_of(first) or int(view[-1].ends[-1]))
         if float(least[-lately:].mean()) < GOES_ON:
-            self._crowd, self.finding = "", None
+            self._crowd, self.found = "", None
             self.ceased_at_ns = int(view[-lately].ends[0])
             return False
         share = float(shares[-lately:].mean())
-        self.finding = Verdict(
+        self.found = Verdict(
             0,
             NO_CORE,
             f"ranks wait for cores that they take from each other ({share:.0%} of a step): {self._crowd}",

@@ -27,6 +27,7 @@ from ddptop.agent.observer.judge.blocks import (
     middle,
 )
 from ddptop.agent.observer.judge.intervals import MOST_SHARE, place
+from ddptop.agent.observer.judge.kinds.finder import Finder
 from ddptop.agent.observer.judge.kinds.suspects import (
     Suspicion,
     first_step,
@@ -61,31 +62,27 @@ class _Blame:
     all_over: bool
 
 
-class SlowRank:
-    """Takes the steps of a group and holds one finding at a time, or none."""
+class SlowRank(Finder):
+    """Takes the steps of a group."""
+
+    kinds = ("slow_rank", "unequal_work", "input_bound", "communication_bound")
 
     def __init__(self, world: int, span: Span = STEPS, detail: Detail | None = None) -> None:
         """Know nothing yet; `detail` where the records of all ranks are too many, and their summaries are judged."""
-        self._world = world
+        super().__init__()
         self._span = span
         self.detail = detail
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget everything: the ranks begin anew."""
-        self.evidence = Evidence(self._world, self._span)
+        self.evidence = Evidence(world, span)
         self._blame: _Blame | None = None
         self._blameless: dict[int, Block] = {}
         """By scale, the newest window up to which nothing was found; a long window stays the newest for many blocks."""
         self._found: Suspicion | None = None
         """The present blame, where it is not new, as it was found last."""
-        self._turns = Turns()
-        self.ceased_at_ns: int | None = None
-        """When what was found before ceased."""
+        self.turns = Turns()
+        """Ranks that take turns at it."""
 
-    @property
-    def finding(self) -> Verdict | None:
-        """The rank or phase that holds the group back at this moment; None where there is none, or none is known."""
+    def finding(self, now_ns: int) -> Verdict | None:
+        """Return the rank or phase that holds the group back; None where there is none, or none is known."""
         blame = self._blame
         if blame is None:
             return None
@@ -128,18 +125,6 @@ class SlowRank:
         )
 
     @property
-    def turns(self) -> Verdict | None:
-        """The same of ranks that take turns at it; a rank that is to blame, or batches that vary, say more."""
-        blame = self._blame
-        says_more = blame is not None and (blame.rank is not None or blame.kind == "unequal_work")
-        return None if says_more else self._turns.finding
-
-    @property
-    def turns_ceased_at_ns(self) -> int | None:
-        """When ranks ceased to take turns."""
-        return self._turns.ceased_at_ns
-
-    @property
     def named_from_ms(self) -> float | None:
         """Milliseconds a step from which a delay of one rank would be told; None where it would not, or one is."""
         view = self.evidence.windows[1]
@@ -157,7 +142,7 @@ class SlowRank:
     def deliberate(self) -> None:
         """Find out who holds the group back, once for each new block of the evidence."""
         if self.evidence.rows:
-            self._turns.take(self.evidence.rows[-1])
+            self.turns.see(self.evidence.rows[-1])
         views = self._views()
         if 1 not in views:
             return

@@ -29,10 +29,10 @@ from ddptop.agent.observer.judge.blocks import (
     middle,
 )
 from ddptop.agent.observer.judge.intervals import MOST_SHARE, place
+from ddptop.agent.observer.judge.kinds.finder import Finder
 from ddptop.agent.text import in_ms
 from ddptop.agent.wire import Verdict
 
-KIND: Final = "taking_turns"
 BLOCKS: Final = 32
 """Blocks of steps that are held."""
 LEAST_BLOCKS, LEAST_STEPS = 8, 60
@@ -96,17 +96,17 @@ class _Told:
     phase: str | None
 
 
-class Turns:
+class Turns(Finder):
     """The last ranks of the newest blocks of steps."""
 
+    kinds = ("taking_turns",)
+
     def __init__(self) -> None:
+        super().__init__()
         self._blocks: deque[_Lateness] = deque(maxlen=BLOCKS)
         self._told: _Told | None = None
-        self.finding: Verdict | None = None
-        self.ceased_at_ns: int | None = None
-        """When what was found before ceased."""
 
-    def take(self, rows: Rows) -> None:
+    def see(self, rows: Rows) -> None:
         """Take in the steps of a block."""
         if rows.table.shape[1] < 2 or np.isnan(rows.table[:, :, WAIT]).any():
             # Where a wait is not known, a rank's own time is not either.
@@ -118,14 +118,14 @@ class Turns:
             if recent is None or not _goes_on(recent, self._told.cost):
                 self._cease()
         blocks = self._newest_blocks(LEAST_BLOCKS, LEAST_STEPS)
-        self.finding = None
+        self.found = None
         # Of most groups the lead alone, which is quickly looked at, shows that there is nothing to tell.
         if blocks and (self._told is not None or _is_enough(np.concatenate([each.lead for each in blocks]), blocks)):
             recent = _joined(blocks)
             if self._told is None and _is_strong(recent):
                 self._told = self._begin(recent)
             if self._told is not None:
-                self.finding = self._in_words(self._told, recent)
+                self.found = self._in_words(self._told, recent)
 
     def _newest(self, blocks: int, steps: int) -> _Lateness | None:
         """Return the newest blocks together, as many as it takes to reach both."""
@@ -166,7 +166,7 @@ class Turns:
         agreeing = int((recent.lead > told.cost / 2).sum())
         return Verdict(
             0,
-            KIND,
+            self.kinds[0],
             f"the ranks take turns being late: {in_ms(cost)} a step ({share:.0%}){where},"
             f" since step {told.since_step:,}",
             told.since_at_ns,

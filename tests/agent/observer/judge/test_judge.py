@@ -15,6 +15,8 @@ from support.values.hostile import structs
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.blocks import MOST_ROWS
+from ddptop.agent.observer.judge.kinds.finder import Finder
+from ddptop.agent.wire import VERDICT_KINDS
 
 LARGE = wire.EACH_RECORD + 2
 
@@ -99,7 +101,7 @@ def test_a_long_run_takes_no_more_than_a_short_one(ms):
     for _ in range(3):
         for rank, record in group.steps(1500 if ms < 1 else 300, slow(0, "data", ms, every=2)):
             judge.steps(rank, (record,), 0)
-        evidence = judge._judge.evidence
+        evidence = judge._slow_rank.evidence
         assert sum(rows.table.size for rows in evidence.rows) <= 9 * (MOST_ROWS + 2 * 1024)
         assert all(len(windows) <= 128 for windows in evidence.windows.values())
         assert len(judge.join._steps) <= 1
@@ -185,3 +187,9 @@ def test_an_importer_of_the_agent_loads_no_numpy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_each_kind_that_is_found_is_described():
+    """In the one table that the manual and the list of runs go by, and nothing else is in there."""
+    found = {kind for finder in Finder.__subclasses__() for kind in finder.kinds}
+    assert found | {"hang", "standing"} == VERDICT_KINDS.keys()

@@ -66,9 +66,9 @@ def found(group: Group, count: int, *more: Slowness) -> Verdict | None:
         together[rank] = record
         if len(together) == group.world:
             if evidence.take(together):
-                turns.take(evidence.rows[-1])
+                turns.see(evidence.rows[-1])
             together = {}
-    return turns.finding
+    return turns.found
 
 
 @pytest.mark.parametrize("whose", [strictly, at_random])
@@ -181,9 +181,9 @@ def test_batches_explain_who_is_late():
             judge.steps(rank, (record,), 0)
         kinds |= {verdict.kind for verdict in judge.verdicts(group.at_ns)}
         if evidence.take(together):
-            turns.take(evidence.rows[-1])
+            turns.see(evidence.rows[-1])
     assert kinds == {"unequal_work"}
-    assert turns.finding is None
+    assert turns.found is None
 
 
 def test_where_collectives_are_not_seen_nobody_takes_turns():
