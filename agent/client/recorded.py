@@ -6,12 +6,14 @@ before, and the records of the run and of its ranks say how they ended.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
 from ddptop.agent import wire
+from ddptop.agent.record import recording
 from ddptop.agent.run import states
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.text import clean
@@ -31,12 +33,50 @@ _OF_NOW_AT_A_RANK: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def of_record(run: Run, members: Mapping[int, Member], at: float) -> Frames:
+def read(directory: RunDir, run: Run) -> Frames | None:
+    """Return the frames that are recorded; None where there are none, or none that can be read.
+
+    Raises:
+        Locked: another process holds the file.
+    """
+    frame, ranks = recording.read_frames(directory.database, or_locked=True)
+    if frame is None or frame.world != run.world:
+        return None
+    # In place of one that cannot be read that by its record.
+    return frame, [ranks.get(each.rank, each) for each in by_record(run, directory.everyone())[1]]
+
+
+def last(directory: RunDir, run: Run, heard: Frames | None, *, onlooker: bool) -> Frames:
+    """Return the last frames of a run that has ended: those of its record, else those that were heard, with its end.
+
+    Args:
+        directory: that of the run, which may have another name than its frames have.
+        run: its record, with the end.
+        heard: the last ones of its observer, where it was heard.
+        onlooker: the recording is not to be read, because that may write beside it.
+
+    Raises:
+        Locked: another process holds the recording.
+    """
+    frames = None if onlooker else read(directory, run)
+    if heard is not None and (frames is None or (frames[0].state not in ENDED and frames[0].at < heard[0].at)):
+        frames = heard
+    events: list[wire.Event] = []
+    if not onlooker and (frames is None or frames[0].state not in ENDED):
+        # Its observer has not told of its end.
+        since = 0.0 if frames is None else frames[0].at
+        events += [each for each in recording.events_of(directory.database, run) if each.at_ns / 1e9 > since]
+    if not onlooker and frames is None:
+        events += recording.without_frames(directory.database)
+    return concluded(frames or by_record(run, directory.everyone()), run, directory, events)
+
+
+def by_record(run: Run, members: Mapping[int, Member]) -> Frames:
     """Return frames of what the records of a run and of its ranks say of them before any end; all else is not known."""
     hosts = {member.host for member in members.values()}
     frame = RunFrame(
         run=run.run,
-        at=at,
+        at=time.time(),
         state="running" if run.state in ENDED else run.state,
         program=clean(run.program, 200),
         world=run.world,
@@ -69,11 +109,6 @@ def _of_record(rank: int, member: Member | None) -> RankFrame:
         log=member.log,
         unkept=member.log is None,
     )
-
-
-def whole(run: RunFrame, ranks: Mapping[int, RankFrame], by_record: Frames) -> Frames:
-    """Return recorded frames, in place of those that cannot be read the ones that the records give."""
-    return run, [ranks.get(each.rank, each) for each in by_record[1]]
 
 
 def concluded(frames: Frames, run: Run, directory: RunDir, events: Iterable[wire.Event] = ()) -> Frames:

@@ -9,29 +9,31 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from ddptop.agent import wire
-from ddptop.agent.client import recorded, runs, takeover
+from ddptop.agent.client import recorded, takeover
+from ddptop.agent.client.acting import actor
 from ddptop.agent.client.acting.control import RunControl
+from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.frame import Frame, whole
 from ddptop.agent.client.recorded import Frames
-from ddptop.agent.client.stacks import RunInspector
+from ddptop.agent.client.runs import Run, RunDirError, find
+from ddptop.agent.client.stacks import RunInspector, Stacks
 from ddptop.agent.client.subscription import Subscription
 from ddptop.agent.control.hearing import OBSERVED_S, Hearing
 from ddptop.agent.end import survey
 from ddptop.agent.end.survey import Survey
 from ddptop.agent.record import recording
-from ddptop.agent.run import rundir, states
+from ddptop.agent.run import states
 from ddptop.agent.run.files.database import Locked
 from ddptop.agent.run.files.private import is_plain
-from ddptop.agent.run.rundir import Member, RunDir, RunDirError
+from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.wire import HostFrame, RankFrame
 from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
@@ -40,6 +42,7 @@ from ddptop.agent.wire.refusals import Refused
 if TYPE_CHECKING:
     from ddptop.agent.client.history.history import History
     from ddptop.agent.client.logs.copies import CopiedLogs
+    from ddptop.agent.client.logs.of_run import RunLogs
     from ddptop.agent.wire.diagnoses.kept import Kept
     from ddptop.agent.wire.report import Report
 
@@ -57,16 +60,45 @@ START_S = 10.0
 """Seconds that the observer of a run may take to come, before it is missed."""
 GREETING_S = 0.5
 """Seconds that an observer may take for its first frame, before somebody looks whether there is one."""
+ACTIONS: Final = (
+    "pause", "step", "resume", "freeze", "checkpoint", "stop", "diagnose", "kill", "signal", "restart",
+)  # fmt: skip
+"""What can be done with a run."""
 RECENT_RECORDS: Final = 8192
 """Messages with steps that are read of an ended run."""
 
 
-class Link:
-    """One run, as seen and controlled from outside it."""
+def open(run: str, who: str = "") -> Watch:
+    """Open the run that a name means, or the beginning of one, or its last four digits.
+
+    Args:
+        run: the name.
+        who: the actor, for the events of the run; this user, where nobody is named.
+
+    Raises:
+        RunDirError: there is no such run, or more than one.
+    """
+    return Watch(find(run), who or actor.who("program"))
+
+
+class Watch:
+    """One run, alive or ended, as seen and controlled from outside it.
+
+    As a context it closes itself. Of one thread are `poll`, `frame`, `watch`, `open` and `close`.
+    """
+
+    run: Run
+    """The run that is watched: its events, its report, its logs."""
+    control: RunControl
+    """Acts on it."""
+    inspector: RunInspector
+    """Asks its ranks where they stand."""
+    history: History | None
+    """The numbers of its steps, where somebody looks back."""
 
     def __init__(
         self,
-        directory: RunDir,
+        run: Run,
         who: str,
         *,
         onlooker: bool = False,
@@ -75,32 +107,40 @@ class Link:
     ) -> None:
         """Open a run.
 
-        An `onlooker` changes nothing about it, not even the record of an end that nobody saw; one that
-        `looks_back` holds more of the history than a frame of now needs. The `clock` bounds each `poll`.
+        Args:
+            run: the run.
+            who: the actor, for the events of the run, where something is done with it.
+            onlooker: change nothing about the run, not even the record of an end that nobody saw.
+            looks_back: hold more of the history than a frame of now needs.
+            clock: bounds each `poll`.
+
+        Raises:
+            RunDirError: the run is gone, or has no readable record.
         """
         self._clock = clock
         self._looks_back = looks_back
         self._who = who
         self._onlooker = onlooker
         self._meet = survey.look if onlooker else takeover.meet
-        self._next: RunDir | None = None
+        self._next: Run | None = None
         """A run to be shown from the next `poll` on; the one that is shown, where its number of ranks has changed."""
-        self._open(directory)
+        self._begin(run)
 
-    @classmethod
-    def of(cls, run: runs.Run, who: str, *, looks_back: bool = False) -> Link:
-        """Open a run, to be looked at and acted on by `who`."""
-        return cls(run.directory, who, looks_back=looks_back)
+    def __enter__(self) -> Watch:
+        return self
 
-    def _open(self, directory: RunDir) -> None:
-        self.directory = directory
-        self._run = directory.read()
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin(self, run: Run) -> None:
+        self.run, self._record = run, run.record()
+        directory = run.directory
         self._is_replaced = False
         """True once another run has the name: the last frame of this one stays."""
-        shows_logs = self._looks_back and states.has_other_hosts(self._run) and not self._has_ended
+        shows_logs = self._looks_back and states.has_other_hosts(self._record) and not self._has_ended
         self._copies = _copied_logs(directory) if shows_logs else None
-        self.control = RunControl(directory, self._run, self._who)
-        self.inspector = RunInspector(directory, self._run)
+        self.control = RunControl(directory, self._record, self._who)
+        self.inspector = RunInspector(directory, self._record)
         self._members: dict[int, Member] = {}
         """Those of this host, of a run on several."""
         self._members_at_ns = 0
@@ -112,8 +152,7 @@ class Link:
         self._framed = False
         """True once somebody has seen the run."""
         self._hosts: tuple[tuple[HostFrame, ...], HostFrames] = ((), NO_HOSTS)
-        self._now = time.time()
-        self.history = _history(self._run.world) if self._looks_back else None
+        self.history = _history(self._record.world) if self._looks_back else None
         """Where somebody looks back."""
         self._recorded: Frames | None = None
         """Those of the record, where no observer is heard."""
@@ -121,12 +160,12 @@ class Link:
         """The run by its processes, likewise."""
         self._shown: Frames | None = None
         """Those that were shown last."""
-        self.settled = False
+        self._is_settled = False
         """True once the last frames of a run that has ended are shown."""
         self._steps: Iterator[wire.Telemetry] | None = None
         """The steps that are still to be read of one that has ended."""
         # One that has looked after the run for a while answers at once.
-        starting = self._run.observer is None or self._run.state == "starting"
+        starting = self._record.observer is None or self._record.state == "starting"
         self._patience_s = START_S if starting else OBSERVED_S
         self._hearing = Hearing(OBSERVED_S)
         self._patience = takeover.Patience(self._clock)
@@ -134,35 +173,58 @@ class Link:
         self._refused = 0
         """Messages that could not be read of an observer that has gone."""
         if not self._has_ended:
-            self._observed = Subscription(directory, self._run.world, self.history, self._is_same, self._clock)
+            self._observed = Subscription(directory, self._record.world, self.history, self._is_same, self._clock)
+
+    def events(self) -> list[wire.Event | wire.Verdict]:
+        """Return its events and verdicts, each where it was told; in any thread, as the next four."""
+        return self.run.happened()
+
+    def logs(self, ranks: Sequence[int] = ()) -> RunLogs:
+        """Return the logs of some ranks, of all of them where none is named."""
+        return self.run.logs(ranks)
 
     def report(self) -> Report:
-        """Return the report on the run; see `Source.report`."""
-        # Here, because few runs fail while somebody looks.
-        from ddptop.agent.end import report
-
-        return report.of(self.directory)
+        """Return the report on it and its end; see `Source.report`."""
+        return self.run.report()
 
     def diagnoses(self, kind: str) -> list[Kept[Any]]:
-        """Return the diagnoses of a kind that are kept with the run, the newest first; in any thread."""
-        return runs.Run(self.directory).diagnoses(kind)
+        """Return the diagnoses of a kind that are kept with it, the newest first."""
+        return self.run.diagnoses(kind)
+
+    def stacks(self, ranks: Collection[int] | None = None, *, native: bool = False) -> Stacks:
+        """Ask some ranks where they stand, all of them without `ranks`; waits for their answers."""
+        return self.inspector.ask(ranks, native=native)
+
+    def processes(self) -> list[ProcessLine]:
+        """Return every live process of the run."""
+        return self.control.processes()
+
+    def ask(self, action: str, **options: Any) -> str:
+        """Have an action done and say in one line what was done: `ask("step", steps=10)`; `control` has them all.
+
+        Raises:
+            Refused: it was not done, and why.
+        """
+        if action not in ACTIONS:
+            raise Refused(f"{action} is no action; there are {', '.join(ACTIONS)}")
+        return str(getattr(self.control, action)(**options))
 
     def open(self, run: str) -> None:
         """Show another run from now on; see `Source.open`."""
         try:
-            directory = rundir.find(run)
-            run_id = directory.read().run_id
+            found = find(run)
+            run_id = found.record().run_id
         except RunDirError as problem:
             raise Refused(str(problem)) from problem
-        if run_id == self._run.run_id and self._next is None:
+        if run_id == self._record.run_id and self._next is None:
             return
         self._next = None
         self.close()
-        self._open(directory)
+        self._begin(found)
 
     @property
     def _has_ended(self) -> bool:
-        return self._run.state in ENDED
+        return self._record.state in ENDED
 
     @property
     def _is_heard(self) -> bool:
@@ -175,7 +237,7 @@ class Link:
     def complete(self) -> bool:
         """True once a frame has all that there is: from the observer of the run, or where none will say more."""
         if self._has_ended:
-            return self.settled
+            return self._is_settled
         if self._is_heard:
             return True
         is_silent = self._observed is None or self._observed.problem or self._hearing.missed_s(time.time()) is not None
@@ -211,7 +273,7 @@ class Link:
         if is_heard:
             self._hearing.hear(time.time())
         if not (self._onlooker or observed.problem):
-            self._patience.listen(self._run.observer, heard=is_heard)
+            self._patience.listen(self._record.observer, heard=is_heard)
         if self._is_heard:
             # Its frames are all that is known.
             self._found = self._recorded = None
@@ -230,34 +292,21 @@ class Link:
         self._meet_due = now + MEET_S
         with contextlib.suppress(RunDirError):
             # Removed under our eyes, the last frame stays.
-            self._found = found = self._meet(self.directory)
+            self._found = found = self._meet(self.run.directory)
             if found.ended and not found.supervised:
-                self._run = msgspec.structs.replace(
+                self._record = msgspec.structs.replace(
                     found.run,
                     state=found.state,
                     exit_code=found.exit_code,
                     cause=found.cause,
                     cause_rank=found.cause_rank,
                 )
-        if self._recorded is None and self._hearing.at is None:
+        if self._recorded is None and self._hearing.at is None and not self._onlooker:
             with contextlib.suppress(Locked):
-                self._recorded = self._read()
+                self._recorded = recorded.read(self.run.directory, self._record)
             if self._recorded is not None and not self._has_ended:
                 # Until somebody is heard, its ranks are as they were then.
                 self._hearing.expect(self._recorded[0].at)
-
-    def _read(self) -> Frames | None:
-        """Return the frames that are recorded; None where there are none that can be read.
-
-        Raises:
-            Locked: another process holds the file.
-        """
-        if self._database is None:
-            return None
-        run, ranks = recording.read_frames(self._database, or_locked=True)
-        if run is None or run.world != self._run.world:
-            return None
-        return recorded.whole(run, ranks, self._by_record())
 
     @property
     def _heard(self) -> Frames | None:
@@ -265,15 +314,15 @@ class Link:
         observed = self._observed
         if observed is None or observed.run is None or not observed.is_whole:
             return None
-        return observed.run, [observed.ranks[rank] for rank in range(self._run.world)]
+        return observed.run, [observed.ranks[rank] for rank in range(self._record.world)]
 
     def _by_record(self) -> Frames:
-        run = self._run if self._found is None else msgspec.structs.replace(self._run, state=self._found.state)
-        return recorded.of_record(run, self.directory.everyone(), self._now)
+        run = self._record if self._found is None else msgspec.structs.replace(self._record, state=self._found.state)
+        return recorded.by_record(run, self.run.directory.everyone())
 
     def _look_at_end(self) -> None:
         """Show the last frames of the run, which has ended, and its steps."""
-        if not self.settled:
+        if not self._is_settled:
             with contextlib.suppress(RunDirError, Locked):
                 self._end()
         if self.history is None:
@@ -287,21 +336,9 @@ class Link:
             self.history.asked.ask_source()
 
     def _end(self) -> None:
-        """Take the last frames from the record, else those that were heard, and the end of the run by its record."""
-        heard, frames = self._heard, self._read()
-        if heard is not None and (frames is None or (frames[0].state not in ENDED and frames[0].at < heard[0].at)):
-            frames = heard
-        events: list[wire.Event] = []
-        if (frames is None or frames[0].state not in ENDED) and not self._onlooker:
-            # Its observer has not told of its end.
-            since = 0.0 if frames is None else frames[0].at
-            known = recording.events_of(self.directory.database, self._run)
-            events = [each for each in known if each.at_ns / 1e9 > since]
-        if frames is None and not self._onlooker:
-            events += recording.without_frames(self.directory.database)
-        frames = frames or self._by_record()
-        self._shown = recorded.concluded(frames, self._run, self.directory, events)
-        self.settled = True
+        """Take the last frames of the run, and have its file answer what views look back at."""
+        self._shown = recorded.last(self.run.directory, self._record, self._heard, onlooker=self._onlooker)
+        self._is_settled = True
         if self._observed is not None:
             self._refused += self._observed.refused
             self._observed.close()
@@ -311,35 +348,30 @@ class Link:
 
     def _end_history(self, history: History) -> None:
         """Have the file answer what views look back at."""
-        if self._database is None:
+        database = self.run.directory.database
+        if self._onlooker or not is_plain(database):
             history.asked.end()
             return
         from ddptop.agent.record.history import answers
 
-        history.asked.end(partial(answers.from_file, self._database, self._run.world))
-        self._steps = iter(recording.read_steps(self._database, RECENT_RECORDS))
+        history.asked.end(partial(answers.from_file, database, self._record.world))
+        self._steps = iter(recording.read_steps(database, RECENT_RECORDS))
 
-    def _go_over(self, following: RunDir) -> None:
+    def _go_over(self, following: Run) -> None:
         self._next = self.control.restarted = None
         try:
-            following.read()
+            following.record()
         except RunDirError:
             # Removed under our eyes: the last frame stays.
             return
         self.close()
-        self._open(following)
+        self._begin(following)
 
     def poll_history(self) -> None:
         """Ask for the numbers that views look at, and take in those that have come; all else stays as it is."""
         if self._observed is not None:
             self._observed.ask_for_history()
             self._observed.take_answers()
-
-    @property
-    def _database(self) -> Path | None:
-        """The file of the record; None where it is not to be read: that may write beside it."""
-        file = self.directory.database
-        return file if not self._onlooker and is_plain(file) else None
 
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
         """Say which ranks' records are looked at, and whose logs; the frames of a small group come anyway."""
@@ -351,20 +383,20 @@ class Link:
     def _look(self) -> None:
         """Read again what has changed of the record, and whether the observer is missed."""
         try:
-            run = self.directory.read()
+            run = self.run.record()
         except RunDirError:
             # Removed under our eyes: the last frame stays.
             return
-        if run.run_id != self._run.run_id:
+        if run.run_id != self._record.run_id:
             self._let_go()
             return
-        if run.world != self._run.world:
+        if run.world != self._record.world:
             # An elastic launcher goes on with another number of ranks, for which nothing here was made.
-            self._next = self.directory
+            self._next = self.run
             return
-        if run != self._run and (run.state in ENDED or not self._has_ended):
+        if run != self._record and (run.state in ENDED or not self._has_ended):
             # On a full disk its end is known by its processes alone.
-            self._run, self.settled = run, False
+            self._record, self._is_settled = run, False
         if states.has_other_hosts(run):
             self._know_members()
         waited_s = self._clock() - self._opened_at
@@ -373,17 +405,17 @@ class Link:
 
     def _know_members(self) -> None:
         with contextlib.suppress(OSError):
-            changed_at = (self.directory.path / "ranks").stat().st_mtime_ns
+            changed_at = (self.run.directory.path / "ranks").stat().st_mtime_ns
             if changed_at != self._members_at_ns:
-                self._members_at_ns, self._members = changed_at, self.directory.members()
+                self._members_at_ns, self._members = changed_at, self.run.directory.members()
 
     def _is_same(self) -> bool:
         """Say whether the directory is still that of this run; another run may take its name at any time."""
         try:
-            found = os.stat(self.directory.path / "run.json")
+            found = os.stat(self.run.directory.path / "run.json")
             stamp = found.st_ino, found.st_mtime_ns
             if stamp != self._stamp and not self._is_replaced:
-                if self.directory.read().run_id != self._run.run_id:
+                if self.run.directory.read().run_id != self._record.run_id:
                     self._let_go()
                 self._stamp = stamp
         except (OSError, RunDirError):
@@ -400,23 +432,19 @@ class Link:
             self._observed.close()
         if not self._has_ended:
             # What has become of it stood in its record.
-            told = f"another run has its name: `ddptop attach {self._run.run}` shows that one"
-            self._run = msgspec.structs.replace(self._run, state="lost", cause=told)
-
-    def advance(self, now: float) -> None:
-        """Move on to this moment."""
-        self._now = now
+            told = f"another run has its name: `ddptop attach {self._record.run}` shows that one"
+            self._record = msgspec.structs.replace(self._record, state="lost", cause=told)
 
     def frame(self) -> Frame:
-        """Return the frame of the moment it has come to."""
+        """Return the run as it is known by the last `poll`."""
         self._framed = True
         run, ranks = self._shown = self._frames()
         if run.on_hosts != self._hosts[0]:
             self._hosts = run.on_hosts, HostFrames(run.on_hosts)
         if self._is_replaced:
-            run = replace(run, state=self._run.state, cause=self._run.cause)
-        silent_s = None if run.state in ENDED else self._hearing.missed_s(self._now)
-        if states.has_other_hosts(self._run):
+            run = replace(run, state=self._record.state, cause=self._record.cause)
+        silent_s = None if run.state in ENDED else self._hearing.missed_s(time.time())
+        if states.has_other_hosts(self._record):
             ranks = [self._from_here(rank) for rank in ranks]
         frame = whole(run, tuple(ranks), self._hosts[1], self.history, silent_s)
         refused = self._refused + (0 if self._observed is None else self._observed.refused)
@@ -426,15 +454,15 @@ class Link:
         """Return the newest frames that are known."""
         if self._is_replaced:
             # Nothing is read of the run that has its name.
-            return self._heard or self._shown or recorded.of_record(self._run, {}, self._now)
-        if self._shown is not None and self.settled:
+            return self._heard or self._shown or recorded.by_record(self._record, {})
+        if self._shown is not None and self._is_settled:
             return self._shown
         frames = self._heard or self._recorded or self._by_record()
         if frames[0].state in ENDED and not self._has_ended and self._shown is not None:
             # Its record says so in a moment; only then everything is there.
             return self._shown
         if self._has_ended:
-            return recorded.concluded(frames, self._run, self.directory)
+            return recorded.concluded(frames, self._record, self.run.directory)
         if (found := self._found) is None:
             return frames
         return replace(frames[0], supervised=found.supervised, orphaned=found.orphaned), frames[1]

@@ -15,14 +15,14 @@ import pytest
 from support.harness import DEADLINE_S, carriers, ddptop, started, status, until, write_script
 from support.processes.ranks import plain
 from support.processes.scripts import TRAIN
+from support.values.watches import watched
 
 from ddptop.agent import wire
-from ddptop.agent.client.watch import Link
+from ddptop.agent.client.watch import Watch
 from ddptop.agent.record import recording as recorded
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches import recording
-from ddptop.tui.link.source import frame_now
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_parameters_are_bit_identical_with_and_without_the_agent(live, folder):
     assert with_agent == without
 
 
-def polled(link: Link) -> Link:
+def polled(link: Watch) -> Watch:
     """Return the link after it has heard what there is."""
     link.poll()
     return link
@@ -90,9 +90,9 @@ def polled(link: Link) -> Link:
 
 def test_a_late_joiner_gets_the_history_since_the_start(live):
     """The losses that a dashboard shows from step 1 on are those that the script itself printed."""
-    link = Link(live, "test", looks_back=True)
+    link = watched(live, looks_back=True)
     try:
-        history = frame_now(link).history
+        history = link.frame().history
         assert history is not None
         # What is looked at is asked for.
         until(lambda: polled(link) and len(history.by_step.read(1, "loss").steps), "the history")

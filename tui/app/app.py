@@ -192,7 +192,6 @@ class DdptopApp(App[None]):
     def get_default_screen(self) -> RunScreen | RunsScreen:
         """Begin with the run, with what is known of it by now; where none is chosen yet, with the list of all."""
         self.source.poll()
-        self.shown.advance()
         frame = self.shown.newest()
         self._first = frame
         if self.several is not None and not frame.run:
@@ -290,7 +289,6 @@ class DdptopApp(App[None]):
         """Show the present frame at once."""
         # Once it is being left, the clocks tick on while the screens lose their widgets one by one.
         if self.is_running and self.return_code is None:
-            self.shown.advance()
             self.frame = self.shown.frame()
             self.acting.tell_kill()
 

@@ -19,12 +19,8 @@ class ShownRun:
         self._held: Frame | None = None
         """The frame that the user holds."""
 
-    def advance(self) -> None:
-        """Move the run on to this moment."""
-        self.source.advance(self._clock())
-
     def newest(self) -> Frame:
-        """Return the run as it was at the last `advance`."""
+        """Return the run as it is."""
         return self.source.frame()
 
     def frame(self) -> Frame:
@@ -35,7 +31,6 @@ class ShownRun:
 
     def hold(self) -> None:
         """Hold the view, or resume it."""
-        self.advance()
         frame = self.newest()
         upto = None if frame.history is None else frame.history.by_step.last
         self._held = None if self._held is not None else replace(frame, upto=upto)

@@ -12,10 +12,10 @@ from textual.pilot import Pilot
 from ddptop.agent.client import look
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.settings import Settings
-from ddptop.agent.client.watch import Link
+from ddptop.agent.client.watch import Watch
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.program import report
-from ddptop.tui.link.source import Control, Inspector, Refused, frame_now
+from ddptop.tui.link.source import Control, Inspector, Refused
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 
 QUIET_S: Final = 0.4
@@ -26,20 +26,17 @@ PATIENCE_S: Final = 10.0
 class Still:
     """A source that stands still: what is drawn later is drawn of the same moment."""
 
-    def __init__(self, link: Link, frame: Frame) -> None:
-        self.control: Control = link.control
-        self.inspector: Inspector = link.inspector
+    def __init__(self, watch: Watch, frame: Frame) -> None:
+        self.control: Control = watch.control
+        self.inspector: Inspector = watch.inspector
         self._frame = frame
-        self._link = link
-        self.report = link.report
-        self.diagnoses = link.diagnoses
+        self._watch = watch
+        self.report = watch.report
+        self.diagnoses = watch.diagnoses
 
     def poll(self) -> None:
         """Take in the numbers that plots look back at: they ask for them when they are drawn."""
-        self._link.poll_history()
-
-    def advance(self, now: float) -> None:
-        """Stay at the moment."""
+        self._watch.poll_history()
 
     def frame(self) -> Frame:
         """Return the frame it was made with."""
@@ -53,20 +50,20 @@ class Still:
         """Ask for nothing more."""
 
     def close(self) -> None:
-        """Leave the link to its owner."""
+        """Leave the watch to its owner."""
 
 
-def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
+def take(watch: Watch, size: tuple[int, int], settings: Settings) -> str:
     """Return the dashboard of a run in so many columns and lines, as SVG, once all is there that it shows.
 
     Raises:
         Refused: the dashboard failed, or a part of it did not come in time.
     """
-    frame = _whole(link)
+    frame = _whole(watch)
     if settings.look.color == "auto":
         # A snapshot has all colors, whatever the terminal that asks for it can show.
         settings = msgspec.structs.replace(settings, look=msgspec.structs.replace(settings.look, color="truecolor"))
-    app = DdptopApp(Still(link, frame), settings=settings, clock=lambda: frame.at)
+    app = DdptopApp(Still(watch, frame), settings=settings, clock=lambda: frame.at)
     taken: list[str] = []
 
     async def pilot(pilot: Pilot[object]) -> None:
@@ -81,20 +78,20 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
     return taken[0]
 
 
-def _whole(link: Link) -> Frame:
+def _whole(watch: Watch) -> Frame:
     """Return the run as it is once all live ranks have been heard and its history has been read."""
-    (frame,) = look.heard([link])
+    (frame,) = look.heard([watch])
     # Views of single steps draw the records of ranks in sight.
-    link.watch(frozenset(range(frame.world)))
+    watch.watch(frozenset(range(frame.world)))
     give_up = time.monotonic() + PATIENCE_S
-    while not (link.settled and _has_steps(link, frame)) and time.monotonic() < give_up:
-        link.poll()
+    while not _has_steps(watch, frame) and time.monotonic() < give_up:
+        watch.poll()
         time.sleep(0.01)
-    return frame_now(link)
+    return watch.frame()
 
 
-def _has_steps(link: Link, frame: Frame) -> bool:
-    return not frame.step or link.history is None or bool(link.history.steps.numbers(()))
+def _has_steps(watch: Watch, frame: Frame) -> bool:
+    return not frame.step or watch.history is None or bool(watch.history.steps.numbers(()))
 
 
 async def _settled(app: DdptopApp, pilot: Pilot[object]) -> str | None:

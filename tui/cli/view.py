@@ -18,12 +18,12 @@ from ddptop.agent.client.acting.actor import reached, who
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.runs import Run, RunDirError
 from ddptop.agent.client.settings import Settings
-from ddptop.agent.client.watch import Link
+from ddptop.agent.client.watch import Watch
 from ddptop.agent.text import clean
 from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.cli.output import plain, status
 from ddptop.tui.cli.parsing import as_called, complain
-from ddptop.tui.link.source import Home, Refused, Source, frame_now
+from ddptop.tui.link.source import Home, Refused, Source
 from ddptop.tui.model.sentences import lasting, waits_for
 
 OTHERS_S: Final = 10.0
@@ -41,7 +41,7 @@ def show_dashboard(run: Run | None, settings: Settings, *, listed: bool = False)
     It begins with the run, with all runs `listed` if so asked, or with nothing but their list where there is no run.
     """
     actor = who("dashboard")
-    shown = partial(Link.of, who=actor, looks_back=True)
+    shown = partial(Watch, who=actor, looks_back=True)
 
     source: Source
     if run is None:
@@ -60,9 +60,9 @@ def show_dashboard(run: Run | None, settings: Settings, *, listed: bool = False)
         gc.enable()
 
     # Closes the source when it ends; the last frame is still there.
-    others = Runs(lambda each: Link.of(each, actor), actor)
+    others = Runs(lambda each: Watch(each, actor), actor)
     code = run_dashboard(source, settings=settings, fleet=others, listed=listed)
-    frame = frame_now(source)
+    frame = source.frame()
     if not frame.run:
         return code
     for text in farewell(frame):
@@ -75,24 +75,15 @@ def stream_json(run: Run, settings: Settings, count: int | None) -> int:
 
     The first is written once the live ranks have been heard, the last when the run is over.
     """
-    link = Link.of(run, who("shell"))
-    try:
-        frame = look.heard([link])[0]
-        due = time.monotonic()
-        while True:
-            if time.monotonic() >= due or frame.state in ENDED:
-                print(status.encoded(status.as_json(frame)), flush=True)
-                due += settings.plain.interval_s
-                count = None if count is None else count - 1
+    with Watch(run, who("shell")) as watch:
+        for frame in look.follow(watch, settings.plain.interval_s):
+            print(status.encoded(status.as_json(frame)), flush=True)
+            count = None if count is None else count - 1
             if frame.state in ENDED:
                 return exit_code(frame)
             if count == 0:
-                return 0
-            time.sleep(plain.POLL_S)
-            link.poll()
-            frame = frame_now(link)
-    finally:
-        link.close()
+                break
+    return 0
 
 
 def await_start(run: Run, settings: Settings, said: Callable[[str], None]) -> str | None:
@@ -106,13 +97,13 @@ def await_start(run: Run, settings: Settings, said: Callable[[str], None]) -> st
         settings: The user's.
         said: Takes a line on what the start has come to, again and again.
     """
-    link = Link.of(run, who("shell"))
+    watch = Watch(run, who("shell"))
     present: float | None = None
     stepped: float | None = None
     try:
         while True:
-            link.poll()
-            frame, now = frame_now(link), time.monotonic()
+            watch.poll()
+            frame, now = watch.frame(), time.monotonic()
             if frame.state == "finished":
                 return None
             if frame.state in ENDED or _has_failed(frame):
@@ -129,7 +120,7 @@ def await_start(run: Run, settings: Settings, said: Callable[[str], None]) -> st
             said(waits_for(frame) or next((rank.activity for rank in frame.ranks if not rank.step), ""))
             time.sleep(plain.POLL_S)
     finally:
-        link.close()
+        watch.close()
 
 
 def _has_failed(frame: Frame) -> bool:
@@ -144,15 +135,15 @@ def write_snapshot(run: Run, file: Path, size: tuple[int, int], settings: Settin
     from ddptop.tui.app import snapshot
     from ddptop.tui.app.program import FAILED
 
-    link = Link.of(run, who("shell"), looks_back=True)
+    watch = Watch(run, who("shell"), looks_back=True)
     try:
-        file.write_text(snapshot.take(link, size, settings), encoding="utf-8")
+        file.write_text(snapshot.take(watch, size, settings), encoding="utf-8")
     except OSError as problem:
         return complain(f"{file}: {problem.strerror}", 2)
     except Refused as problem:
         return complain(f"no snapshot: {problem}", FAILED)
     finally:
-        link.close()
+        watch.close()
     print(clean(str(file)))
     return 0
 
@@ -191,14 +182,14 @@ def exit_code(frame: Frame) -> int:
 
 def follow_plainly(run: Run, settings: Settings, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
-    link = Link.of(run, who("shell"))
-    view = plain.PlainView(link, sys.stdout, settings.plain.interval_s, partial(_ending_report, link))
+    watch = Watch(run, who("shell"))
+    view = plain.PlainView(watch, sys.stdout, settings.plain.interval_s, partial(_ending_report, watch))
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     stopping: list[threading.Thread] = []
     try:
         if not launched_here:
             # Before anything is known of the ranks, the run would be said to be starting.
-            look.heard([link])
+            look.heard([watch])
         while True:
             try:
                 frame = view.follow()
@@ -211,34 +202,34 @@ def follow_plainly(run: Run, settings: Settings, *, launched_here: bool) -> int:
                 name = reached(run.name)
                 print(as_called(f"\n{name} goes on.  End it: ddptop kill {name}"), file=sys.stderr)
                 return 130
-            answer = "" if terminated else _answer(frame_now(link))
+            answer = "" if terminated else _answer(watch.frame())
             if not answer and run.record().on_term:
                 answer = "s"
             if answer != "s":
-                code = _interrupted(link, view, run, answer or "k")
+                code = _interrupted(watch, view, run, answer or "k")
                 return code if answer else 128 + signal.SIGTERM
             # Should it not end at a step, another Ctrl-C asks again.
-            stopping.append(threading.Thread(target=_stop, args=(link,), daemon=True))
+            stopping.append(threading.Thread(target=_stop, args=(watch,), daemon=True))
             stopping[-1].start()
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
-        link.close()
+        watch.close()
 
 
-def _ending_report(link: Link) -> list[str]:
+def _ending_report(watch: Watch) -> list[str]:
     """Return the short report on a run that has failed; nothing where its directory is gone meanwhile."""
-    if frame_now(link).state not in ("failed", "lost"):
+    if watch.frame().state not in ("failed", "lost"):
         return []
     from ddptop.tui.model.diagnosis import report
 
     try:
-        lines = report.summary(link.report())
+        lines = report.summary(watch.report())
     except RunDirError:
         return []
     # The cause is in the lines above.
     found = [report.plain(line) for line in lines if line.label != "cause"]
-    return [*found, as_called(f"all of it: ddptop report {reached(link.directory.name)}")] if found else []
+    return [*found, as_called(f"all of it: ddptop report {reached(watch.run.name)}")] if found else []
 
 
 class _Terminated(KeyboardInterrupt):
@@ -257,22 +248,22 @@ def _answer(frame: Frame) -> str:
         return ""
 
 
-def _interrupted(link: Link, view: plain.PlainView, run: Run, answer: str) -> int:
+def _interrupted(watch: Watch, view: plain.PlainView, run: Run, answer: str) -> int:
     if answer == "l":
-        for text in farewell(frame_now(link)):
+        for text in farewell(watch.frame()):
             print(as_called(text), file=sys.stderr)
         return 130
     # In a thread, so that what happens meanwhile is printed as it happens.
-    ending = threading.Thread(target=_end, args=(link, run.record().grace_s), daemon=True)
+    ending = threading.Thread(target=_end, args=(watch, run.record().grace_s), daemon=True)
     ending.start()
     view.follow()
     ending.join(timeout=5)
     return 130
 
 
-def _stop(link: Link) -> None:
+def _stop(watch: Watch) -> None:
     try:
-        link.control.stop(checkpoint=True)
+        watch.control.stop(checkpoint=True)
     except Refused as refusal:
         complain(refusal, 1)
 
@@ -292,9 +283,9 @@ def _ask(frame: Frame) -> str:
     return answer if answer in ("s", "k") else "l"
 
 
-def _end(link: Link, grace_s: float) -> None:
+def _end(watch: Watch, grace_s: float) -> None:
     try:
-        link.control.kill(grace_s, None, lambda _: None)
+        watch.control.kill(grace_s, None, lambda _: None)
     except Refused as refusal:
         # It may have ended by itself meanwhile; the summary says it.
         complain(refusal, 1)

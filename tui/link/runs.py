@@ -1,4 +1,4 @@
-"""The fleet of this machine: a link to each live run, a last frame of each ended one, and the load of the machine."""
+"""The fleet of this machine: a watch of each live run, a last frame of each ended one, and the load of the machine."""
 
 from __future__ import annotations
 
@@ -12,34 +12,32 @@ from ddptop.agent.client import runs
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.machine import Machine
 from ddptop.agent.client.start.request import Request
-from ddptop.agent.client.watch import Link
+from ddptop.agent.client.watch import Watch
 from ddptop.tui.drawing import units
 from ddptop.tui.link.fleet import Listing, RunLine, line_of
-from ddptop.tui.link.source import Refused, frame_now
+from ddptop.tui.link.source import Refused
 
 if TYPE_CHECKING:
     from ddptop.tui.launch.programs import Option
 
 BUDGET_S: Final = 0.15
-"""Longest work of one look: what is recorded of ended runs is read bit by bit."""
-MOST_POLLS: Final = 4
-"""Of one run in one look."""
+"""Work of one look after which the other runs are shown by their records, until the next one."""
 
 
 class Runs:
     """The `Fleet` of this user's run directories."""
 
     def __init__(
-        self, connect: Callable[[runs.Run], Link], who: str, clock: Callable[[], float] = time.monotonic
+        self, connect: Callable[[runs.Run], Watch], who: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """List runs by links that `connect` makes, and act on them for `who`."""
+        """List runs by watches that `connect` makes, and act on them for `who`."""
         self._connect = connect
         self._who = who
         self._clock = clock
         self._machine: Machine | None = None
         self._looking = threading.Lock()
         """A socket may change threads only with such a barrier between."""
-        self._links: dict[str, Link] = {}
+        self._watches: dict[str, Watch] = {}
         """By id of the run; those with something still to be read."""
         self._over: dict[str, RunLine] = {}
         """The same of runs that have ended and are read to the end."""
@@ -60,11 +58,11 @@ class Runs:
             elif run_id in self._over:
                 # An ended run gives its name to the next of several hosts.
                 yield replace(self._over[run_id], run=name)
-            elif run_id in self._links:
-                yield self._line(run_id, self._links[run_id], deadline)
+            elif run_id in self._watches:
+                yield self._line(run_id, self._watches[run_id], deadline)
 
     def _known(self, shown: str | None) -> dict[str, str]:
-        """Return the name of each run by its id, newest first, with a link to each that needs one.
+        """Return the name of each run by its id, newest first, with a watch of each that needs one.
 
         `shown` is the id of the one that needs none.
         """
@@ -78,26 +76,24 @@ class Runs:
             try:
                 run_id = run.record().run_id
                 known[run_id] = run.name
-                if run_id in self._links and self._links[run_id].directory.name != run.name:
-                    self._links.pop(run_id).close()
-                if run_id != shown and run_id not in self._over and run_id not in self._links:
-                    self._links[run_id] = self._connect(run)
+                if run_id in self._watches and self._watches[run_id].run.name != run.name:
+                    self._watches.pop(run_id).close()
+                if run_id != shown and run_id not in self._over and run_id not in self._watches:
+                    self._watches[run_id] = self._connect(run)
             except runs.RunDirError:
                 # Removed, or damaged, since it was listed.
                 continue
-        for run_id in [run_id for run_id in self._links if run_id not in known or run_id == shown]:
-            self._links.pop(run_id).close()
+        for run_id in [run_id for run_id in self._watches if run_id not in known or run_id == shown]:
+            self._watches.pop(run_id).close()
         return known
 
-    def _line(self, run_id: str, link: Link, deadline: float) -> RunLine:
-        for _ in range(MOST_POLLS):
-            link.poll()
-            if self._clock() > deadline:
-                break
-        line = line_of(frame_now(link))
-        if line.over and link.settled:
+    def _line(self, run_id: str, watch: Watch, deadline: float) -> RunLine:
+        if self._clock() <= deadline:
+            watch.poll()
+        line = line_of(watch.frame())
+        if line.over and watch.complete:
             self._over[run_id] = line
-            self._links.pop(run_id).close()
+            self._watches.pop(run_id).close()
         return line
 
     def control(self, run: str) -> RunControl:
@@ -137,6 +133,6 @@ class Runs:
     def close(self) -> None:
         """Close all sockets."""
         with self._looking:
-            for link in self._links.values():
+            for link in self._watches.values():
                 link.close()
-            self._links.clear()
+            self._watches.clear()

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from msgspec.structs import replace
-
 from ddptop.agent.client import runs
 from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.client.acting.membership import ProcessLine
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Busy", "Cancelled", "Control", "Home", "Hung", "Inspector", "ReadOnly", "Refused", "Source", "Unholdable",
-    "Unsavable", "frame_now",
+    "Unsavable",
 ]  # fmt: skip
 
 
@@ -210,11 +208,8 @@ class Source(Protocol):
     def poll(self) -> None:
         """Take in what has arrived; bounded, waits for nobody (some ms). Called 20 times a second."""
 
-    def advance(self, now: float) -> None:
-        """Move on to this moment, in seconds since the epoch: before a frame is to show something new."""
-
     def frame(self) -> Frame:
-        """Return an immutable frame of the moment that `advance` came to last; changes nothing."""
+        """Return the run as it is known by the last `poll`: a value, which never changes."""
         ...
 
     def open(self, run: str) -> None:
@@ -246,18 +241,11 @@ class Source(Protocol):
         """Let go of sockets and files; the run goes on."""
 
 
-def frame_now(source: Source) -> Frame:
-    """Move a run on to this moment, and return the frame of it."""
-    source.advance(time.time())
-    return source.frame()
-
-
 class ReadOnly:
     """A `Source` to be looked at only. What is added to `Source` is missing here until it is known to be reading."""
 
     def __init__(self, source: Source) -> None:
         self.poll = source.poll
-        self.advance = source.advance
         self.frame = source.frame
         self.watch = source.watch
         self.report = source.report
@@ -293,7 +281,6 @@ class Home:
     def __init__(self, connect: Callable[[runs.Run], Source]) -> None:
         self._connect = connect
         self._source: Source | None = None
-        self._none = Frame(run="", state="starting", program="", world=0, at=0.0)
 
     @property
     def control(self) -> Control:
@@ -324,16 +311,11 @@ class Home:
         if self._source is not None:
             self._source.poll()
 
-    def advance(self, now: float) -> None:
-        """Move on to this moment."""
-        if self._source is None:
-            self._none = replace(self._none, at=now)
-        else:
-            self._source.advance(now)
-
     def frame(self) -> Frame:
         """Return the frame of the run, or of none: the one without a name."""
-        return self._none if self._source is None else self._source.frame()
+        if self._source is not None:
+            return self._source.frame()
+        return Frame(run="", state="starting", program="", world=0, at=time.time())
 
     def report(self) -> Report:
         """Return the report on the run that is shown."""

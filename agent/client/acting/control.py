@@ -59,7 +59,7 @@ class RunControl:
         self._directory = directory
         self._run = run
         self._who = actor.in_run(who, states.has_other_hosts(run, hosts.far_members(directory.path)))
-        self.restarted: RunDir | None = None
+        self.restarted: runs.Run | None = None
         """The run that a restart has started, set by the thread of the restart."""
 
     @classmethod
@@ -282,7 +282,7 @@ class RunControl:
                 started = start.restart(runs.Run(self._directory), resume=resume, who=self._who, tell=lines.append)
             except RequestError as problem:
                 raise Refused(str(problem)) from problem
-        self.restarted = started.directory
+        self.restarted = started
         return "; ".join([f"started again as {started.name}", *lines])
 
 

@@ -13,17 +13,17 @@ import pytest
 from msgspec.structs import replace
 from support.locking import held
 from support.values.recordings import record_frames
+from support.values.watches import watched
 
 from ddptop.agent import wire
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.watch import Link
+from ddptop.agent.client.watch import Watch
 from ddptop.agent.record import recording
 from ddptop.agent.record.history.stored import Writer
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Ended, Member, Run, RunDir
 from ddptop.agent.wire.frames import EventLine, RankFrame, RunFrame
-from ddptop.tui.link.source import frame_now
 
 NOBODY = Process(2**22 + 1, 1.0)
 AN_HOUR_AGO = time.time_ns() - 3600 * 10**9
@@ -48,9 +48,9 @@ def rank(number: int, state: str, step: int, **more: Any) -> RankFrame:
 
 
 @contextmanager
-def opened(directory: RunDir, **how: Any) -> Iterator[Link]:
+def opened(directory: RunDir, **how: Any) -> Iterator[Watch]:
     """Open a run and take in what is there at once."""
-    with closing(Link(directory, "test", clock=lambda: now[0], **how)) as link:
+    with watched(directory, clock=lambda: now[0], **how) as link:
         now[0] += 10
         link.poll()
         yield link
@@ -63,7 +63,7 @@ def seen(directory: RunDir, **how: Any) -> Frame:
     """Return a run as it is seen at the first look."""
     with opened(directory, **how) as link:
         assert link.complete
-        return frame_now(link)
+        return link.frame()
 
 
 def test_an_ended_run_is_what_its_observer_recorded_last() -> None:
@@ -149,7 +149,7 @@ def test_a_recording_that_another_process_holds_is_read_once_it_is_let_go() -> N
     frames_of(directory, "finished", 8.5, rank(0, "finished", 9), rank(1, "finished", 9))
     with held(directory.database), opened(directory) as link:
         assert not link.complete
-        assert (frame_now(link).state, frame_now(link).step) == ("finished", None)
+        assert (link.frame().state, link.frame().step) == ("finished", None)
     assert seen(directory).step == 7
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import closing
 from subprocess import Popen
 from typing import Any
 
@@ -14,16 +13,15 @@ import pytest
 import zmq
 from support.fakes.relay import relayed
 from support.harness import WAIT, WAIT_LOCKED, until
+from support.values.watches import watched
 
 from ddptop.agent import wire
 from ddptop.agent.client import look, runs
-from ddptop.agent.client.watch import Link
 from ddptop.agent.record import recording
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Ended, Member, RunDir, identify
 from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.cli.output import status
-from ddptop.tui.link.source import frame_now
 
 SCRIPT = f'''
 """Counts 60 steps without torch, as the hooks would; then rank 1 does what it is told to."""
@@ -120,10 +118,10 @@ def test_an_end_that_its_rank_denies(new_run: Callable[..., RunDir], python: Cal
             beat = wire.Beat(0, time.time_ns(), "running", "forward", 7, None, 0)
             socket.send_multipart([wire.TOPIC_BEAT, wire.encode(beat)])
             link.poll()
-            frame = frame_now(link)
+            frame = link.frame()
             return (frame.state, frame.ranks[0].state, frame.ranks[0].step) == ("running", "running", 7)
 
-        with relayed(directory), closing(Link(directory, "the test", onlooker=True)) as link:
+        with relayed(directory), watched(directory, onlooker=True) as link:
             until(goes_on, "the rank is believed")
 
 

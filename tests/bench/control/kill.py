@@ -18,11 +18,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from support.harness import carriers, ddptop, until
+from support.values.watches import watched
 
-from ddptop.agent.client.watch import Link
+from ddptop.agent.client.watch import Watch
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
-from ddptop.tui.link.source import frame_now
 
 SCRIPT = """
 import signal, sys
@@ -88,7 +88,7 @@ def _one(script: Path, options: argparse.Namespace, resistance: str, way: str) -
     run_id = directory.read().run_id
     expected = 1 + options.world * (1 + options.workers)
     until(lambda: len(carriers(run_id)) >= expected, "all data workers are up", 60)
-    link = Link(directory, "bench")
+    link = watched(directory)
     until(lambda: _has_stepped(link), "the first steps", 60)
     began = time.monotonic()
     if way == "shell":
@@ -103,9 +103,9 @@ def _one(script: Path, options: argparse.Namespace, resistance: str, way: str) -
     return took
 
 
-def _has_stepped(link: Link) -> bool:
+def _has_stepped(link: Watch) -> bool:
     link.poll()
-    return (frame_now(link).step or 0) > 2
+    return (link.frame().step or 0) > 2
 
 
 def _sockets(directory: RunDir) -> list[Path]:

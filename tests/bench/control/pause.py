@@ -127,16 +127,17 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
     Raises:
         AssertionError: ranks were not at the same step, or not at the right one, or did not go on.
     """
+    from support.values.watches import watched
+
     from ddptop.agent import wire
     from ddptop.agent.client.start.request import Request
-    from ddptop.agent.client.watch import Link
     from ddptop.agent.control.caller import ask
     from ddptop.tui.launch.launch import launch
 
     world, seed = CASES[case], random.Random(case)
     arguments = ("--train", case, "--folder", str(folder))
     directory = launch(Request(__file__, arguments=arguments, world=world)).directory
-    link = Link(directory, "benchmark")
+    link = watched(directory)
     try:
         deadline = time.monotonic() + 120
         while not all((folder / f"count-{rank}").exists() for rank in range(world)) or min(counts(folder, world)) < 10:

@@ -12,12 +12,12 @@ import zmq
 from support.harness import ddptop, status, until, write_script
 from support.processes.ranks import observed
 from support.processes.scripts import TRAIN, UNTIDY
+from support.values.watches import watched
 
-from ddptop.agent.client.watch import Link
+from ddptop.agent.client.watch import Watch
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches import recording
-from ddptop.tui.link.source import frame_now
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def live(folder) -> RunDir:
     return directory
 
 
-def polled(link: Link) -> Link:
+def polled(link: Watch) -> Watch:
     """Return the link after it has heard what there is."""
     link.poll()
     return link
@@ -73,7 +73,7 @@ def test_a_pause_holds_all_ranks_at_one_step_longer_than_the_collective_timeout(
 
 def test_twenty_pauses_in_a_row_end_at_a_common_step(live):
     """However the ranks stand when asked, they are held at the same step."""
-    link = Link(live, "test")
+    link = watched(live)
     try:
         for _ in range(20):
             _await(link, {("paused", int(link.control.pause().split()[3].replace(",", "")))})
@@ -82,10 +82,10 @@ def test_twenty_pauses_in_a_row_end_at_a_common_step(live):
         link.close()
 
 
-def _await(link: Link, situation: set[tuple[str, int | None]]) -> None:
+def _await(link: Watch, situation: set[tuple[str, int | None]]) -> None:
     def seen() -> bool:
         link.poll()
-        return {(rank.state, rank.step) for rank in frame_now(link).ranks} == situation
+        return {(rank.state, rank.step) for rank in link.frame().ranks} == situation
 
     until(seen, f"all ranks to be {situation}")
 
@@ -117,10 +117,10 @@ def test_a_restarted_group_is_followed(live, folder):
     until(lambda: [m.generation for m in live.members().values()] == [1, 1], "the second generation")
     (folder / "flaky").unlink()
     until(lambda: len(status("long")["ranks"]) == 2 and (status("long")["step"] or 0) > 3, "its steps")
-    link = Link(live, "test", looks_back=True)
+    link = watched(live, looks_back=True)
     try:
-        until(lambda: polled(link).settled and frame_now(link).step, "the picture")
-        shown_frame = frame_now(link)
+        until(lambda: polled(link).frame().step, "the picture")
+        shown_frame = link.frame()
         history = shown_frame.history
         assert history is not None
         until(lambda: polled(link) and len(history.by_step.read(0, "loss").steps), "its losses")

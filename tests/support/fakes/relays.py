@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import zmq
@@ -83,10 +84,9 @@ def several(base: Path, *ranks: int, world: int | None = None, **fields: Any) ->
         "device": "cpu", "created_at_ns": time.time_ns(), "launched": False, "world": world or sum(ranks),
         "nodes": len(ranks),
     }  # fmt: skip
-    before = os.environ[BASE_VARIABLE]
     found: list[Host] = []
     first = 0
-    with zmq.Context() as context:
+    with zmq.Context() as context, patch.dict(os.environ):
         try:
             for number, count in enumerate(ranks, 1):
                 # A short one of its own: other tests may use the base, and paths of sockets are short.
@@ -100,7 +100,6 @@ def several(base: Path, *ranks: int, world: int | None = None, **fields: Any) ->
                 first += count
             yield found
         finally:
-            os.environ[BASE_VARIABLE] = before
             for host in found:
                 for rank in host.ranks:
                     rank.close()

@@ -282,9 +282,6 @@ class StillSource:
     def poll(self) -> None:
         """Nothing arrives."""
 
-    def advance(self, now: float) -> None:
-        """Stay where it is."""
-
     def frame(self) -> Frame:
         """Return the frame."""
         return self.current
@@ -404,9 +401,9 @@ class MovingSource(StillSource):
         self._rng = random.Random(0)
         self._began = time.monotonic()
 
-    def advance(self, now: float) -> None:
+    def poll(self) -> None:
         """Move all ranks."""
-        current = self.current
+        current, now = self.current, time.time()
         if current.state != "running":
             return
         steps = 1284 + int((time.monotonic() - self._began) / 0.08)

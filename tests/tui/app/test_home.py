@@ -12,9 +12,9 @@ import pytest
 from support.screens.dashboards import seen, until
 from support.screens.fleets import FleetSource, StillFleet
 from support.screens.frames import NOW, frame
+from support.values.watches import watched
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.watch import Link
 from ddptop.agent.run import rundir
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import main, view
@@ -117,7 +117,7 @@ def test_alone_it_lists_the_runs_on_a_terminal_alone(
 def test_a_record_that_is_removed_is_a_refusal() -> None:
     """Whatever is asked of a run whose directory is gone is refused, in words; the frame stays."""
     directory = rundir.create(rundir.Run("gone-1", "gone", "toy.py", (), 1, "gloo", "cpu", 10**9, True))
-    link = Link(directory, "test")
+    link = watched(directory)
     try:
         shutil.rmtree(directory.path)
         link.poll()

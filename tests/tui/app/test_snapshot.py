@@ -44,7 +44,7 @@ def test_a_snapshot_of_an_ended_run(ended_run: str, tmp_path: Path) -> None:
     assert ddptop("attach", ended_run, "--screenshot", "x.svg", "--size", "1x1").returncode == 2
 
 
-class LateLink(StillSource):
+class LateWatch(StillSource):
     """A run whose history is read only after so many questions; None: never."""
 
     def __init__(self, late: int | None) -> None:
@@ -68,11 +68,11 @@ def test_a_snapshot_waits_for_what_it_shows(view: Any, monkeypatch: pytest.Monke
     """The history comes after a while, and is in the picture; where it never comes, that is said instead."""
     monkeypatch.setattr(snapshot, "_whole", lambda link: link.frame())
     settings = Settings(look=Look(view=view))
-    link: Any = LateLink(30)
+    link: Any = LateWatch(30)
     assert "loading" not in snapshot.take(link, (120, 40), settings)
     assert link.late < 0
     monkeypatch.setattr(snapshot, "PATIENCE_S", 1.0)
-    never: Any = LateLink(None)
+    never: Any = LateWatch(None)
     with pytest.raises(Refused, match="history of resnet-7f3a was not there within 1 s"):
         snapshot.take(never, (120, 40), settings)
 

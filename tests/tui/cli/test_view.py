@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -26,12 +25,8 @@ class Late:
 
     unmet = (0,)
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object) -> None:
         self.polls = 0
-
-    @classmethod
-    def of(cls, *_: object) -> Late:
-        return cls()
 
     @property
     def complete(self) -> bool:
@@ -39,9 +34,6 @@ class Late:
 
     def poll(self) -> None:
         self.polls += 1
-
-    def advance(self, now: float) -> None:
-        pass
 
     def frame(self) -> Frame:
         unheard = replace(
@@ -59,7 +51,7 @@ def test_a_run_is_not_called_starting_before_it_is_heard(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`watch` waits for the first word of the observer, and only then says a state."""
-    monkeypatch.setattr(view, "Link", Late)
+    monkeypatch.setattr(view, "Watch", Late)
     assert view.follow_plainly(cast("runs.Run", None), Settings(), launched_here=False) == 0
     printed = capsys.readouterr().out
     assert "starting" not in printed
@@ -75,9 +67,6 @@ class Starting:
 
     def poll(self) -> None:
         self.polls += 1
-
-    def advance(self, now: float) -> None:
-        pass
 
     def frame(self) -> Frame:
         return self.frames[min(self.polls, len(self.frames)) - 1]
@@ -112,7 +101,7 @@ def await_start(
     """Return what `launch --detach` says of a run with these frames, and at which poll; the lines meanwhile: `SAID`."""
     link = Starting(*frames)
     SAID.clear()
-    monkeypatch.setattr(view, "Link", SimpleNamespace(of=lambda *_: link))
+    monkeypatch.setattr(view, "Watch", lambda *_: link)
     monkeypatch.setattr(plain, "POLL_S", 0.0)
     monkeypatch.setattr(view, "OTHERS_S", others_s)
     monkeypatch.setattr(view, "NO_STEP_S", no_step_s)

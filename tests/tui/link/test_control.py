@@ -35,6 +35,6 @@ def test_a_run_to_be_looked_at_can_only_be_looked_at() -> None:
     with pytest.raises(Refused, match="read-only"):
         source.open("another")
     assert still.asked == []
-    reading = {"poll", "advance", "frame", "watch", "close", "inspector", "report", "diagnoses"}
+    reading = {"poll", "frame", "watch", "close", "inspector", "report", "diagnoses"}
     assert {name for name in dir(source) if not name.startswith("_")} == reading | {"open", "control"}
     assert reading | {"open", "control"} == {name for name in vars(Source) if not name.startswith("_")}

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from support.harness import until
 from support.screens.frames import frame
+from support.values.watches import watched
 
 from ddptop.agent.client.start.checks import variables
 from ddptop.agent.client.start.request import Request, RequestError
-from ddptop.agent.client.watch import Link
+from ddptop.agent.client.watch import Watch
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.launch.launch import launch
 from ddptop.tui.link import runs
 from ddptop.tui.link.fleet import line_of
 from ddptop.tui.link.runs import Runs
-from ddptop.tui.link.source import Refused, frame_now
+from ddptop.tui.link.source import Refused
 
 
 @pytest.fixture
@@ -38,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def fleet(folder: Path) -> Iterator[Runs]:
     """The fleet of that folder."""
-    made = Runs(lambda run: Link.of(run, "test"), "test")
+    made = Runs(lambda run: Watch(run, "test"), "test")
     yield made
     made.close()
 
@@ -66,26 +64,28 @@ def test_live_runs_come_first_and_ended_ones_stay(fleet: Runs) -> None:
     assert listing.host.memory_total_bytes > listing.host.memory_bytes > 0
 
 
-@pytest.mark.parametrize(("poll_s", "most"), [(0.0, runs.MOST_POLLS), (2 * runs.BUDGET_S, 1)])
-def test_a_look_is_bounded(folder: Path, poll_s: float, most: int) -> None:
-    """However much is recorded of a run, a look polls it a few times, and once where polls are slow."""
-    now = 0.0
-    polled: Counter[str] = Counter()
+def test_a_look_is_bounded(folder: Path) -> None:
+    """Where the first poll takes all the time that there is, the other runs are shown by their records until the next
+    look.
+    """
+    now, polled = 0.0, list[str]()
 
-    class NeverSettled(Link):
-        settled = False
-
+    class Slow(Watch):
         def poll(self) -> None:
             nonlocal now
-            now += poll_s
-            polled[self.directory.name] += 1
+            now += 2 * runs.BUDGET_S
+            polled.append(self.run.name)
+            super().poll()
 
-    for name in ("one", "two"):
-        ended(name, 1_000)
-    fleet = Runs(lambda run: NeverSettled(run.directory, "test"), "test", clock=lambda: now)
+    ended("one", 1_000)
+    ended("two", 2_000, "failed")
+    fleet = Runs(lambda run: Slow(run, "test"), "test", clock=lambda: now)
     try:
-        fleet.listing(None)
-        assert polled == {"one": most, "two": most}
+        for count in (1, 2, 2):
+            assert [(line.run, line.state) for line in fleet.listing(None).lines] == [
+                ("two", "failed"), ("one", "finished")
+            ]  # fmt: skip
+            assert polled == ["two", "one"][:count]
     finally:
         fleet.close()
 
@@ -118,9 +118,9 @@ def test_a_name_taken_again_is_another_run(fleet: Runs) -> None:
 def test_a_kill_from_the_dashboard_has_the_grace_period_of_the_run(fleet: Runs) -> None:
     """Of the run shown and of each in the list: what it was launched with."""
     ended("patient", 1_000, grace_s=60.0)
-    link = Link(rundir.find("patient"), "test")
+    link = watched(rundir.find("patient"))
     try:
-        assert frame_now(link).grace_s == 60.0
+        assert link.frame().grace_s == 60.0
     finally:
         link.close()
     assert [line.grace_s for line in fleet.listing(None).lines] == [60.0]
@@ -144,98 +144,6 @@ def test_a_run_that_gave_its_name_away_is_listed_by_its_new_one(fleet: Runs) -> 
     shown = line_of(frame("failed", run="demo", run_id="first"))
     for listing in (fleet.listing(None), fleet.listing(shown)):
         assert [(line.run, line.run_id) for line in listing.lines] == [("demo", "second"), ("demo.2", "first")]
-
-
-def test_an_onlooker_follows_a_job_that_goes_on_with_another_number_of_ranks(folder: Path) -> None:
-    """As an elastic launcher starts it again: nobody attaches anew."""
-    run = Run("elastic", "one", "x.py", (), 2, "gloo", "cpu", 1_000, False, state="running")
-    directory = rundir.create(run)
-    link = Link(directory, "test", onlooker=True)
-    try:
-        assert frame_now(link).world == 2
-        for world in (4, 1):
-            directory.update(world=world)
-
-            def follows(world: int = world) -> bool:
-                link.poll()
-                return frame_now(link).world == world
-
-            until(follows, f"{world} ranks")
-            assert len(frame_now(link).ranks) == world
-        directory.update(world=3)
-        link._look()
-        rundir.set_aside(directory, "away")
-        for _ in range(3):
-            # Gone before it could be opened anew.
-            link.poll()
-        assert frame_now(link).world == 1
-    finally:
-        link.close()
-
-
-def test_a_link_shows_another_run_or_stays_where_it_is(folder: Path) -> None:
-    """`open` changes the frame at once; a name that there is not is refused, and the frame stays."""
-    ended("one", 1_000)
-    ended("two", 2_000, "failed")
-    link = Link(rundir.find("one"), "test")
-    try:
-        link.open("two")
-        assert (frame_now(link).run, frame_now(link).state) == ("two", "failed")
-        with pytest.raises(Refused, match="no such run"):
-            link.open("three")
-        link.poll()
-        assert frame_now(link).run == "two"
-    finally:
-        link.close()
-
-
-def test_a_run_that_takes_the_name_of_the_one_shown_is_not_touched(folder: Path) -> None:
-    """The last frame of the one that is shown stays, and every action on it is refused, in words."""
-    ended("same", 1_000, "failed", "first")
-    link = Link(rundir.find("same"), "test")
-    try:
-        link.poll()
-        ended("same", 2_000, "killed", "second")
-        link._look_due = 0.0
-        link.poll()
-        assert frame_now(link).state == "failed"
-        control = link.control
-        for act in (
-            control.pause, control.resume, control.freeze, control.checkpoint, control.processes,
-            lambda: control.stop(checkpoint=True), lambda: control.restart(resume=False), lambda: control.victims(None),
-            lambda: control.step(1), lambda: control.kill(0.0, None, print), lambda: control.signal(15, None),
-        ):  # fmt: skip
-            with pytest.raises(Refused, match="another run has its name"):
-                act()
-        link.open("same")
-        assert frame_now(link).state == "killed"
-    finally:
-        link.close()
-
-
-def test_who_follows_a_run_whose_name_was_taken_comes_to_an_end(folder: Path) -> None:
-    """What became of it stood in its record: it is lost, and the line says where the name leads now."""
-    run = ended("same", 1_000, "failed", "first")
-    directory = rundir.find("same")
-    directory.update(state="running", ended_at_ns=None, exit_code=None, observer=rundir.identify(os.getpid()))
-    link = Link(directory, "test")
-    try:
-        link.poll()
-        assert frame_now(link).state == "running"
-        control = link.control
-        link.open("same")
-        assert link.control is control, "it is shown already"
-        directory.update(state="failed", observer=None)
-        rundir.remove(directory)
-        rundir.create(msgspec.structs.replace(run, run_id="second"))
-        link._look_due = 0.0
-        link.poll()
-        frame = frame_now(link)
-        assert (frame.state, frame.cause) == ("lost", "another run has its name: `ddptop attach same` shows that one")
-        link.open("same")
-        assert frame_now(link).state == "failed"
-    finally:
-        link.close()
 
 
 def test_what_acts_on_another_run_is_refused_by_name(fleet: Runs) -> None:

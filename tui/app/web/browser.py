@@ -16,7 +16,7 @@ import msgspec
 from ddptop.agent.client import runs, settings
 from ddptop.agent.client.acting.actor import who
 from ddptop.agent.client.program import limit_memory
-from ddptop.agent.client.watch import Link
+from ddptop.agent.client.watch import Watch
 from ddptop.tui.app.program import run_dashboard
 
 ROOM: Final = 1 << 30
@@ -53,7 +53,7 @@ def main() -> None:
     # What a browser can draw does not depend on the locale of the server.
     look = msgspec.structs.replace(found.look, glyphs="unicode" if found.look.glyphs == "auto" else found.look.glyphs)
     code = run_dashboard(
-        Link.of(run, who("browser"), looks_back=True),
+        Watch(run, who("browser"), looks_back=True),
         msgspec.structs.replace(found, look=look),
         read_only=mode != ["--control"],
     )

@@ -15,7 +15,7 @@ from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.frames import ENDED, EventLine
 from ddptop.tui.cli.parsing import as_called
 from ddptop.tui.drawing.units import duration, share, significant
-from ddptop.tui.link.source import Source, frame_now
+from ddptop.tui.link.source import Source
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.sentences import not_linked, unheard_hosts, waits_for, with_rank
 
@@ -61,7 +61,7 @@ class PlainView:
         due = time.monotonic()
         while True:
             self._source.poll()
-            frame = frame_now(self._source)
+            frame = self._source.frame()
             self._announce(frame)
             self._tell_events(frame)
             self._tell_start(frame)

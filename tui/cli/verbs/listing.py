@@ -264,7 +264,7 @@ def _add_stacks(verbs: Verbs) -> None:
 def _stacks(options: argparse.Namespace) -> int:
     from ddptop.agent.client import look
     from ddptop.agent.client.acting.actor import who
-    from ddptop.agent.client.watch import Link
+    from ddptop.agent.client.watch import Watch
     from ddptop.agent.wire.frames import ENDED
     from ddptop.tui.cli import parsing
     from ddptop.tui.cli.output import stacks
@@ -275,15 +275,15 @@ def _stacks(options: argparse.Namespace) -> int:
     for rank in options.rank or ():
         if not 0 <= rank < world:
             return complain(f"run {run.name} has ranks 0 to {world - 1}, no rank {rank}", 2)
-    link = Link.of(run, who("shell"))
+    watch = Watch(run, who("shell"))
     try:
-        frame = look.heard([link])[0]
-        taken = link.inspector.recorded(0.0) if frame.state in ENDED else None
-        taken = taken or link.inspector.ask(options.rank, native=options.native)
+        frame = look.heard([watch])[0]
+        taken = watch.inspector.recorded(0.0) if frame.state in ENDED else None
+        taken = taken or watch.inspector.ask(options.rank, native=options.native)
     except Refused as refusal:
         return complain(refusal, 1)
     finally:
-        link.close()
+        watch.close()
     taken = taken if options.rank is None else taken.of(set(options.rank))
     if options.json:
         print_json(stacks.as_json(frame, taken))

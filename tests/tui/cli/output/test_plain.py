@@ -49,9 +49,6 @@ class Film:
         self.frames = list(frames)
 
     def poll(self) -> None:
-        pass
-
-    def advance(self, now: float) -> None:
         self.current = self.frames.pop(0) if len(self.frames) > 1 else self.frames[0]
 
     def frame(self) -> Frame:

@@ -105,10 +105,8 @@ class Told:
     inspector = StillInspector(4)
     shown: Frame = hung_frame()
 
-    @classmethod
-    def of(cls, *_: Any) -> Told:
+    def __init__(self, *_: Any) -> None:
         """Connect to nobody."""
-        return cls()
 
     def close(self) -> None:
         """Nothing is open."""
@@ -121,7 +119,7 @@ def told(monkeypatch: Patch) -> type[Told]:
     monkeypatch.setattr(Told, "inspector", StillInspector(4))
     monkeypatch.setattr(Told, "shown", hung_frame())
     Told.inspector.stacks = Stacks(NOW, hung())
-    monkeypatch.setattr(live, "Link", Told)
+    monkeypatch.setattr(live, "Watch", Told)
     monkeypatch.setattr(look, "heard", lambda links: [links[0].shown])
     return Told
 

@@ -12,17 +12,17 @@ from threading import Thread
 import msgspec
 import pytest
 import zmq
+from support.bases import base_of_its_own
 from support.fakes.relays import Host, several
 from support.harness import until
+from support.values.watches import watched
 
 from ddptop.agent import wire
 from ddptop.agent.client.logs.copies import TAIL, CopiedLogs
 from ddptop.agent.client.logs.excerpt import Excerpt, LogSource
 from ddptop.agent.client.runs import Run
-from ddptop.agent.client.watch import Link
 from ddptop.agent.observer.relay.relay import Relay
 from ddptop.tui.cli.output import logs
-from ddptop.tui.link.source import frame_now
 
 LINES = b"".join(b"line %07d of the log\n" % number for number in range(40_000))
 
@@ -67,11 +67,9 @@ def content(copies: CopiedLogs, rank: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def kept(runtime: Path) -> Iterator[list[Host]]:
+def kept() -> Iterator[list[Host]]:
     """Three hosts of a rank each."""
-    base = runtime / "three"
-    base.mkdir()
-    with linked(base, 1, 1, 1) as (hosts, _):
+    with base_of_its_own() as base, linked(base, 1, 1, 1) as (hosts, _):
         yield hosts
 
 
@@ -223,32 +221,32 @@ def test_the_dashboard_s_frame_has_the_copy_while_the_log_is_looked_at(runtime: 
     """Of a rank on this host it has the log itself; a link that shows no screens copies nothing."""
     with linked(runtime, 1, 1) as ((one, two), _):
         log_of(two, 1).write_bytes(b"from afar\n")
-        link = Link(one.directory, "test", onlooker=True, looks_back=True)
+        link = watched(one.directory, onlooker=True, looks_back=True)
         try:
 
             def shown() -> bool:
                 link.poll()
                 link.watch(frozenset(), frozenset({0, 1}))
-                log = frame_now(link).ranks[1].log
+                log = link.frame().ranks[1].log
                 return log is not None and Path(log).exists() and Path(log).read_bytes() == b"from afar\n"
 
             until(shown, "the copy")
-            frame = frame_now(link)
+            frame = link.frame()
             assert frame.ranks[0].log == str(log_of(one, 0))
             assert frame.ranks[1].log is not None
             assert not frame.ranks[1].log.startswith(str(one.directory.path))
         finally:
             link.close()
         assert not os.path.exists(frame.ranks[1].log)
-        plain = Link(one.directory, "test", onlooker=True)
+        plain = watched(one.directory, onlooker=True)
         try:
 
             def is_known() -> bool:
                 plain.poll()
-                return frame_now(plain).ranks[1].far
+                return plain.frame().ranks[1].far
 
             until(is_known, "the rank")
-            assert frame_now(plain).ranks[1].log is None
+            assert plain.frame().ranks[1].log is None
         finally:
             plain.close()
 

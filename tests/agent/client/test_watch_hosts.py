@@ -11,34 +11,34 @@ from pathlib import Path
 import pytest
 from support.fakes.relays import Host, several
 from support.harness import until
+from support.values.watches import watched
 
 from ddptop.agent import wire
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.logs.of_run import RunLogs
-from ddptop.agent.client.watch import Link
+from ddptop.agent.client.watch import Watch
 from ddptop.agent.end import survey
 from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.wire.frames import RankFrame
-from ddptop.tui.link.source import frame_now
 
 
 @contextmanager
-def looked_at(host: Host) -> Iterator[Link]:
+def looked_at(host: Host) -> Iterator[Watch]:
     """Look at the run from a host."""
-    link = Link(host.directory, "test", onlooker=True)
+    link = watched(host.directory, onlooker=True)
     try:
         yield link
     finally:
         link.close()
 
 
-def seen(link: Link, condition: Callable[[Frame], object], what: str) -> Frame:
+def seen(link: Watch, condition: Callable[[Frame], object], what: str) -> Frame:
     """Poll until a frame is so, and return it."""
     frames: list[Frame] = []
 
     def holds() -> object:
         link.poll()
-        frames[:] = [frame_now(link)]
+        frames[:] = [link.frame()]
         return condition(frames[0])
 
     until(holds, what)

@@ -16,6 +16,7 @@ import pytest
 from support.fakes.observers import Observer, connections, observed
 from support.harness import until
 from support.values.recordings import record_frames
+from support.values.watches import watched
 
 from ddptop.agent import wire
 from ddptop.agent.client import look
@@ -23,11 +24,10 @@ from ddptop.agent.client.frame import whole
 from ddptop.agent.client.history import history as history_module
 from ddptop.agent.client.history.history import History
 from ddptop.agent.client.subscription import MOST_WATCHED, Subscription
-from ddptop.agent.client.watch import START_S, Link
+from ddptop.agent.client.watch import START_S, Watch
 from ddptop.agent.end import survey
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.tui.link.source import frame_now
 
 MANY = wire.EACH_RECORD + 2
 S = 10**9
@@ -48,7 +48,7 @@ def step(number: int, loss: float = 1.0) -> wire.Step:
     return wire.Step(number, number, time.time_ns(), S // 100, 0, S // 100, 0, 0, 0, 0, loss, 8)
 
 
-def polling(observer: Observer, *links: Link) -> bool:
+def polling(observer: Observer, *links: Watch) -> bool:
     """Let everybody do what is to be done; True, so that a condition may begin with it."""
     observer.turn()
     for link in links:
@@ -56,7 +56,7 @@ def polling(observer: Observer, *links: Link) -> bool:
     return True
 
 
-def heard(observer: Observer, link: Link) -> None:
+def heard(observer: Observer, link: Watch) -> None:
     """Wait until all ranks were told of."""
     until(lambda: polling(observer, link) and link.complete, "the frames of the observer")
 
@@ -82,9 +82,7 @@ def test_a_first_look_is_whole_with_the_first_frame_of_the_run(world: int, monke
         beats = [beat(rank, 9) for rank in range(world - 2)]
         verdict = wire.Verdict(4, "slow_rank", "rank 0 holds the group back", 1, rank=0)
         observer.tell(*beats, beat(world - 2, 7, state="paused"), verdicts=[verdict])
-        links = [
-            stack.enter_context(closing(Link(observer.directory, who, clock=lambda: 0.0))) for who in ("one", "two")
-        ]
+        links = [stack.enter_context(watched(observer.directory, clock=lambda: 0.0)) for who in ("one", "two")]
         for link in links:
             monkeypatch.setattr(link, "_meet", None)
             assert not link.complete
@@ -105,7 +103,7 @@ def test_a_first_look_is_whole_with_the_first_frame_of_the_run(world: int, monke
         assert first.verdict == verdict
         # As the verbs look at a run.
         for link in links:
-            assert look.heard([link]) == [link.frame()]
+            assert look.heard([link])[0].ranks == link.frame().ranks
 
 
 @pytest.mark.parametrize("world", [3, MANY])
@@ -113,7 +111,7 @@ def test_an_onlooker_has_two_sockets_of_the_run(world: int) -> None:
     """However many ranks there are, whatever is watched and asked: one connection to each of the observer's two."""
     with (
         observed(run_of(f"two-{world}", world)) as observer,
-        closing(Link(observer.directory, "test", looks_back=True)) as link,
+        watched(observer.directory, looks_back=True) as link,
     ):
         address = observer.directory.address
         link.watch(frozenset({1}))
@@ -127,7 +125,7 @@ def test_of_a_large_group_only_ranks_in_sight_are_subscribed_to(looks_back: bool
     """The rows of all come anyway; the frame of one, and its records for who looks back, while it is in sight."""
     with (
         observed(run_of("sight", MANY)) as observer,
-        closing(Link(observer.directory, "test", looks_back=looks_back)) as link,
+        watched(observer.directory, looks_back=looks_back) as link,
     ):
         each = (wire.TOPIC_RANK, wire.TOPIC_STEPS) if looks_back else (wire.TOPIC_RANK,)
 
@@ -136,20 +134,20 @@ def test_of_a_large_group_only_ranks_in_sight_are_subscribed_to(looks_back: bool
             topics = {wire.topic_of(topic, rank) for topic in each for rank in wanted}
             return observer.topics == {wire.TOPIC_RANKS, wire.TOPIC_RUN} | topics
 
-        for watched, followed in (
+        for ranks, followed in (
             (set(), set()),
             ({5}, {5}),
             ({5, 6, MANY + 200}, {5, 6}),
             (set(range(MANY)), set(range(MOST_WATCHED))),
             (set(), set()),
         ):
-            link.watch(frozenset(watched))
+            link.watch(frozenset(ranks))
             until(partial(are_subscribed, followed), f"{len(followed)} ranks")
 
 
 def test_a_rank_in_sight_is_shown_whole_and_the_others_by_their_rows() -> None:
     """Rows have no curve of losses: one that comes for a rank in sight does not take its curve away."""
-    with observed(run_of("rows", MANY)) as observer, closing(Link(observer.directory, "test")) as link:
+    with observed(run_of("rows", MANY)) as observer, watched(observer.directory) as link:
         heard(observer, link)
         link.watch(frozenset({5}))
         topic = wire.topic_of(wire.TOPIC_RANK, 5)
@@ -159,15 +157,15 @@ def test_a_rank_in_sight_is_shown_whole_and_the_others_by_their_rows() -> None:
         rows = [msgspec.structs.replace(observer.framer.ranks()[rank], step=9) for rank in (5, 6)]
         observer.publish(wire.TOPIC_RANKS, wire.Rows(1.0, tuple(rows)))
         observer.publish(wire.TOPIC_RUN, observer.framer.frame())
-        until(lambda: polling(observer, link) and frame_now(link).ranks[6].step == 9, "the rows")
-        assert frame_now(link).ranks[5] == one
+        until(lambda: polling(observer, link) and link.frame().ranks[6].step == 9, "the rows")
+        assert link.frame().ranks[5] == one
 
 
 def test_scrolling_past_asks_for_nothing() -> None:
     """A rank has to stay in sight before it is subscribed to."""
     with observed(run_of("past", MANY)) as observer:
         now = 0.0
-        with closing(Link(observer.directory, "test", looks_back=True, clock=lambda: now)) as link:
+        with watched(observer.directory, looks_back=True, clock=lambda: now) as link:
             for rank in (5, 6, 7):
                 link.watch(frozenset({rank}))
                 now += 0.1
@@ -193,7 +191,7 @@ def test_the_timeline_has_what_was_before() -> None:
     """
     with (
         observed(run_of("fills", 2)) as observer,
-        closing(Link(observer.directory, "test", looks_back=True)) as link,
+        watched(observer.directory, looks_back=True) as link,
     ):
         history = link.history
         assert history is not None
@@ -208,7 +206,7 @@ def test_the_timeline_has_what_was_before() -> None:
         observer.publish(topic, wire.Steps(1, (step(3),)))
         until(lambda: polling(observer, link) and len(history.steps.by_rank(1)) == 3, "its records")
         assert history.steps.by_rank(0) == []
-        assert frame_now(link).refused == 4
+        assert link.frame().refused == 4
         observer.asked.clear()
         observer.close()
         observer.open()
@@ -218,7 +216,7 @@ def test_the_timeline_has_what_was_before() -> None:
 
 def test_what_a_plot_shows_is_asked_with_the_connection_and_once() -> None:
     """The question waits neither for a word of the observer nor for the first look, nor its answer for a tick."""
-    with observed(run_of("first", 2)) as observer, closing(Link(observer.directory, "t", looks_back=True)) as link:
+    with observed(run_of("first", 2)) as observer, watched(observer.directory, looks_back=True) as link:
         # Nobody has polled, and the observer has said nothing.
         assert observer.cmd.poll(60_000)
         sender, payload = observer.cmd.recv_multipart()
@@ -258,7 +256,7 @@ def test_another_users_run_is_looked_at_and_asked_nothing(monkeypatch: pytest.Mo
         theirs = RunDir(observer.directory.path, os.getuid())
         # Seen from another user's process the sockets stay this user's.
         monkeypatch.setattr(os, "getuid", lambda: theirs.owner + 1)
-        with closing(Link(theirs, "test", onlooker=True, looks_back=True)) as link:
+        with watched(theirs, onlooker=True, looks_back=True) as link:
             link.watch(frozenset({1}))
             topic = wire.topic_of(wire.TOPIC_STEPS, 1)
             until(lambda: polling(observer, link) and topic in observer.topics, "the rank in sight")
@@ -269,7 +267,7 @@ def test_another_users_run_is_looked_at_and_asked_nothing(monkeypatch: pytest.Mo
             assert observer.asked == []
 
 
-def silence(link: Link, seconds: float) -> None:
+def silence(link: Watch, seconds: float) -> None:
     """Let the observer be silent for so long, and the link take note of that."""
 
     def is_missed() -> bool:
@@ -286,14 +284,14 @@ def test_while_the_observer_is_gone_nothing_is_said_of_the_ranks() -> None:
     """Their states and steps stay and are told as of then, with its age; nobody is called silent; who comes in its
     place is heard, and that one's silence is told as well.
     """
-    with observed(run_of("gone", 2)) as observer, closing(Link(observer.directory, "test")) as link:
+    with observed(run_of("gone", 2)) as observer, watched(observer.directory) as link:
         for number in (9, 12):
             observer.tell(beat(0, number), beat(1, number))
-            until(lambda: polling(observer, link) and frame_now(link).step == number, "the ranks")  # noqa: B023
-            assert frame_now(link).unobserved_s is None
+            until(lambda: polling(observer, link) and link.frame().step == number, "the ranks")  # noqa: B023
+            assert link.frame().unobserved_s is None
             observer.close()
             silence(link, 60)
-            frame = frame_now(link)
+            frame = link.frame()
             assert [(rank.state, rank.step) for rank in frame.ranks] == [("running", number)] * 2
             assert frame.unobserved_s == pytest.approx(60, abs=30)
             assert not any("silent" in event.text for event in frame.events)
@@ -309,25 +307,25 @@ def test_who_comes_while_no_observer_answers_sees_the_ranks_as_they_were_recorde
         if observer_is == "killed":
             observer.directory.update(observer=NOBODY, launched=False)
         now = 0.0
-        with closing(Link(observer.directory, "test", clock=lambda: now)) as link:
+        with watched(observer.directory, clock=lambda: now) as link:
             link._meet = survey.look
 
             def is_shown() -> bool:
                 nonlocal now
                 now += 0.25
                 link.poll()
-                return [(rank.state, rank.step) for rank in frame_now(link).ranks] == [("running", 3)] * 2
+                return [(rank.state, rank.step) for rank in link.frame().ranks] == [("running", 3)] * 2
 
             until(is_shown, "the record")
-            frame = frame_now(link)
+            frame = link.frame()
             # Another observer may be about to come in the place of one that is gone.
             assert link.complete == (observer_is == "frozen")
             assert frame.supervised == (observer_is == "frozen")
             assert frame.unobserved_s == pytest.approx(30, abs=20)
             observer.open()
             observer.tell(beat(0, 5, state="paused"), beat(1, 5, state="paused"))
-            until(lambda: polling(observer, link) and frame_now(link).state == "paused", "the next observer")
-            assert frame_now(link).unobserved_s is None
+            until(lambda: polling(observer, link) and link.frame().state == "paused", "the next observer")
+            assert link.frame().unobserved_s is None
 
 
 def test_a_run_that_nobody_observes_yet_is_starting() -> None:
@@ -336,15 +334,14 @@ def test_a_run_that_nobody_observes_yet_is_starting() -> None:
     with observed(run) as observer:
         observer.close()
         now = 0.0
-        with closing(Link(observer.directory, "test", clock=lambda: now)) as link:
+        with watched(observer.directory, clock=lambda: now) as link:
             now = START_S - 1
             link.poll()
-            link.advance(time.time() + now)
             frame = link.frame()
             assert ([rank.state for rank in frame.ranks], frame.unobserved_s) == (["starting"] * 2, None)
             observer.open()
             observer.tell(beat(0, 2))
-            until(lambda: polling(observer, link) and frame_now(link).ranks[0].state == "running", "the first rank")
+            until(lambda: polling(observer, link) and link.frame().ranks[0].state == "running", "the first rank")
 
 
 def test_the_numbers_stay_until_the_run_has_ended() -> None:
@@ -354,9 +351,9 @@ def test_the_numbers_stay_until_the_run_has_ended() -> None:
             ended = rundir.Ended(time.time_ns(), 0, step=9)
             observer.directory.write_member(msgspec.structs.replace(member, process=NOBODY, ended=ended))
         observer.tell(*(wire.Steps(rank, (step(9, 0.25),)) for rank in range(2)))
-        with closing(Link(observer.directory, "test")) as link:
+        with watched(observer.directory) as link:
             heard(observer, link)
-            found = frame_now(link)
+            found = link.frame()
             assert {(rank.state, rank.step, rank.loss) for rank in found.ranks} == {("finished", 9, 0.25)}
             # The observer has written down the last steps and the end, and has left before it told of them.
             observer.close()
@@ -365,7 +362,7 @@ def test_the_numbers_stay_until_the_run_has_ended() -> None:
             link._look_due = 0.0
             link.poll()
             assert link.complete
-            found = frame_now(link)
+            found = link.frame()
             assert (found.state, found.loss, found.unobserved_s) == ("finished", 0.125, None)
 
 
@@ -384,7 +381,7 @@ def name_taken(directory: RunDir) -> Iterator[None]:
 
 def test_nothing_is_taken_in_of_another_run_that_took_the_name() -> None:
     """What comes from its observer is let go of before anybody looks at the record, and nobody listens any more."""
-    with observed(run_of("taken", 1)) as observer, closing(Link(observer.directory, "test", looks_back=True)) as link:
+    with observed(run_of("taken", 1)) as observer, watched(observer.directory, looks_back=True) as link:
         addresses = [observer.directory.address("observer", kind) for kind in ("pub", "cmd")]
         observer.tell(beat(0, 4))
         heard(observer, link)
@@ -401,7 +398,7 @@ def test_nothing_is_taken_in_of_another_run_that_took_the_name() -> None:
             for _ in range(3):
                 link.poll()
                 link.poll_history()
-            frame = frame_now(link)
+            frame = link.frame()
             until(lambda: [connections(address) for address in addresses] == [0, 0], "nobody listens")
     assert (frame.step, frame.state, frame.verdict) == (4, "lost", None)
 
@@ -440,21 +437,21 @@ def test_a_message_that_cannot_be_is_refused_and_counted() -> None:
 
 def test_what_is_refused_stands_in_the_frame() -> None:
     """Beside what agents and observer have refused."""
-    with observed(run_of("counted", 1)) as observer, closing(Link(observer.directory, "test")) as link:
+    with observed(run_of("counted", 1)) as observer, watched(observer.directory) as link:
         heard(observer, link)
         observer.publish(wire.TOPIC_RUN, b"\xff")
-        until(lambda: polling(observer, link) and frame_now(link).refused == 1, "the count")
+        until(lambda: polling(observer, link) and link.frame().refused == 1, "the count")
 
 
 def test_an_observer_that_sends_too_much_is_cut_off_and_heard_again() -> None:
     """A message above the bound ends the connection; what is in order later is heard on another one."""
-    with observed(run_of("large", 2)) as observer, closing(Link(observer.directory, "test")) as link:
+    with observed(run_of("large", 2)) as observer, watched(observer.directory) as link:
 
         def is_heard(number: int) -> bool:
             observer.turn()
             observer.tell(beat(0, number))
             link.poll()
-            return frame_now(link).ranks[0].step == number
+            return link.frame().ranks[0].step == number
 
         until(lambda: is_heard(1), "the observer")
         observer.publish(wire.TOPIC_RUN, bytes(wire.MAX_MESSAGE_BYTES))
@@ -469,7 +466,7 @@ def test_a_socket_that_others_can_use_is_not_listened_to() -> None:
     with observed(run_of("open", 2)) as observer:
         record(observer, beat(0, 3), beat(1, 3))
         os.chmod(observer.directory.address("observer", "pub").removeprefix("ipc://"), 0o666)
-        with closing(Link(observer.directory, "test")) as link:
+        with watched(observer.directory) as link:
             until(lambda: polling(observer, link) and link.complete, "the record")
-            assert [rank.step for rank in frame_now(link).ranks] == [3, 3]
+            assert [rank.step for rank in link.frame().ranks] == [3, 3]
             assert observer.topics == set()
