@@ -21,10 +21,10 @@ from ddptop.agent.observer.hosts.questions import HEAD, LINKED, SILENT, Question
 from ddptop.agent.observer.hosts.sides import (
     Answered,
     Asked,
-    Greeted,
     Mirror,
     OneSide,
     Shown,
+    Subscribed,
     Subscriptions,
     ThisHost,
     read_members,
@@ -139,7 +139,7 @@ class Branch(OneSide):
         for requester, rank, number in under_way:
             self._refuse(requester, _to(rank), number, f"{missed}: it may have been done", Unheard.kind)
         # Who looks on is told what this host knows.
-        self._here.news.append(Greeted(None))
+        self._here.news.append(Subscribed(None))
 
     def want(self, new: Set[bytes] = frozenset()) -> None:
         """Subscribe at the head to what onlookers here do, anew to what is new to one of them."""

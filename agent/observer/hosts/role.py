@@ -159,7 +159,7 @@ class LinkedHosts(OtherHosts):
         return isinstance(self._side, Branch) and self._side.pass_up(requester, rank, command)
 
     def subscribe_up(self, new: Set[bytes]) -> bool:
-        """Hand the subscriptions of onlookers here to the head; return False where they are to be greeted here."""
+        """Hand the subscriptions of onlookers here to the head; return False where they are answered here."""
         if not (isinstance(self._side, Branch) and self._side.is_linked):
             return False
         self._side.want(new)

@@ -90,13 +90,13 @@ class Known(NamedTuple):
     hosts: Sequence[HostFrame]
 
 
-class Greeted(NamedTuple):
+class Subscribed(NamedTuple):
     """Somebody subscribes anew to these topics, None: to all, and is to be sent what is known by now."""
 
     topics: Set[bytes] | None
 
 
-News = Heard | Framed | Come | Left | Missed | Asked | Answered | Shown | Known | Greeted | Said
+News = Heard | Framed | Come | Left | Missed | Asked | Answered | Shown | Known | Subscribed | Said
 """What has come from other hosts, in order."""
 
 
@@ -245,5 +245,5 @@ class OneSide:
             for payload in self._here.common.all():
                 self._elsewhere.publish(peer, topic, payload)
         else:
-            self._here.news.append(Greeted({topic}))
+            self._here.news.append(Subscribed({topic}))
         return True

@@ -18,6 +18,8 @@ from ddptop.agent.run.rundir import Run, RunDirError
 
 EVERY_S: Final = 0.25
 """Seconds between two frames."""
+SOON_S: Final = 0.1
+"""Seconds between a frame and the next one for new subscriptions."""
 OUTLINE_S: Final = 10.0
 """Seconds between two outlines where nothing has changed but figures."""
 UNWATCHED_S: Final = 1.0
@@ -57,7 +59,9 @@ class Frames:
         """The states of the ranks here by their own word, at the last frame of them for another host."""
         self._part = 0
         """The part of the ranks that the next rows are of."""
-        self._newcomers: set[bytes] = set()
+        self._new: set[bytes] = set()
+        """Subscriptions since the last frame."""
+        self._made_at = -math.inf
 
     @property
     def due(self) -> float:
@@ -75,11 +79,12 @@ class Frames:
         """True while the observer of another host wants to know once a second how things are here."""
         return any(map(self._service.wants, (wire.TOPIC_OUTLINE, wire.TOPIC_RANKS)))
 
-    def greet(self, topics: Collection[bytes]) -> None:
-        """Publish soon all that these new subscriptions are to."""
-        self._newcomers |= set(topics)
+    def subscribe(self, topics: Collection[bytes]) -> None:
+        """Publish soon all that these new subscriptions are to: of many at the same moment each needs the same."""
+        self._new.update(topics)
         self._model.hurry()
-        self.hurry()
+        self._second_due = 0.0
+        self._due = min(self._due, self._made_at + SOON_S)
 
     def hurry(self) -> None:
         """Publish the next frame at once."""
@@ -109,6 +114,7 @@ class Frames:
             self._record()
         if not (is_watched or self._is_followed):
             return
+        self._made_at = now
         run = self._model.framer.frame()
         is_second = at_once or has_changed or now >= self._second_due
         # The ranks first: who has the frame of the run has those of its ranks.
@@ -118,7 +124,7 @@ class Frames:
         if is_second:
             self._second_due = now + UNWATCHED_S - EVERY_S / 2
             self._publish_outline(run, now)
-        self._newcomers.clear()
+        self._new.clear()
         if self._service.wants(wire.TOPIC_RUN):
             self._service.publish(wire.TOPIC_RUN, _encoded(run))
 
@@ -151,13 +157,13 @@ class Frames:
     def _publish_outline(self, run: wire.RunFrame, now: float) -> None:
         hosts = tuple((each.host, each.state, each.ranks, each.gone) for each in run.on_hosts)
         outline = run.state, run.cause, tuple(each.number for each in run.verdicts), hosts
-        is_awaited = now >= self._outlined_at + OUTLINE_S or self._has_newcomer(wire.TOPIC_OUTLINE)
+        is_awaited = now >= self._outlined_at + OUTLINE_S or self._is_new(wire.TOPIC_OUTLINE)
         if (outline != self._outline or is_awaited) and self._service.wants(wire.TOPIC_OUTLINE):
             self._outline, self._outlined_at = outline, now
             self._service.publish(wire.TOPIC_OUTLINE, wire.encode(msgspec.structs.replace(run, events=())))
 
-    def _has_newcomer(self, topic: bytes) -> bool:
-        return any(topic.startswith(new) for new in self._newcomers)
+    def _is_new(self, topic: bytes) -> bool:
+        return any(topic.startswith(new) for new in self._new)
 
     def _has_changed(self) -> bool:
         """Say whether a rank here is in another state, which the observer of another host is to know at once."""
@@ -190,7 +196,7 @@ class Frames:
         self._part = (self._part + 1) % _PARTS
         if self.own_ranks is not None:
             ranks = self.own_ranks
-        elif self._has_newcomer(wire.TOPIC_RANKS):
+        elif self._is_new(wire.TOPIC_RANKS):
             ranks = range(self._world)
         rows: list[msgspec.Raw] = []
         size = 0

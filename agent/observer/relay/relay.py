@@ -1,6 +1,6 @@
 """The relay's thread: between the ranks of this host, the recorder, the judge, and everybody who looks on.
 
-While somebody looks on it wakes for each frame, otherwise once a second (`_due`), and for each command or newcomer:
+While somebody looks on it wakes for each frame, otherwise once a second (`_due`), and for each command or subscription:
 its cost depends on the number of wake-ups more than on the volume.  The observer's main thread hands it ranks, events
 and the run's state, and carries out the commands that are for the run itself.
 """
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ddptop.observer")
 
 PERIOD_S: Final = 0.1
-"""Seconds between two looks at the ranks' messages while something is incomplete, and between two greetings."""
+"""Seconds between two looks at the ranks' messages while something is incomplete."""
 EVERY_S: Final = 1.0
 """Seconds between two judgements, and between two looks while nobody needs what comes any sooner."""
 _RECALL_S: Final = 0.5
@@ -150,9 +150,6 @@ class Relay:
             self._recorder, self.actions, self.hosts,
         )  # fmt: skip
         self._hanging = Hanging(directory, run, self._inspections, self._recorder)
-        self._newcomers: set[bytes] = set()
-        """Topics to which somebody subscribes anew, and has not been sent what is known by now."""
-        self._greeted_at = 0.0
         self._intake = Intake(
             context, run.world, directory.owner, self._recorder, self._fills, self._model.store, self.events
         )
@@ -286,7 +283,7 @@ class Relay:
 
     def _pause_s(self) -> float:
         parts = (self._service, self._forwarding, self._inspections, self.hosts, self.actions)
-        due = min(self._due(), self._greeted_at + PERIOD_S if self._newcomers else math.inf)
+        due = self._due()
         if self._is_large and self._forwarding.is_holding:
             due = min(due, self._held_at + PERIOD_S)
         pauses = [due - time.monotonic(), *(part.pause_s for part in parts)]
@@ -306,7 +303,7 @@ class Relay:
             ("records of ranks", self._fills.take),
             ("ranks that come to a hold", self._look_at_holds),
             ("actions", self.actions.turn),
-            ("newcomers", self._greet),
+            ("subscriptions", self._subscribe),
         ):
             with self._wall(name):
                 part()
@@ -409,8 +406,8 @@ class Relay:
                 self._lose(news.rank)
             case sides.Missed():
                 self._intake.look_for_gap(news.rank)
-            case sides.Greeted():
-                self._newcomers |= self._service.subscribed if news.topics is None else news.topics
+            case sides.Subscribed():
+                self._frames.subscribe(self._service.subscribed if news.topics is None else news.topics)
             case Said():
                 self.events.say(*news)
             case sides.Known():
@@ -472,19 +469,11 @@ class Relay:
         self._intake.hurry()
         self._take_in()
 
-    def _greet(self) -> None:
+    def _subscribe(self) -> None:
         new = self._service.read_subscriptions()
         self._intake.wants_steps = self._wants_steps()
-        if not self.hosts.subscribe_up(new):
-            self._newcomers |= new
-        now = time.monotonic()
-        # Of many newcomers at the same moment each needs the same.
-        if not self._newcomers or now < self._greeted_at + PERIOD_S:
-            return
-        self._greeted_at = now
-        new, self._newcomers = self._newcomers, set()
-        self._take_in()
-        self._frames.greet(new)
+        if new and not self.hosts.subscribe_up(new):
+            self._frames.subscribe(new)
 
     def _send_events(self) -> None:
         for event in self.events.take():

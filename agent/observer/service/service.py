@@ -80,7 +80,7 @@ class Service:
         self._retry_at = 0.0
         self.pub = context.socket(zmq.XPUB)
         self.cmd = context.socket(zmq.ROUTER)
-        # Each subscription is announced, also one that another onlooker has already: all of them are greeted.
+        # Each subscription is announced, also one that another onlooker has already: each gets a frame soon.
         self.pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self.pub.setsockopt(zmq.SNDHWM, unread)
         self.cmd.setsockopt(zmq.SNDHWM, _QUEUED)
