@@ -16,6 +16,7 @@ from support.values.recordings import record_frames
 from support.values.watches import watched
 
 from ddptop.agent import wire
+from ddptop.agent.client import look, watch
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.watch import Watch
 from ddptop.agent.record import recording
@@ -24,8 +25,11 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Ended, Member, Run, RunDir
 from ddptop.agent.wire.frames import EventLine, RankFrame, RunFrame
+from ddptop.agent.wire.refusals import Refused
 
 NOBODY = Process(2**22 + 1, 1.0)
+now = [0.0]
+"""The clock of what is opened here."""
 AN_HOUR_AGO = time.time_ns() - 3600 * 10**9
 
 
@@ -54,9 +58,6 @@ def opened(directory: RunDir, **how: Any) -> Iterator[Watch]:
         now[0] += 10
         link.poll()
         yield link
-
-
-now = [0.0]
 
 
 def seen(directory: RunDir, **how: Any) -> Frame:
@@ -111,6 +112,20 @@ def test_who_may_only_look_is_told_the_same_and_writes_nothing() -> None:
     assert (frame.state, frame.step) == ("failed", None)
     assert frame.ranks[0].ended == "exit code 1: ValueError: x"
     assert (directory.database.read_bytes(), (directory.path / "run.json").read_bytes()) == before
+
+
+def test_a_program_has_all_that_is_kept_of_a_run() -> None:
+    """By its name: frames until it is over, its events, its report, its diagnoses and the stacks that there are not."""
+    directory = run_of("kept", "failed", exit_code=3, ended_at_ns=9 * 10**9, cause="rank 1: gone")
+    frames_of(directory, "failed", 8.5, rank(0, "killed", 8), rank(1, "failed", 7))
+    with watch.open("kep") as run:
+        (frame,) = look.follow(run, every_s=1.0)
+        assert (frame.state, frame.step) == ("failed", 7)
+        assert [each.text for each in run.events() if isinstance(each, wire.Event)] == ["run failed: rank 1: gone"]
+        assert run.report().cause == "rank 1: gone"
+        assert (run.diagnoses("probe"), run.processes()) == ([], [])
+        with pytest.raises(Refused, match=r"is over \(failed\)"):
+            run.stacks()
 
 
 @pytest.mark.parametrize("protocol", [wire.PROTOCOL, wire.PROTOCOL - 1])
