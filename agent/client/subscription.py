@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import zmq
@@ -28,8 +27,6 @@ MOST_WATCHED: Final = 64
 """Ranks of which all is subscribed to one by one."""
 REST_S: Final = 0.25
 """Seconds that ranks have to stay in sight before they are subscribed to."""
-EARLIER_RECORDS: Final = 240
-"""Earlier records that are asked for of a rank in sight, where somebody looks back."""
 ANSWERS_S: Final = 0.012
 """Seconds within which answers are taken in at a time."""
 UNREAD: Final = 1_000
@@ -54,7 +51,7 @@ class Subscription:
         Args:
             directory: that of the run.
             world: its ranks.
-            history: what views look back at, where somebody does; its first question is sent with the connection.
+            history: what views look back at, where somebody does; its first questions are sent with the connection.
             is_same: says whether the directory is still that of the run.
             clock: seconds, for what is due.
         """
@@ -75,7 +72,6 @@ class Subscription:
         self._wanted: frozenset[int] = frozenset()
         self._watched: frozenset[int] = frozenset()
         self._watch_due = 0.0
-        self._numbers = count(1)
         self._sub: Listener | None = None
         self._dealer: zmq.Socket[bytes] | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -97,9 +93,7 @@ class Subscription:
         # Another user's run is looked at, and asked nothing.
         with contextlib.suppress(Refused):
             self._dealer = connect(self._context, zmq.DEALER, directory.address("observer", "cmd"))
-        if self._history is not None and self._dealer is not None:
-            with contextlib.suppress(zmq.Again):
-                self._dealer.send(wire.encode(self._history.first_question()), zmq.NOBLOCK)
+        self.ask_for_history()
 
     @property
     def is_whole(self) -> bool:
@@ -115,26 +109,13 @@ class Subscription:
     def follow_watched(self) -> None:
         """Subscribe to the whole frames of the ranks that are watched now, and to those of no others."""
         known = frozenset(sorted(rank for rank in self._wanted if rank < self._world)[:MOST_WATCHED])
-        if self._sub is None or self._watched == known or self._clock() < self._watch_due:
+        if self._sub is None or self._world <= EACH_RECORD or self._clock() < self._watch_due:
             return
-        topics = [wire.TOPIC_RANK] if self._world > EACH_RECORD else []
-        if self._history is not None:
-            topics.append(wire.TOPIC_STEPS)
-        for topic in topics:
-            for rank in self._watched - known:
-                self._sub.socket.unsubscribe(wire.topic_of(topic, rank))
-            for rank in known - self._watched:
-                self._sub.socket.subscribe(wire.topic_of(topic, rank))
-        new, self._watched = known - self._watched, known
-        self._ask_for_earlier(new)
-
-    def _ask_for_earlier(self, ranks: frozenset[int]) -> None:
-        if self._history is None or self._dealer is None:
-            return
-        for rank in sorted(ranks):
-            fill = wire.Fill(next(self._numbers), 1, EARLIER_RECORDS)
-            with contextlib.suppress(zmq.Again):
-                self._dealer.send_multipart([b"%d" % rank, wire.encode(fill)], zmq.NOBLOCK)
+        for rank in self._watched - known:
+            self._sub.socket.unsubscribe(wire.topic_of(wire.TOPIC_RANK, rank))
+        for rank in known - self._watched:
+            self._sub.socket.subscribe(wire.topic_of(wire.TOPIC_RANK, rank))
+        self._watched = known
 
     def mend(self) -> None:
         """Make a lost connection anew."""
@@ -143,7 +124,8 @@ class Subscription:
             if self._sub.breaks != self._breaks:
                 # Another observer may know nothing of what was asked of the one before.
                 self._breaks = self._sub.breaks
-                self._ask_for_earlier(self._watched)
+                if self._history is not None:
+                    self._history.asked.lose()
 
     def drain(self, deadline: float) -> bool:
         """Take in what was published, until a moment of the clock; return whether a frame has come."""
@@ -162,10 +144,6 @@ class Subscription:
 
     def _take(self, topic: bytes, payload: bytes) -> bool:
         """Take in a message; return whether it is a frame of the run."""
-        if topic.startswith(wire.TOPIC_STEPS):
-            if self._history is not None:
-                self._history.hear(wire.read_telemetry(payload))
-            return False
         frame = wire.read_frame(payload)
         match frame:
             case RunFrame():
@@ -191,8 +169,8 @@ class Subscription:
         self._coming[frame.rank] = frame
 
     def ask_for_history(self) -> None:
-        """Ask the observer for the numbers that views look at."""
-        if self._history is None or not self._history.begun or self._dealer is None:
+        """Ask the observer for what views look at."""
+        if self._history is None or self._dealer is None:
             return
         for query in self._history.asked.wanted():
             # Where nothing more can be sent, the question is asked again.
@@ -200,31 +178,20 @@ class Subscription:
                 self._dealer.send(wire.encode(query), zmq.NOBLOCK)
 
     def take_answers(self) -> None:
-        """Take in records and numbers that were asked for."""
+        """Take in what was asked for."""
         deadline = self._clock() + ANSWERS_S
         while self._dealer is not None and self._clock() < deadline:
-            # One at a time: an answer may have hundreds of records.
+            # One at a time: a part of an answer may be large.
             received = _received(self._dealer, 1)
             if not received or not self._is_same():
                 return
             for frames in received:
                 try:
-                    self._take_answer(frames)
+                    (payload,) = frames
+                    if self._history is not None:
+                        self._history.asked.take(wire.read_history(payload))
                 except (ValueError, wire.Unreadable):
                     self.refused += 1
-
-    def _take_answer(self, frames: list[bytes]) -> None:
-        if self._history is None:
-            return
-        if len(frames) == 1:
-            self._history.take_answer(wire.read_history(frames[0]), len(frames[0]))
-            return
-        number, payload = frames
-        answer = wire.read_answer(payload)
-        if isinstance(answer, wire.Steps):
-            if answer.rank != int(number):
-                raise ValueError(answer.rank)
-            self._history.hear(answer)
 
     def close(self) -> None:
         """Close both; the run does not notice."""

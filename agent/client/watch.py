@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -29,7 +28,6 @@ from ddptop.agent.client.subscription import Subscription
 from ddptop.agent.control.hearing import OBSERVED_S, Hearing
 from ddptop.agent.end import survey
 from ddptop.agent.end.survey import Survey
-from ddptop.agent.record import recording
 from ddptop.agent.run import states
 from ddptop.agent.run.files.database import Locked
 from ddptop.agent.run.files.private import is_plain
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from ddptop.agent.client.history.history import History
     from ddptop.agent.client.logs.copies import CopiedLogs
     from ddptop.agent.client.logs.of_run import RunLogs
+    from ddptop.agent.record.history.question import Question
     from ddptop.agent.wire.diagnoses.kept import Kept
     from ddptop.agent.wire.report import Report
 
@@ -50,8 +49,6 @@ DRAIN_S: Final = 0.016
 """How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
 LONG_POLL_S: Final = 0.9 * DRAIN_S
 """Where a `poll` took longer, it may have stopped at its limit, and more messages may be there."""
-CATCH_UP_S = 0.03
-"""Seconds of a `poll` in which the steps of an ended run are read."""
 LOOK_S: Final = 0.25
 """Seconds between two looks at the record of the run."""
 MEET_S: Final = 1.0
@@ -64,8 +61,6 @@ ACTIONS: Final = (
     "pause", "step", "resume", "freeze", "checkpoint", "stop", "diagnose", "kill", "signal", "restart",
 )  # fmt: skip
 """What can be done with a run."""
-RECENT_RECORDS: Final = 8192
-"""Messages with steps that are read of an ended run."""
 
 
 def open(run: str, who: str = "") -> Watch:
@@ -162,8 +157,6 @@ class Watch:
         """Those that were shown last."""
         self._is_settled = False
         """True once the last frames of a run that has ended are shown."""
-        self._steps: Iterator[wire.Telemetry] | None = None
-        """The steps that are still to be read of one that has ended."""
         # One that has looked after the run for a while answers at once.
         starting = self._record.observer is None or self._record.state == "starting"
         self._patience_s = START_S if starting else OBSERVED_S
@@ -245,9 +238,6 @@ class Watch:
 
     def poll(self) -> None:
         """Take in what has arrived, for a bounded time; waits for no message."""
-        if self._framed and self.history is not None and not self.history.begun:
-            # It is imported only now, after the first paint; what was answered meanwhile waits.
-            _ = self.history.asked
         if (following := self.control.restarted or self._next) is not None:
             self._go_over(following)
         if not self._is_same():
@@ -325,14 +315,8 @@ class Watch:
         if not self._is_settled:
             with contextlib.suppress(RunDirError, Locked):
                 self._end()
-        if self.history is None:
-            return
-        until = self._clock() + CATCH_UP_S
-        for message in self._steps or ():
-            self.history.hear(message)
-            if self._clock() > until:
-                break
-        if self.history.begun:
+        if self.history is not None and self._framed:
+            # After the first paint: it needs NumPy.
             self.history.asked.ask_source()
 
     def _end(self) -> None:
@@ -348,14 +332,14 @@ class Watch:
 
     def _end_history(self, history: History) -> None:
         """Have the file answer what views look back at."""
-        database = self.run.directory.database
-        if self._onlooker or not is_plain(database):
-            history.asked.end()
-            return
+        file = self.run.directory.database
+        is_readable = not self._onlooker and is_plain(file)
+        history.asked.end(self._ask_file if is_readable else None)
+
+    def _ask_file(self, query: Question) -> list[wire.HistoryAnswer]:
         from ddptop.agent.record.history import answers
 
-        history.asked.end(partial(answers.from_file, database, self._record.world))
-        self._steps = iter(recording.read_steps(database, RECENT_RECORDS))
+        return answers.from_file(self.run.directory.database, self._record.world, query, self._hosts[1])
 
     def _go_over(self, following: Run) -> None:
         self._next = self.control.restarted = None

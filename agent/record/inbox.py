@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ddptop.agent import wire
+from ddptop.agent.record.history.question import Question
 from ddptop.agent.record.recording import MOST_VERDICTS
 from ddptop.agent.record.ring import MOST_EVENTS
 from ddptop.agent.run.identity import Process
+from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
 
 MOST_BYTES: Final = 64 << 20
 """Bytes of messages that wait."""
@@ -84,9 +86,11 @@ class LastFrames:
 class Asked:
     """A question about the history."""
 
-    query: wire.History
+    query: Question
     answered: Callable[[wire.HistoryAnswer], None]
     """Called with each part of the answer, in the recorder's thread."""
+    hosts: HostFrames = NO_HOSTS
+    """Those of a run on several, with what is known of their clocks."""
 
 
 Item = Begin | Own | Renamed | Told | Judged | Looked | LastFrames | Asked

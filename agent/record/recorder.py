@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from ddptop.agent import wire
 from ddptop.agent.control.events import Events
 from ddptop.agent.record import recording, retention
 from ddptop.agent.record.floods import OBSERVER, Flood, Source, sound
+from ddptop.agent.record.history.question import nothing
 from ddptop.agent.record.inbox import Asked, Begin, Inbox, Item, Judged, LastFrames, Looked, Own, Renamed, Told
 from ddptop.agent.record.logs import Logs
 from ddptop.agent.record.recording import BATCH_S
@@ -161,15 +162,16 @@ class Recorder:
         """Record the frames of the run and of all its ranks, encoded, in place of those recorded before."""
         self.inbox.put(LastFrames(run, ranks))
 
-    def ask(self, query: wire.History, answered: Callable[[wire.HistoryAnswer], None]) -> None:
-        """Answer a question about the history, after all that has been put before; `answered` is called with each part
-        in the recorder's thread, or at once while the file cannot be read.
+    def ask(self, asked: Asked) -> None:
+        """Answer a question about the history, after all that has been put before; while the file cannot be read, at
+        once.
         """
+        query, answered = asked.query, asked.answered
         if self.recorded_before is None:
-            answered(wire.Extent(query.id, complete=False))
-            answered(wire.Reply(query.id, True))
+            for part in nothing(query, wire.Reply(query.id, True), complete=False):
+                answered(part)
             return
-        if self._stop.is_set() or not self.inbox.put(Asked(query, answered)):
+        if self._stop.is_set() or not self.inbox.put(asked):
             answered(wire.Reply(query.id, False, "no answer now; ask again"))
         self._wake.set()
 
@@ -231,7 +233,7 @@ class Recorder:
             if self._settle() or rows or self._owed:
                 self._write(rows)
             for each in questions:
-                for part in self._answer(each.query):
+                for part in self._answer(each):
                     each.answered(part)
             rest = bool(self.inbox)
 
@@ -379,17 +381,17 @@ class Recorder:
             self._events.say(f"recording goes on after {self.failures:,} failures", "info")
         self._limit_size()
 
-    def _answer(self, query: wire.History) -> list[wire.HistoryAnswer]:
+    def _answer(self, asked: Asked) -> list[wire.HistoryAnswer]:
         """Return the answer to a question; an error costs only that answer."""
         try:
             from ddptop.agent.record.history.answers import answer
 
             _, history = self._ring.open(self._room)
-            return list(answer(history, query))
+            return list(answer(history, asked.query, asked.hosts))
         except Exception as error:  # a wall: the record goes on
             if not isinstance(error, DAMAGE):
                 self._fault(error)
-            return [wire.Reply(query.id, False, f"the history cannot be read: {error!r:.200}")]
+            return [wire.Reply(asked.query.id, False, f"the history cannot be read: {error!r:.200}")]
 
     def _owe(self, rows: list[recording.Row]) -> None:
         """Store rows for the next attempt; where there are too many, the oldest are dropped."""

@@ -34,14 +34,18 @@ A field may be added only at the end and only with a default; any other change r
 from __future__ import annotations
 
 from ddptop.agent.wire.answers import MOST_OF_LOG as MOST_OF_LOG
+from ddptop.agent.wire.answers import AlignedStep as AlignedStep
+from ddptop.agent.wire.answers import AlignedSteps as AlignedSteps
 from ddptop.agent.wire.answers import Answer as Answer
 from ddptop.agent.wire.answers import Compared as Compared
 from ddptop.agent.wire.answers import Extent as Extent
 from ddptop.agent.wire.answers import HistoryAnswer as HistoryAnswer
 from ddptop.agent.wire.answers import HistoryPart as HistoryPart
+from ddptop.agent.wire.answers import KeptSteps as KeptSteps
 from ddptop.agent.wire.answers import LogPiece as LogPiece
 from ddptop.agent.wire.answers import Parameters as Parameters
 from ddptop.agent.wire.answers import Reply as Reply
+from ddptop.agent.wire.answers import Split as Split
 from ddptop.agent.wire.checksums import MOST_MODULES as MOST_MODULES
 from ddptop.agent.wire.checksums import MOST_SUMS as MOST_SUMS
 from ddptop.agent.wire.checksums import Checksums as Checksums
@@ -84,6 +88,7 @@ from ddptop.agent.wire.commands import ReadProfile as ReadProfile
 from ddptop.agent.wire.commands import RecordEvery as RecordEvery
 from ddptop.agent.wire.commands import Resume as Resume
 from ddptop.agent.wire.commands import Save as Save
+from ddptop.agent.wire.commands import WholeSteps as WholeSteps
 from ddptop.agent.wire.diagnoses.memory import CENSUS_MS as CENSUS_MS
 from ddptop.agent.wire.diagnoses.memory import LEAST as LEAST
 from ddptop.agent.wire.diagnoses.memory import LEAST_OBJECTS as LEAST_OBJECTS
@@ -148,6 +153,7 @@ from ddptop.agent.wire.message import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from ddptop.agent.wire.message import MAX_RECORD_BYTES as MAX_RECORD_BYTES
 from ddptop.agent.wire.message import MOST_COLUMNS as MOST_COLUMNS
 from ddptop.agent.wire.message import MOST_RANKS as MOST_RANKS
+from ddptop.agent.wire.message import MOST_WHOLE as MOST_WHOLE
 from ddptop.agent.wire.message import PROTOCOL as PROTOCOL
 from ddptop.agent.wire.message import UNREAD as UNREAD
 from ddptop.agent.wire.message import Rank as Rank

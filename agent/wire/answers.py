@@ -1,6 +1,7 @@
 """Answers to commands: one `Reply` to each.
 
-Before it come, for `Fill`, any number of `Steps`, and for `History` an `Extent` and any number of `HistoryPart`.
+Before it come, for `Fill`, any number of `Steps`, for `History` an `Extent` and any number of `HistoryPart`, and for
+`WholeSteps` one `KeptSteps` and any number of `AlignedSteps`.
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
@@ -15,8 +16,20 @@ from ddptop.agent.wire.diagnoses.profiles import Profiled, ProfilePiece
 from ddptop.agent.wire.hosts import Census
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.inspection import Inspection, Looks
-from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Rank, Size, Whole
-from ddptop.agent.wire.telemetry import Steps
+from ddptop.agent.wire.message import (
+    MOST_COLUMNS,
+    MOST_WHOLE,
+    Amount,
+    Count,
+    Furthest,
+    Message,
+    Moment,
+    Rank,
+    Size,
+    Span,
+    Whole,
+)
+from ddptop.agent.wire.telemetry import Step, Steps
 
 MOST_OF_LOG: Final = 64 << 10
 """Bytes of one piece of a log."""
@@ -147,5 +160,52 @@ class HistoryPart(Message, frozen=True, tag="history_part"):
     """Seconds since the epoch."""
 
 
+class KeptSteps(Message, frozen=True, tag="kept_steps"):
+    """The steps that are kept whole; the first part of an answer to `WholeSteps`."""
+
+    id: Whole
+    numbers: Annotated[tuple[Furthest, ...], msgspec.Meta(max_length=MOST_WHOLE)] = ()
+    """Those that all the ranks have made, rising; where there is none, those that any of them has made."""
+    complete: bool = True
+    """False while the record cannot be read."""
+    generation: Count = 0
+    """Restart count of the group at these steps."""
+    compared: Count = 0
+    """Hosts whose clocks are compared; with another number all steps are compared anew."""
+
+
+class Split(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One collective of a rank, split into the wait for the last rank and the transfer after that."""
+
+    begun_ns: Whole
+    """When the last rank had entered it, and a worker of its backend had taken it up; from the start of the step."""
+    last: Rank
+    """The rank that entered it last, or whose backend took it up last."""
+    estimated: bool = False
+
+
+class AlignedStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One step of a rank on the clock of the head, compared with the same step of other ranks."""
+
+    rank: Rank
+    step: Step
+    """As the rank has recorded it."""
+    begin_ns: Whole
+    """When it began, in ns since the epoch, by the clock of the head; by its own where that is not compared."""
+    is_compared: bool = True
+    error_ns: Span = 0
+    """By so many ns two moments of this step on different hosts may be further apart, or closer."""
+    splits: tuple[Split | None, ...] = ()
+    """Those of the collectives of `step`, in order. None: not to be split."""
+
+
+class AlignedSteps(Message, frozen=True, tag="aligned_steps"):
+    """A part of the answer to `WholeSteps`, the newest steps first."""
+
+    id: Whole
+    steps: tuple[AlignedStep, ...]
+
+
 Answer = Steps | Reply
-HistoryAnswer = Extent | HistoryPart | Reply
+HistoryAnswer = Extent | HistoryPart | KeptSteps | AlignedSteps | Reply
+"""To `History` and to `WholeSteps`."""

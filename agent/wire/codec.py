@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from ddptop.agent.wire.answers import Answer, HistoryAnswer, HistoryPart
+from ddptop.agent.wire.answers import AlignedSteps, Answer, HistoryAnswer, HistoryPart
 from ddptop.agent.wire.commands import Command
 from ddptop.agent.wire.frames import EncodedRows, RankFrame, Rows, RunFrame
 from ddptop.agent.wire.hosts import Bundle, HostHello
@@ -152,13 +152,18 @@ def read_verdict(payload: bytes) -> Verdict:
 
 
 def read_history(payload: bytes) -> HistoryAnswer:
-    """Decode an answer to `History`: its tables have the size that they claim, its text is clean. Raises `Unreadable`.
+    """Decode an answer about the history: its tables have the size that they claim, its text is clean. Raises
+    `Unreadable`.
 
     The values in the tables are any that four bytes can be; see `agent.record.history.columns`.
     """
     answer = _typed(_history, payload)
     if isinstance(answer, HistoryPart):
         _check_tables(answer)
+    elif isinstance(answer, AlignedSteps) and any(
+        len(each.splits) != len(each.step.collectives) for each in answer.steps
+    ):
+        raise msgspec.ValidationError("a step does not have as many splits as collectives")
     return cleaned(answer)
 
 

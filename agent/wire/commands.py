@@ -14,7 +14,7 @@ from ddptop.agent.wire.diagnoses.probes import MOST_PAIRS, Pair
 from ddptop.agent.wire.diagnoses.profiles import MOST_PROFILED
 from ddptop.agent.wire.hosts import Conclude, HostEnd
 from ddptop.agent.wire.incoming import Label, Name
-from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Size, Whole
+from ddptop.agent.wire.message import MOST_WHOLE, Count, Furthest, Message, Pid, Rank, Size, Whole
 
 
 class Hold(Message, frozen=True, tag="hold"):
@@ -64,14 +64,14 @@ class Resume(Message, frozen=True, tag="resume"):
 
 
 class Fill(Message, frozen=True, tag="fill"):
-    """Send the step records from `first_seq` on that the rank still has: `Steps` messages, then a `Reply`."""
+    """From an observer: send the step records from `first_seq` on that the rank still has: `Steps` messages, then a
+    `Reply`.
+    """
 
     id: Whole
     first_seq: Count = 0
     limit: Count = 20_000
     """The answer has at most so many of the newest records, and so a few megabytes."""
-    earlier: Count = 0
-    """Number of older records to send before these, evenly spread: enough for a curve."""
 
 
 class Query(Message, frozen=True, tag="query"):
@@ -335,6 +335,18 @@ class History(Message, frozen=True, tag="history"):
     """Steps or seconds of a column at least."""
 
 
+class WholeSteps(Message, frozen=True, tag="whole_steps"):
+    """To the observer: ask for the newest steps of some ranks as these have recorded them, compared with each other."""
+
+    id: Whole
+    ranks: Annotated[tuple[Rank, ...], msgspec.Meta(max_length=1024)]
+    first: Furthest = 0
+    last: Furthest = 1 << 53
+    """Both ends are included: steps as the ranks count them since they were started last."""
+    most: Annotated[int, msgspec.Meta(ge=1, le=MOST_WHOLE)] = MOST_WHOLE
+    """Of these, the newest so many are sent, or fewer where they are large."""
+
+
 Expiring = Hold | Commit | Keep | Resume | Advance | End | Save | Probe | Act | Cancel | Kill
 """Commands with a deadline: refused after `until_ns`, by the clock of `agent.control.deadline`; None: no deadline.
 
@@ -342,6 +354,6 @@ Expiring = Hold | Commit | Keep | Resume | Advance | End | Save | Probe | Act | 
 """
 
 Command = (
-    Hold | Commit | Keep | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | History | Inspect
-    | Look | Memory | Profile | ReadProfile | Probe | ReadLog | Check | RecordEvery | HostEnd | Conclude
+    Hold | Commit | Keep | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | History | WholeSteps
+    | Inspect | Look | Memory | Profile | ReadProfile | Probe | ReadLog | Check | RecordEvery | HostEnd | Conclude
 )  # fmt: skip

@@ -26,6 +26,8 @@ Furthest = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 """Steps or seconds of a history: a float holds them."""
 MOST_COLUMNS: Final = 8192
 """Columns of a part of a history at most."""
+MOST_WHOLE: Final = 240
+"""Steps that are kept whole at most, for who looks at single steps."""
 Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """A number that the script gives."""
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]

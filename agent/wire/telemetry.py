@@ -287,9 +287,10 @@ class EncodedSteps(Message, frozen=True, tag="steps"):
 
 
 class Numbered(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The number of a `Step`, without the rest of it."""
+    """The numbers of a `Step`, without the rest of it."""
 
     seq: Count
+    step: Count
 
 
 class NumberedSteps(Message, frozen=True, tag="steps"):

@@ -225,7 +225,7 @@ class FakeRank:
                 except (ValueError, wire.Unreadable):
                     continue
                 if isinstance(command, wire.Fill):
-                    for answer in self.history.since(command.first_seq, command.limit, command.earlier):
+                    for answer in self.history.since(command.first_seq, command.limit):
                         self.cmd.send_multipart([peer, answer])
                 self.cmd.send_multipart([peer, wire.encode(self.answer(command))])
         except zmq.Again:

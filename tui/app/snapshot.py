@@ -13,6 +13,8 @@ from ddptop.agent.client import look
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.settings import Settings
 from ddptop.agent.client.watch import Watch
+from ddptop.agent.wire import EACH_RECORD
+from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.program import report
 from ddptop.tui.link.source import Control, Inspector, Refused
@@ -21,6 +23,8 @@ from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 QUIET_S: Final = 0.4
 """A screen that has all and in which nothing changed for so long is drawn."""
 PATIENCE_S: Final = 10.0
+CLOSE_S: Final = 2.0
+"""Seconds within which the ranks of a large group that are in sight are known as closely as those of a small one."""
 
 
 class Still:
@@ -79,19 +83,21 @@ def take(watch: Watch, size: tuple[int, int], settings: Settings) -> str:
 
 
 def _whole(watch: Watch) -> Frame:
-    """Return the run as it is once all live ranks have been heard and its history has been read."""
+    """Return the run as it is once all live ranks have been heard."""
     (frame,) = look.heard([watch])
-    # Views of single steps draw the records of ranks in sight.
     watch.watch(frozenset(range(frame.world)))
-    give_up = time.monotonic() + PATIENCE_S
-    while not _has_steps(watch, frame) and time.monotonic() < give_up:
+    give_up = time.monotonic() + CLOSE_S
+    while not _is_close(frame) and time.monotonic() < give_up:
         watch.poll()
         time.sleep(0.01)
-    return watch.frame()
+        frame = watch.frame()
+    return frame
 
 
-def _has_steps(watch: Watch, frame: Frame) -> bool:
-    return not frame.step or watch.history is None or bool(watch.history.steps.numbers(()))
+def _is_close(frame: Frame) -> bool:
+    """Say whether all is known of the ranks in sight: of a live large group that comes when somebody looks at them."""
+    known = any(loss is not None for rank in frame.ranks for loss in rank.losses)
+    return known or not frame.step or frame.world <= EACH_RECORD or frame.state in ENDED
 
 
 async def _settled(app: DdptopApp, pilot: Pilot[object]) -> str | None:
@@ -117,4 +123,4 @@ def _is_whole(app: DdptopApp) -> bool:
     """Say whether all has been drawn that comes late: the plot, and what views look back at."""
     history = None if app.frame is None else app.frame.history
     is_drawn = all(place.plot is not None or not place.display for place in app.screen.query(PlotPlaceholder))
-    return app.frame is not None and is_drawn and (history is None or not history.begun or history.complete)
+    return app.frame is not None and is_drawn and (history is None or history.complete)

@@ -284,7 +284,7 @@ def _communication(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Itera
     seen = f"{units.DASH} ({why})"
     yield from _fact("seen by", f"{rank.mechanism}{sampled}" if rank.mechanism else seen, width, ink)
     if frame.history is not None:
-        yield from latency_rows(frame.history.steps.by_rank(rank.rank), width, ink)
+        yield from latency_rows([each.step for each in frame.history.steps.of(rank.rank)], width, ink)
 
 
 def _resources(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:

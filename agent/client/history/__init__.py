@@ -1,8 +1,9 @@
-"""The history of a run, in bounded memory: numbers out of `agent.record.history`, and the newest steps.
+"""The history of a run, in bounded memory: numbers and whole steps, by questions to the run's one record.
 
 history    all that the views look back on
-asked      numbers from the observer or from the run's file, requested as views need them
-first      the first question, sent before anybody looks
-stretches  tables of the answers
+asked      questions to the observer or to the run's file, and what is in sight
+numbers    numbers over the steps and over time
+stretches  the tables of their answers
 columns    numbers over the steps as the columns of a plot
+steps      the newest steps as ranks have recorded them
 """

@@ -11,9 +11,7 @@ import numpy.typing as npt
 
 from ddptop.agent import wire
 from ddptop.agent.record.history.columns import table_of
-from ddptop.agent.record.history.series import Series
-
-Cells = npt.NDArray[np.float32]
+from ddptop.agent.record.history.series import Cells, Series, Whole, joined
 
 MOST_CELLS: Final = 4 << 20
 """Cells of one answer at most: an observer sends a quarter of that."""
@@ -36,9 +34,14 @@ class Stretch:
     """(ranks, columns): end of the last step, seconds since the epoch."""
 
     @property
+    def columns(self) -> int:
+        """How many columns there are."""
+        return int(self.cells.shape[2])
+
+    @property
     def end(self) -> int:
         """Number of the column after the last one."""
-        return self.begin + int(self.cells.shape[2])
+        return self.begin + self.columns
 
     def joined(self, later: Stretch) -> Stretch:
         """Return a stretch that goes on with a later one: where both know a column, the later one is right."""
@@ -46,7 +49,7 @@ class Stretch:
             # Nothing is known of the columns between them, and a view would take them for empty.
             return later
         held = self.part(self.begin, max(self.begin, later.begin))
-        begin = min(self.begin, later.begin) if held.cells.shape[2] else later.begin
+        begin = min(self.begin, later.begin) if held.columns else later.begin
         return Stretch(
             self.ranks,
             self.width,
@@ -73,13 +76,25 @@ class Stretch:
         found = np.full((len(self.ranks), count), np.nan, np.float32)
         part = self.part(last - count + 1, last + 1)
         offset = part.begin - (last - count + 1)
-        if part.cells.shape[2]:
-            found[:, offset : offset + part.cells.shape[2]] = part.cells[0]
+        if part.columns:
+            found[:, offset : offset + part.columns] = part.cells[0]
         return found
 
 
-def stretch_of(ranks: Sequence[int], parts: Sequence[wire.HistoryPart]) -> Stretch | None:
-    """Return the parts of one answer together; None where there are none, or they cannot be of one answer."""
+def nothing() -> tuple[Whole, Series]:
+    """Return numbers over the steps of which none is known."""
+    return np.empty(0, np.int64), joined(())
+
+
+def unknown(ranks: int, columns: int) -> Cells:
+    """Return numbers over time of which none is known."""
+    return np.full((ranks, columns), np.nan, np.float32)
+
+
+def stretch_of(query: wire.History, ranks: Sequence[int], answer: Sequence[wire.HistoryAnswer]) -> Stretch | None:
+    """Return the parts of an answer together; None where there are none, or they cannot be of one answer."""
+    asked = query.metric, query.by
+    parts = [each for each in answer if isinstance(each, wire.HistoryPart) and (each.metric, each.by) == asked]
     if not parts:
         return None
     width, begin = parts[0].width, min(part.begin for part in parts)

@@ -161,7 +161,7 @@ class Intake:
 
         A question under way may have been lost with the connection: it is put again.
         """
-        if self._addresses.get(rank, ("", ""))[1] == _ELSEWHERE:
+        if self._is_elsewhere(rank):
             self._asked_at.pop(rank, None)
             before = self._refills.get(rank)
             self._refills[rank] = _Refill(self, rank, waiting=deque() if before is None else before.waiting)
@@ -184,6 +184,9 @@ class Intake:
         self._next.pop(member.rank, None)
         self._asked_at.pop(member.rank, None)
         return anew
+
+    def _is_elsewhere(self, rank: int) -> bool:
+        return self._addresses.get(rank, ("", ""))[1] == _ELSEWHERE
 
     @property
     def socket(self) -> zmq.Socket[bytes]:
@@ -288,10 +291,11 @@ class Intake:
             return
         if self.wants_steps:
             self.heard.append((message, payload))
-        if not self._is_large:
-            self._take_in_order(message, payload)
-        elif message.generation <= self.generation:
+        if self._is_large and message.generation <= self.generation:
             self._store.take_steps(message, time.time())
+        # Of a rank of a large group on another host nothing else comes that could be recorded here.
+        if not self._is_large or self._is_elsewhere(message.rank):
+            self._take_in_order(message, payload)
 
     def _is_sound(self, message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> bool:
         if is_sound(message, len(payload), self._world, self.generation):
@@ -357,7 +361,11 @@ class Intake:
             refill.asked = True
             self._lacking.discard(rank)
             self._asked_at[rank] = now
-            if not self._fills.ask(rank, self._addresses[rank][1], wire.encode(wire.Fill(1, first)), self, refill):
+            fill = wire.Fill(1, first)
+            if self._is_large and self._is_elsewhere(rank):
+                # Its host has all of them recorded: here they are for who looks at single steps.
+                fill = wire.Fill(1, first, wire.MOST_WHOLE)
+            if not self._fills.ask(rank, self._addresses[rank][1], wire.encode(fill), self, refill):
                 self.end_refill(refill)
 
     def take_earlier(self, refill: _Refill, payload: bytes) -> bool:

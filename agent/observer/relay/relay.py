@@ -435,7 +435,7 @@ class Relay:
     def _look_back(self) -> None:
         if self._commands.has_queries:
             self._take_in()
-            self._commands.look_back()
+            self._commands.look_back(self._model.store.hosts.shown)
 
     def _follow(self, member: Member, *, elsewhere: bool = False) -> None:
         if self._intake.follow_elsewhere(member) if elsewhere else self._intake.follow(member):
@@ -594,8 +594,8 @@ class Relay:
         with self._wall("actions"):
             self.actions.each_second(self.circumstances)
         if self._is_large:
-            suspects = self._suspects.ask(self._model.store.judge)
-            topics = self._service.in_sight() | {wire.topic_of(wire.TOPIC_STEPS, rank) for rank in suspects}
+            records = self._suspects.ask(self._model.store.judge) | self._commands.looked_at()
+            topics = self._service.in_sight() | {wire.topic_of(wire.TOPIC_STEPS, rank) for rank in records}
             wanted = frozenset(int(topic[-5:]) for topic in topics)
             self.hosts.look_at(topics)
             self._model.store.watch(wanted)

@@ -2,7 +2,7 @@
 
 commands    the commands of onlookers, each handed to the part that carries it out
 forwarding  commands to single ranks, and the answers in place of ranks that do not answer
-fills       questions to ranks for their earlier records
+fills       questions of observers to ranks for their earlier records
 service     the two sockets: one publishes, one answers
 requests    commands to the observer itself, which its main thread carries out, and the way back for all answers
 """

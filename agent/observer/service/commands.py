@@ -1,7 +1,8 @@
-"""Commands of onlookers: to single ranks, for their earlier records, to the history, and to the observer itself.
+"""Commands of onlookers: to single ranks, to the record, and to the observer itself.
 
-A command to a rank is passed on, one for records becomes a question of its own, and where a rank stands is told also
-of one that does not answer.  What all ranks are to do is begun here; the observer's main thread ends runs and ranks.
+A command to a rank is passed on, and where a rank stands is told also of one that does not answer; the recorder answers
+questions about the history.  What all ranks are to do is begun here; the observer's main thread ends runs and ranks.
+The observer of another host may ask for the earlier records of a rank.
 """
 
 from __future__ import annotations
@@ -22,14 +23,19 @@ from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.observer.service.forwarding import Forwarding, silence
 from ddptop.agent.observer.service.requests import Requests
 from ddptop.agent.observer.service.service import Service
+from ddptop.agent.record.history.question import Question
+from ddptop.agent.record.inbox import Asked
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.wire.host_frames import HostFrames
 
 _OBEY_S: Final = 0.02
 """Seconds for commands in one turn; the others wait in their socket."""
 
-_OF_HEAD: Final = (wire.History, wire.Act, wire.Cancel)
+_LOOKS_S: Final = 3.0
+"""Seconds after a question about whole steps in which there may be another one."""
+_OF_HEAD: Final = (wire.History, wire.WholeSteps, wire.Act, wire.Cancel)
 """What is not for a rank, and is the head's to answer."""
 _BEHIND: Final = 4 << 20
 """Bytes that may have been added to a log since it was asked for last; of more, all but the tail is passed over."""
@@ -37,7 +43,7 @@ _BEHIND: Final = 4 << 20
 
 @dataclass(frozen=True)
 class _Answer:
-    """The answer of a rank to an onlooker who asked for records."""
+    """The answer of a rank to the observer of another host, which asked for records."""
 
     service: Service
     requester: bytes
@@ -91,7 +97,9 @@ class Commands:
         self._recorder = recorder
         self._actions = actions
         self._hosts = hosts
-        self._queries: list[tuple[bytes, wire.History]] = []
+        self._queries: list[tuple[bytes, Question]] = []
+        self._looked_at: dict[int, float] = {}
+        """By rank, when somebody has asked for its whole steps last."""
 
     def obey(self) -> None:
         """Carry out the commands that have arrived, as far as there is time in one turn."""
@@ -128,24 +136,32 @@ class Commands:
                 self._actions.obey(requester, command)
             else:
                 self._service.send(requester, wire.encode(wire.Reply(command.id, False, late)))
-        elif not isinstance(command, wire.History):
+        elif not isinstance(command, Question):
             self._requests.put(requester, command)
         elif self._service.has_room(requester):
             self._queries.append((requester, command))
+            if isinstance(command, wire.WholeSteps):
+                self._looked_at |= dict.fromkeys(command.ranks, time.monotonic())
         else:
             reply = wire.Reply(command.id, False, "earlier answers wait; ask again")
             self._service.send(requester, wire.encode(reply))
+
+    def looked_at(self) -> frozenset[int]:
+        """Return the ranks of which somebody looks at whole steps."""
+        since = time.monotonic() - _LOOKS_S
+        self._looked_at = {rank: at for rank, at in self._looked_at.items() if at > since}
+        return frozenset(self._looked_at)
 
     @property
     def has_queries(self) -> bool:
         """Say whether somebody asks for the history: all that has come by now is to be recorded before that."""
         return bool(self._queries)
 
-    def look_back(self) -> None:
-        """Have the recorder answer these questions: no slow disk holds up the relay."""
+    def look_back(self, hosts: HostFrames) -> None:
+        """Have the recorder answer these questions, of ranks on these hosts: no slow disk holds up the relay."""
         queries, self._queries = self._queries, []
         for requester, query in queries:
-            self._recorder.ask(query, partial(self._requests.reply, requester))
+            self._recorder.ask(Asked(query, partial(self._requests.reply, requester), hosts))
 
     def _pass_on(self, requester: bytes, rank: int, command: wire.Command, payload: bytes) -> None:
         if (late := lateness(command)) is not None:
@@ -156,6 +172,8 @@ class Commands:
             self._service.answer(requester, rank, self._log_of(rank, command))
         elif not isinstance(command, wire.Fill):
             self._forwarding.forward(requester, rank, command)
+        elif not is_elsewhere(requester):
+            self._service.answer(requester, rank, wire.Reply(command.id, False, "records are for observers alone"))
         else:
             address = self._directory.address(rank, "cmd")
             answer = _Answer(self._service, requester, rank, command.id)

@@ -29,10 +29,10 @@ EACH_AT_ONCE: Final = 32
 """Those of one requester."""
 EACH_WAITING: Final = 8_192
 """Questions of one requester that may wait; further ones are refused."""
-ONLOOKERS_AT_ONCE: Final = 32
-"""Those of all onlookers together: the observer's own do not wait behind them."""
+OTHERS_AT_ONCE: Final = 32
+"""Those of the observers of other hosts together: the observer's own do not wait behind them."""
 MOST_WAITING: Final = 65_536
-"""Questions of all onlookers that may wait."""
+"""Questions of other hosts that may wait."""
 _PARTS: Final = 32
 """Parts of one answer that are taken in a row."""
 
@@ -87,14 +87,14 @@ class Fills:
         """Ask soon; return False where too many questions wait already."""
         if len(self._waiting.get(requester, ())) >= EACH_WAITING:
             return False
-        if _is_onlooker(requester) and self._waiting_of_onlookers() >= MOST_WAITING:
+        if _is_of_another_host(requester) and self._waiting_of_others() >= MOST_WAITING:
             return False
         self._waiting.setdefault(requester, deque()).append(_Question(rank, address, payload, requester, taker))
         self._begin()
         return True
 
-    def _waiting_of_onlookers(self) -> int:
-        return sum(len(waiting) for requester, waiting in self._waiting.items() if _is_onlooker(requester))
+    def _waiting_of_others(self) -> int:
+        return sum(len(waiting) for requester, waiting in self._waiting.items() if _is_of_another_host(requester))
 
     def forget(self, rank: int, requester: Hashable | None = None) -> None:
         """Give up the questions to a rank whose process is another now, or only those of one requester."""
@@ -121,18 +121,18 @@ class Fills:
         counts: dict[Hashable, int] = {}
         for question in self._under_way:
             counts[question.requester] = counts.get(question.requester, 0) + 1
-        of_onlookers = sum(count for requester, count in counts.items() if _is_onlooker(requester))
+        of_others = sum(count for requester, count in counts.items() if _is_of_another_host(requester))
         moved = True
         while moved and len(self._under_way) < AT_ONCE:
             moved = False
             for requester in list(self._waiting):
                 if not self._waiting[requester]:
                     del self._waiting[requester]
-                elif _is_onlooker(requester) and of_onlookers >= ONLOOKERS_AT_ONCE:
+                elif _is_of_another_host(requester) and of_others >= OTHERS_AT_ONCE:
                     continue
                 elif counts.get(requester, 0) < EACH_AT_ONCE and len(self._under_way) < AT_ONCE:
                     counts[requester] = counts.get(requester, 0) + 1
-                    of_onlookers += _is_onlooker(requester)
+                    of_others += _is_of_another_host(requester)
                     self._send(self._waiting[requester].popleft())
                     moved = True
 
@@ -232,6 +232,6 @@ def _next_part(question: _Question) -> bytes:
     return question.socket.recv(zmq.NOBLOCK)
 
 
-def _is_onlooker(requester: Hashable) -> bool:
-    """Say whether a question is an onlooker's, by the name of its connection, and none of the observer's own."""
+def _is_of_another_host(requester: Hashable) -> bool:
+    """Say whether a question is that of another host's observer, and none of this one's own."""
     return isinstance(requester, bytes)

@@ -115,8 +115,8 @@ class Executing:
                     return wire.Reply(id, True, "", gate.completed, probed=probed)
                 case wire.Query(id):
                     return wire.Reply(id, True, "", gate.completed, timeout_s=session.timeout_s)
-                case wire.Fill(id, first_seq, limit, earlier):
-                    found = self._history.since(first_seq, limit, earlier)
+                case wire.Fill(id, first_seq, limit):
+                    found = self._history.since(first_seq, limit)
                     if self._answers.begin(peer, found, wire.Reply(id, True, "", gate.completed)):
                         return None
                     return wire.Reply(id, False, "it answers too many others now; ask again", gate.completed)
@@ -151,7 +151,7 @@ class Executing:
                     self._send_checksums()
                     waits = f"has not made step {step:,} yet"
                     return self._ahead(id, step, waits, "checksums", partial(session.checks.ask, step))
-                case wire.History(id):
+                case wire.History(id) | wire.WholeSteps(id):
                     return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
                 case wire.ReadLog(id):
                     return wire.Reply(id, False, "a rank does not read its own log; ask the observer")

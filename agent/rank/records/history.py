@@ -7,7 +7,6 @@ do not take memory of the process that trains.
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -58,31 +57,21 @@ class History:
             self._first = 0
         return payload
 
-    def since(self, first_seq: int, limit: int, earlier: int = 0) -> Answer:
-        """Return `wire.Steps` payloads of the records from `first_seq` on, oldest first, one at a time.
+    def since(self, first_seq: int, limit: int) -> Answer:
+        """Return the newest `limit` records from `first_seq` on, as `wire.Steps` payloads, one at a time."""
+        begin = max(self._index(first_seq), len(self._records) - max(0, limit))
+        return Answer(self, self._seq(begin), self._seq(len(self._records)))
 
-        The answer has all of the newest `limit` records, and `earlier` ones before them, evenly spread.
-        """
-        begin = self._index(first_seq)
-        whole = max(begin, len(self._records) - max(0, limit))
-        stride = max(1, math.ceil((whole - begin) / earlier)) if earlier > 0 else 0
-        if not stride:
-            begin = whole
-        return Answer(self, self._seq(begin), self._seq(whole), stride, self._seq(len(self._records)))
-
-    def piece(self, first_seq: int, whole_seq: int, stride: int, end_seq: int) -> tuple[bytes, int] | None:
-        """Return one message of an answer and the number of the next record, None at the end.
-
-        The message has every `stride`-th record before `whole_seq`, and all from there up to `end_seq`.
-        """
-        index, whole, end = self._index(first_seq), self._index(whole_seq), self._index(end_seq)
+    def piece(self, first_seq: int, end_seq: int) -> tuple[bytes, int] | None:
+        """Return one message of an answer, of records up to `end_seq`, and the number of the next; None at the end."""
+        index, end = self._index(first_seq), self._index(end_seq)
         chosen: list[msgspec.Raw] = []
         size = 0
         while index < end and size < PIECE:
             payload = self._records[index][1]
             chosen.append(msgspec.Raw(payload))
             size += len(payload)
-            index = min(index + stride, whole) if index < whole else index + 1
+            index += 1
         if not chosen:
             return None
         return _joined(self._rank, chosen, self.generation), self._seq(index)
@@ -100,13 +89,13 @@ class History:
 class Answer(Iterator[bytes]):
     """The rest of an answer to `wire.Fill`; each message is made at its turn."""
 
-    def __init__(self, history: History, first_seq: int, whole_seq: int, stride: int, end_seq: int) -> None:
+    def __init__(self, history: History, first_seq: int, end_seq: int) -> None:
         self._history = history
         self._next_seq = first_seq
-        self._bounds = (whole_seq, stride, end_seq)
+        self._end_seq = end_seq
 
     def __next__(self) -> bytes:
-        made = self._history.piece(self._next_seq, *self._bounds)
+        made = self._history.piece(self._next_seq, self._end_seq)
         if made is None:
             raise StopIteration
         payload, self._next_seq = made

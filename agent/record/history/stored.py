@@ -20,6 +20,7 @@ import numpy as np
 from ddptop.agent.record.history.packing import INDEX, packed, unpacked_cells
 from ddptop.agent.record.history.rows import FORM, Progress, Rows
 from ddptop.agent.record.history.series import Buckets, Floats, Series, Whole, together
+from ddptop.agent.record.history.whole import WholeSteps
 from ddptop.agent.wire.incoming import clean_name
 from ddptop.agent.wire.numbers import CUSTOM, MOST_NAMES, RECORDED, columns_for
 
@@ -95,6 +96,8 @@ class Stored:
         self.world = world
         self._connection = connection
         self.progress = _progress(connection, world)
+        self.whole = WholeSteps(connection, world)
+        """The newest steps as they were recorded."""
 
     @property
     def names(self) -> Sequence[str]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -21,14 +22,13 @@ from support.values.watches import watched
 from ddptop.agent import wire
 from ddptop.agent.client import look
 from ddptop.agent.client.frame import whole
-from ddptop.agent.client.history import history as history_module
-from ddptop.agent.client.history.history import History
 from ddptop.agent.client.subscription import MOST_WATCHED, Subscription
 from ddptop.agent.client.watch import START_S, Watch
 from ddptop.agent.end import survey
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 
+Asked = TypeVar("Asked", wire.History, wire.WholeSteps)
 MANY = wire.EACH_RECORD + 2
 S = 10**9
 NOBODY = rundir.Process(2**22 + 1, 1.0)
@@ -115,23 +115,22 @@ def test_an_onlooker_has_two_sockets_of_the_run(world: int) -> None:
     ):
         address = observer.directory.address
         link.watch(frozenset({1}))
-        until(lambda: polling(observer, link) and len(observer.asked) > 1, "a question for earlier records")
+        until(lambda: polling(observer, link) and observer.asked, "a question about the history")
         assert [connections(address("observer", kind)) for kind in ("pub", "cmd")] == [1, 1]
         assert not any(connections(address(rank, kind)) for rank in range(world) for kind in ("pub", "cmd"))
 
 
 @pytest.mark.parametrize("looks_back", [False, True])
 def test_of_a_large_group_only_ranks_in_sight_are_subscribed_to(looks_back: bool) -> None:
-    """The rows of all come anyway; the frame of one, and its records for who looks back, while it is in sight."""
+    """The rows of all come anyway, the frame of one while it is in sight, and no record of a step at any time."""
     with (
         observed(run_of("sight", MANY)) as observer,
         watched(observer.directory, looks_back=looks_back) as link,
     ):
-        each = (wire.TOPIC_RANK, wire.TOPIC_STEPS) if looks_back else (wire.TOPIC_RANK,)
 
         def are_subscribed(wanted: set[int]) -> bool:
             polling(observer, link)
-            topics = {wire.topic_of(topic, rank) for topic in each for rank in wanted}
+            topics = {wire.topic_of(wire.TOPIC_RANK, rank) for rank in wanted}
             return observer.topics == {wire.TOPIC_RANKS, wire.TOPIC_RUN} | topics
 
         for ranks, followed in (
@@ -175,43 +174,47 @@ def test_scrolling_past_asks_for_nothing() -> None:
             assert [len(frames) for _, frames in observer.asked] in ([], [1]), "at most what a plot shows at first"
 
 
-def fills(observer: Observer) -> list[tuple[bytes, int, wire.Fill]]:
-    """Return the questions for earlier records that have come: who asks, of which rank, and the question."""
+def asked_of(observer: Observer, kind: type[Asked]) -> list[tuple[bytes, Asked]]:
+    """Return the questions of one kind that have come, each with its sender."""
     found = []
-    for sender, frames in observer.asked:
-        command = wire.read_command(frames[-1])
-        if isinstance(command, wire.Fill):
-            found.append((sender, int(frames[0]), command))
+    for sender, (payload,) in observer.asked:
+        command = wire.read_command(payload)
+        if isinstance(command, kind):
+            found.append((sender, command))
     return found
 
 
-def test_the_timeline_has_what_was_before() -> None:
-    """The records before it are asked for of a rank in sight, and of the next observer again; answers of others count
-    for nothing, and are counted.
-    """
+def test_the_timeline_asks_for_the_steps_in_sight() -> None:
+    """And the next observer again; answers that cannot be read count for nothing, and are counted."""
     with (
-        observed(run_of("fills", 2)) as observer,
+        observed(run_of("whole", 2)) as observer,
         watched(observer.directory, looks_back=True) as link,
     ):
         history = link.history
         assert history is not None
-        link.watch(frozenset({1, 7}))
-        topic = wire.topic_of(wire.TOPIC_STEPS, 1)
-        until(lambda: polling(observer, link) and fills(observer) and topic in observer.topics, "the question")
-        ((sender, rank, fill),) = fills(observer)
-        assert (rank, fill.first_seq) == (1, 1)
-        for frames in ([b"1", b"1", b"2"], [b"1", b"\xff"], [b"\xff"]):
-            observer.cmd.send_multipart([sender, *frames])
-        observer.answer(sender, 1, wire.Steps(0, (step(1),)), wire.Steps(1, (step(1), step(2))))
-        observer.publish(topic, wire.Steps(1, (step(3),)))
-        until(lambda: polling(observer, link) and len(history.steps.by_rank(1)) == 3, "its records")
-        assert history.steps.by_rank(0) == []
-        assert link.frame().refused == 4
-        observer.asked.clear()
+        heard(observer, link)
+
+        def is_asked() -> bool:
+            history.steps.numbers({0, 1})
+            return polling(observer, link) and bool(asked_of(observer, wire.WholeSteps))
+
+        until(is_asked, "the question")
+        ((sender, query), *_) = asked_of(observer, wire.WholeSteps)
+        assert query.ranks == (0, 1)
+        odd = wire.AlignedStep(0, step(1), 1, splits=(None,))
+        for payload in (b"\xff", wire.encode(wire.AlignedSteps(query.id, (odd,)))):
+            observer.cmd.send_multipart([sender, payload])
+        observer.cmd.send_multipart([sender, b"0", wire.encode(wire.Reply(query.id, True))])
+        told = wire.AlignedSteps(query.id, tuple(wire.AlignedStep(rank, step(3), 1) for rank in (0, 1)))
+        for answer in (wire.KeptSteps(query.id, (2, 3)), told, wire.Reply(query.id, True)):
+            observer.cmd.send_multipart([sender, wire.encode(answer)])
+        until(lambda: is_asked() and history.steps.step({0, 1}, 3), "the step")
+        assert history.steps.numbers({0, 1}) == (2, 3)
+        assert link.frame().refused == 3
         observer.close()
         observer.open()
-        until(lambda: polling(observer, link) and fills(observer), "the question to the next observer")
-        assert [rank for _, rank, _ in fills(observer)] == [1]
+        observer.asked.clear()
+        until(is_asked, "the question to the next observer")
 
 
 def test_what_a_plot_shows_is_asked_with_the_connection_and_once() -> None:
@@ -227,27 +230,9 @@ def test_what_a_plot_shows_is_asked_with_the_connection_and_once() -> None:
             observer.cmd.send_multipart([sender, wire.encode(answer)])
         history = link.history
         assert history is not None
-        until(lambda: polling(observer, link) and len(history._early) == 2, "the answer")
-        assert not history.begun
-        link.frame()
-        link.poll()
-        assert history.complete
+        until(lambda: polling(observer, link) and history.complete, "the answer")
         assert history.by_step.last == 120
-        questions = [wire.read_command(frames[-1]) for _, frames in observer.asked]
-        assert not [each for each in questions if isinstance(each, wire.History)], "it is asked once"
-
-
-def test_answers_wait_for_the_first_look_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An observer that sends more than there is room for is read at once."""
-    monkeypatch.setattr(history_module, "EARLY_BYTES", 100)
-    history = History(2)
-    query = history.first_question()
-    for size in (60, 40):
-        history.take_answer(wire.Extent(query.id, 1, 120, 120), size)
-        assert not history.begun
-    history.take_answer(wire.Reply(query.id, True), 1)
-    assert history.begun
-    assert history.by_step.last == 120
+        assert not [each for _, each in asked_of(observer, wire.History) if each.metric], "it is asked once"
 
 
 def test_another_users_run_is_looked_at_and_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,11 +242,10 @@ def test_another_users_run_is_looked_at_and_asked_nothing(monkeypatch: pytest.Mo
         # Seen from another user's process the sockets stay this user's.
         monkeypatch.setattr(os, "getuid", lambda: theirs.owner + 1)
         with watched(theirs, onlooker=True, looks_back=True) as link:
-            link.watch(frozenset({1}))
-            topic = wire.topic_of(wire.TOPIC_STEPS, 1)
-            until(lambda: polling(observer, link) and topic in observer.topics, "the rank in sight")
             heard(observer, link)
-            link.frame()
+            frame = link.frame()
+            assert frame.history is not None
+            frame.history.steps.numbers({0, 1})
             polling(observer, link)
             assert connections(theirs.address("observer", "cmd")) == 0
             assert observer.asked == []

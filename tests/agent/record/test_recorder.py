@@ -25,7 +25,7 @@ from ddptop.agent.observer.relay.intake import is_sound
 from ddptop.agent.record import recorder
 from ddptop.agent.record import recording as recording_file
 from ddptop.agent.record.history.rows import Rows
-from ddptop.agent.record.inbox import MOST_BYTES, Inbox, Judged, Own, Told
+from ddptop.agent.record.inbox import MOST_BYTES, Asked, Inbox, Judged, Own, Told
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.record.ring import MOST_EVENTS
 from ddptop.agent.run.identity import Process
@@ -151,7 +151,7 @@ def test_another_process_of_a_rank_counts_from_one_again(runtime: Path) -> None:
 def newest(recording: Recorder) -> int | None:
     """Return the last step of the history, by the answer to a question; None while the file is not read."""
     answered: queue.SimpleQueue[wire.HistoryAnswer] = queue.SimpleQueue()
-    recording.ask(wire.History(1), answered.put)
+    recording.ask(Asked(wire.History(1), answered.put))
     extent = answered.get(timeout=DEADLINE_S)
     return extent.newest if isinstance(extent, wire.Extent) and extent.complete else None
 

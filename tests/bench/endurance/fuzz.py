@@ -155,7 +155,7 @@ def valid_commands() -> list[bytes]:
     """Return one of each command, in several shapes."""
     commands: list[wire.Command] = [
         wire.Hold(1, "token", 100), wire.Commit(2, "token", 5, 100), wire.Keep(2, "token"), wire.Resume(3),
-        wire.Fill(4, 0, 1000, 50),
+        wire.Fill(4, 0, 1000),
         wire.Query(5), wire.Act(6, "pause", "fuzz"), wire.Advance(7, 9), wire.Cancel(8, "fuzz"), wire.Save(9, "token"),
         wire.Kill(11, 0.0, 77, "fuzz"), wire.Kill(12, 0.0, None, "fuzz", 1, 1.0, 15),
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from ddptop.agent import wire
-from ddptop.agent.client.history.asked import Asked
+from ddptop.agent.client.history.history import History
 from ddptop.agent.record.history.answers import answer, from_file
 from ddptop.agent.record.history.stored import Writer
 
@@ -66,29 +66,29 @@ def recorded(database: Path, world: int, steps: int) -> Writer:
     return writer
 
 
-def drawn(asked: Asked, world: int, steps: int) -> None:
+def drawn(history: History, world: int, steps: int) -> None:
     """Read the whole run, as a plot does, and check that it is all there."""
-    _, series = asked.by_step.read_many(range(world), "loss", 1, steps)
+    _, series = history.by_step.read_many(range(world), "loss", 1, steps)
     assert round(series.count.sum()) == world * steps
 
 
 def alive(writer: Writer, steps: int) -> None:
     """Ask, answer and draw as over a socket."""
-    asked = Asked(writer.world)
-    asked.by_step.read_many(range(writer.world), "loss", 1, steps)
-    for query in asked.wanted():
+    history = History(writer.world)
+    history.by_step.read_many(range(writer.world), "loss", 1, steps)
+    for query in history.asked.wanted():
         command = wire.read_command(wire.encode(query))
         assert isinstance(command, wire.History)
         for each in answer(writer, command):
-            asked.take(wire.read_history(wire.encode(each)))
-    drawn(asked, writer.world, steps)
+            history.asked.take(wire.read_history(wire.encode(each)))
+    drawn(history, writer.world, steps)
 
 
 def ended(database: Path, world: int, steps: int) -> None:
     """Open the file of the run, and draw."""
-    asked = Asked(world)
-    asked.end(partial(from_file, database, world))
-    drawn(asked, world, steps)
+    history = History(world)
+    history.asked.end(partial(from_file, database, world))
+    drawn(history, world, steps)
 
 
 def main() -> None:

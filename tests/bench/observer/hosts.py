@@ -204,7 +204,7 @@ class FarRank(HeldRank):
     def fill(self, command: wire.Fill) -> Iterator[bytes]:
         """Return the records that are asked for."""
         self._record(self._delayed_from)
-        return iter(self.history.since(command.first_seq, command.limit, command.earlier))
+        return iter(self.history.since(command.first_seq, command.limit))
 
     def _record(self, delayed_from: int | None) -> None:
         """Make the records that are missing, of the last steps at most."""

@@ -57,6 +57,15 @@ class Onlooker:
         """Send a command to a rank."""
         self.cmd.send_multipart([b"%d" % rank, wire.encode(command)])
 
+    def look_back(self, query: wire.History | wire.WholeSteps) -> list[wire.HistoryAnswer]:
+        """Return the answer to a question about the history."""
+        self.cmd.send(wire.encode(query))
+        found: list[wire.HistoryAnswer] = []
+        while not found or not isinstance(found[-1], wire.Reply):
+            assert self.cmd.poll(int(1000 * DEADLINE_S)), "no answer"
+            found.append(wire.read_history(self.cmd.recv()))
+        return found
+
     def answered(self) -> tuple[int, bytes]:
         """Wait for an answer of a rank."""
         assert self.cmd.poll(int(1000 * DEADLINE_S)), "no answer"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -9,12 +10,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ddptop.agent import wire
-from ddptop.agent.client.history.asked import EDGE_S, Asked
+from ddptop.agent.client.history.asked import EDGE_S
 from ddptop.agent.client.history.history import History
 from ddptop.agent.rank.records.digest import Digest
+from ddptop.agent.record import recording
 from ddptop.agent.record.history.answers import answer
+from ddptop.agent.record.history.question import Question, nothing
 from ddptop.agent.record.history.series import Floats, Series, Whole
 from ddptop.agent.record.history.stored import Writer
+from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
 from ddptop.agent.wire.numbers import WIDTHS_S
 
 
@@ -26,11 +30,17 @@ class Kept:
         self.world = world
         self.is_read = True
         """False: the answer is that of an observer that has not read its file yet."""
-        self.writer = Writer(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False), world)
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._connection.execute("CREATE TABLE steps(rank, generation, first_seq, last_seq, payload)")
+        self.writer = Writer(self._connection, world)
         self.rows = self.writer.rows
 
     def take(self, rank: int, *steps: wire.Step, generation: int = 0) -> None:
         """Let a rank complete steps."""
+        message = wire.Steps(rank, steps, generation)
+        # No message has numbers that are too large for it.
+        with contextlib.suppress(OverflowError):
+            self._connection.execute(*recording.row(message, wire.encode(message)))
         if self.world <= wire.EACH_RECORD:
             self.rows.steps(rank, steps, generation)
             return
@@ -51,13 +61,13 @@ class Kept:
         while self.writer.fold(1 << 40):
             pass
 
-    def answer(self, query: wire.History) -> Iterator[wire.HistoryAnswer]:
+    def answer(self, query: Question, hosts: HostFrames = NO_HOSTS) -> Iterator[wire.HistoryAnswer]:
         """Yield the answer to a question."""
         if not self.is_read:
-            yield from (wire.Extent(query.id, complete=False), wire.Reply(query.id, True))
+            yield from nothing(query, wire.Reply(query.id, True), complete=False)
             return
         self.write()
-        yield from answer(self.writer, query)
+        yield from answer(self.writer, query, hosts)
 
     def span(self, rank: int) -> tuple[int, int] | None:
         """Return the first and the last step of a rank."""
@@ -89,12 +99,11 @@ class RecordedHistory(History):
         self._now = 0.0
         self.kept = Kept(world)
         """What the observer has."""
-        super().__init__(world, Asked(world, self.kept.answer, lambda: self._now))
+        super().__init__(world, lambda: self._now, self.kept.answer)
         self.catch_up()
 
     def take(self, rank: int, step: wire.Step) -> None:
         """Let a rank complete a step; views see its numbers after `catch_up`."""
-        self.steps.take(rank, step)
         self.kept.take(rank, step)
 
     def take_memory(self, rank: int, at_ns: int, memory_bytes: int) -> None:

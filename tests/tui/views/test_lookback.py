@@ -154,7 +154,7 @@ async def test_the_cursor_reads_values(few: Frame) -> None:
         assert history is not None
         assert heatmap.chosen == 2
         at = heatmap._at
-        inside = [each for each in history.steps.by_rank(2) if each.end_at_ns // 10**9 == at]
+        inside = [each.step for each in history.steps.of(2) if each.step.end_at_ns // 10**9 == at]
         own = sum(each.wall_ns - (each.wait_ns or 0) for each in inside) / len(inside) / 1e6
         reading = next(line for line in seen(app).splitlines() if "▸ rank 2" in line)
         assert f"{own:.1f} ms" in reading

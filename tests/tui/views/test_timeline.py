@@ -9,6 +9,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from ddptop.agent.record.history.aligned import Clocks, align
 from ddptop.agent.wire import Collective, Step
 from ddptop.agent.wire.host_frames import Clock
 from ddptop.agent.wire.incoming import cleaned
@@ -80,9 +81,14 @@ def test_the_wait_for_buckets_ends_when_the_last_is_done() -> None:
     assert spans["optimizer"] == (135, 150)
 
 
-def laid(**more) -> Timeline:
+def drawn(number: int, steps: dict[int, Step], world: int, clocks: Clocks | None = None) -> Timeline:
+    """Lay out one step as the record of the run compares it."""
+    return timeline(number, {each.rank: each for each in align(steps, world, clocks)})
+
+
+def laid(clocks: Clocks | None = None) -> Timeline:
     """Rank 1 comes 30 late to the first bucket."""
-    return timeline(
+    return drawn(
         7,
         {
             0: step(
@@ -91,7 +97,7 @@ def laid(**more) -> Timeline:
             1: step(1005, 40, 20, 30, 10, 0, wait=5, calls=(reduce(75, 20, estimated=True),)),
         },
         2,
-        **more,
+        clocks,
     )
 
 
@@ -132,11 +138,11 @@ def test_a_foreign_clock_is_set_right_by_its_offset() -> None:
         1: step(1705, 40, 20, 30, 10, 0, wait=5, calls=(reduce(75, 20),)),
     }
     here = {**there, 1: step(1005, 40, 20, 30, 10, 0, wait=5, calls=(reduce(75, 20),))}
-    told = timeline(1, there, 2, clocks(700, 2).get)
-    same = timeline(1, here, 2)
+    told = drawn(1, there, 2, clocks(700, 2).get)
+    same = drawn(1, here, 2)
     assert told.lanes == same.lanes
     assert (told.aligned, told.error, same.error) == (True, 2, 0)
-    assert "clocks ±2.50 ms" in text_of(lines.title(replace(told, error=2_500_000), STANDING, 2, 120, INK, ""))
+    assert "clocks ±2.50 ms" in text_of(lines.title(replace(told, error=2_500_000), STANDING, (0, 1), 120, INK, ""))
 
 
 def test_who_came_last_is_an_estimate_where_the_clocks_do_not_tell() -> None:
@@ -146,7 +152,7 @@ def test_who_came_last_is_an_estimate_where_the_clocks_do_not_tell() -> None:
         1: step(1005, 40, 20, 30, 10, 0, wait=5, calls=(reduce(75, 20),)),
     }
     for error, estimated in ((29, False), (30, True)):
-        line = timeline(1, records, 2, clocks(0, error).get)
+        line = drawn(1, records, 2, clocks(0, error).get)
         assert [bar.estimated for lane in line.lanes for bar in lane.bars] == [estimated] * 2
 
 
@@ -154,13 +160,13 @@ def test_a_host_without_an_offset_is_drawn_as_uncertain() -> None:
     """Its ranks begin at zero under a sign of their own; those with a known clock are compared all the same."""
     records = {rank: step(1000 + rank, 40, 20, 30, 10, 0, calls=(reduce(75, 20),)) for rank in range(3)}
     known = {0: Clock(0, 0, 0), 1: Clock(0, 0, 0)}
-    line = timeline(1, records, 3, known.get)
+    line = drawn(1, records, 3, known.get)
     assert [lane.compared for lane in line.lanes] == [True, True, False]
     assert [lane.begin for lane in line.lanes] == [0, 1, 0]
     assert [bar.last for lane in line.lanes for bar in lane.bars] == [1, 1, None]
     assert line.lanes[0].bars[0].estimated, "the third may have come later"
     assert lines.UNSURE in text_of(lines.calls(line.lanes[2], line.length, line.length, INK))
-    assert "some clocks not compared" in text_of(lines.title(line, STANDING, 3, 120, INK, ""))
+    assert "some clocks not compared" in text_of(lines.title(line, STANDING, (0, 1, 2), 120, INK, ""))
 
 
 def text_of(row) -> str:
@@ -186,14 +192,14 @@ def test_what_is_not_known_is_said_in_the_details() -> None:
     assert "rank 1 by 0.0 ms after the first" in rows[1]
     assert "not to be split" in rows[2]
     assert "no record" in text_of(lines.details(line, line.lane(5), 5, 6, 120, INK)[0])
-    unseen = timeline(1, {0: step(0, 1, 1, 1, 1, 1, calls=(reduce(1, None),))}, 1)
+    unseen = drawn(1, {0: step(0, 1, 1, 1, 1, 1, calls=(reduce(1, None),))}, 1)
     assert "–" in text_of(lines.details(unseen, unseen.lane(0), 0, 6, 120, INK)[1])
 
 
 @pytest.mark.parametrize("width", [60, 120])
 def test_calls_that_are_left_out_are_counted(width: int) -> None:
     """Of five calls in three lines the heading says that two are shown; of five in six lines, that there are five."""
-    line = timeline(1, {0: step(0, 10, 20, 30, 10, 0, calls=tuple(reduce(at, 5) for at in range(5)))}, 1)
+    line = drawn(1, {0: step(0, 10, 20, 30, 10, 0, calls=tuple(reduce(at, 5) for at in range(5)))}, 1)
     few, all_ = (lines.details(line, line.lane(0), 0, room, width, INK) for room in (3, 6))
     assert (len(few), len(all_)) == (3, 6)
     assert "rank 0: 2 of 5 calls " in text_of(few[0])
@@ -203,7 +209,7 @@ def test_calls_that_are_left_out_are_counted(width: int) -> None:
 def test_rows_stay_in_their_cells() -> None:
     """At any width, with a foreign name for an operation; no escape sequence comes through."""
     evil = cleaned(Collective("all_reduce\x1b[31m[red]", 5, 20, 2**62, 1))
-    line = timeline(2**62, {rank: step(rank, 10, 20, 30, 10, 0, calls=(evil,) * 9) for rank in (0, 1)}, 2)
+    line = drawn(2**62, {rank: step(rank, 10, 20, 30, 10, 0, calls=(evil,) * 9) for rank in (0, 1)}, 2)
     for width in (1, 5, 20, 80, 300):
         lane = line.lanes[0]
         for row in (

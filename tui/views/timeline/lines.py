@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from rich.segment import Segment
@@ -41,15 +42,24 @@ class Position(NamedTuple):
     follows: bool
 
 
-def title(line: Timeline, standing: Position, world: int, width: int, ink: Ink, turning: str) -> Row:
-    """Return the step, its length and its standing among those held; `turning` are the keys that show others."""
-    missing = world - len(line.lanes)
+def title(line: Timeline, standing: Position, ranks: Collection[int], width: int, ink: Ink, turning: str) -> Row:
+    """Return the step, its length and its standing among those held.
+
+    Args:
+        line: the step.
+        standing: its standing.
+        ranks: those that are shown.
+        width: cells.
+        ink: styles.
+        turning: keys that show other steps.
+    """
+    missing = len(set(ranks).difference(lane.rank for lane in line.lanes))
     left: Row = [
         Segment(f" step {line.number:,}", ink["bold value"]),
         Segment(f"  {units.milliseconds(line.length / 1e6).strip()} ms", ink["value"]),
         Segment(" from the first to the last" if line.aligned and len(line.lanes) > 1 else "", ink["label"]),
         *([Segment(f"  {sure}", ink["label" if line.aligned else "level-warning"])] if (sure := clocks(line)) else []),
-        Segment(f"  {missing:,} of {world:,} ranks have no record of it" if missing else "", ink["level-warning"]),
+        Segment(f"  {missing:,} of {len(ranks):,} ranks have no record of it" if missing else "", ink["level-warning"]),
     ]
     where = "newest, follows" if standing.follows else f"{standing.back:,} back of {standing.steps:,} kept"
     return spread(left, [Segment(f"{where}  {turning} step ", ink["label"])], width)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddptop.agent.observer.model.collectives import Clocks, Interval, Split, split, start_of
-from ddptop.agent.wire import Collective, Step
-from ddptop.agent.wire.host_frames import Clock
+from ddptop.agent.wire import AlignedStep, Collective, Split, Step
+
+Interval = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,51 +84,28 @@ class Timeline:
         return next((lane for lane in self.lanes if lane.rank == rank), None)
 
 
-def timeline(number: int, steps: Mapping[int, Step], world: int, clocks: Clocks | None = None) -> Timeline:
-    """Lay out one step.
-
-    Where the records of some of the `world` ranks are missing, one of these may have come still later:
-    then what is said of waiting is an estimate. So it is where the clocks of two machines do not show who came last.
-
-    Args:
-        number: that of the step.
-        steps: by rank, its record.
-        world: number of ranks.
-        clocks: the clocks of the machines; None where all ranks are on one.
-    """
-    known = {rank: None if clocks is None else clocks(rank) for rank in steps}
-    compared = {rank for rank, clock in known.items() if clocks is None or clock is not None}
-    partial = len(compared) < world
-    starts = {rank: start_of(step, known[rank]) for rank, step in steps.items()}
-    zero = min([starts[rank] for rank in compared], default=0)
-    splits = split({rank: step for rank, step in steps.items() if rank in compared}, clocks)
+def timeline(number: int, steps: Mapping[int, AlignedStep]) -> Timeline:
+    """Lay out one step of some ranks."""
+    zero = min((each.begin_ns for each in steps.values() if each.is_compared), default=0)
     lanes = []
-    for rank, step in sorted(steps.items()):
-        begin = starts[rank] - zero if rank in compared else 0
-        found = splits.get(rank) or [None] * len(step.collectives)
+    for rank, aligned in sorted(steps.items()):
+        step, begin = aligned.step, aligned.begin_ns - zero if aligned.is_compared else 0
         bars = tuple(
-            _bar(index, call, begin, starts[rank], each, partial)
-            for index, (call, each) in enumerate(zip(step.collectives, found, strict=True))
+            _bar(index, call, begin, found)
+            for index, (call, found) in enumerate(zip(step.collectives, aligned.splits, strict=True))
         )
-        spans = lay_phases(step, begin)
-        lanes.append(Lane(rank, begin, begin + step.wall_ns, spans, bars, rank in compared))
+        lanes.append(Lane(rank, begin, begin + step.wall_ns, lay_phases(step, begin), bars, aligned.is_compared))
     length = max((lane.end for lane in lanes), default=0)
-    return Timeline(number, length, tuple(lanes), len(compared) == len(steps), _error(known.values()))
+    error = max((each.error_ns for each in steps.values()), default=0)
+    return Timeline(number, length, tuple(lanes), all(lane.compared for lane in lanes), error)
 
 
-def _error(clocks: Iterable[Clock | None]) -> int:
-    """Return by how much moments on different machines may be wrong: the two worst errors together."""
-    worst = {clock.host: clock.error_ns for clock in clocks if clock is not None}
-    return sum(sorted(worst.values())[-2:]) if len(worst) > 1 else 0
-
-
-def _bar(index: int, call: Collective, begin: int, start: int, found: Split | None, partial: bool) -> Bar:
+def _bar(index: int, call: Collective, begin: int, found: Split | None) -> Bar:
     entered = begin + call.entered_ns
+    done = None if call.duration_ns is None else entered + call.duration_ns
     if found is None:
-        done = None if call.duration_ns is None else entered + call.duration_ns
         return Bar(index, call, entered, None, done, None, call.estimated or call.on_device)
-    shift = begin - start
-    return Bar(index, call, entered, found.begun + shift, found.done + shift, found.last, found.estimated or partial)
+    return Bar(index, call, entered, begin + found.begun_ns, done, found.last, found.estimated)
 
 
 def lay_phases(step: Step, begin: int) -> tuple[Span, ...]:

@@ -7,6 +7,7 @@ back through the steps that are held; the newest is followed, calmly, until one 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
@@ -16,6 +17,7 @@ from textual.geometry import Size
 from textual.strip import Strip
 
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire import AlignedStep
 from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
@@ -63,8 +65,8 @@ class TimelineView(RankView):
         self.follows = True
         self._due = 0.0
         self._line: Timeline | None = None
-        self._compared = 0
-        """Hosts whose clocks were known when that was laid out."""
+        self._steps: Mapping[int, AlignedStep] = {}
+        """What that was made of."""
         self._standing = lines.Position(0, 0, True)
         self._top = 0
         """The first rank in sight, as an index."""
@@ -92,6 +94,13 @@ class TimelineView(RankView):
         self.show(self.frame)
         self._paint()
 
+    def awaits_history(self, width: int) -> bool:
+        history = self.frame.history
+        if history is None:
+            return False
+        history.steps.numbers(self.in_sight)
+        return not history.steps.complete
+
     # The step
 
     def show(self, frame: Frame) -> None:
@@ -103,32 +112,28 @@ class TimelineView(RankView):
         if not numbers:
             return
         now = time.monotonic()
-        if self.follows and (now >= self._due or frame.state in ENDED):
+        if self.follows and self.number != numbers[-1] and (now >= self._due or frame.state in ENDED):
             self.number, self._due = numbers[-1], now + FOLLOW_S
         elif self.number is None or self.number < numbers[0]:
             self.number = numbers[0]
         self._lay(numbers)
 
-    def _lay(self, numbers: list[int]) -> None:
+    def _lay(self, numbers: Sequence[int]) -> None:
         history, number = self.frame.history, self.number
         if history is None or number is None:
             return
         back = sum(1 for each in numbers if each > number)
         standing = lines.Position(0 if self.follows else back, len(numbers), self.follows)
-        records = history.steps.of(number)
-        compared = sum(host.offset_ms is not None for host in self.frame.hosts)
-        known = self._line is not None and self._line.number == number and len(self._line.lanes) == len(records)
-        if not known or compared != self._compared:
-            hosts = self.frame.hosts
-            self._line = timeline(number, records, self.frame.world, hosts.clock if hosts.several else None)
-            self._compared = compared
+        steps = history.steps.step(self.in_sight, number)
+        if steps and steps is not self._steps:
+            self._line, self._steps = timeline(number, steps), steps
         elif standing == self._standing:
             return
         self._standing = standing
         self._paint()
 
     def action_step(self, by: int) -> None:
-        numbers = [] if self.frame.history is None else self.frame.history.steps.numbers(self.in_sight)
+        numbers = () if self.frame.history is None else self.frame.history.steps.numbers(self.in_sight)
         if not numbers or (self.follows and by > 0):
             # The newest is shown a moment late: a step on from there would be one that is not the newest any more.
             return
@@ -225,7 +230,7 @@ class TimelineView(RankView):
         keys = keys_of(self)
         turning = f"{keys['timeline.back']} {keys['timeline.on']}"
         rows = [
-            lines.title(line, self._standing, len(ranks), width, ink, turning),
+            lines.title(line, self._standing, self.in_sight, width, ink, turning),
             lines.axis(line.length, room, before, ink),
         ]
         above = None
@@ -252,7 +257,9 @@ class TimelineView(RankView):
     def render_line(self, y: int) -> Strip:
         if y < len(self._drawn):
             return self.grounded(self._drawn[y], 0, self.size.width)
-        text = " no step is complete yet" if y == 0 and self._line is None else ""
+        history = self.frame.history
+        nothing = " no step is complete yet" if history is None or history.steps.complete else " loading history"
+        text = nothing if y == 0 and self._line is None else ""
         return self.grounded(
             Strip([Segment(units.shorten(text, self.size.width), self.ink["label"])]), 0, self.size.width
         )

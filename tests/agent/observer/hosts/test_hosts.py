@@ -171,11 +171,6 @@ def test_a_command_to_any_rank_of_either_host_is_answered(runtime: Path, look: L
                 rank.answer(peer, wire.Reply(command.id, True, f"by {rank.rank}", step=3))
                 number, payload = looker.answered()
                 assert (number, read_reply(payload)) == (rank.rank, wire.Reply(7, True, f"by {rank.rank}", step=3))
-                looker.ask(rank.rank, wire.Fill(9))
-                peer, command = rank.asked()
-                rank.answer(peer, steps(rank.rank, 0), steps(rank.rank, 1), wire.Reply(command.id, True))
-                answers = [wire.read_answer(looker.answered()[1]) for _ in range(3)]
-                assert answers == [steps(rank.rank, 0), steps(rank.rank, 1), wire.Reply(9, True)]
 
 
 def test_an_action_asked_for_at_a_branch_is_the_head_s(runtime: Path, look: Look) -> None:
@@ -482,6 +477,26 @@ def test_a_branch_of_a_large_group_tells_a_row_a_second_and_all_of_a_rank_in_sig
         afar.meet(wire.TOPIC_STEPS)
         afar.publish(wire.TOPIC_STEPS, steps(1, 7))
         until(lambda: any(each.losses for each in looker.rank_frames()), "the records in sight")
+
+
+def test_whole_steps_of_a_large_group_are_recorded_at_the_head_while_somebody_looks(runtime: Path, look: Look) -> None:
+    """Those of a rank on another host come once they are asked about, with the newest before them."""
+    with several(runtime, 1, 1, world=70) as (one, two), one.observed(), two.observed() as branch:
+        two.find(one)
+        _linked(branch)
+        looker, (afar,) = look(one), two.ranks
+        afar.meet(wire.TOPIC_BATCH)
+        assert min(afar.fill(2, 3).limit for _ in (one, two)) == wire.MOST_WHOLE
+
+        def numbers() -> tuple[int, ...]:
+            kept = looker.look_back(wire.WholeSteps(1, (1,)))[0]
+            assert isinstance(kept, wire.KeptSteps)
+            return kept.numbers
+
+        until(lambda: numbers() == (3, 4), "the steps before")
+        afar.meet(wire.TOPIC_STEPS)
+        afar.publish(wire.TOPIC_STEPS, steps(1, 4))
+        until(lambda: numbers() == (3, 4, 5), "the newest step")
 
 
 def _all_events(host: Host) -> list[wire.Event]:

@@ -1,10 +1,10 @@
-"""Collectives of several ranks are split into waiting for the last one and the transfer."""
+"""Means of waiting and transfer over steps."""
 
 from __future__ import annotations
 
 import pytest
 
-from ddptop.agent.observer.model.collectives import WINDOW, Alignment, Split, split
+from ddptop.agent.observer.model.collectives import WINDOW, Alignment
 from ddptop.agent.wire import Collective, Step
 
 
@@ -15,58 +15,6 @@ def step(number: int, start: int, *calls: Collective) -> Step:
 
 def reduce(entered: int, duration: int | None, **more) -> Collective:
     return Collective("all_reduce", entered, duration, 8, 1, group="0", **more)
-
-
-def waited(part: Split | None) -> int:
-    """From the call until the last rank had entered."""
-    assert part is not None
-    return part.begun - part.entered
-
-
-def transfer(part: Split | None) -> int:
-    """From then until completion on this rank."""
-    assert part is not None
-    return part.done - part.begun
-
-
-def test_waiting_ends_when_the_last_rank_enters():
-    """Ranks whose steps began at different times, on the clock that they share."""
-    splits = split({0: step(1, 5000, reduce(100, 400)), 1: step(1, 5050, reduce(300, 155))})
-    assert [(waited(s), transfer(s)) for s in splits[0]] == [(250, 150)]
-    assert [(waited(s), transfer(s)) for s in splits[1]] == [(0, 155)]
-
-
-def test_time_in_the_queue_of_a_worker_is_no_transfer_and_the_split_is_an_estimate():
-    """What a rank's backend took up late began late for all."""
-    splits = split({0: step(1, 0, reduce(100, 400)), 1: step(1, 0, reduce(100, 400, queued_ns=300, estimated=True))})
-    assert [(waited(s), transfer(s), s and s.estimated) for s in splits[0]] == [(300, 100, True)]
-
-
-def test_the_kth_of_a_group_is_matched_whatever_else_a_rank_calls():
-    """Other groups and sends in between do not shift the order."""
-    sub = Collective("all_reduce", 20, 50, 8, 1, group="1")
-    send = Collective("send", 30, 50, 8, 1, group="0")
-    splits = split(
-        {0: step(1, 0, reduce(0, 10), sub, send, reduce(100, 90)), 1: step(1, 0, reduce(5, 5), reduce(150, 40))}
-    )
-    assert [s and waited(s) for s in splits[0]] == [5, None, None, 50]
-    assert [s and waited(s) for s in splits[1]] == [0, 0]
-
-
-def test_what_cannot_be_known_is_none():
-    """Another order on another rank, a duration not seen, a device with a time of its own: no number."""
-    differing = split({0: step(1, 0, reduce(0, 9)), 1: step(1, 0, Collective("broadcast", 0, 9, 8, 1, group="0"))})
-    assert differing == {0: [None], 1: [None]}
-    assert split({0: step(1, 0, reduce(0, 9)), 1: step(1, 0, reduce(1, None))})[1] == [None]
-    on_device = {0: step(1, 0, reduce(0, 9, on_device=True)), 1: step(1, 0, reduce(1, 9, on_device=True))}
-    assert split(on_device) == {0: [None], 1: [None]}
-    assert split({0: step(1, 0, reduce(0, 9))}) == {0: [None]}
-
-
-def test_the_source_of_a_broadcast_waits_for_nobody():
-    """It is done before the last rank enters."""
-    splits = split({0: step(1, 0, reduce(0, 20)), 1: step(1, 0, reduce(500, 10))})
-    assert (waited(splits[0][0]), transfer(splits[0][0])) == (0, 20)
 
 
 def test_means_per_step_count_overlapping_buckets_once():

@@ -355,7 +355,7 @@ def test_questions_of_onlookers_leave_room_for_the_observers_own(tmp_path: Path)
         assert asking.ask(number % 2, address, b"fill", b"%d" % (number % 4), taken)
     own = _Taken()
     assert asking.ask(0, address, b"fill", "judge", own)
-    assert len(asking.sockets()) == fills.ONLOOKERS_AT_ONCE + 1
+    assert len(asking.sockets()) == fills.OTHERS_AT_ONCE + 1
     asking.forget(0, "judge")
     assert own.ends == [None]
     assert not any(taken.ends for taken in onlookers)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import zmq
 from support.fakes.onlookers import Onlooker
-from support.fakes.ranks import Rank, beat, ranks, step, steps
+from support.fakes.ranks import Rank, beat, ranks, steps
 from support.fakes.relay import relayed
 from support.harness import DEADLINE_S, until
 from support.values.messages import read_reply
@@ -25,6 +25,7 @@ from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.service import service
+from ddptop.agent.record.inbox import Asked
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.record.recording import read_events
 from ddptop.agent.run.rundir import Process, RunDir
@@ -188,11 +189,12 @@ def test_the_observer_answers_for_a_rank_that_does_not(
         rank.meet()
         rank.fill()
         looker = onlooker(directory)
-        for command in (wire.Query(3), wire.Fill(4)):
-            looker.ask(2, command)
-            number, payload = looker.answered()
-            silence = wire.Reply(command.id, False, "rank 2 does not answer", refusal=Unheard.kind)
-            assert (number, read_reply(payload)) == (2, silence)
+        looker.ask(2, wire.Query(3))
+        number, payload = looker.answered()
+        silence = wire.Reply(3, False, "rank 2 does not answer", refusal=Unheard.kind)
+        assert (number, read_reply(payload)) == (2, silence)
+        looker.ask(0, wire.Fill(4))
+        assert read_reply(looker.answered()[1]) == wire.Reply(4, False, "records are for observers alone")
         looker.ask(0, deadline.limited(wire.Hold(5, "x"), 0.2))
         number, payload = looker.answered()
         silence = wire.Reply(5, False, "rank 0 does not answer", refusal=Unheard.kind)
@@ -221,16 +223,14 @@ def test_a_killed_rank_is_answered_for_at_once(
         looker = onlooker(directory)
         waiting = deadline.limited(wire.Hold(1, "x"), 1000)
         looker.ask(0, waiting)
-        looker.ask(0, wire.Fill(2))
-        for _ in range(2):
-            rank.asked()
+        rank.asked()
         member = directory.members()[0]
         relay.lose(member)
-        replies = [read_reply(looker.answered()[1]) for _ in range(2)]
+        replies = [read_reply(looker.answered()[1])]
         looker.ask(0, deadline.limited(wire.Hold(3, "x"), 1000))
         replies.append(read_reply(looker.answered()[1]))
         assert {(reply.id, reply.text) for reply in replies} == {
-            (number, "rank 0 does not answer") for number in (1, 2, 3)
+            (number, "rank 0 does not answer") for number in (1, 3)
         }
         relay.follow(msgspec.structs.replace(member, process=Process(1, 0.0)))
         rank.fill()
@@ -241,46 +241,19 @@ def test_a_killed_rank_is_answered_for_at_once(
         assert read_reply(looker.answered()[1]) == wire.Reply(4, True)
 
 
-def test_records_are_asked_for_through_the_service(
-    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
-) -> None:
-    """Two askers at once get the whole answer each, the reply last and under the number of their own command."""
-    directory = new_run(world=1)
-    with ranks(directory, 1) as (rank,), relayed(directory):
-        rank.meet()
-        rank.fill(0, 1)
-        askers = [onlooker(directory), onlooker(directory)]
-        for asker in askers:
-            asker.ask(0, wire.Fill(9, 1))
-        peers = [rank.asked(), rank.asked()]
-        assert peers[0][0] != peers[1][0]
-        for peer, _ in peers:
-            rank.answer(peer, steps(0, 0), steps(0, 1), wire.Reply(9, True))
-        for asker in askers:
-            answers = [asker.answered() for _ in range(3)]
-            assert [wire.read_answer(payload) for _, payload in answers] == [
-                steps(0, 0), steps(0, 1), wire.Reply(9, True),
-            ]  # fmt: skip
-            assert {number for number, _ in answers} == {0}
-
-
 def test_a_reader_that_sleeps_harms_nobody(
     new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its messages are dropped beyond the bound, answers of records are not read for it; others hear all."""
+    """Its messages are dropped beyond the bound, its questions are refused; others hear all."""
     monkeypatch.setattr(service, "UNREAD_SMALL", 10)
     directory = new_run(world=1)
     with ranks(directory, 1) as (rank,), relayed(directory) as relay:
         rank.meet()
         rank.fill()
         asleep, awake = onlooker(directory, b"steps/"), onlooker(directory, wire.TOPIC_RANK)
-        asleep.ask(0, wire.Fill(1))
-        peer, fill = rank.asked()
-        big = wire.Steps(0, tuple(step(number) for number in range(1000)))
-        for _ in range(200):
-            rank.answer(peer, big)
-        rank.answer(peer, wire.Reply(fill.id, True))
         rank.publish(wire.TOPIC_STEPS, *(steps(0, number) for number in range(2000)))
+        for number in range(200):
+            asleep.cmd.send(wire.encode(wire.WholeSteps(number, (0,))))
         rank.publish(wire.TOPIC_BEAT, beat(0, 4000))
         until(lambda: [each.step for each in awake.rank_frames()] == [4000], "the last beat")
         awake.ask(0, wire.Query(2))
@@ -329,9 +302,9 @@ def test_many_questions_for_the_history_do_not_hold_up_the_rest(
     most = 40
     goes_on = threading.Event()
 
-    def wait(_: Recorder, query: wire.History) -> list[wire.HistoryAnswer]:
+    def wait(_: Recorder, asked: Asked) -> list[wire.HistoryAnswer]:
         goes_on.wait(DEADLINE_S)
-        return [wire.Reply(query.id, True)]
+        return [wire.Reply(asked.query.id, True)]
 
     monkeypatch.setattr(Recorder, "_answer", wait)
     directory = new_run(world=1)

@@ -12,14 +12,16 @@ import msgspec
 import numpy as np
 import pytest
 import zmq
+from support.fakes.onlookers import Onlooker
 from support.fakes.ranks import Rank, ranks, step
 from support.fakes.relay import relayed
-from support.harness import DEADLINE_S, until
+from support.harness import until
 from support.locking import held
 
 from ddptop.agent import wire
 from ddptop.agent.record import recording
 from ddptop.agent.record.history.answers import from_file
+from ddptop.agent.record.history.question import Question
 from ddptop.agent.record.recording import last_recorded, read_steps
 from ddptop.agent.run.rundir import RunDir
 
@@ -32,17 +34,12 @@ def records(*numbers: int) -> tuple[wire.Step, ...]:
     )
 
 
-def ask(directory: RunDir, query: wire.History) -> list[wire.HistoryAnswer]:
+def ask(directory: RunDir, query: wire.History | wire.WholeSteps) -> list[wire.HistoryAnswer]:
     """Return the answer of the observer of a run."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
-        asking.linger = 0
-        asking.connect(directory.address("observer", "cmd"))
-        asking.send(wire.encode(query))
-        found: list[wire.HistoryAnswer] = []
-        while not found or not isinstance(found[-1], wire.Reply):
-            assert asking.poll(int(1000 * DEADLINE_S)), "no answer"
-            found.append(wire.read_history(asking.recv()))
-    return found
+    with zmq.Context() as context:
+        asking = Onlooker(context, directory)
+        with asking.sub, asking.cmd:
+            return asking.look_back(query)
 
 
 def counted(found: list[wire.HistoryAnswer]) -> int:
@@ -54,7 +51,7 @@ def counted(found: list[wire.HistoryAnswer]) -> int:
 def test_an_observer_answers_for_its_history(new_run: Callable[..., RunDir]) -> None:
     """While the run goes on, after a takeover, and from the file once it has ended: the same."""
     directory = new_run(world=2)
-    query = wire.History(-4, "loss")
+    queries: tuple[Question, ...] = (wire.History(-4, "loss"), wire.WholeSteps(5, (0, 1)))
     with ranks(directory, 2) as group:
         with relayed(directory, finish=False):
             publish(group, directory, 1, 40)
@@ -62,10 +59,12 @@ def test_an_observer_answers_for_its_history(new_run: Callable[..., RunDir]) -> 
             until(lambda: last_recorded(directory.database) == {0: (0, 40), 1: (0, 40)}, "the record")
         with relayed(directory):
             publish(group, directory, 41, 60)
-            alive = ask(directory, query)
-            assert counted(alive) == 2 * 60
-    ended = from_file(directory.database, 2, query)
-    assert [wire.encode(each) for each in ended] == [wire.encode(each) for each in alive]
+            alive = [ask(directory, query) for query in queries]
+            assert counted(alive[0]) == 2 * 60
+            assert alive[1][0] == wire.KeptSteps(5, tuple(range(1, 61)))
+    for query, answer in zip(queries, alive, strict=True):
+        ended = from_file(directory.database, 2, query)
+        assert [wire.encode(each) for each in ended] == [wire.encode(each) for each in answer]
 
 
 def publish(group: list[Rank], directory: RunDir, first: int, last: int) -> None:

@@ -66,15 +66,6 @@ def test_the_newest_record_stays_whatever_the_bound_is():
     assert kept(history, 0, 10) == [2]
 
 
-def test_the_earlier_ones_are_thinned_out_evenly():
-    """All of the newest, and of those before them as many as asked for, from the first to the last."""
-    history = History(0)
-    for seq in range(1, 2501):
-        history.add(msgspec.structs.replace(STEP, seq=seq))
-    seqs = [step.seq for payload in history.since(1, 100, 24) for step in read_answered_steps(payload)]
-    assert seqs == [*range(1, 2401, 100), *range(2401, 2501)]
-
-
 CALL = wire.Collective("all_reduce", 1, 2, 3, 1, "0")
 
 
