@@ -1,10 +1,11 @@
-"""The diagnoses that are made on request and kept with a run, and the ranks and steps of one where nobody says them."""
+"""The diagnoses that are made on request and kept with a run, and the ranks of one where nobody says them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
 
+from ddptop.agent.run.diagnoses import DIAGNOSES as DIAGNOSES
 from ddptop.agent.text import ranks_in_spans
 
 if TYPE_CHECKING:
@@ -15,31 +16,6 @@ if TYPE_CHECKING:
 
 MOST_RANKS: Final = 8
 """Ranks that are diagnosed at most, where nobody says which."""
-HELD_MS: Final = (3_000, 5_000)
-"""`wire.CENSUS_MS`: this page does without the messages, which take long to load, because `--help` needs it."""
-
-
-class Kind(NamedTuple):
-    """A kind of diagnosis, where nobody says more than its name."""
-
-    none: str
-    """The line where none is kept with a run."""
-    steps: int = 1
-    """Steps over which it is made."""
-    most_steps: int = 50
-    """Steps at most, where somebody says how many."""
-    culprit: str = "the accused rank and an ordinary one"
-    """The ranks that a verdict points to, in words."""
-
-
-KINDS: Final[Mapping[str, Kind]] = {
-    "profile": Kind("no profile is kept with this run", steps=3),
-    "probe": Kind("no probe is kept with this run"),
-    "memory": Kind(
-        "no look at the memory is kept with this run", steps=3, most_steps=1000, culprit="the rank whose memory grows"
-    ),
-}
-"""By the name of its action, as keys, verbs and messages have it."""
 
 
 def first_ranks(world: int) -> tuple[int, ...]:

@@ -5,44 +5,29 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from ddptop.agent.record.profiles.parts import SUMMARY, TRACE
 from ddptop.agent.run.files import decoding, marks, private, removal
 from ddptop.agent.run.rundir import RunDir
-from ddptop.agent.wire.diagnoses.kept import Censused, Kept, Summary
-from ddptop.agent.wire.diagnoses.probed import Probe
+from ddptop.agent.wire.diagnoses.kept import FORMS, Kept, Summary
 from ddptop.agent.wire.incoming import cleaned
 
 MOST_PROFILES: Final = 2 << 30
 """Bytes of the traces that are kept with a run."""
 
 
-class _Files(NamedTuple):
-    """The files of a kind of diagnosis."""
-
-    file: str
-    """The file without which a folder is not complete."""
-    finding: str
-    """The file with what was found."""
-    form: type
-    largest: int
-    """Bytes of that file at most."""
-
-
-_KINDS: Final = {
-    "profile": _Files(TRACE, SUMMARY, Summary, 16 << 20),
-    "probe": _Files("probe.json", "probe.json", Probe, 64 << 20),
-    "memory": _Files("memory.json", "memory.json", Censused, 16 << 20),
-}
+_FILES: Final = {"profile": (TRACE, SUMMARY)}
+"""By kind, the file without which a folder is not complete, and that with what was found; of others, one is both."""
+_LARGEST: Final = 64 << 20
+"""Bytes of what was found at most."""
 _NUMBER: Final = re.compile(r"\d{4,9}")
 
 
-def place(directory: RunDir, kind: str) -> Path:
-    """Return the folder of all diagnoses of a kind, which exists where there is one."""
-    return {"profile": directory.profiles, "probe": directory.probes, "memory": directory.memory}[kind]
+def _files(kind: str) -> tuple[str, str]:
+    return _FILES.get(kind, (f"{kind}.json",) * 2)
 
 
 def folders(parent: Path) -> list[Path]:
@@ -55,18 +40,18 @@ def folders(parent: Path) -> list[Path]:
 
 def kept(directory: RunDir, kind: str) -> list[Kept[Any]]:
     """Return the diagnoses of a kind that are complete, the newest first."""
-    return [found for folder in folders(place(directory, kind)) if (found := read(kind, folder)) is not None]
+    return [found for folder in folders(directory.diagnoses(kind)) if (found := read(kind, folder)) is not None]
 
 
 def read(kind: str, folder: Path) -> Kept[Any] | None:
     """Return the diagnosis in a folder, None where it is not complete."""
-    files = _KINDS[kind]
+    file, finding = _files(kind)
     try:
-        size = (folder / files.file).stat().st_size
-        found: Any = cleaned(decoding.of(files.form).decode(private.read(folder / files.finding, files.largest)))
+        size = (folder / file).stat().st_size
+        found: Any = cleaned(decoding.of(FORMS[kind]).decode(private.read(folder / finding, _LARGEST)))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return Kept(folder.name, folder / files.file, size, found)
+    return Kept(folder.name, folder / file, size, found)
 
 
 def new(directory: RunDir, kind: str) -> Path:
@@ -74,10 +59,10 @@ def new(directory: RunDir, kind: str) -> Path:
 
     An observer that made one was killed meanwhile, and nobody goes on with it.
     """
-    parent = place(directory, kind)
+    parent = directory.diagnoses(kind)
     known = folders(parent)
     for each in known:
-        if not (each / _KINDS[kind].file).exists():
+        if not (each / _files(kind)[0]).exists():
             remove(each)
     folder = parent / f"{int(known[0].name) + 1 if known else 1:04}"
     marks.make(folder)
@@ -86,7 +71,7 @@ def new(directory: RunDir, kind: str) -> Path:
 
 def write(kind: str, folder: Path, found: object) -> None:
     """Write what was found into a folder that `new` has made; raises `OSError`."""
-    private.replace(folder / _KINDS[kind].finding, msgspec.json.encode(found))
+    private.replace(folder / _files(kind)[1], msgspec.json.encode(found))
 
 
 def remove(folder: Path) -> bool:

@@ -32,6 +32,7 @@ from ddptop.agent.run.base import check_writable, is_name, normal
 from ddptop.agent.run.base import digits_of as digits_of
 from ddptop.agent.run.base import shortened as shortened
 from ddptop.agent.run.base import stem_of as stem_of
+from ddptop.agent.run.diagnoses import DIAGNOSES
 from ddptop.agent.run.files import marks, masking, private, removal
 from ddptop.agent.run.files.marks import Mark
 from ddptop.agent.run.files.private import Claim, Hold
@@ -84,12 +85,6 @@ class RunDir:
         """Expected owner of the run; files of other users are not trusted."""
         self.name = path.name
         self.logs = path / "logs"
-        self.profiles = path / "profiles"
-        """A folder for each profile, named by its number; exists where there is one."""
-        self.probes = path / "probes"
-        """The same for probes."""
-        self.memory = path / "memory"
-        """The same for censuses of the memory."""
         self.database = path / "run.db"
         self._reported: dict[str, tuple[tuple[int, int, int], Member]] = {}
         """By its file's name, the record of a rank that was read last, with the stamp that the file had."""
@@ -102,6 +97,10 @@ class RunDir:
     def rank_record(self, rank: int) -> Path:
         """Return the file with the record of a rank."""
         return self.path / "ranks" / f"{rank}.json"
+
+    def diagnoses(self, kind: str) -> Path:
+        """Return the folder of all diagnoses of a kind, each in one of its number; it exists where there is one."""
+        return self.path / DIAGNOSES[kind].folder
 
     def rank_log(self, rank: int) -> Path:
         """Return the file for stdout and stderr of a rank, in the order written."""

@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.notifications import SeverityLevel
 
 from ddptop.agent.client.acting.waiting import Waiting
-from ddptop.agent.client.diagnoses import KINDS, first_ranks
+from ddptop.agent.client.diagnoses import DIAGNOSES, first_ranks
 from ddptop.agent.client.frame import Frame
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import is_offered, remedy, to_save, why_not
@@ -140,9 +140,9 @@ class Acting:
                 self._ask_to_freeze(control, run, "")
             case "step":
                 do(partial(control.step, steps, waiting), waiting)
-            case _ if (kind := KINDS.get(action)) is not None:
+            case _ if (kind := DIAGNOSES.get(action)) is not None:
                 ranks = first_ranks(run.world)
-                work = partial(control.diagnose, action, waiting, steps=kind.steps, ranks=ranks, culprit=True)
+                work = partial(control.diagnose, action, waiting, steps=kind.steps or 1, ranks=ranks, culprit=True)
                 do(work, waiting, then=then)
             case "checkpoint":
                 do(partial(control.checkpoint, waiting), waiting)

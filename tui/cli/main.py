@@ -6,11 +6,10 @@ import argparse
 import os
 import sys
 from importlib import import_module
-from typing import Final
 
 from ddptop.agent.client.program import VERSION, quicken
 from ddptop.agent.text import Complaint
-from ddptop.tui.cli.parsing import Parser, complain
+from ddptop.tui.cli.parsing import FAMILIES, Parser, complain
 
 EPILOG = """\
 Alone, on a terminal, it lists all runs: look at one, launch another.
@@ -25,21 +24,6 @@ first steps:
 exit codes: 0 done, 1 refused or failed, 2 wrong options or no such run;
 launch, attach and watch: that of the run.  More: ddptop VERB --help
 """
-
-
-FAMILIES: Final = {
-    "launch": "launch", "restart": "launch",
-    "attach": "watching", "watch": "watching", "logs": "watching",
-    "ps": "listing", "status": "listing", "events": "listing", "report": "listing", "programs": "listing",
-    "stacks": "listing",
-    "pause": "control", "step": "control", "resume": "control", "checkpoint": "control", "stop": "control",
-    "checksum": "control", "profile": "diagnosis", "probe": "diagnosis", "memory": "diagnosis",
-    "kill": "control",
-    "clean": "cleaning",
-    "serve": "serving",
-    "help": "reference", "config": "reference", "completion": "reference",
-}  # fmt: skip
-"""By verb, the module of its family; in the order of `--help`."""
 
 
 def main() -> None:

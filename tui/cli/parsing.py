@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+from ddptop.agent.client.diagnoses import DIAGNOSES
 from ddptop.agent.text import clean
 
 _UNKNOWN_VERB: Final = r"argument VERB: invalid choice: '(.*?)' \(choose from "
@@ -170,10 +171,20 @@ def complain(problem: object, code: int) -> int:
     return code
 
 
-_ADVISED: Final = re.compile(
-    r"(?<![\w./-])ddptop (?=(?:attach|checkpoint|checksum|clean|completion|config|events|help|kill|launch|logs|memory"
-    r"|pause|probe|profile|programs|ps|report|restart|resume|serve|stacks|status|step|stop|watch)\b)"
-)
+FAMILIES: Final = {
+    "launch": "launch", "restart": "launch",
+    "attach": "watching", "watch": "watching", "logs": "watching",
+    "ps": "listing", "status": "listing", "events": "listing", "report": "listing", "programs": "listing",
+    "stacks": "listing",
+    "pause": "control", "step": "control", "resume": "control", "checkpoint": "control", "stop": "control",
+    "checksum": "control", **dict.fromkeys(DIAGNOSES, "diagnosis"),
+    "kill": "control",
+    "clean": "cleaning",
+    "serve": "serving",
+    "help": "reference", "config": "reference", "completion": "reference",
+}  # fmt: skip
+"""By verb, the module of its family; in the order of `--help`."""
+_ADVISED: Final = re.compile(rf"(?<![\w./-])ddptop (?=(?:{'|'.join(FAMILIES)})\b)")
 """The beginning of a command line of ours in a text."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ddptop.agent.client.diagnoses import DIAGNOSES
 from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.refusals import REGISTRATION
 from ddptop.trainers import CATALOGUE
@@ -36,9 +37,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "freeze": Rule(frozenset({"stalled", "pausing"})),
     "step": Rule(_HELD),
     "checkpoint": Rule(_MOVING | _HELD),
-    "profile": Rule(_MOVING),
-    "probe": Rule(_MOVING | _HELD),
-    "memory": Rule(_MOVING),
+    # Where there are steps to make it over, or ranks that can be held.
+    **{name: Rule(_MOVING if each.steps is not None else _MOVING | _HELD) for name, each in DIAGNOSES.items()},
     "stop": Rule(_MOVING | _HELD),
     "kill": Rule(None),
     "restart": Rule(ENDED, launched=True),

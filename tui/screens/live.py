@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 from textual.binding import ActiveBinding, Binding, BindingType
 from textual.widgets import Input
 
+from ddptop.agent.client.diagnoses import DIAGNOSES
 from ddptop.agent.client.frame import Frame
 from ddptop.tui.control.actions import is_offered
 from ddptop.tui.screens.dialogs.transient import Transient
@@ -78,28 +79,16 @@ class LiveScreen(Transient[int]):
             tooltip="Show where each rank stands: its stack, and the collectives that it is in",
         ),
         Binding("o", "app.report", "Report", id="run.report", tooltip="Show why the run has failed, and what to do"),
-        Binding(
-            "P",
-            "app.diagnose('profile')",
-            "Profile",
-            id="run.profile",
-            tooltip="Profile three steps: say in what the slow rank differs; of a paused or ended run, the newest",
-        ),
-        Binding(
-            "D",
-            "app.diagnose('probe')",
-            "Probe",
-            id="run.probe",
-            show=False,
-            tooltip="Hold all ranks, try what each can do, and say which is slow; of an ended run, the newest probe",
-        ),
-        Binding(
-            "M",
-            "app.diagnose('memory')",
-            "Memory",
-            id="run.memory",
-            show=False,
-            tooltip="Look at the memory over three steps: what lives, what grows; of a paused or ended run, the newest",
+        *(
+            Binding(
+                each.key,
+                f"app.diagnose('{name}')",
+                name.capitalize(),
+                id=f"run.{name}",
+                show=each.is_in_key_bar,
+                tooltip=each.key_does,
+            )
+            for name, each in DIAGNOSES.items()
         ),
         Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
         Binding(

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from ddptop.agent import wire
 from ddptop.agent.observer.actions.ranks import Ranks
 from ddptop.agent.observer.model.situation import Circumstances
+from ddptop.agent.run.diagnoses import DIAGNOSES
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import Process, RunDir
 from ddptop.agent.text import clean_line
@@ -23,13 +24,11 @@ from ddptop.agent.wire.refusals import Cancelled, Hung, Refused
 
 GOES_ON: Final = "cancelled; the run goes on"
 """The refusal of an action behind which all ranks make steps again."""
-DIAGNOSES: Final = ("profile", "probe", "memory")
-"""Actions that a stop cancels: a scheduler that ends the run leaves no time for them."""
 NAP_S: Final = 0.1
 """Seconds between two looks of an action that waits for ranks, where nothing arrives."""
 _SOON_S: Final = 0.2
 """Seconds of waiting for ranks after which that is shown; most pauses take less."""
-_OF_STEPS: Final = ("step", "profile", "memory")
+_OF_STEPS: Final = ("step", *(name for name, each in DIAGNOSES.items() if each.steps is not None))
 
 _Found = TypeVar("_Found")
 Turns = Generator[float, None, _Found]

@@ -22,7 +22,6 @@ from ddptop.agent.control.wakeup import WakeUp
 from ddptop.agent.end import freezer
 from ddptop.agent.observer.actions import pause
 from ddptop.agent.observer.actions.action import (
-    DIAGNOSES,
     GOES_ON,
     Action,
     Diagnosed,
@@ -45,6 +44,7 @@ from ddptop.agent.observer.service.forwarding import Forwarding
 from ddptop.agent.observer.service.requests import TOO_LATE
 from ddptop.agent.observer.service.service import Service
 from ddptop.agent.run import states
+from ddptop.agent.run.diagnoses import DIAGNOSES
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError
 from ddptop.agent.run.switches import thresholds
 from ddptop.agent.text import clean_line

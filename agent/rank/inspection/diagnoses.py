@@ -50,10 +50,10 @@ class Diagnoses:
             notify: publishes a line, with its level.
         """
         self._gate = gate
-        self.profiling = Profiling(rank, directory.profiles, stamps, faults)
+        self.profiling = Profiling(rank, directory.diagnoses("profile"), stamps, faults)
         self.counting = Counting(stamps, faults)
         self.probing = Probing(collectives, directory.path)
-        self.censuses = Censuses(rank, directory.memory, stamps, gate, own_sources, faults)
+        self.censuses = Censuses(rank, directory.diagnoses("memory"), stamps, gate, own_sources, faults)
         self.fullness = Fullness(notify, faults)
         self.workers = Workers(own_sources)
         self.modules = Modules(stamps, faults)

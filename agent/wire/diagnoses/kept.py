@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
 
 import msgspec
 
 from ddptop.agent.text import ranks_in_spans
 from ddptop.agent.wire.diagnoses.memory import MemoryUse
+from ddptop.agent.wire.diagnoses.probed import Probe
 from ddptop.agent.wire.incoming import Label, Line
 
 F = TypeVar("F")
@@ -26,7 +28,7 @@ class Kept(Generic[F]):
     size: int
     """Bytes of that file."""
     found: F
-    """A `Summary`, a `probed.Probe` or a `Censused`."""
+    """Of the type that `FORMS` has."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -106,3 +108,7 @@ class Censused(msgspec.Struct, frozen=True):
         """The first of these, with its ranks where there are others."""
         (grew, said), *others = self.sentences
         return f"{grew}: {said}" if others else said
+
+
+FORMS: Final[Mapping[str, type]] = {"profile": Summary, "probe": Probe, "memory": Censused}
+"""By kind of diagnosis, what is kept of one."""

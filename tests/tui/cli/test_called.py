@@ -9,8 +9,7 @@ import pytest
 
 from ddptop.agent.client.acting import actor
 from ddptop.tui.cli import parsing
-from ddptop.tui.cli.main import FAMILIES
-from ddptop.tui.cli.parsing import as_called
+from ddptop.tui.cli.parsing import FAMILIES, as_called
 
 ADVICE = "toy goes on.  Come back: ddptop attach toy, `ddptop kill toy` ends it; ddptop has no agent in ddptop.agent"
 

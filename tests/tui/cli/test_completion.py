@@ -18,7 +18,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.switches import injection
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.cli import completion
-from ddptop.tui.cli.main import FAMILIES
+from ddptop.tui.cli.parsing import FAMILIES
 from ddptop.tui.cli.verbs.reference import LINES
 from ddptop.tui.control import signals
 

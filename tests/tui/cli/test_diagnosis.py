@@ -49,7 +49,7 @@ def _profile(run: rundir.RunDir, number: str = "0001", ranks: int = 2, **more: A
         phases = [[5, [[0, us * 1000, "forward"], [us * 1000, 100_000_000, "wait"]]]]
         sort = spent("aten::sort", 0, us)
         documents[each] = rank(each, phases=phases), kineto(step(5, 0, 100_000), sort, base=0)
-    made = traces.write(run.profiles / number, documents, run=run.name, **more)
+    made = traces.write(run.diagnoses("profile") / number, documents, run=run.name, **more)
     assert traces.merge(made).returncode == 0
     return made
 
@@ -78,7 +78,7 @@ def _memory(run: rundir.RunDir, number: str = "0001") -> Path:
     leak = ObjectKind("tensor", "Tensor", "float32", (64, 32, 256), "cpu", 9, 18 * MIB, 3, 6 * MIB, "train.py:52")
     sound = (RankMemory(rank, "", "nothing grew", MemoryUse(5, 7)) for rank in (0, *range(2, 8)))
     ranks = (RankMemory(1, "", CAUSE, MemoryUse(5, 7, (leak,), 0, 18 * MIB, 6 * MIB)), *sound)
-    folder = run.memory / number
+    folder = run.diagnoses("memory") / number
     folder.mkdir()
     kept_diagnoses.write("memory", folder, Censused(run.name, 1.5e9, 1, ranks))
     return folder
@@ -92,7 +92,7 @@ FOLDERS = {"profile": "profiles", "probe": "probes", "memory": "memory"}
 def run(runtime: Path) -> Iterator[rundir.RunDir]:
     """A live run of 12 ranks, without a diagnosis."""
     directory = rundir.create(Run("sick-1", "id", "toy.py", (), 12, "gloo", "cpu", 10**9, True))
-    for folder in (directory.profiles, directory.memory):
+    for folder in (directory.diagnoses("profile"), directory.diagnoses("memory")):
         folder.mkdir()
     yield directory
     rundir.discard(directory)
@@ -117,7 +117,7 @@ def asked(run: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> list[tuple[obj
     found: list[tuple[object, ...]] = []
 
     def diagnose(
-        _: object, kind: str, waiting: object, *, steps: int, ranks: object, culprit: bool, most_ms: int
+        _: object, kind: str, waiting: object, *, steps: int, ranks: object, culprit: bool, most_ms: int = CENSUS_MS[0]
     ) -> str:
         found.append((kind, steps, ranks, culprit, *([most_ms] if most_ms != CENSUS_MS[0] else [])))
         return str(KEEP[kind](run))
@@ -128,7 +128,7 @@ def asked(run: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> list[tuple[obj
 
 def test_the_help_says_the_limits_of_the_messages() -> None:
     """They stand beside the verbs once more, because `--help` loads no message."""
-    assert kinds.HELD_MS == CENSUS_MS
+    assert kinds.DIAGNOSES["memory"].held_ms == CENSUS_MS
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_the_json_has_all_that_is_known(
         found[kind] = json.loads(capsys.readouterr().out)
         assert (found[kind]["number"], found[kind]["run"]) == ("0001", run.name)
     assert found["profile"]["operators"][0]["difference_ms"] == 18.0
-    assert found["profile"]["trace"] == str(run.profiles / "0001" / "trace.json.gz")
+    assert found["profile"]["trace"] == str(run.diagnoses("profile") / "0001" / "trace.json.gz")
     assert found["probe"]["ranks"][0]["facts"]["which"] == "0-1"
     assert found["memory"]["ranks"][0]["kinds"][0]["made"] == "train.py:52"
 

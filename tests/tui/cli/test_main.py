@@ -16,8 +16,8 @@ import pytest
 from support.harness import DDPTOP, ddptop
 
 from ddptop.agent.run import rundir
-from ddptop.tui.cli.main import FAMILIES, _parser, main
-from ddptop.tui.cli.parsing import Parser
+from ddptop.tui.cli.main import _parser, main
+from ddptop.tui.cli.parsing import FAMILIES, Parser
 
 
 @pytest.fixture

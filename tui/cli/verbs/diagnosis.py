@@ -6,10 +6,11 @@ import argparse
 import gzip
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ddptop.agent.client.diagnoses import HELD_MS, KINDS, first_ranks
+from ddptop.agent.client.diagnoses import DIAGNOSES, first_ranks
 from ddptop.tui.cli.parsing import complain, whole
 from ddptop.tui.cli.verbs import control
 from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json, typed
@@ -18,63 +19,31 @@ if TYPE_CHECKING:
     from ddptop.agent.client.acting.control import RunControl
     from ddptop.agent.client.acting.waiting import Waiting
 
+_OPTIONS: Final = ("ranks", "steps", "out", "limit")
+"""Of how a diagnosis is made; not each kind has each of them."""
+
 
 def add(verbs: Verbs) -> None:
-    profile = add_verb(
-        verbs, "profile", "profile the same steps of some ranks, and say in what two of them differ",
-        "Runs torch's profiler over the same whole steps of the rank that a verdict accuses and of an ordinary one, or "
-        "of the ranks named; no rank is held. Writes one trace of all of them, and says which operators take longer.",
-        """
-        ddptop profile resnet-7f                # the accused rank and another one
-        ddptop profile resnet-7f --ranks 0,2 --steps 5
-        ddptop profile resnet-7f --out p.json   # copy the trace to here
-        ddptop profile resnet-7f --list         # the profiles kept with the run
-        """,
-        AWAITED,
-    )  # fmt: skip
-    probe = add_verb(
-        verbs, "probe", "hold all ranks and try what each can do, and say which is slow, and why",
-        "Pauses all ranks at a step, for ten seconds at most. Alone and together they multiply matrices, copy memory, "
-        "write and read a file, and send each other messages by the script's own group; then they go on. Nothing of "
-        "the training changes.",
-        """
-        ddptop probe resnet-7f                  # ctrl-c lets the run go on at once
-        ddptop probe resnet-7f --list           # the probes kept with the run
-        """,
-        AWAITED,
-    )  # fmt: skip
-    memory = add_verb(
-        verbs, "memory", "say what lives in the memory of some ranks, and what grows",
-        "Counts the tensors, arrays and Python objects of some ranks before and after the same steps, and says what "
-        "there is more of: the line that made it, and what holds it. The ranks are held for the counts alone.",
-        """
-        ddptop memory resnet-7f                 # the rank that grows, or the first 8
-        ddptop memory resnet-7f --ranks 0,2 --steps 20
-        ddptop memory resnet-7f --list          # the looks kept with the run
-        """,
-        AWAITED,
-    )  # fmt: skip
-    for verb, kept in ((profile, "profiles"), (probe, "probes"), (memory, "looks at the memory")):
+    for name, each in DIAGNOSES.items():
+        verb = add_verb(verbs, name, each.does, each.about, each.examples, AWAITED)
         add_run(verb)
-        if verb is not probe:
-            _add_ranks(verb, "profile" if verb is profile else "memory")
-        verb.add_argument("--list", action="store_true", help=f"list the {kept} kept with the run, also an ended one")
+        if each.steps is not None:
+            ranks = f"ranks as 0,2 or 0-3; `culprit`: {each.culprit}; `all`"
+            verb.add_argument("--ranks", type=typed(_ranks), metavar="RANKS", help=ranks)
+            steps = f"number of steps, 1 to {each.most_steps:,} ({each.steps})"
+            verb.add_argument("--steps", type=whole(1, each.most_steps), metavar="N", help=steps)
+        verb.add_argument(
+            "--list", action="store_true", help=f"list the {each.several} kept with the run, also an ended one"
+        )
         verb.add_argument("--json", action="store_true", help="as JSON (see `ddptop help json`)")
-        verb.set_defaults(carry=_carry, printing=_print, ranks=None, steps=None, out=None, limit=None)
-    usual, most = (ms / 1e3 for ms in HELD_MS)
-    seconds = f"seconds for which a rank is held at most, 0.1 to {most:g} ({usual:g})"
-    memory.add_argument("--limit", type=typed(_limit), metavar="S", help=seconds)
-    profile.add_argument(
-        "--out", type=typed(_target), metavar="FILE", help="copy the trace to this file, .json or .json.gz"
-    )
-
-
-def _add_ranks(verb: argparse.ArgumentParser, name: str) -> None:
-    kind = KINDS[name]
-    ranks = f"ranks as 0,2 or 0-3; `culprit`: {kind.culprit}; `all`"
-    verb.add_argument("--ranks", type=typed(_ranks), metavar="RANKS", help=ranks)
-    steps = f"number of steps, 1 to {kind.most_steps:,} ({kind.steps})"
-    verb.add_argument("--steps", type=whole(1, kind.most_steps), metavar="N", help=steps)
+        if each.held_ms is not None:
+            usual, most = (ms / 1e3 for ms in each.held_ms)
+            seconds = f"seconds for which a rank is held at most, 0.1 to {most:g} ({usual:g})"
+            verb.add_argument("--limit", type=typed(partial(_limit, each.held_ms[1])), metavar="S", help=seconds)
+        if each.has_trace:
+            to = "copy the trace to this file, .json or .json.gz"
+            verb.add_argument("--out", type=typed(_target), metavar="FILE", help=to)
+        verb.set_defaults(carry=_carry, printing=_print, **dict.fromkeys(_OPTIONS))
 
 
 def _ranks(text: str) -> str | tuple[int, ...]:
@@ -91,9 +60,8 @@ def _ranks(text: str) -> str | tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _limit(text: str) -> int:
+def _limit(most: int, text: str) -> int:
     """Return the milliseconds of a number of seconds."""
-    most = HELD_MS[1]
     try:
         if 100 <= (ms := round(float(text) * 1e3)) <= most:
             return ms
@@ -118,7 +86,7 @@ def _carry(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from ddptop.tui.model.diagnosis.kept import lines_of
 
-    for other in ("ranks", "steps", "out", "limit"):
+    for other in _OPTIONS:
         if getattr(options, other) is not None:
             return complain(f"{options.verb}: --list and --{other}: give one of them", 2)
     lines = lines_of(options.verb)
@@ -128,7 +96,7 @@ def _list(options: argparse.Namespace) -> int:
     elif found:
         print("\n".join(lines.listing(found)))
     else:
-        print(KINDS[options.verb].none, file=sys.stderr)
+        print(DIAGNOSES[options.verb].none, file=sys.stderr)
     return 0
 
 
@@ -138,14 +106,14 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
     from ddptop.tui.model.diagnosis.kept import lines_of
     from ddptop.tui.model.diagnosis.report import plain
 
-    named, lines = options.ranks, lines_of(options.verb)
+    named, lines, kind = options.ranks, lines_of(options.verb), DIAGNOSES[options.verb]
     folder = action.diagnose(
         options.verb,
         waiting,
-        steps=options.steps or KINDS[options.verb].steps,
+        steps=options.steps or kind.steps or 1,
         ranks=first_ranks(action.world) if named is None else None if isinstance(named, str) else named,
         culprit=named in (None, "culprit"),
-        most_ms=options.limit or HELD_MS[0],
+        **({} if options.limit is None else {"most_ms": options.limit}),
     )
     found = diagnoses.read(options.verb, Path(folder))
     if found is None:

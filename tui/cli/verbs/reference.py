@@ -35,8 +35,9 @@ def add(verbs: Verbs) -> None:
 
 
 def _help(options: argparse.Namespace) -> int:
-    from ddptop.tui.cli.main import FAMILIES, print_help
+    from ddptop.tui.cli.main import print_help
     from ddptop.tui.cli.output import pages
+    from ddptop.tui.cli.parsing import FAMILIES
 
     known = pages.topics()
     if options.topic is None:

@@ -6,9 +6,10 @@ A module is loaded once it is asked for, because few runs are diagnosed while so
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ddptop.agent.client.diagnoses import KINDS
+from ddptop.agent.client.diagnoses import DIAGNOSES
 
 if TYPE_CHECKING:
     from ddptop.tui.model.diagnosis.report import ReportLine
@@ -33,19 +34,10 @@ class Lines(Protocol[K]):
 
 
 def lines_of(kind: str) -> Lines[Any]:
-    """Return the module of a kind of `KINDS`."""
-    if kind == "probe":
-        from ddptop.tui.model.diagnosis import probe
-
-        return probe
-    if kind == "memory":
-        from ddptop.tui.model.diagnosis import memory
-
-        return memory
-    assert kind == "profile"
-    from ddptop.tui.model.diagnosis import profile
-
-    return profile
+    """Return the module of a kind of diagnosis, which has its name."""
+    module: Any = import_module(f"ddptop.tui.model.diagnosis.{kind}")
+    found: Lines[Any] = module
+    return found
 
 
 def newest(kind: str, found: Sequence[Any], world: int) -> list[ReportLine]:
@@ -54,4 +46,4 @@ def newest(kind: str, found: Sequence[Any], world: int) -> list[ReportLine]:
 
     if found:
         return lines_of(kind).lines(found[0], world)
-    return [ReportLine("", KINDS[kind].none)]
+    return [ReportLine("", DIAGNOSES[kind].none)]

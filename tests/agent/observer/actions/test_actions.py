@@ -268,7 +268,9 @@ def test_a_stop_does_not_wait_for_a_profile(observer: Acting) -> None:
 
 def test_the_event_of_a_diagnosis_says_what_was_found(observer: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the number of what is kept, and with no other; whoever has asked is told the folder."""
-    made = Diagnosed(observer.directory.memory / "0012", "train.py:9 made 3 more float32[32, 64] in 3 steps (24 KiB)")
+    made = Diagnosed(
+        observer.directory.diagnoses("memory") / "0012", "train.py:9 made 3 more float32[32, 64] in 3 steps (24 KiB)"
+    )
 
     def memory(action: object) -> Turns[Diagnosed]:
         yield 0.0

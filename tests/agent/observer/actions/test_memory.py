@@ -91,7 +91,7 @@ def test_all_are_asked_over_the_same_steps_and_that_is_kept(group_of: Callable[.
     group = group_of(10, 12, 11)
     made = group.act("memory", steps=3)
     (kept,) = group.kept
-    assert (made.text, kept.number) == (str(group.directory.memory / "0001"), "0001")
+    assert (made.text, kept.number) == (str(group.directory.diagnoses("memory") / "0001"), "0001")
     assert [each.rank for each in kept.found.ranks] == [2, 0, 1]
     ((first, last),) = {(each.use.first, each.use.last) for each in kept.found.ranks}
     assert last == first + 2
@@ -146,7 +146,7 @@ def test_a_refusal_says_why_and_leaves_nothing(
     changes.pop("pace", None)
     assert reason in group.act("memory", **{"steps": 3} | changes).text
     assert free is None or group.who == [False, False]
-    assert not list(group.directory.memory.glob("*"))
+    assert not list(group.directory.diagnoses("memory").glob("*"))
 
 
 def test_a_wait_ends_when_it_has_to(group_of: Callable[..., Group]) -> None:
@@ -163,14 +163,14 @@ def test_a_wait_ends_when_it_has_to(group_of: Callable[..., Group]) -> None:
         assert group.reply(asker).refusal == refusal
         group.turn()
         assert [each.is_cancelled for each in group.censuses] == [True, True]
-        assert not list(group.directory.memory.glob("*"))
+        assert not list(group.directory.diagnoses("memory").glob("*"))
 
 
 def test_what_is_no_census_is_not_shown(group_of: Callable[..., Group]) -> None:
     """Whatever else is in the folder."""
     group = group_of(5, 5)
     assert group.act("memory", steps=3).done
-    (group.directory.memory / "0001" / "memory.json").write_text('{"run": 1}')
+    (group.directory.diagnoses("memory") / "0001" / "memory.json").write_text('{"run": 1}')
     assert group.kept == []
 
 

@@ -259,7 +259,7 @@ def test_a_rank_that_ends_meanwhile_and_a_wish_to_cancel_let_the_others_go(group
         assert group.cancel(asker)
         assert group.reply(asker).text == f"cancelled; {after}"
         assert group.are_held == [is_paused] * 2
-    assert not group.directory.probes.exists()
+    assert not group.directory.diagnoses("probe").exists()
 
 
 def test_the_lease_is_renewed_while_parts_go_on(group_of: GroupOf) -> None:

@@ -80,7 +80,7 @@ class Group(Acting):
     @property
     def folders(self) -> list[str]:
         """The profiles that are kept."""
-        return sorted(each.name for each in self.directory.profiles.glob("*"))
+        return sorted(each.name for each in self.directory.diagnoses("profile").glob("*"))
 
 
 GroupOf = Callable[..., Group]
@@ -129,7 +129,7 @@ def test_the_finding_is_the_largest_difference(
     """In the words of the summary, which has them for all who read it; else which ranks were compared."""
     monkeypatch.setattr(sys.modules[__name__], "SENTENCES", sentences)
     group = group_of(5, 5)
-    assert group.act("profile", steps=3).text == str(group.directory.profiles / "0001")
+    assert group.act("profile", steps=3).text == str(group.directory.diagnoses("profile") / "0001")
     assert group.texts == [f"profile 0001: {finding} · ada"]
 
 

@@ -72,7 +72,7 @@ def touch(run: RunDir) -> None:
 
 
 def profile(run: RunDir) -> None:
-    Profiling(0, run.profiles, Stamps(), Faults()).ask(wire.Profile(0, "t", 1, 5, 1), 0)
+    Profiling(0, run.diagnoses("profile"), Stamps(), Faults()).ask(wire.Profile(0, "t", 1, 5, 1), 0)
 
 
 def bound(run: RunDir) -> None:
@@ -107,7 +107,7 @@ ACTS: Final[dict[str, tuple[str, Callable[[RunDir], object]]]] = {
     "a profile": ("profiles/0001", lambda run: diagnoses.new(run, "profile")),
     "a census": ("memory/0001", lambda run: diagnoses.new(run, "memory")),
     "a probe": ("probes/0001", lambda run: diagnoses.new(run, "probe")),
-    "a profile that was refused": ("profiles/0001", lambda run: diagnoses.remove(run.profiles / "0001")),
+    "a profile that was refused": ("profiles/0001", lambda run: diagnoses.remove(run.diagnoses("profile") / "0001")),
     "a profile too many": ("profiles/0001", bound),
     "the trace of a rank": ("profiles/0001", profile),
     "the run itself": ("", rundir.remove),

@@ -224,7 +224,7 @@ def test_a_probe_can_be_cancelled_and_one_alone_goes_on(ranks: tuple[RunDir, Ran
     waiting.cancel()
     thread.join()
     assert ended == ["cancelled; the run goes on"]
-    assert not run.probes.exists()
+    assert not run.diagnoses("probe").exists()
     before = [rank["step"] for rank in status(run.name)["ranks"]]
     until(
         lambda: all(rank["step"] > step for rank, step in zip(status(run.name)["ranks"], before, strict=True)), "steps"
