@@ -199,7 +199,7 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         found.run,
         state=found.state,
         exit_code=found.exit_code,
-        ended_at_ns=_end_of(found.local, directory),
+        ended_at_ns=_end_of(found, directory),
         cause=found.cause,
         cause_rank=found.cause_rank,
         cause_kind=found.kind,
@@ -261,11 +261,15 @@ class _Unseen:
         return bool(known) and all(map(self._may_live, known))
 
 
-def _end_of(members: dict[int, Member], directory: RunDir) -> int:
+def _end_of(found: Survey, directory: RunDir) -> int:
+    members = found.local
     times = [member.ended.at_ns for member in members.values() if member.ended]
     # A rank without a record of its end has the date of its log.
     times += [_changed_at_ns(Path(member.log)) for member in members.values() if member.log and not member.ended]
-    return max(times, default=0) or _changed_at_ns(directory.path / "run.json")
+    if found.run.killed_by is not None or not any(times):
+        # Written last when somebody began to end it.
+        times.append(_changed_at_ns(directory.path / "run.json"))
+    return max(times)
 
 
 def _changed_at_ns(path: Path) -> int:

@@ -30,6 +30,8 @@ from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.refusals import Cancelled, Refused
 
+_MOST_LOST: Final = 3
+"""Observers of one run that end at a kill, after which it is done without one."""
 _CANCELLED: Final = "cancelled; nothing was killed"
 ENDING_S: Final = 15.0
 """From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
@@ -205,23 +207,26 @@ class RunControl:
         Raises:
             Refused: there is nothing to end, something would not die, or it was cancelled before it began.
         """
-        consent, request, was_asked = consent or Consent(), self._kill(aim, grace_s), False
+        consent, request, lost = consent or Consent(), self._kill(aim, grace_s), 0
         while True:
             try:
                 return self._end(request, tell, consent)
-            except (caller.Gone, caller.Silent) as lost:
+            except (caller.Gone, caller.Silent) as reason:
                 if aim is not None:
                     raise
-                # Its successor goes on with the kill, and is asked what comes of it.
-                was_asked = True
-                tell(f"{str(lost).partition(';')[0]}; another one goes on")
-                continue
+                lost += 1
+                said = str(reason).partition(";")[0]
+                if lost < _MOST_LOST:
+                    # Its successor goes on with the kill, and is asked what comes of it.
+                    tell(f"{said}; another one goes on")
+                    continue
+                tell(f"{said}, {lost} times; going on without one")
             except takeover.Unobserved as reason:
                 if aim is not None:
                     raise Refused(f"{reason}; `ddptop kill {self._directory.name}` ends all of it") from reason
                 tell(f"{reason}; going on without one")
             except Over as over:
-                if aim is not None or not (was_asked or self._has_left_processes()):
+                if aim is not None or not (lost or self._has_left_processes()):
                     raise Refused(f"run {self._directory.name} is over already ({over.state})") from over
             with refusing():
                 if not consent.begin():

@@ -254,3 +254,26 @@ def test_a_run_that_is_over_is_not_killed_again(observer: Observer) -> None:
         control.kill(1.0, None, lambda line: None)
     with pytest.raises(Refused, match=r"run asked is over \(finished\)"):
         control.pause()
+
+
+def test_a_kill_does_not_wait_for_observers_that_end_one_after_the_other(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where each of them fails at its start; then it is done without one."""
+    monkeypatch.setattr(unobserved, "kill", lambda *_: "2 ranks ended, 0 left")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(directory: RunDir, run: Run) -> None:
+        started.append(subprocess.Popen(("sleep", "0.1")))
+        directory.update(observer=identify(started[-1].pid))
+        threading.Thread(target=started[-1].wait).start()
+
+    monkeypatch.setattr(takeover, "_start", start)
+    monkeypatch.setattr("ddptop.agent.run.detached.is_due", lambda _: False)
+    observer.directory.update(observer=GONE)
+    lines: list[str] = []
+    control = RunControl(observer.directory, observer.directory.read(), "ada")
+    assert control.kill(1.0, None, lines.append) == "2 ranks ended, 0 left"
+    gone = "its observer ended meanwhile"
+    assert lines == [f"{gone}; another one goes on"] * 2 + [f"{gone}, 3 times; going on without one"]
+    assert len(started) == 3

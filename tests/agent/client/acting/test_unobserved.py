@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
@@ -28,7 +29,7 @@ Python = Callable[..., "subprocess.Popen[str]"]
 
 def enlist(directory: RunDir, rank: int, process: Process | None) -> None:
     """Write the record of a rank."""
-    directory.write_member(Member(rank, rank, 2, process or GONE, "host", 0, "", "", None))
+    directory.write_member(Member(rank, rank, 2, process or GONE, "host", 0, "", "", "its log"))
 
 
 def kill(directory: RunDir) -> str | None:
@@ -41,10 +42,15 @@ def test_a_kill_is_recorded_as_one(new_run: NewRun, python: Python) -> None:
     directory = new_run(state="running", observer=GONE, torchrun=GONE)
     rank = python(WAIT, directory.read().run_id)
     enlist(directory, 0, identify(rank.pid))
+    directory.rank_log(0).write_text("its last output")
+    began = time.time_ns() - 10**8
+    os.utime(directory.rank_log(0), (1, 1))
     assert kill(directory) == "1 rank ended, 0 left"
     rank.wait()
     run = directory.read()
     assert (run.state, run.cause, run.exit_code) == ("killed", "killed by ada", 128 + signal.SIGTERM)
+    assert run.ended_at_ns is not None
+    assert run.ended_at_ns >= began
     assert not (directory.path / "lock").exists()
     directory.update(state="failed", cause="as written")
     helper = python(WAIT, run.run_id)
