@@ -82,7 +82,6 @@ from ddptop.agent.wire.commands import Look as Look
 from ddptop.agent.wire.commands import Memory as Memory
 from ddptop.agent.wire.commands import Probe as Probe
 from ddptop.agent.wire.commands import Profile as Profile
-from ddptop.agent.wire.commands import Query as Query
 from ddptop.agent.wire.commands import ReadLog as ReadLog
 from ddptop.agent.wire.commands import ReadProfile as ReadProfile
 from ddptop.agent.wire.commands import RecordEvery as RecordEvery

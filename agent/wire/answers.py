@@ -88,8 +88,6 @@ class Reply(Message, frozen=True, tag="reply"):
     too many others wait for the answer to a `Fill`."""
     took_ns: Moment | None = None
     """`Save`: the time that the script's function took."""
-    timeout_s: Amount | None = None
-    """`Query`: timeout of collectives in the default process group."""
     refusal: Name = ""
     """The kind of refusal, one of `agent.wire.refusals`; also of the reply in place of a rank that does not answer.
     Empty: no special one."""

@@ -74,12 +74,6 @@ class Fill(Message, frozen=True, tag="fill"):
     """The answer has at most so many of the newest records, and so a few megabytes."""
 
 
-class Query(Message, frozen=True, tag="query"):
-    """Ask for `Reply.timeout_s`."""
-
-    id: Whole
-
-
 class Inspect(Message, frozen=True, tag="inspect"):
     """Ask where the rank stands: `Reply.inspection`.
 
@@ -354,6 +348,6 @@ Expiring = Hold | Commit | Keep | Resume | Advance | End | Save | Probe | Act | 
 """
 
 Command = (
-    Hold | Commit | Keep | Resume | Fill | Query | Act | Cancel | Kill | Advance | End | Save | History | WholeSteps
+    Hold | Commit | Keep | Resume | Fill | Act | Cancel | Kill | Advance | End | Save | History | WholeSteps
     | Inspect | Look | Memory | Profile | ReadProfile | Probe | ReadLog | Check | RecordEvery | HostEnd | Conclude
 )  # fmt: skip

@@ -28,7 +28,7 @@ from ddptop.agent.run.rundir import Run, RunDir
 
 RUN = Run("r", "of-the-router-tests", "p", (), 1, None, None, 1, True)
 KINDS = (
-    wire.Hold, wire.Commit, wire.Keep, wire.Resume, wire.Fill, wire.Query, wire.Act, wire.Cancel, wire.Kill,
+    wire.Hold, wire.Commit, wire.Keep, wire.Resume, wire.Fill, wire.Act, wire.Cancel, wire.Kill,
     wire.Advance, wire.End, wire.Save, wire.Inspect,
 )  # fmt: skip
 ROUNDS = 300
@@ -201,7 +201,7 @@ def test_a_rank_answers_after_anything(
             began = time.monotonic()
             while time.monotonic() - began < DEADLINE_S and socket.poll(200):
                 wire.read_answer(socket.recv())
-            reply = asked(context, address, wire.Query(11))
+            reply = asked(context, address, wire.Resume(11))
         assert reply.id == 11
         assert reply.step == 0
         assert session.faults.count == 0, session.faults.last

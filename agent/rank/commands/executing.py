@@ -33,8 +33,6 @@ class Commanded(Protocol):
     checks: Checks
     diagnoses: Diagnoses
     device: str | None
-    timeout_s: float | None
-    """Timeout of collectives in the default process group."""
 
     def inspect(self, *, stacks: bool) -> wire.Inspection:
         """Return where the rank stands."""
@@ -113,8 +111,6 @@ class Executing:
                     if probed is None:
                         return wire.Reply(id, False, "probing", gate.completed, pending=True)
                     return wire.Reply(id, True, "", gate.completed, probed=probed)
-                case wire.Query(id):
-                    return wire.Reply(id, True, "", gate.completed, timeout_s=session.timeout_s)
                 case wire.Fill(id, first_seq, limit):
                     found = self._history.since(first_seq, limit)
                     if self._answers.begin(peer, found, wire.Reply(id, True, "", gate.completed)):

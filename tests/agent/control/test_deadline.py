@@ -24,7 +24,7 @@ ACTING = [
     wire.Cancel(1, "ada"),
     wire.Kill(1, 5.0, who="ada"),
 ]
-ASKING = [wire.Query(1), wire.Fill(1), wire.Inspect(1), wire.Check(1, 7)]
+ASKING = [wire.Fill(1), wire.Inspect(1), wire.Check(1, 7)]
 
 
 @pytest.mark.parametrize("command", ACTING, ids=lambda command: type(command).__name__)

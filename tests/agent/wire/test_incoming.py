@@ -21,7 +21,7 @@ TELEMETRY = (
     wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.Checksums,
 )  # fmt: skip
 COMMANDS = (
-    wire.Hold, wire.Commit, wire.Keep, wire.Resume, wire.Query, wire.Act, wire.Cancel, wire.Kill, wire.Advance,
+    wire.Hold, wire.Commit, wire.Keep, wire.Resume, wire.Act, wire.Cancel, wire.Kill, wire.Advance,
     wire.End, wire.Save, wire.History, wire.Look,
 )  # fmt: skip
 READERS = (

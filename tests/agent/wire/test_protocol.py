@@ -108,7 +108,6 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Keep: "keep: id token asked_ns until_ns",
     wire.Resume: "resume: id asked_ns until_ns",
     wire.Fill: "fill: id first_seq limit",
-    wire.Query: "query: id",
     wire.Profile: "profile: id token number first steps",
     wire.Memory: "memory: id token number first steps cancelled",
     wire.ReadProfile: "read_profile: id token offset",
@@ -133,7 +132,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Extent: "extent: id first last newest complete names refused",
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
     wire.Reply: (
-        "reply: id done text step pending took_ns timeout_s refusal parameters "
+        "reply: id done text step pending took_ns refusal parameters "
         "inspection checksums census log profiled piece looks probed"
     ),
 }

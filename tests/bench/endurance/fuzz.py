@@ -156,7 +156,7 @@ def valid_commands() -> list[bytes]:
     commands: list[wire.Command] = [
         wire.Hold(1, "token", 100), wire.Commit(2, "token", 5, 100), wire.Keep(2, "token"), wire.Resume(3),
         wire.Fill(4, 0, 1000),
-        wire.Query(5), wire.Act(6, "pause", "fuzz"), wire.Advance(7, 9), wire.Cancel(8, "fuzz"), wire.Save(9, "token"),
+        wire.Act(6, "pause", "fuzz"), wire.Advance(7, 9), wire.Cancel(8, "fuzz"), wire.Save(9, "token"),
         wire.Kill(11, 0.0, 77, "fuzz"), wire.Kill(12, 0.0, None, "fuzz", 1, 1.0, 15),
     ]  # fmt: skip
     return [wire.encode(command) for command in commands]
@@ -326,7 +326,7 @@ class Fuzz:
                     # What was promised or held by damaged messages is let go.
                     for command in () if who == "observer" else (wire.Resume(90),):
                         peer.send(wire.encode(command))
-                    peer.send(wire.encode(wire.Query(91)))
+                    peer.send(wire.encode(wire.Resume(91)))
         deadline = time.monotonic() + ANSWER_S
         while waiting and (left := deadline - time.monotonic()) > 0:
             for peer, _ in poller.poll(int(left * 1000) + 1):

@@ -44,7 +44,6 @@ class Rank:
         self.gate.completed = steps
         self.faults = Faults()
         self.device: str | None = None
-        self.timeout_s: float | None = None
         self.checks = self.diagnoses = NOBODY
         self.pace = 1
         """Steps that it makes in a turn; 0: none, and it stands at no gate."""

@@ -305,11 +305,11 @@ def test_a_branch_serves_its_ranks_while_the_head_is_away_and_finds_the_next_hea
             until(lambda: is_shown(0, 1), "the rank of the head")
         until(lambda: branch.hosts.role == "alone", "the branch to be alone")
         until(lambda: is_shown(1, 2), "its own rank")
-        looker.ask(1, wire.Query(3))
+        looker.ask(1, wire.Resume(3))
         peer, command = two.ranks[0].asked()
         two.ranks[0].answer(peer, wire.Reply(command.id, True))
         assert read_reply(looker.answered()[1]).done
-        looker.ask(0, wire.Query(4))
+        looker.ask(0, wire.Resume(4))
         assert not read_reply(looker.answered()[1]).done
         (one.directory.path / "hosts" / hosts.LISTEN).unlink(missing_ok=True)
         with one.observed():
@@ -329,7 +329,7 @@ def test_a_branch_that_is_killed_is_silent_and_accused_of_nothing(runtime: Path,
         until(lambda: [each.state for each in head.hosts.hosts()] in (["silent"], ["gone"]), "the host to be missed")
         until(lambda: head._hanging.unheard == {1}, "nobody to be accused who may wait for its rank")
         looker = look(one)
-        looker.ask(1, wire.Query(5))
+        looker.ask(1, wire.Resume(5))
         number, payload = looker.answered()
         assert (number, read_reply(payload)) == (
             1,

@@ -45,21 +45,21 @@ def test_one_asker_does_not_take_the_room_of_the_others(
         try:
             passing.connect(0, directory.address(0, "cmd"))
             for number in range(6):
-                passing.forward(b"flood", 0, wire.Query(number))
+                passing.forward(b"flood", 0, wire.Resume(number))
             assert replies == [(b"flood", 4, False), (b"flood", 5, False)]
             assert refusals == ["too many commands wait; ask again"] * 2
-            passing.forward(b"other", 0, wire.Query(7))
+            passing.forward(b"other", 0, wire.Resume(7))
             for _ in range(5):
                 peer, command = rank.asked()
                 rank.answer(peer, wire.Reply(command.id, True))
             await_replies(7)
             assert replies[-1] == (b"other", 7, True)
-            passing.forward(b"flood", 0, wire.Query(8))
+            passing.forward(b"flood", 0, wire.Resume(8))
             peer, command = rank.asked()
             rank.answer(peer, wire.Reply(command.id, True))
             await_replies(8)
             assert replies[-1] == (b"flood", 8, True)
-            passing.forward(b"flood", 0, wire.Query(9))
+            passing.forward(b"flood", 0, wire.Resume(9))
             passing.lose(0)
             assert replies[-1] == (b"flood", 9, False)
         finally:

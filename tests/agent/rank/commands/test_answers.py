@@ -73,7 +73,7 @@ def read(peer: zmq.Socket[bytes]) -> tuple[list[int], wire.Reply]:
 
 
 def ask(session: Session, peer: zmq.Socket[bytes]) -> wire.Reply:
-    peer.send(wire.encode(wire.Query(5)))
+    peer.send(wire.encode(wire.Resume(5)))
     return read_reply(peer.recv())
 
 
@@ -116,7 +116,7 @@ def test_every_command_gets_its_reply(session):
         peer.connect(session.directory.address(0, "cmd"))
         peer.rcvtimeo = int(DEADLINE_S * 1000)
         for number in range(100):
-            peer.send(wire.encode(wire.Query(number)))
+            peer.send(wire.encode(wire.Resume(number)))
         assert [read_reply(peer.recv()).id for _ in range(100)] == list(range(100))
 
 
@@ -132,7 +132,7 @@ def test_replies_that_nobody_reads_are_bounded_and_given_up(session, monkeypatch
             socket.connect(session.directory.address(0, "cmd"))
         most = 0
         for number in range(20_000):
-            peer.send(wire.encode(wire.Query(number)))
+            peer.send(wire.encode(wire.Resume(number)))
             most = max(most, *(len(each.replies) for each in tuple(under_way._unsent.values())), 0)
         assert ask(session, other).id == 5
         assert answers.MOST_REPLIES >= most > 0

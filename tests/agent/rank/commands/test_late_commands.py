@@ -40,7 +40,6 @@ class Rank:
             state="running",
             beat=lambda seq, refused: wire.Beat(3, 1, "running", "", 6, 1, seq, hold=self.gate.holding()),
             checkpoints=True,
-            timeout_s=None,
             save=self.save,
             tick=lambda: None,
         )
