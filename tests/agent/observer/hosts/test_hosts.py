@@ -22,7 +22,7 @@ from ddptop.agent.observer.hosts import head as head_side
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.relay import frames
 from ddptop.agent.observer.relay.relay import Relay, judge_of
-from ddptop.agent.record.recording import read_events, read_verdicts
+from ddptop.agent.record.recording import read_events, read_frames, read_verdicts
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Rendezvous
 from ddptop.agent.run.rundir import RunDir
@@ -504,7 +504,9 @@ def _all_events(host: Host) -> list[wire.Event]:
 
 
 def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Path) -> None:
-    """Also what was told before the link and while it was cut, each once, in the same words and with its time."""
+    """Also what was told before the link and while it was cut, each once, in the same words and with its time; the last
+    frames have it, too.
+    """
 
     class Judge(NoJudge):
         def __init__(self) -> None:
@@ -521,7 +523,7 @@ def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Pa
 
     with several(runtime, 1, 1) as (one, two), one.observed(judge=lambda *_: Judge(), finish=True) as head:
         head.events.say("said before the link by the head", rank=0)
-        with two.cable(one) as cable, two.observed() as branch:
+        with two.cable(one) as cable, two.observed(finish=True) as branch:
             branch.events.say("said before the link by the branch")
             _linked(branch)
             _met(one, two)
@@ -548,3 +550,8 @@ def test_the_records_of_both_hosts_have_the_same_events_and_verdicts(runtime: Pa
             assert [_events(two).count(text) for text in said] == [1] * len(said)
             found = [[(each.number, each.text) for each in read_verdicts(h.directory.database)] for h in (one, two)]
             assert found == [[(1, "rank 1 is slow")]] * 2
+        last, _ = read_frames(two.directory.database)
+        assert last is not None
+        shown = [event.text for event in last.events]
+        assert [shown.count(text) for text in said if "node2" not in text] == [1] * 6
+        assert any(text.startswith("rank 1 is slow") for text in shown)
