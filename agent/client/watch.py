@@ -63,17 +63,18 @@ ACTIONS: Final = (
 """What can be done with a run."""
 
 
-def open(run: str, who: str = "") -> Watch:
+def open(run: str, who: str = "", *, looks_back: bool = False) -> Watch:
     """Open the run that a name means, or the beginning of one, or its last four digits.
 
     Args:
         run: the name.
         who: the actor, for the events of the run; this user, where nobody is named.
+        looks_back: have a history, see `Watch.history`.
 
     Raises:
         RunDirError: there is no such run, or more than one.
     """
-    return Watch(find(run), who or actor.who("program"))
+    return Watch(find(run), who or actor.who("program"), looks_back=looks_back)
 
 
 class Watch:
@@ -311,7 +312,7 @@ class Watch:
         return recorded.by_record(run, self.run.directory.everyone())
 
     def _look_at_end(self) -> None:
-        """Show the last frames of the run, which has ended, and its steps."""
+        """Show the last frames of the run, which has ended, and answer what views look back at."""
         if not self._is_settled:
             with contextlib.suppress(RunDirError, Locked):
                 self._end()
@@ -320,7 +321,7 @@ class Watch:
             self.history.asked.ask_source()
 
     def _end(self) -> None:
-        """Take the last frames of the run, and have its file answer what views look back at."""
+        """Take the last frames of the run, and have its file answer questions from now on."""
         self._shown = recorded.last(self.run.directory, self._record, self._heard, onlooker=self._onlooker)
         self._is_settled = True
         if self._observed is not None:
@@ -328,13 +329,8 @@ class Watch:
             self._observed.close()
             self._observed = None
         if self.history is not None:
-            self._end_history(self.history)
-
-    def _end_history(self, history: History) -> None:
-        """Have the file answer what views look back at."""
-        file = self.run.directory.database
-        is_readable = not self._onlooker and is_plain(file)
-        history.asked.end(self._ask_file if is_readable else None)
+            is_readable = not self._onlooker and is_plain(self.run.directory.database)
+            self.history.asked.end(self._ask_file if is_readable else None)
 
     def _ask_file(self, query: Question) -> list[wire.HistoryAnswer]:
         from ddptop.agent.record.history import answers
