@@ -62,6 +62,8 @@ class Frames:
         self._new: set[bytes] = set()
         """Subscriptions since the last frame."""
         self._made_at = -math.inf
+        self._recorded_state = ""
+        """That of the run in the frames that were recorded last."""
 
     @property
     def due(self) -> float:
@@ -110,7 +112,8 @@ class Frames:
             if is_watched or self.own_ranks is not None:
                 self._model.survey()
         self._model.store.advance(time.time())
-        if now >= self._record_due:
+        # Who opens the run while nobody answers is not to see a pause that is over.
+        if now >= self._record_due or self._model.store.situation.state != self._recorded_state:
             self._record()
         if not (is_watched or self._is_followed):
             return
@@ -149,7 +152,7 @@ class Frames:
         """Have the moment that the model has come to recorded in place of the one before."""
         began = time.monotonic()
         framer = self._model.framer
-        run = _encoded(framer.frame())
+        run, self._recorded_state = _encoded(framer.frame()), self._model.store.situation.state
         self._recorder.keep(run, [wire.encode(framer.rank(rank)) for rank in range(self._world)])
         now = time.monotonic()
         self._record_due = now + max(RECORD_S, _RECORD_SHARE * (now - began))

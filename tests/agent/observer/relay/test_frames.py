@@ -58,6 +58,11 @@ def met(group: list[Rank]) -> None:
         rank.publish(wire.TOPIC_BEAT, beat(number, 1))
 
 
+def _is_recorded(directory: RunDir, state: str) -> bool:
+    run, _ = recording.read_frames(directory.database)
+    return run is not None and run.state == state
+
+
 def test_who_has_the_frame_of_the_run_has_those_of_its_ranks(
     new_run: Callable[..., RunDir], looker: Callable[..., Looker]
 ) -> None:
@@ -110,6 +115,7 @@ def test_a_frame_has_all_that_has_come_by_then(
         met(group)
         look = looker(directory, wire.TOPIC_RUN, ALL_RANKS)
         until(lambda: relay._judges, "the judge")
+        until(lambda: any(getattr(each, "state", "") == "running" for _, each in look.heard()), "the state to stay")
         monkeypatch.setattr(relay_module, "EVERY_S", 1e6)
         monkeypatch.setattr(relay_module, "PERIOD_S", 1e6)
         done: list[str] = []
@@ -142,7 +148,7 @@ def test_no_frame_is_made_while_nobody_looks_on(
     directory = new_run(world=2)
     with ranks(directory, 2) as group, relayed(directory) as relay:
         met(group)
-        until(lambda: recording.read_frames(directory.database)[0], "the first frames of the record")
+        until(partial(_is_recorded, directory, "running"), "the first frames of the record")
         model, made = relay._model, []
         make = model.framer.frame
 
@@ -187,3 +193,16 @@ def test_the_last_frames_are_recorded(
     assert run.events[-1].text == "run failed: rank 1: gone"
     assert [each.rank for each in of_ranks.values()] == list(range(world))
     assert [of_ranks[rank].step for rank in range(2)] == [1, 1]
+
+
+def test_a_change_of_state_is_recorded_at_once(new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads the record while nobody answers sees no pause that is over."""
+    directory = new_run(world=1)
+    with ranks(directory, 1) as group, relayed(directory):
+        met(group)
+
+        until(partial(_is_recorded, directory, "running"), "the first frames")
+        monkeypatch.setattr(frames_module, "RECORD_S", 1e6)
+        for state in ("paused", "running", "paused"):
+            group[0].publish(wire.TOPIC_BEAT, msgspec.structs.replace(beat(0, 1), state=state))
+            until(partial(_is_recorded, directory, state), state)
