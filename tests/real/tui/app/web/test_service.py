@@ -51,7 +51,7 @@ async def test_a_kill_without_an_observer_is_carried_to_its_end(
         "    sys.stdin.buffer.read()\n"
         f"    Path({str(left)!r}).touch()\n"
         "    return 0\n"
-        "browser.exactly = browser.Watch.of = lambda *_, **__: None\n"
+        "browser.exactly = browser.Watch = lambda *_, **__: None\n"
         "browser.run_dashboard = shown\n"
         "sys.argv[1:] = ['run', 'run']\n"
         "browser.main()"
